@@ -1,0 +1,47 @@
+# Everything runs in .venv; `make setup` is the only thing that installs.
+PYTHON ?= python3.11
+VENV := .venv
+BIN := $(VENV)/bin
+EXTRAS ?= dev
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: setup demo test stress lint bench links clean
+
+# The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
+# `make test` later adds what it needs.
+setup: $(VENV)/.setup-$(EXTRAS)
+
+$(VENV)/.setup-$(EXTRAS): pyproject.toml $(wildcard plugins/metaschedule/*.pyx)
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(MAKE) --no-print-directory links
+	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'
+	touch $@
+
+# The mapped packages (pyproject.toml, package-dir) are invisible to type checkers without these.
+links:
+	@for name in cli plugins migrations; do \
+		test -L tunedb/$$name || ln -s ../$$name tunedb/$$name; done
+
+demo:
+	@test -e $(VENV)/.setup-dev || $(MAKE) --no-print-directory setup EXTRAS=tvm,train
+	$(BIN)/python benchmarks/demo.py
+
+test: setup
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/python -m pytest -m 'not stress'
+
+stress: setup
+	$(BIN)/python -m pytest -m stress
+
+lint: setup
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(BIN)/mypy
+
+bench: setup
+	$(BIN)/python benchmarks/database.py --json build/bench-database.json
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info demo

@@ -1,0 +1,35 @@
+"""Alembic revisions: the only way that a schema comes to be, also in a new file."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import Connection
+
+# Alembic's ``context`` and ``op`` are proxies of the process, and two threads in them at once
+# run each other's migration on one connection (seen as a segmentation fault of SQLite).
+_lock = threading.Lock()
+
+
+def config(connection: Connection | None = None) -> Config:
+    """Return Alembic's configuration for this folder, working on `connection`."""
+    value = Config()
+    # configparser reads % as interpolation.
+    value.set_main_option("script_location", str(Path(__file__).parent).replace("%", "%%"))
+    value.attributes["connection"] = connection
+    return value
+
+
+def upgrade(connection: Connection, revision: str = "head") -> None:
+    """Bring the schema to `revision` inside the connection's transaction."""
+    with _lock:
+        command.upgrade(config(connection), revision)
+
+
+def downgrade(connection: Connection, revision: str) -> None:
+    """Take the schema back to `revision` inside the connection's transaction."""
+    with _lock:
+        command.downgrade(config(connection), revision)

@@ -1,0 +1,81 @@
+"""tunedb: the tuning database for Apache TVM."""
+
+from __future__ import annotations
+
+import logging
+from importlib import metadata
+from typing import TYPE_CHECKING
+
+from .errors import (
+    BusyError,
+    FormatError,
+    IntegrityError,
+    LimitError,
+    NotFoundError,
+    PluginError,
+    SchemaError,
+    StorageError,
+    TargetError,
+    TuneDBError,
+    UsageError,
+)
+
+if TYPE_CHECKING:
+    from .store import Store
+
+__all__ = [
+    "BusyError",
+    "FormatError",
+    "IntegrityError",
+    "LimitError",
+    "NotFoundError",
+    "PluginError",
+    "SchemaError",
+    "StorageError",
+    "TargetError",
+    "TuneDBError",
+    "UsageError",
+    "__version__",
+    "open",
+]
+
+__version__ = metadata.version("tunedb")
+
+logging.getLogger("tunedb").addHandler(logging.NullHandler())
+
+
+def open(url: str, *, create: bool = True, read_only: bool = False) -> Store:
+    """Open a database, and make it where there is none.
+
+    Parameters
+    ----------
+    url : str
+        A path, ``sqlite:///path``, ``:memory:`` or ``postgresql+psycopg://…``.
+    create : bool
+        Make the file (or the tables of an empty server database) where it is missing.
+    read_only : bool
+        Never write; the file must exist.
+
+    Returns
+    -------
+    Store
+        A context manager; close it when done.
+
+    Raises
+    ------
+    NotFoundError
+        The file is missing and may not be made.
+    SchemaError
+        The file is no database, belongs to another program, or has another schema.
+    StorageError
+        The medium refuses.
+
+    Examples
+    --------
+    >>> with tunedb.open(":memory:") as store:
+    ...     store.query.counts().measurements
+    0
+    """
+    from .store import Store
+
+    return Store(url, create=create, read_only=read_only)

@@ -1,0 +1,1 @@
+"""Tuning logs of other tools: one module per format."""

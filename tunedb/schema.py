@@ -1,0 +1,240 @@
+"""Tables, as SQLAlchemy Core. Alembic (``migrations/``) is the only way that they come to be.
+
+SQLite tables are STRICT, which knows five type names; SQLAlchemy's ``Double``, ``String(n)``,
+``Boolean`` and ``DateTime`` emit others. So four types serve all columns, on both dialects. Times
+of day are integer microseconds since 1970, UTC.
+
+Every row with an identity has a ``digest`` (:mod:`tunedb.identity`), which is what a merge
+compares; integer keys are local. Rows are immutable but for ``measurement.served``, which is
+derived from status, trust and retractions, and for labels (names, trust, notes).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Double,
+    ForeignKey,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    UniqueConstraint,
+    text,
+)
+from sqlalchemy import Text as Text_
+from sqlalchemy.types import REAL, TypeEngine
+
+#: Revisions of ``migrations/versions`` in order, so that a database can be checked without
+#: importing Alembic (0.2 s). A test compares them with the scripts.
+REVISIONS = ("0001",)
+HEAD = REVISIONS[-1]
+
+#: ``PRAGMA application_id`` of a tunedb file: "tndb".
+APPLICATION_ID = 0x746E6462
+
+#: Value of ``meta.format``, by which a server database is recognised.
+FORMAT = "tunedb"
+
+Int = BigInteger().with_variant(Integer, "sqlite")
+Real: TypeEngine[float] = REAL().with_variant(Double, "postgresql")
+Text = Text_()
+Blob = LargeBinary()
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s_%(referred_table_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+def _table(name: str, *items: Column[Any] | UniqueConstraint, rowid: bool = True) -> Table:
+    """Return a STRICT table."""
+    return Table(name, metadata, *items, sqlite_strict=True, sqlite_with_rowid=rowid)
+
+
+def _id() -> Column[int]:
+    return Column("id", Int, primary_key=True)
+
+
+def _digest() -> Column[bytes]:
+    return Column("digest", Blob, nullable=False, unique=True)
+
+
+meta = _table(
+    "meta",
+    Column("key", Text, primary_key=True),
+    Column("value", Text, nullable=False),
+)
+
+source = _table(
+    "source",
+    _id(),
+    _digest(),
+    Column("name", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("trust", Int, nullable=False),
+    Column("store", Text, nullable=False),
+    Column("created_at", Int, nullable=False),
+    Column("tunedb_version", Text, nullable=False),
+    Column("note", Text),
+)
+
+session = _table(
+    "session",
+    _id(),
+    _digest(),
+    Column("key", Text, nullable=False),
+    Column("started_at", Int, nullable=False),
+    Column("fingerprint", Text, nullable=False),
+)
+
+workload = _table(
+    "workload",
+    _id(),
+    _digest(),
+    Column("format", Text, nullable=False),
+    Column("body", Blob, nullable=False),
+    Column("name", Text, nullable=False),
+    Column("tvm_version", Text),
+    Column("script", Blob),
+    Column("created_at", Int, nullable=False),
+)
+
+workload_alias = _table(
+    "workload_alias",
+    Column("scheme", Text, primary_key=True),
+    Column("key", Text, primary_key=True),
+    Column("workload_id", Int, ForeignKey("workload.id"), primary_key=True, index=True),
+    rowid=False,
+)
+
+target = _table(
+    "target",
+    _id(),
+    _digest(),
+    Column("kind", Text, nullable=False),
+    Column("architecture", Text, nullable=False),
+    Column("config", Text, nullable=False),
+    Column("text", Text),
+)
+
+sketch = _table("sketch", _id(), _digest(), Column("body", Blob, nullable=False))
+
+tail = _table("tail", _id(), _digest(), Column("body", Blob, nullable=False))
+
+args_info = _table("args_info", _id(), _digest(), Column("body", Text, nullable=False))
+
+program = _table(
+    "program",
+    _id(),
+    _digest(),
+    Column("workload_id", Int, ForeignKey("workload.id"), nullable=False),
+    Column("target_id", Int, ForeignKey("target.id"), nullable=False),
+    Column("sketch_id", Int, ForeignKey("sketch.id"), nullable=False),
+    Column("tail_id", Int, ForeignKey("tail.id")),
+    Column("decisions", Text, nullable=False),
+)
+
+measurement = _table(
+    "measurement",
+    _id(),
+    _digest(),
+    Column("program_id", Int, ForeignKey("program.id"), nullable=False, index=True),
+    Column("workload_id", Int, ForeignKey("workload.id"), nullable=False),
+    Column("target_id", Int, ForeignKey("target.id"), nullable=False),
+    Column("status", Int, nullable=False),
+    Column("run_secs", Blob),
+    Column("mean", Real),
+    Column("median", Real),
+    Column("minimum", Real),
+    Column("measured_at", Int, nullable=False),
+    Column("occurrence", Int, nullable=False),
+    Column("session_id", Int, ForeignKey("session.id")),
+    Column("source_id", Int, ForeignKey("source.id"), nullable=False),
+    Column("args_info_id", Int, ForeignKey("args_info.id")),
+    Column("origin", Text, nullable=False),
+    Column("donor", Blob),
+    Column("served", Int, nullable=False),
+)
+
+#: Serves top-k without touching the table: every column that the query names is in it.
+TOP_K_INDEX = Index(
+    "ix_measurement_top_k",
+    measurement.c.workload_id,
+    measurement.c.target_id,
+    measurement.c.mean,
+    measurement.c.id,
+    sqlite_where=text("served = 1"),
+    postgresql_where=text("served = 1"),
+)
+
+failure = _table(
+    "failure",
+    _id(),
+    _digest(),
+    Column("measurement_id", Int, ForeignKey("measurement.id"), nullable=False, index=True),
+    Column("kind", Text, nullable=False),
+    Column("phase", Text, nullable=False),
+    Column("message", Text, nullable=False),
+    Column("seconds", Real),
+)
+
+quarantine = _table(
+    "quarantine",
+    _id(),
+    _digest(),
+    Column("source_id", Int, ForeignKey("source.id"), nullable=False),
+    Column("file", Text, nullable=False),
+    Column("line", Int, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("data", Blob, nullable=False),
+    Column("created_at", Int, nullable=False),
+)
+
+feature_set = _table(
+    "feature_set",
+    _id(),
+    Column("name", Text, nullable=False),
+    Column("version", Int, nullable=False),
+    Column("columns", Text, nullable=False),
+    UniqueConstraint("name", "version"),
+)
+
+feature = _table(
+    "feature",
+    Column("program_id", Int, ForeignKey("program.id"), primary_key=True),
+    Column("feature_set_id", Int, ForeignKey("feature_set.id"), primary_key=True),
+    Column("n_rows", Int, nullable=False),
+    Column("n_columns", Int, nullable=False),
+    Column("data", Blob, nullable=False),
+    rowid=False,
+)
+
+model = _table(
+    "model",
+    _id(),
+    _digest(),
+    Column("kind", Text, nullable=False),
+    Column("parameters", Text, nullable=False),
+    Column("training_digest", Blob, nullable=False),
+    Column("card", Text, nullable=False),
+    Column("created_at", Int, nullable=False),
+    Column("body", Blob),
+)
+
+retraction = _table(
+    "retraction",
+    Column("subject", Text, primary_key=True),
+    Column("digest", Blob, primary_key=True),
+    Column("reason", Text, nullable=False),
+    Column("created_at", Int, nullable=False),
+    rowid=False,
+)

@@ -1,0 +1,291 @@
+"""Which schema a database has, making it, and bringing it up to date.
+
+Alembic is imported only where a schema is made or changed: opening compares one string.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+import time
+import uuid
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+
+from sqlalchemy import Connection, Engine, event, inspect, select
+from sqlalchemy.engine import URL
+
+from . import schema
+from .engine import BUSY_TIMEOUT_S, converted_errors, file_uri, make_engine, show_url, sqlite_path
+from .errors import NotFoundError, SchemaError, StorageError, UsageError
+
+_SQLITE_MAGIC = b"SQLite format 3\0"
+_VERSION_QUERY = "SELECT version_num FROM alembic_version"
+
+
+def check_file(url: URL, *, create: bool) -> bool:
+    """Look at the file behind a URL before SQLite does; return whether it must be made.
+
+    Raises
+    ------
+    NotFoundError
+        It is missing and `create` is false, or its folder is missing.
+    SchemaError
+        It is no SQLite file.
+    StorageError
+        It cannot be read.
+    """
+    path = sqlite_path(url)
+    if path is None:
+        return url.get_backend_name() == "sqlite"
+    try:
+        with path.open("rb") as file:
+            magic = file.read(len(_SQLITE_MAGIC))
+    except FileNotFoundError:
+        if not create:
+            raise NotFoundError(f"{path}: no such database; run: tunedb db init {path}") from None
+        if not path.absolute().parent.is_dir():
+            raise NotFoundError(f"{path}: its folder does not exist; make it first") from None
+        return True
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
+    if magic and magic != _SQLITE_MAGIC:
+        raise SchemaError(f"{path}: not a database (it does not begin as SQLite files do)")
+    if not magic and not create:
+        raise SchemaError(f"{path}: an empty file; run: tunedb db init {path}")
+    return not magic
+
+
+def create_file(url: URL) -> None:
+    """Make a new SQLite database, whole or not at all.
+
+    It is built beside its place and linked there, so that nobody ever sees half a schema and the
+    first of two processes wins. An empty file that is there stays (:func:`prepare` fills it in one
+    transaction): two processes that replaced it would lose what the first one wrote.
+    """
+    path = sqlite_path(url)
+    if path is None:
+        raise UsageError("only files are made this way")
+    where = show_url(url)
+    _refuse_stale_log(path)
+    if path.exists():
+        with converted_errors(where):
+            there = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            with closing(there):
+                _set_up(there)
+        return
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
+    try:
+        with converted_errors(where):
+            with closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
+                _set_up(connection)
+            engine = make_engine(URL.create("sqlite", database=str(temporary)))
+            with engine.begin() as connection_:
+                create_schema(connection_)
+            engine.dispose()
+        _move_into_place(temporary, path)
+    except OSError as error:
+        raise StorageError(f"{where}: cannot be written ({error.strerror})") from None
+    finally:
+        for suffix in ("", "-wal", "-shm"):
+            temporary.with_name(temporary.name + suffix).unlink(missing_ok=True)
+
+
+def _set_up(connection: sqlite3.Connection) -> None:
+    """Give an empty file what must be set before the first table."""
+    connection.execute("PRAGMA page_size=8192")
+    connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
+    connection.execute("PRAGMA journal_mode=WAL")
+
+
+def _refuse_stale_log(path: Path) -> None:
+    """Raise StorageError for the log of a file that is gone: SQLite would replay it into a new one.
+
+    The log is looked for first: another process that makes the database has its file before its
+    log.
+    """
+    logs = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
+    if any(log.exists() for log in logs) and not path.exists():
+        left = next((log for log in logs if log.exists()), logs[0])
+        raise StorageError(
+            f"{left}: left over from a database that is gone; put {path.name} back, or remove it"
+        )
+
+
+def _move_into_place(temporary: Path, path: Path) -> None:
+    """Give the finished file its name unless another process was first."""
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return
+    except OSError:
+        # No hard links here (FAT, some network mounts): the race is a rename's.
+        if not path.exists():
+            temporary.replace(path)
+
+
+def create_schema(connection: Connection) -> None:
+    """Make all tables in an empty database and say what it is."""
+    from . import __version__, migrations
+
+    migrations.upgrade(connection)
+    connection.execute(
+        schema.meta.insert(),
+        [
+            {"key": "format", "value": schema.FORMAT},
+            {"key": "store", "value": uuid.uuid4().hex},
+            {"key": "created_by", "value": __version__},
+            {"key": "created_at", "value": str(time.time_ns() // 1000)},
+        ],
+    )
+
+
+def revision_of(connection: Connection, where: str) -> str | None:
+    """Return the schema revision, or None for a database without any table.
+
+    Raises
+    ------
+    SchemaError
+        The database belongs to another program.
+    """
+    names = set(inspect(connection).get_table_names())
+    if not names:
+        return None
+    foreign = SchemaError(f"{where}: a database of another program; give another path")
+    if not {"meta", "alembic_version"} <= names:
+        raise foreign
+    columns = {column["name"] for column in inspect(connection).get_columns("meta")}
+    if not {"key", "value"} <= columns:
+        raise foreign
+    known = connection.execute(
+        select(schema.meta.c.value).where(schema.meta.c.key == "format")
+    ).scalar()
+    if known != schema.FORMAT:
+        raise foreign
+    revision: str | None = connection.exec_driver_sql(_VERSION_QUERY).scalar()
+    if revision is None:
+        raise SchemaError(f"{where}: it does not say which schema it has; restore a copy")
+    return revision
+
+
+def require_head(revision: str | None, where: str) -> None:
+    """Raise SchemaError, naming the command to run, unless `revision` is this version's."""
+    if revision == schema.HEAD:
+        return
+    if revision in schema.REVISIONS:
+        raise SchemaError(
+            f"{where}: its schema is {revision}, this tunedb needs {schema.HEAD}; "
+            f"run: tunedb db upgrade --db {where}"
+        )
+    raise SchemaError(
+        f"{where}: written by a newer tunedb (schema {revision}, this one knows {schema.HEAD}); "
+        "run: pip install --upgrade tunedb"
+    )
+
+
+def upgrade(
+    url: URL, *, dry_run: bool = False, on_backup: Callable[[Path], None] | None = None
+) -> tuple[str, str]:
+    """Bring a database to this version's schema, with a backup of a file beside it first.
+
+    Parameters
+    ----------
+    url : URL
+        The database.
+    dry_run : bool
+        Migrate and roll back.
+    on_backup : callable or None
+        Called with the path of the backup.
+
+    Returns
+    -------
+    tuple of str
+        The revision before and after.
+
+    Raises
+    ------
+    SchemaError
+        The database is newer, or none of tunedb.
+    """
+    from . import migrations
+
+    where = show_url(url)
+    check_file(url, create=False)
+    engine = make_engine(url)
+    if engine.dialect.name == "sqlite":
+        # Alembic changes a table of SQLite by making it anew; dropping the old one would delete
+        # what refers to it. The pragma does nothing inside a transaction.
+        event.listen(engine, "connect", _ignore_foreign_keys)
+    try:
+        with converted_errors(where), engine.connect() as connection, connection.begin() as change:
+            before = revision_of(connection, where)
+            if before is None:
+                raise SchemaError(f"{where}: an empty database; run: tunedb db init {where}")
+            if before not in schema.REVISIONS:
+                require_head(before, where)
+            if before != schema.HEAD:
+                path = sqlite_path(url)
+                if path is not None and not dry_run:
+                    backup = back_up(path, before)
+                    if on_backup is not None:
+                        on_backup(backup)
+                migrations.upgrade(connection)
+                _check_foreign_keys(connection, where)
+            if dry_run:
+                change.rollback()
+            return before, schema.HEAD
+    finally:
+        engine.dispose()
+
+
+def _ignore_foreign_keys(connection: sqlite3.Connection, _record: object) -> None:
+    connection.execute("PRAGMA foreign_keys=OFF")
+
+
+def _check_foreign_keys(connection: Connection, where: str) -> None:
+    """Raise StorageError where a migration of SQLite left a row that refers to nothing."""
+    if connection.dialect.name == "sqlite":
+        wrong = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+        if wrong:
+            raise StorageError(
+                f"{where}: {len(wrong)} rows of {wrong[0][0]} would refer to nothing; "
+                "nothing was changed; please report this"
+            )
+
+
+def back_up(path: Path, revision: str) -> Path:
+    """Write a restorable copy of a SQLite file beside it and return its path."""
+    backup = path.with_name(f"{path.name}.bak-{revision}")
+    number = 1
+    while backup.exists():
+        number += 1
+        backup = path.with_name(f"{path.name}.bak-{revision}.{number}")
+    source = sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True)
+    try:
+        with closing(source), closing(sqlite3.connect(backup)) as copy:
+            source.backup(copy)
+    except BaseException:
+        # Half a copy must not be taken for one.
+        for suffix in ("", "-wal", "-shm", "-journal"):
+            backup.with_name(backup.name + suffix).unlink(missing_ok=True)
+        raise
+    return backup
+
+
+def prepare(engine: Engine, url: URL, *, create: bool) -> None:
+    """Check the schema behind an engine, and make it in an empty database where allowed."""
+    where = show_url(url)
+    with converted_errors(where):
+        with engine.connect() as connection:
+            revision = revision_of(connection.execution_options(tunedb_reads=True), where)
+        if revision is None:
+            if not create:
+                raise SchemaError(f"{where}: an empty database; run: tunedb db init {where}")
+            with engine.begin() as connection:
+                # Only one process is in here at a time (tunedb.engine), so look again.
+                revision = revision_of(connection, where)
+                if revision is None:
+                    create_schema(connection)
+                    revision = schema.HEAD
+    require_head(revision, where)
