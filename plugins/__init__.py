@@ -1,0 +1,1 @@
+"""Plugins: what other tools call. Only these import those tools."""

@@ -1,0 +1,149 @@
+"""The MetaSchedule database whose records live in tunedb."""
+
+from __future__ import annotations
+
+import weakref
+from pathlib import Path
+from typing import Any, NoReturn
+
+from tvm.s_tir.meta_schedule.database.database import _PyDatabase
+
+from ...store import Store
+from .compat import register_errors
+from .handle import Candidate, Handle, as_target
+
+__all__ = ["Database"]
+
+register_errors()
+
+
+class Database(_PyDatabase):
+    """A MetaSchedule database in SQLite or PostgreSQL, bound to a target.
+
+    It is a ``PyDatabase`` to TVM, made directly on its object class instead of with
+    ``derived_object``: that decorator passes no module equality to C++.
+
+    Parameters
+    ----------
+    url : str or Path
+        A path, ``sqlite:///…``, ``:memory:`` or ``postgresql+psycopg://…``.
+    target : tvm.target.Target, dict or None
+        The target whose programs are served. Without it the handle serves a store that holds one
+        kind of device for the workload, and binds to the target of its first commit.
+    fallback : {"exact", "compatible"}
+        ``compatible`` answers with programs for targets of the same kind and architecture where
+        there are none for the exact target. Another kind is never served.
+    module_equality : {"structural", "ignore-tensor", "anchor-block"}
+        When two modules count as one workload, here and in C++.
+    read_only : bool
+        Never write. ``commit_workload`` answers for workloads that are stored.
+    live_records : int
+        Records kept as TVM objects (some 5 KB each).
+
+    Attributes
+    ----------
+    store : tunedb.store.Store
+        The store behind the handle.
+    url : str
+        What opens it again; a handle cannot be copied or pickled.
+
+    Raises
+    ------
+    tunedb.TuneDBError
+        See :func:`tunedb.open`; errors keep their type through TVM's C++.
+
+    Notes
+    -----
+    ``get_top_k`` never replays a trace; a record that does not replay is found out by
+    ``query_schedule``, quarantined and passed over. An empty database is false (``len`` is 0):
+    never write ``database or default``.
+
+    Examples
+    --------
+    >>> database = Database("tune.db", target={"kind": "llvm", "num-cores": 4})
+    >>> ms.tune_tir(mod, database.tvm_target, work_dir, 64, database=database)
+    """
+
+    # TVM's objects have no dictionary of their own.
+    __slots__ = ("__dict__", "__weakref__")
+
+    def __init__(
+        self,
+        url: str | Path,
+        *,
+        target: Any = None,
+        fallback: str = "exact",
+        module_equality: str = "structural",
+        read_only: bool = False,
+        live_records: int = 1024,
+    ) -> None:
+        store = Store(url, read_only=read_only)
+        try:
+            handle = Handle(
+                store,
+                target=target,
+                fallback=fallback,
+                module_equality=module_equality,
+                live_records=live_records,
+            )
+        except BaseException:
+            store.close()
+            raise
+        # TVM's object holds the handle's methods, the handle holds nothing of TVM's object: the
+        # last reference to either frees both at once.
+        super().__init__(
+            handle.has_workload,
+            handle.commit_workload,
+            handle.commit_tuning_record,
+            handle.get_top_k,
+            handle.get_all_tuning_records,
+            handle.query_tuning_record,
+            handle.query_schedule,
+            handle.query_ir_module,
+            handle.size,
+            module_equality,
+        )
+        self._handle = handle
+        self.store = store
+        self.url = str(url)
+        _handles[self.__chandle__()] = handle
+        weakref.finalize(handle, store.close)
+
+    @property
+    def tvm_target(self) -> Any:
+        """The target that the handle is bound to, as a TVM object; None while it is not."""
+        target = self._handle.target
+        return None if target is None else as_target(target.attributes)
+
+    def record_batch(self, candidates: list[Candidate]) -> None:
+        """Store measured candidates in one transaction (what ``MeasureCallback`` calls)."""
+        self._handle.record_batch(candidates)
+
+    def close(self) -> None:
+        """Close the store. Using the database afterwards is an error."""
+        self.store.close()
+
+    def __enter__(self) -> Any:
+        # TVM's own meaning: the database of the scope (Database.current()).
+        return super().__enter__()
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError(f"a Database cannot be copied; open it again: Database({self.url!r})")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        self.__copy__()
+
+
+#: Address of TVM's object → handle. ``Database.current()`` and ``task_scheduler.database_`` return
+#: bare objects without our attributes, but with the same address.
+_handles: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary()
+
+
+def handle_of(database: Any) -> Handle | None:
+    """Return the handle behind any TVM object that stands for a tunedb database, or None."""
+    if isinstance(database, Database):
+        return database._handle
+    return None if database is None else _handles.get(database.__chandle__())

@@ -1,0 +1,110 @@
+"""IRModules as workloads: their stored form, and the names under which they are equal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import orjson
+import tvm
+import tvm_ffi
+
+from ...identity import canonical_json, digest
+from ...logs.metaschedule import GRAPH
+from ...records import Alias, Target, Workload
+
+#: TVM's module equalities (``src/s_tir/meta_schedule/module_equality.cc``).
+EQUALITIES = ("structural", "ignore-tensor", "anchor-block")
+
+_find_anchor = tvm_ffi.get_global_func("s_tir.analysis.find_anchor_sblock")
+
+
+def tvm_version() -> str:
+    """Return TVM's version without post-release, development and local parts.
+
+    Releases 0.27.0 and 0.27.0.post1 have the same hashes and read each other's graphs.
+    """
+    return ".".join(str(tvm.__version__).split("+", maxsplit=1)[0].split(".")[:3])
+
+
+def structural_hash(mod: Any, equality: str) -> int:
+    """Return the hash of a module under one of TVM's equalities."""
+    if equality == "anchor-block":
+        anchor = _find_anchor(mod)
+        return int(
+            tvm_ffi.structural_hash(mod if anchor is None else anchor, skip_tensor_content=True)
+        )
+    return int(tvm_ffi.structural_hash(mod, skip_tensor_content=equality == "ignore-tensor"))
+
+
+def modules_equal(left: Any, right: Any, equality: str) -> bool:
+    """Tell whether two modules are equal under one of TVM's equalities."""
+    if left.same_as(right):
+        return True
+    if equality == "anchor-block":
+        anchors = _find_anchor(left), _find_anchor(right)
+        if all(anchor is not None for anchor in anchors):
+            left, right = anchors
+    return bool(tvm_ffi.structural_equal(left, right, skip_tensor_content=equality != "structural"))
+
+
+def alias(mod: Any, equality: str) -> Alias:
+    """Return the name under which a module is known to be equal to others."""
+    return Alias(f"tvm:{tvm_version()}:{equality}", f"{structural_hash(mod, equality):016x}")
+
+
+def aliases(mod: Any, script: str) -> list[Alias]:
+    """Return all names under which a module is known."""
+    found = [alias(mod, equality) for equality in EQUALITIES]
+    return [*found, Alias("script", digest("script", script.encode()).hex())]
+
+
+def to_workload(mod: Any) -> Workload:
+    """Return the stored form of a module: its graph, and its script for other versions."""
+    graph = orjson.loads(str(tvm.ir.save_json(mod)).encode())
+    graph.pop("metadata", None)
+    return Workload(
+        GRAPH,
+        canonical_json(graph),
+        name=name_of(mod),
+        tvm_version=str(tvm.__version__),
+        script=str(mod.script(show_meta=True)),
+    )
+
+
+def to_module(workload: Workload) -> Any:
+    """Return the module of a stored graph. Never call it with a foreign source's."""
+    return tvm.ir.load_json(workload.body.decode())
+
+
+def name_of(mod: Any) -> str:
+    """Return a module's name for people: its function's symbol, and the work it does.
+
+    Tuning renames every function to ``main``, so the name of the anchor block says more.
+    """
+    names = [str(var.name_hint) for var in mod.get_global_vars()]
+    symbol = names[0] if names else "main"
+    if len(names) == 1:
+        attrs = mod[mod.get_global_vars()[0]].attrs
+        symbol = str(attrs.get("global_symbol", symbol)) if attrs else symbol
+    if symbol != "main":
+        return symbol
+    anchor = _find_anchor(mod)
+    return symbol if anchor is None else str(anchor.name_hint)
+
+
+def to_target(target: Any) -> Target:
+    """Return the stored form of a TVM target."""
+    return Target.from_config(None if target is None else plain(target.export()))
+
+
+def plain(value: Any) -> Any:
+    """Return an object of TVM's containers as plain JSON."""
+    if isinstance(value, str):
+        return str(value)
+    if isinstance(value, bool | int | float) or value is None:
+        return value
+    if hasattr(value, "items"):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "__iter__"):
+        return [plain(item) for item in value]
+    return plain(value.value)

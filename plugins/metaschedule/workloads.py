@@ -1,0 +1,198 @@
+"""Modules and TVM's Workload objects against the rows of a store."""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import Any
+
+import tvm
+from tvm.s_tir import meta_schedule as ms
+
+from ...errors import StorageError
+from ...records import Alias, Workload
+from ...store import Store
+from . import modules
+
+_log = logging.getLogger("tunedb")
+
+#: Objects remembered by their address; more are found by hash (20 µs).
+_MOST_HANDLES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A workload that a handle has met.
+
+    Parameters
+    ----------
+    id : int
+        Its row.
+    record : Workload
+        Its stored form.
+    workload : tvm Workload
+        The one object that stands for the row: ``dump_pruned`` groups records by it.
+    alias : Alias
+        The name under which the handle's equality knows it.
+    """
+
+    id: int
+    record: Workload
+    workload: Any
+    alias: Alias
+
+
+class WorkloadTable:
+    """Finds and adds workloads under one of TVM's module equalities.
+
+    Which rows count as equal is found by alias (a structural hash) and confirmed with TVM's
+    equality. The exact module of each row is kept: block names are outside TVM's hash, but traces
+    refer to blocks by name.
+    """
+
+    def __init__(self, store: Store, equality: str) -> None:
+        self._store = store
+        self._equality = equality
+        self._scheme = f"tvm:{modules.tvm_version()}:{equality}"
+        self._by_id: dict[int, Known] = {}
+        # Address → (object, row): the object is kept so that its address is not used again.
+        self._by_handle: OrderedDict[int, tuple[Any, Known]] = OrderedDict()
+        self._classes: dict[int, tuple[list[int], list[int]]] = {}
+        self._aliased_up_to = 0
+
+    def known(self, id_: int) -> Known:
+        """Return the workload of a row."""
+        found = self._by_id.get(id_)
+        if found is None:
+            record = self._store.query.workload(id_)
+            found = self._remember(id_, record, ms.database.Workload(modules.to_module(record)))
+        return found
+
+    def _remember(self, id_: int, record: Workload, workload: Any) -> Known:
+        known = Known(id_, record, workload, modules.alias(workload.mod, self._equality))
+        self._by_id[id_] = known
+        self._link(workload, known)
+        return known
+
+    def _link(self, handle: Any, known: Known) -> None:
+        """Remember that a Workload or module object stands for a row."""
+        self._by_handle[handle.__chandle__()] = (handle, known)
+        if len(self._by_handle) > _MOST_HANDLES:
+            self._by_handle.popitem(last=False)
+
+    def find(self, mod: Any) -> Known | None:
+        """Return the row that stands for a module under the handle's equality, or None.
+
+        An exact copy of the module is preferred, because its block names are the module's own.
+        """
+        same = self._equal_rows(modules.alias(mod, self._equality), mod)
+        if not same:
+            self._alias_imported()
+            same = self._equal_rows(modules.alias(mod, self._equality), mod)
+        if not same:
+            return None
+        if len(same) > 1:
+            exact = self._store.query.workload_id(modules.to_workload(mod).digest)
+            if exact in same:
+                return self.known(exact)
+        return self.known(same[0])
+
+    def _equal_among(self, ids: list[int], mod: Any) -> list[int]:
+        """Return those of some rows whose modules are equal to one."""
+        return [
+            id_
+            for id_ in ids
+            if modules.modules_equal(self.known(id_).workload.mod, mod, self._equality)
+        ]
+
+    def _equal_rows(self, alias: Alias, mod: Any) -> list[int]:
+        """Return the rows that are equal to a module whose alias is given, oldest first."""
+        return self._equal_among(self._store.query.workloads_by_alias(alias), mod)
+
+    def commit(self, mod: Any) -> Known:
+        """Return the row of exactly this module, adding it where it is missing.
+
+        Raises
+        ------
+        StorageError
+            It is missing and the store is read-only.
+        """
+        met = self._by_handle.get(mod.__chandle__())
+        # A module can be changed in place; its hash then tells.
+        if met is not None and met[1].alias == modules.alias(mod, self._equality):
+            return met[1]
+        record = modules.to_workload(mod)
+        id_ = self._store.query.workload_id(record.digest)
+        if id_ is None or id_ not in self._by_id:
+            if self._store.read_only:
+                return self._commit_read_only(mod, id_)
+            names = modules.aliases(mod, record.script or "")
+            id_ = self._store.add_workload(record, names)
+        known = self._by_id.get(id_) or self._remember(id_, record, ms.database.Workload(mod))
+        self._link(mod, known)
+        return known
+
+    def _commit_read_only(self, mod: Any, id_: int | None) -> Known:
+        known = self.find(mod) if id_ is None else self.known(id_)
+        if known is None:
+            raise StorageError(
+                f"{self._store.location}: it was opened read-only and does not know this workload"
+            )
+        return known
+
+    def resolve(self, workload: Any, *, commit: bool = False) -> Known | None:
+        """Return the row of a Workload object, which need not be one of this table's.
+
+        Parameters
+        ----------
+        workload : tvm Workload
+            Any.
+        commit : bool
+            Add its module where it is missing.
+        """
+        met = self._by_handle.get(workload.__chandle__())
+        if met is not None:
+            return met[1]
+        known = self.commit(workload.mod) if commit else self.find(workload.mod)
+        if known is not None:
+            self._link(workload, known)
+        return known
+
+    def equal_ids(self, known: Known) -> list[int]:
+        """Return the rows whose records answer for a workload, itself included.
+
+        Asked anew each time (20 µs), because other processes add rows too.
+        """
+        ids = self._store.query.workloads_by_alias(known.alias)
+        remembered = self._classes.get(known.id)
+        if remembered is not None and remembered[0] == ids:
+            return remembered[1]
+        equal = self._equal_among(ids, known.workload.mod)
+        if known.id not in equal:
+            equal.append(known.id)
+        self._classes[known.id] = (ids, equal)
+        return equal
+
+    def _alias_imported(self) -> None:
+        """Give names to workloads that were imported without TVM.
+
+        Only those with records to serve, which a foreign source's are not: TVM never reads the
+        graph of a source that is not trusted.
+        """
+        last = self._store.query.last_workload()
+        if last == self._aliased_up_to or self._store.read_only:
+            return
+        version = modules.tvm_version()
+        for id_ in self._store.query.workloads_without(self._scheme, version, self._aliased_up_to):
+            record = self._store.query.workload(id_)
+            try:
+                mod = modules.to_module(record)
+                script = str(mod.script(show_meta=True))
+            except (tvm.error.InternalError, RuntimeError, ValueError, TypeError) as error:
+                _log.warning(
+                    "%s: TVM cannot read workload %d: %s", self._store.location, id_, error
+                )
+                continue
+            self._store.add_workload(record, modules.aliases(mod, script))
+        self._aliased_up_to = last

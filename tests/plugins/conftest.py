@@ -1,0 +1,52 @@
+"""Small workloads and records for the tests of the MetaSchedule plugin."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+
+
+def _matmul(n=16, block="C", post=None):
+    from tvm import IRModule, te
+
+    a = te.placeholder((n, n), name="A")
+    b = te.placeholder((n, n), name="B")
+    k = te.reduce_axis((0, n), name="k")
+    c = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name=block)
+    out = c if post is None else te.compute((n, n), lambda i, j: post(c[i, j]), name="D")
+    return IRModule({"main": te.create_prim_func([a, b, out])})
+
+
+def _record(mod, workload, run_secs, *, tile=(4, 4), target=None, block="C", postproc=True):
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
+
+    sch = Schedule(mod)
+    loops = sch.get_loops(sch.get_sblock(block))
+    factors = sch.sample_perfect_tile(loops[1], 2, 16, decision=list(tile))
+    outer, inner = sch.split(loops[1], factors)
+    sch.reorder(loops[0], outer, loops[2], inner)
+    if postproc:
+        sch.enter_postproc()
+        sch.parallel(loops[0])
+    args = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+    return ms.database.TuningRecord(sch.trace, workload, run_secs, target, args)
+
+
+@pytest.fixture(scope="session")
+def tools():
+    """Factories: ``matmul``, ``record``, ``seconds``, and targets ``llvm`` and ``cuda``."""
+    import tvm
+
+    return SimpleNamespace(
+        matmul=_matmul,
+        record=_record,
+        seconds=lambda records: [
+            None if r.run_secs is None else [float(v) for v in r.run_secs] for r in records
+        ],
+        llvm=tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}),
+        llvm_other=tvm.target.Target({"kind": "llvm", "num-cores": 8, "mcpu": "x86-64-v2"}),
+        llvm_newer=tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v4"}),
+        cuda=tvm.target.Target({"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024}),
+    )

@@ -1,0 +1,251 @@
+"""The compiled encoder against its Python reference, and what happens without it."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+tvm = pytest.importorskip("tvm")
+
+import tvm_ffi  # noqa: E402
+from tvm import s_tir  # noqa: E402
+from tvm.s_tir.schedule import _ffi_api as api  # noqa: E402
+from tvm.script import tirx as T  # noqa: E402
+from tvm.tirx import FloatImm, IntImm  # noqa: E402
+
+from tunedb import traces  # noqa: E402
+from tunedb.errors import FormatError, TuneDBError  # noqa: E402
+from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
+from tunedb.records import Trace  # noqa: E402
+
+
+@T.prim_func(s_tir=True)
+def scale(A: T.Buffer((16,), "float32"), B: T.Buffer((16,), "float32")) -> None:
+    for i in range(16):
+        with T.sblock("B"):
+            vi = T.axis.remap("S", [i])
+            B[vi] = A[vi] * 2.0
+
+
+@pytest.fixture
+def encoder() -> Any:
+    found = trace_codec._encoder()
+    assert found is not None
+    return found
+
+
+@pytest.fixture
+def fresh_encoder() -> Iterator[None]:
+    """Let the test decide how the encoder is made."""
+    trace_codec._encoder.cache_clear()
+    yield
+    trace_codec._encoder.cache_clear()
+
+
+@pytest.fixture
+def messages() -> Iterator[list[str]]:
+    """What is logged meanwhile; pytest's own logging is off because TVM cannot stand it."""
+    found: list[str] = []
+    handler = logging.Handler()
+    handler.name = "test"
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("tunedb")
+    logger.addHandler(handler)
+    yield found
+    logger.removeHandler(handler)
+
+
+# Each draws an object of TVM together with the JSON that TVM's file has for it.
+int64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-3, 300)
+reals = (
+    st.floats(allow_nan=False, allow_infinity=False)
+    | st.integers(-(2**55), 2**55).map(float)
+    | st.sampled_from([0.0, -0.0, 0.1, 1e-7, 1e16, 1e22, 2.0**53, 2.0**53 - 1, -(2.0**53)])
+)
+texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
+leaves = st.one_of(
+    st.just((None, None)),
+    st.booleans().map(lambda v: (v, int(v))),
+    st.booleans().map(lambda v: (IntImm("bool", int(v)), v)),
+    int64.map(lambda v: (v, v)),
+    int64.map(lambda v: (IntImm("int64", v), v)),
+    st.integers(-(2**31), 2**31 - 1).map(lambda v: (IntImm("int32", v), v)),
+    reals.map(lambda v: (v, v)),
+    reals.map(lambda v: (FloatImm("float64", v), v)),
+    texts.map(lambda v: (v, v)),
+    st.sampled_from(["", "1234567", "12345678", 'a"b', "\\", "\n\x00\x7f", "é" * 9, "😀"]).map(
+        lambda v: (v, v)
+    ),
+)
+
+
+def pairs_of(items: list[tuple[Any, Any]]) -> tuple[Any, Any]:
+    return [a for a, _ in items], [b for _, b in items]
+
+
+def pairs_in(items: dict[str, tuple[Any, Any]]) -> tuple[Any, Any]:
+    return {k: a for k, (a, _) in items.items()}, {k: b for k, (_, b) in items.items()}
+
+
+trees = st.recursive(
+    leaves,
+    lambda inner: (
+        st.lists(inner, max_size=4).map(pairs_of)
+        | st.dictionaries(texts, inner, max_size=6).map(pairs_in)
+    ),
+    max_leaves=12,
+)
+tree_lists = st.lists(trees, max_size=4).map(pairs_of)
+kinds = st.sampled_from(["Split", "Annotate", traces.POSTPROC]) | texts
+instructions = st.lists(
+    st.tuples(kinds.map(lambda v: (v, v)), tree_lists, tree_lists, tree_lists).map(pairs_of),
+    max_size=5,
+).map(pairs_of)
+decisions = st.dictionaries(st.integers(0, 99), trees, max_size=4).map(
+    lambda chosen: (
+        [[i if i % 2 else IntImm("int32", i), a] for i, (a, _) in chosen.items()],
+        [[i, b] for i, (_, b) in chosen.items()],
+    )
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(instructions, decisions)
+def test_encoder_equals_reference(insts: tuple[Any, Any], chosen: tuple[Any, Any]) -> None:
+    tree = tvm_ffi.convert([insts[0], chosen[0]])
+    stored = traces.split_trace(insts[1], chosen[1])
+    assert Trace(*trace_codec._encoder().encode(tree)) == stored
+    assert trace_codec._encode_in_python(tree) == stored
+
+
+@settings(max_examples=200, deadline=None)
+@given(tree_lists)
+def test_dumps_equals_reference(pair: tuple[Any, Any]) -> None:
+    tree, value = tvm_ffi.convert(pair[0]), pair[1]
+    written = trace_codec.dumps(tree)
+    assert written == traces.dump_value(value) == trace_codec._dumps_in_python(tree)
+    assert orjson.loads(written) == orjson.loads(orjson.dumps(value))
+
+
+def test_dumps_of_a_map_and_a_scalar() -> None:
+    target = tvm_ffi.convert({f"key{i}": i for i in range(9, 0, -1)})
+    assert orjson.loads(trace_codec.dumps(target)) == {f"key{i}": i for i in range(1, 10)}
+    assert trace_codec.dumps(target).startswith(b'{"key1":1,"key2":2')
+    assert trace_codec.dumps(None) == b"null"
+
+
+@pytest.mark.parametrize(
+    "value", [math.nan, math.inf, tvm_ffi.dtype("int8"), b"bytes", b"long bytes"]
+)
+def test_encoder_refuses_what_json_cannot_hold(encoder: Any, value: Any) -> None:
+    tree = tvm_ffi.convert([[["Annotate", [[value]], [], []]], []])
+    with pytest.raises((TypeError, ValueError)):
+        encoder.encode(tree)
+    with pytest.raises((TypeError, ValueError)):
+        encoder.dumps(tree)
+    with pytest.raises(FormatError):
+        trace_codec.dumps(tree)
+
+
+def test_encoder_names_the_type_it_does_not_know(encoder: Any) -> None:
+    with pytest.raises(TypeError, match="type index 5"):
+        encoder.dumps(tvm_ffi.convert([tvm_ffi.dtype("int8")]))
+    with pytest.raises(TypeError, match="Range"):
+        encoder.dumps(tvm_ffi.convert([tvm.ir.Range(0, 4)]))
+    with pytest.raises(TypeError, match="a map's key is of type int"):
+        encoder.dumps(tvm_ffi.convert([{1: 2}]))
+
+
+@pytest.mark.parametrize("value", [None, 7, [[], []], "text", object()])
+def test_encoder_takes_objects_of_tvm_only(encoder: Any, value: Any) -> None:
+    with pytest.raises(TypeError, match="no object of tvm-ffi"):
+        encoder.encode(value)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        [],
+        [[]],
+        [[], [], []],
+        [1, []],
+        [[], None],
+        [["Split"], []],
+        [[["Split", [], []]], []],
+        [[], [1]],
+        [[], [[1]]],
+        [[], [["a", 1]]],
+        [[], [[1.0, 1]]],
+        {},
+    ],
+)
+def test_encoder_refuses_what_is_no_trace(encoder: Any, value: Any) -> None:
+    with pytest.raises(ValueError, match=r"is no array|elements, not|index has type"):
+        encoder.encode(tvm_ffi.convert(value))
+
+
+def test_encoder_bounds_the_depth(encoder: Any) -> None:
+    tree = tvm_ffi.convert([])
+    for _ in range(100_000):
+        tree = tvm_ffi.Array([tree])
+    with pytest.raises(ValueError, match="nested too deep"):
+        encoder.dumps(tree)
+    with pytest.raises(ValueError, match="nested too deep"):
+        encoder.encode(tvm_ffi.Array([tvm_ffi.Array([tvm_ffi.Array(["Fuse", tree, [], []])]), []]))
+    while len(tree):  # freed from the inside: the destructor of a deep tree is recursive too
+        tree = tree[0]
+
+
+def test_encoder_grows_its_buffers(encoder: Any) -> None:
+    value = ["x" * 10_000, list(range(5_000)), ["y"] * 5_000]
+    assert encoder.dumps(tvm_ffi.convert(value)) == orjson.dumps(value)
+
+
+def test_self_test_refuses_another_layout(fresh_encoder: None, messages: list[str]) -> None:
+    index, fields = trace_codec._offsets(IntImm)
+    real, real_fields = trace_codec._offsets(FloatImm)
+    wrong = trace_codec.Encoder(
+        tvm_ffi.Object,
+        (index, 24, 8, fields["ty"][0]),  # where the span is
+        (real, real_fields["value"][0]),
+        32,
+        0,
+        trace_codec._dumps_in_python,
+    )
+    with pytest.raises(ValueError, match="wrote"):
+        trace_codec._self_test(wrong)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace_codec, "_make_encoder", lambda: wrong)
+        assert_encodes_in_python(messages, "does not fit TVM")
+
+
+def test_missing_extension(fresh_encoder: None, messages: list[str]) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(trace_codec, "Encoder", None)
+        assert_encodes_in_python(messages, "compiled encoder is missing")
+
+
+def assert_encodes_in_python(messages: list[str], warning: str) -> None:
+    sch = s_tir.Schedule(scale)
+    sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, 4])
+    stored = trace_codec.encode(sch.trace)
+    tree = api.TraceAsJSON(sch.trace, False)
+    assert stored == traces.split_trace(*trace_codec.plain(tree))
+    assert trace_codec.dumps(tvm_ffi.convert([1.0, "a"])) == b'[1,"a"]'
+    assert [warning in message for message in messages] == [True]  # once
+
+
+@pytest.mark.parametrize("value", [math.nan, {"a": math.inf}, tvm_ffi.dtype("int8")])
+def test_encode_raises_an_error_of_ours(value: Any) -> None:
+    sch = s_tir.Schedule(scale)
+    api.ScheduleAnnotate(sch, sch.get_sblock("B"), "key", value)
+    with pytest.raises(trace_codec.UnknownInstructionError) as info:
+        trace_codec.encode(sch.trace)
+    assert isinstance(info.value, TuneDBError)

@@ -1,0 +1,446 @@
+"""Traces built without a schedule, and what TVM does with those that share instructions."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+tvm = pytest.importorskip("tvm")
+
+from tvm import s_tir  # noqa: E402
+from tvm.s_tir import meta_schedule as ms  # noqa: E402
+from tvm.s_tir.meta_schedule import _ffi_api as ms_api  # noqa: E402
+from tvm.s_tir.schedule import _ffi_api as api  # noqa: E402
+from tvm.script import tirx as T  # noqa: E402
+from tvm.tirx import IntImm  # noqa: E402
+
+from tunedb import traces  # noqa: E402
+from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
+from tunedb.records import Trace  # noqa: E402
+
+REAL_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured_cpu"
+TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 4})
+
+
+@T.prim_func(s_tir=True)
+def matmul_relu(
+    A: T.Buffer((64, 64), "float32"),
+    B: T.Buffer((64, 64), "float32"),
+    D: T.Buffer((64, 64), "float32"),
+) -> None:
+    T.func_attr({"global_symbol": "main"})
+    C = T.sblock_alloc_buffer((64, 64))
+    for i, j, k in T.grid(64, 64, 64):
+        with T.sblock("C"):
+            vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+            with T.init():
+                C[vi, vj] = 0.0
+            C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+    for i, j in T.grid(64, 64):
+        with T.sblock("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            D[vi, vj] = T.max(C[vi, vj], 0.0)
+
+
+@T.prim_func(s_tir=True)
+def dynamic(a: T.handle) -> None:
+    n = T.int32()
+    A = T.match_buffer(a, (n, 16))
+    for i, j in T.grid(n, 16):
+        with T.sblock("B"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            A[vi, vj] = 1.0
+
+
+MODULE = tvm.IRModule({"main": matmul_relu})
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _without_intrinsics() -> Iterator[None]:
+    """Spare the 13 s of CPU time that `TuneContext` takes to import all of TVM's intrinsics."""
+    name = "tvm.s_tir.tensor_intrin"
+    with pytest.MonkeyPatch.context() as patch:
+        if name not in sys.modules:
+            patch.setitem(sys.modules, name, types.ModuleType(name))
+        yield
+
+
+def as_json(trace: Any) -> Any:
+    return trace_codec.plain(api.TraceAsJSON(trace, False))
+
+
+def applied(trace: Any, mod: Any, remove_postproc: bool = False) -> Any:
+    sch = s_tir.Schedule(mod, debug_mask="none", error_render_level="none")
+    trace.apply_to_schedule(sch, remove_postproc)
+    return sch
+
+
+# ---- building ------------------------------------------------------------------------------------
+
+
+def space_generator() -> Any:
+    """TVM's rules for CPUs without those for intrinsics."""
+    rule, postproc, mutator = ms.schedule_rule, ms.postproc, ms.mutator
+    return ms.space_generator.PostOrderApply(
+        sch_rules=[
+            rule.AddRFactor(max_jobs_per_core=16, max_innermost_factor=64),
+            rule.MultiLevelTiling(
+                structure="SSRSRS",
+                max_innermost_factor=64,
+                reuse_write=rule.ReuseType(req="may", levels=[1, 2], scope="global"),
+            ),
+            rule.ParallelizeVectorizeUnroll(
+                max_jobs_per_core=16,
+                max_vectorize_extent=64,
+                unroll_max_steps=[0, 16, 64, 512],
+                unroll_explicit=True,
+            ),
+            rule.RandomComputeLocation(),
+        ],
+        postprocs=[postproc.RewriteParallelVectorizeUnroll(), postproc.RewriteReductionBlock()],
+        mutator_probs={
+            mutator.MutateTileSize(): 0.9,
+            mutator.MutateComputeLocation(): 0.05,
+            mutator.MutateUnroll(): 0.03,
+            mutator.MutateParallel(max_jobs_per_core=16): 0.02,
+        },
+    )
+
+
+def sketch_schedules() -> list[Any]:
+    """Schedules of a matmul from TVM's own rules, postprocessed as for measuring."""
+    context = ms.TuneContext(
+        mod=MODULE, target=TARGET, space_generator=space_generator(), rand_state=3, num_threads=1
+    )
+    found = []
+    for sch in context.generate_design_space():
+        sch.enter_postproc()
+        for proc in context.space_generator.postprocs:
+            assert proc.apply(sch)
+        found.append(sch)
+    return found
+
+
+@pytest.fixture(scope="module")
+def schedules() -> list[Any]:
+    return sketch_schedules()
+
+
+def test_builder_shares_instructions(schedules: list[Any]) -> None:
+    builder = trace_codec.TraceBuilder()
+    stored = trace_codec.encode(schedules[0].trace)
+    first, second = builder.build(stored), builder.build(stored)
+    shared = [a.same_as(b) for a, b in zip(first.insts, second.insts, strict=True)]
+    literal = [
+        any(type(value) in (int, float) for value in inst.inputs)
+        or any(isinstance(value, IntImm) for value in inst.inputs)
+        for inst in first.insts
+    ]
+    assert shared == [not has for has in literal]
+    assert True in shared
+    assert False in shared
+
+
+def test_changing_one_trace_leaves_the_other(schedules: list[Any]) -> None:
+    builder = trace_codec.TraceBuilder()
+    stored = trace_codec.encode(schedules[0].trace)
+    first, second = builder.build(stored), builder.build(stored)
+    sampling = next(inst for inst in first.insts if inst.kind.name == "SamplePerfectTile")
+    changed = first.with_decision(sampling, [1, 1, 1, 64], remove_postproc=True)
+    assert list(changed.decisions[sampling]) == [1, 1, 1, 64]
+    simple = first.simplified(remove_postproc=True)
+    assert len(simple.insts) < len(first.insts)
+    applied(simple, MODULE)
+    first.append(sampling)
+    first.pop()
+    while first.pop() is not None:
+        pass
+    assert len(first.insts) == 0
+    assert len(first.decisions) == 0
+    for trace in (second, builder.build(stored)):
+        assert trace_codec.encode(trace) == stored
+        tvm.ir.assert_structural_equal(applied(trace, MODULE).mod, schedules[0].mod)
+
+
+def test_decisions_and_literals_of_each_trace_are_its_own(schedules: list[Any]) -> None:
+    builder = trace_codec.TraceBuilder()
+    stored = trace_codec.encode(schedules[0].trace)
+    decisions, sketch_literals, tail_literals = orjson.loads(stored.decisions)
+    other = Trace(
+        stored.sketch,
+        stored.tail,
+        orjson.dumps(
+            [
+                [[i, v[::-1] if isinstance(v, list) else v] for i, v in decisions],
+                [value + 1 for value in sketch_literals],
+                [value + 1 for value in tail_literals],
+            ]
+        ),
+    )
+    assert other != stored
+    for trace in (stored, other, stored):
+        assert trace_codec.encode(builder.build(trace)) == trace
+
+
+def test_caches_are_bounded(schedules: list[Any]) -> None:
+    builder = trace_codec.TraceBuilder(max_sketches=1, max_tails=2)
+    stored = [trace_codec.encode(sch.trace) for sch in schedules]
+    assert len({trace.sketch for trace in stored}) == len(stored) > 1
+    for _ in range(3):
+        for trace, sch in zip(stored, schedules, strict=True):
+            built = builder.build(trace)
+            # A tail that outlives its sketch would use variables that are not defined.
+            tvm.ir.assert_structural_equal(applied(built, MODULE).mod, sch.mod)
+    assert len(builder._sketches) == 1
+    assert len(builder._tails) == 2
+
+
+def test_least_recently_used_goes_first() -> None:
+    builder = trace_codec.TraceBuilder(max_sketches=2)
+    first, second, third = (
+        Trace(orjson.dumps([["GetSBlock", [], [name, "main"], ["b0"]]]), None, b"[[],[],[]]")
+        for name in "ABC"
+    )
+    for trace in (first, second, first, third):
+        builder.build(trace)
+    assert list(builder._sketches) == [first.sketch, third.sketch]
+
+
+def test_threads_share_a_builder(schedules: list[Any]) -> None:
+    builder = trace_codec.TraceBuilder(max_sketches=1, max_tails=1)
+    stored = [trace_codec.encode(sch.trace) for sch in schedules] * 50
+    with ThreadPoolExecutor(4) as pool:
+        built = list(pool.map(builder.build, stored))
+    assert [trace_codec.encode(trace) for trace in built] == stored
+
+
+def test_empty_output_of_a_dynamic_loop() -> None:
+    sch = s_tir.Schedule(dynamic)
+    loop, _ = sch.get_loops(sch.get_sblock("B"))
+    sch.split(loop, sch.sample_perfect_tile(loop, n=2))
+    stored = trace_codec.encode(sch.trace)
+    assert b'["_","v' in stored.sketch
+    assert list(traces.check_trace(list(traces.join_trace(stored)))) == as_json(sch.trace)
+    built = trace_codec.TraceBuilder().build(stored)
+    assert as_json(built) == as_json(trace_codec.replay(stored, dynamic))
+
+
+SPLIT = ["Split", ["l1", {}], [1, 0], ["l2"]]
+LOOPS = ["GetLoops", ["b0"], [], ["l1"]]
+BLOCK = ["GetSBlock", [], ["C", "main"], ["b0"]]
+TILE = ["SamplePerfectTile", ["l1"], [2, 64], ["v2", "v3"]]
+
+
+def stored_of(instructions: list[Any], decisions: Any = None, literals: Any = None) -> Trace:
+    parts = [decisions or [], literals or [], []]
+    return Trace(orjson.dumps(instructions), None, orjson.dumps(parts))
+
+
+@pytest.mark.parametrize(
+    "stored",
+    [
+        stored_of([["System", [], [], []]]),
+        stored_of([["SetAxisSeparator", ["b0"], [0, 0, []], []]]),
+        stored_of([LOOPS]),
+        stored_of([BLOCK, ["GetLoops", [], [], []]]),
+        stored_of([BLOCK, ["Annotate", ["b0", "free text"], ["k"], []]]),
+        stored_of([["GetSBlock", [], ["C"], ["b0"]]]),
+        stored_of([["GetSBlock", [], ["C", "main"], ["x0"]]]),
+        stored_of([["GetSBlock", [], ["C", "main"]]]),
+        stored_of([BLOCK, LOOPS, SPLIT]),
+        stored_of([BLOCK, LOOPS, SPLIT], [], [4, 4]),
+        stored_of([BLOCK, LOOPS, SPLIT], [], ["four"]),
+        stored_of([BLOCK, LOOPS, SPLIT], [], [2**63]),
+        stored_of([BLOCK, ["Annotate", ["b0", {}], ["k"], []]], [], [2**63]),
+        stored_of([BLOCK, LOOPS, TILE], [[2, [2**63, 1]]]),
+        stored_of([BLOCK, LOOPS, TILE], [[2, "text"]]),
+        stored_of([BLOCK, LOOPS, TILE], [[2, [1.5, 2]]]),
+        stored_of([BLOCK, LOOPS, TILE], [[9, [1, 2]]]),
+        stored_of([BLOCK, LOOPS, TILE], [[-1, [1, 2]]]),
+        stored_of([BLOCK, ["TransformBlockLayout", ["b0"], ["{}"], []]]),
+        stored_of([BLOCK, ["TransformBlockLayout", ["b0"], ["not json"], []]]),
+        stored_of([["SampleCategorical", [], [[1], ["text"]], ["v0"]]]),
+        Trace(b"{", None, b"[[],[],[]]"),
+        Trace(b"[]", b"[1]", b"[[],[],[]]"),
+        Trace(b"[]", None, b"[]"),
+        Trace(b"[]", None, b""),
+    ],
+)
+def test_builder_refuses_what_it_does_not_know(stored: Trace) -> None:
+    with pytest.raises(trace_codec.UnknownInstructionError):
+        trace_codec.TraceBuilder().build(stored)
+
+
+def test_index_map_must_be_one() -> None:
+    text = tvm.ir.save_json(tvm.ir.Range(0, 4))
+    stored = stored_of([BLOCK, ["TransformBlockLayout", ["b0"], [text], []]])
+    with pytest.raises(trace_codec.UnknownInstructionError, match=r"ir\.Range instead of an index"):
+        trace_codec.TraceBuilder().build(stored)
+
+
+def test_replay_raises_an_error_of_ours() -> None:
+    for stored in (
+        stored_of([["System", [], [], []]]),
+        stored_of([["GetSBlock", [], ["no such block", "main"], ["b0"]]]),
+        Trace(b"{", None, b""),
+    ):
+        with pytest.raises(trace_codec.UnknownInstructionError):
+            trace_codec.replay(stored, MODULE)
+
+
+# ---- TVM's own users of traces -------------------------------------------------------------------
+
+
+@T.prim_func(s_tir=True)
+def elementwise(A: T.Buffer((512, 512), "float32"), B: T.Buffer((512, 512), "float32")) -> None:
+    T.func_attr({"global_symbol": "main"})
+    C = T.sblock_alloc_buffer((512, 512))
+    for i, j in T.grid(512, 512):
+        with T.sblock("C"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            C[vi, vj] = A[vi, vj] + 1.0
+    for i, j in T.grid(512, 512):
+        with T.sblock("D"):
+            vi, vj = T.axis.remap("SS", [i, j])
+            B[vi, vj] = C[vi, vj] * 2.0
+
+
+ELEMENTWISE = tvm.IRModule({"main": elementwise})
+
+
+def bound(sch: Any) -> None:
+    """Steps with a decision of each kind: threads, locations, vector widths, tiles, unrolling."""
+    first, second = sch.get_sblock("C"), sch.get_sblock("D")
+    root = sch.get_sblock("root")
+    i, j = sch.get_loops(second)
+    threads = sch.sample_categorical([32, 64, 128, 256], [0.25] * 4, decision=1)
+    outer, inner = sch.split(sch.fuse(i, j), [None, threads])
+    sch.bind(outer, "blockIdx.x")
+    sch.bind(inner, "threadIdx.x")
+    k, _ = sch.get_loops(first)
+    sch.split(k, sch.sample_perfect_tile(k, n=3))
+    width = sch.sample_categorical([1, 2, 4], [0.5, 0.25, 0.25], decision=1)
+    sch.annotate(first, "meta_schedule.cooperative_fetch", width)
+    sch.sample_compute_location(first)
+    step = sch.sample_categorical([0, 16, 64, 512], [0.25] * 4)
+    sch.annotate(root, "meta_schedule.unroll_explicit", step)
+
+
+def parallel(sch: Any) -> None:
+    root = sch.get_sblock("root")
+    sch.annotate(root, "meta_schedule.parallel", 16)
+    sch.annotate(root, "meta_schedule.vectorize", 32)
+    for name in ("C", "D"):
+        sch.split(sch.get_loops(sch.get_sblock(name))[0], [2, 2, 8, 16])
+
+
+MUTATORS = {
+    "tile": (ms.mutator.MutateTileSize, bound),
+    "thread": (ms.mutator.MutateThreadBinding, bound),
+    "unroll": (ms.mutator.MutateUnroll, bound),
+    "location": (ms.mutator.MutateComputeLocation, bound),
+    "parallel": (lambda: ms.mutator.MutateParallel(max_jobs_per_core=16), parallel),
+}
+
+
+@pytest.mark.parametrize("name", MUTATORS)
+def test_mutators_treat_built_traces_as_their_own(name: str) -> None:
+    make, steps = MUTATORS[name]
+    mutator = make()
+    context = ms.TuneContext(
+        mod=ELEMENTWISE,
+        target=TARGET,
+        space_generator=ms.space_generator.PostOrderApply(
+            sch_rules=[], postprocs=[], mutator_probs={mutator: 1.0}
+        ),
+    )
+    (mutator,) = context.space_generator.mutator_probs
+    sch = s_tir.Schedule(ELEMENTWISE, seed=5)
+    steps(sch)
+    stored = trace_codec.encode(sch.trace)
+    replayed = trace_codec.replay(stored, ELEMENTWISE)
+    built = trace_codec.TraceBuilder().build(stored)
+    results = set()
+    for seed in range(1, 41):
+        expected = ms_api.MutatorApply(mutator, replayed, seed)
+        found = ms_api.MutatorApply(mutator, built, seed)
+        assert (found is None) == (expected is None)
+        if found is not None:
+            assert as_json(found) == as_json(expected)
+            results.add(trace_codec.encode(found))
+    assert len(results - {stored}) > 1
+    assert trace_codec.encode(built) == stored
+
+
+def test_evolutionary_search_over_built_traces(schedules: list[Any]) -> None:
+    """Candidates come from many threads that apply and mutate traces with shared instructions."""
+    builder = trace_codec.TraceBuilder()
+    stored = [trace_codec.encode(sch.trace) for sch in schedules]
+    database = ms.database.MemoryDatabase()
+    workload = database.commit_workload(MODULE)
+    for position in range(24):
+        trace = builder.build(stored[position % len(stored)])
+        database.commit_tuning_record(
+            ms.database.TuningRecord(trace, workload, [1.0 + position], TARGET, None)
+        )
+    context = ms.TuneContext(
+        mod=MODULE,
+        target=TARGET,
+        space_generator=space_generator(),
+        search_strategy=ms.search_strategy.EvolutionarySearch(
+            population_size=32,
+            init_measured_ratio=0.75,
+            init_min_unmeasured=4,
+            max_fail_count=20,
+            genetic_num_iters=2,
+            genetic_mutate_prob=0.85,
+        ),
+        rand_state=11,
+        num_threads=4,
+    )
+    strategy = context.search_strategy
+    strategy.pre_tuning(
+        max_trials=16,
+        num_trials_per_iter=16,
+        design_spaces=context.generate_design_space(),
+        database=database,
+        cost_model=ms.cost_model.RandomModel(),
+    )
+    candidates = strategy.generate_measure_candidates()
+    strategy.post_tuning()
+    assert candidates
+    for candidate in candidates:
+        again = trace_codec.encode(candidate.sch.trace)
+        found = applied(builder.build(again), MODULE).mod
+        tvm.ir.assert_structural_equal(found, candidate.sch.mod)
+    for trace in stored:  # what the search had is as it was
+        assert trace_codec.encode(builder.build(trace)) == trace
+
+
+# ---- real records --------------------------------------------------------------------------------
+
+_RECORDS = sorted(REAL_DATA.glob("*/database_tuning_record.json"))
+
+
+@pytest.mark.skipif(not _RECORDS, reason="the measured records are not here")
+@pytest.mark.parametrize("path", _RECORDS, ids=lambda path: path.parent.name)
+def test_real_records(path: Path) -> None:
+    line = path.with_name("database_workload.json").read_bytes().splitlines()[0]
+    mod = ms.database.Workload.from_json(orjson.loads(line)).mod
+    lines = path.read_bytes().splitlines()
+    builder = trace_codec.TraceBuilder()
+    stored = [traces.split_trace(*traces.check_trace(orjson.loads(text)[1][0])) for text in lines]
+    for trace in stored:
+        assert trace_codec.encode(builder.build(trace)) == trace
+    for trace in stored[:: len(stored) // 3]:
+        replayed, built = trace_codec.replay(trace, mod), builder.build(trace)
+        assert as_json(built) == as_json(replayed)
+        assert trace_codec.encode(replayed) == trace
+        tvm.ir.assert_structural_equal(applied(built, mod).mod, applied(replayed, mod).mod)

@@ -1,0 +1,421 @@
+"""Workers are real processes, so the tests share builders and put many candidates in one batch."""
+
+import contextlib
+import gc
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import weakref
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+tvm = pytest.importorskip("tvm")
+
+from tvm import te  # noqa: E402
+from tvm.s_tir import meta_schedule as ms  # noqa: E402
+from tvm.s_tir.meta_schedule.utils import remove_build_dir  # noqa: E402
+
+from tunedb.errors import PluginError, UsageError  # noqa: E402
+from tunedb.limits import MAX_MESSAGE_CHARS  # noqa: E402
+from tunedb.plugins.metaschedule.failures import classify  # noqa: E402
+from tunedb.plugins.metaschedule.warm_builder import WarmBuilder  # noqa: E402
+from tunedb.records import FailureKind, Phase  # noqa: E402
+
+TIMEOUT = 1.0
+
+
+def functions():
+    """Nested, so that cloudpickle sends them by value: a worker has no tests to import."""
+
+    def f_build(mod, _target, _params):
+        import ctypes
+        import os
+        import signal
+        import sys
+        import time
+
+        behaviour = str(mod.attrs["behaviour"])
+        if behaviour.startswith("SIG"):
+            os.write(2, b"last words\n")
+            os.kill(os.getpid(), getattr(signal, behaviour))
+            time.sleep(60)
+        elif behaviour == "abort":
+            os.abort()
+        elif behaviour == "_exit":
+            os._exit(3)
+        elif behaviour == "sys.exit":
+            sys.exit(4)
+        elif behaviour == "sleep":
+            time.sleep(60)
+        elif behaviour == "hold the GIL":
+            ctypes.PyDLL(None).sleep(60)
+        elif behaviour == "raise":
+            raise ValueError("no such loop")
+        elif behaviour == "raise much":
+            raise ValueError("a\0b\udc80" * 10**6 + "the end")
+        return {"pid": os.getpid(), "candidate": str(mod.attrs["candidate"])}
+
+    def f_export(built):
+        import json
+        import tempfile
+        from pathlib import Path
+
+        path = Path(tempfile.mkdtemp(), "artifact.json")
+        path.write_text(json.dumps(built))
+        return str(path)
+
+    return {"f_build": f_build, "f_export": f_export}
+
+
+def matmul(n):
+    a, b = (te.placeholder((n, n), "float32", name=name) for name in "AB")
+    k = te.reduce_axis((0, n), name="k")
+    c = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+
+
+MODULE = matmul(16)
+TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
+
+
+def candidates(*behaviours):
+    return [
+        ms.builder.BuilderInput(
+            MODULE.with_attr("behaviour", behaviour).with_attr("candidate", str(number)), TARGET
+        )
+        for number, behaviour in enumerate(behaviours)
+    ]
+
+
+def read(result):
+    assert result.error_msg is None, result.error_msg
+    return json.loads(Path(result.artifact_path).read_text())
+
+
+def pids(results):
+    return [read(result)["pid"] for result in results]
+
+
+def is_alive(pid):
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    return False
+
+
+def wait_for(condition, seconds=10.0):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "it never came true"
+        time.sleep(0.01)
+
+
+@pytest.fixture(scope="module")
+def builder():
+    with WarmBuilder(max_workers=2, timeout_sec=TIMEOUT, **functions()) as builder:
+        yield builder
+
+
+@pytest.fixture
+def ready(builder):
+    """The builder when both of its workers run."""
+    wait_for(lambda: len(builder.worker_pids()) == 2)
+    return builder
+
+
+def test_batches_share_workers(ready):
+    before = ready.worker_pids()
+    results = [result for _ in range(4) for result in ready.build(candidates(*["ok"] * 4))]
+    assert set(pids(results)) <= set(before)
+    assert ready.worker_pids() == before
+    assert [read(result)["candidate"] for result in results] == list("0123") * 4
+
+
+def test_tvm_calls_it_through_the_ffi(ready):
+    assert isinstance(ready, ms.builder.Builder)
+    results = ms.builder.Builder.build(ready, candidates("ok", "raise"))
+    assert pids(results[:1])[0] in ready.worker_pids()
+    assert results[1].artifact_path is None
+
+
+def test_crashes_cost_one_candidate_each(ready):
+    crashes = {
+        "abort": "signal 6, SIGABRT",
+        "SIGSEGV": "signal 11, SIGSEGV",
+        "SIGKILL": "signal 9, SIGKILL",
+        "_exit": "exit status 3",
+        "sys.exit": "exit status 4",
+    }
+    results = ready.build(candidates("ok", *crashes, "ok", "raise", "ok"))
+    for result, how in zip(results[1:6], crashes.values(), strict=True):
+        failure = classify(Phase.BUILD, result.error_msg)
+        assert failure.kind is FailureKind.CRASH
+        assert failure.message.splitlines()[0].endswith(f"({how})")
+        assert 0 <= failure.seconds < TIMEOUT
+    assert "\nlast words\n" in results[2].error_msg
+    assert [read(results[n])["candidate"] for n in (0, 6, 8)] == ["0", "6", "8"]
+    assert "no such loop" in results[7].error_msg
+
+
+def test_timeouts_cost_one_candidate_each(ready):
+    begin = time.monotonic()
+    results = ready.build(candidates("sleep", "SIGSTOP", "ok", "hold the GIL", "ok"))
+    assert time.monotonic() - begin < 20
+    for number in (0, 1, 3):
+        failure = classify(Phase.BUILD, results[number].error_msg)
+        assert failure.kind is FailureKind.TIMEOUT
+        assert TIMEOUT <= failure.seconds < TIMEOUT + 2
+    assert [read(results[n])["candidate"] for n in (2, 4)] == ["2", "4"]
+
+
+def test_killed_workers_end_with_their_candidates_files(ready):
+    directory = Path(ready.build(candidates("ok"))[0].artifact_path).parents[1].parent
+    before = set(directory.iterdir())
+    stopped = ready.worker_pids()
+    ready.build(candidates("SIGSTOP", "SIGSEGV"))
+    assert set(directory.iterdir()) == before
+    assert not any(is_alive(pid) for pid in stopped)
+
+
+def test_exceptions_keep_the_worker(ready):
+    before = ready.worker_pids()
+    short, long = ready.build(candidates("raise", "raise much"))
+    assert classify(Phase.BUILD, short.error_msg).kind is FailureKind.COMPILE_ERROR
+    assert short.error_msg.startswith("tunedb WarmBuilder: compile error after 0.")
+    assert short.error_msg.splitlines()[1].startswith("Traceback")
+    assert "ValueError: no such loop" in short.error_msg
+    assert len(long.error_msg) <= MAX_MESSAGE_CHARS
+    assert long.error_msg.rstrip().endswith("the end")
+    assert ready.worker_pids() == before
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+def test_no_candidate_is_blamed_for_what_befell_an_idle_worker(ready, number):
+    before = ready.worker_pids()
+    for pid in before:
+        os.kill(pid, number)
+    # At once: the parent finds out before it sends, or after that.
+    after = pids(ready.build(candidates("ok", "ok", "ok")))
+    assert not set(after) & set(before)
+    wait_for(lambda: not any(is_alive(pid) for pid in before))
+
+
+def test_threads_get_their_own_results(ready):
+    answers = {}
+
+    def run(name):
+        inputs = candidates(*["ok"] * 6)[name:] + candidates("raise")
+        answers[name] = ready.build(inputs)
+
+    threads = [threading.Thread(target=run, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for name in range(4):
+        *good, bad = answers[name]
+        assert [read(result)["candidate"] for result in good] == list("012345")[name:]
+        assert bad.artifact_path is None
+
+
+def test_removing_one_artifact_leaves_the_others(ready):
+    first, second = ready.build(candidates("ok", "ok"))
+    remove_build_dir(first.artifact_path)
+    assert not Path(first.artifact_path).exists()
+    assert read(second)["candidate"] == "1"
+
+
+def test_a_worker_is_recycled_after_its_uses():
+    with WarmBuilder(max_workers=1, maximum_uses=2, **functions()) as builder:
+        a, b, c, d, e = pids(builder.build(candidates(*["ok"] * 5)))
+    assert a == b != c == d != e != a
+
+
+def test_close_and_garbage_collection_end_everything():
+    builder = WarmBuilder(max_workers=1, **functions())
+    (result,) = builder.build(candidates("ok"))
+    directory = Path(result.artifact_path).parents[2]
+    (pid,) = pids([result])
+    assert is_alive(pid)
+    builder.close()
+    builder.close()
+    assert not is_alive(pid)
+    assert not directory.exists()
+    with pytest.raises(PluginError, match="the builder is closed"):
+        builder.build(candidates("ok"))
+
+
+def test_it_lives_as_long_as_tvm_holds_it_and_dies_without_the_collector():
+    gc.collect()
+    gc.disable()
+    try:
+        builder = WarmBuilder(max_workers=1, **functions())
+        dead = weakref.ref(builder)
+        held = tvm.ffi.Array([builder]) if hasattr(tvm, "ffi") else tvm.runtime.convert([builder])
+        del builder
+        (result,) = held[0].build(candidates("ok"))
+        (pid,) = pids([result])
+        directory = Path(result.artifact_path).parents[2]
+        assert is_alive(pid)
+        del held
+        assert dead() is None
+        assert not is_alive(pid)
+        assert not directory.exists()
+    finally:
+        gc.enable()
+
+
+ORPHANS = """
+import threading, time
+from tunedb.plugins.metaschedule.warm_builder import WarmBuilder
+from tvm import te
+import tvm
+from tvm.s_tir import meta_schedule as ms
+
+def functions():
+    def f_build(mod, target, params):
+        import ctypes
+        ctypes.PyDLL(None).sleep(60)
+    return f_build
+
+builder = WarmBuilder(max_workers=2, f_build=functions(), timeout_sec=60)
+a = te.placeholder((4,), name="A")
+mod = tvm.IRModule({"main": te.create_prim_func([a, te.compute((4,), lambda i: a[i], name="B")])})
+item = ms.builder.BuilderInput(mod, tvm.target.Target("llvm"))
+while len(builder.worker_pids()) < 2:
+    time.sleep(0.01)
+threading.Thread(target=builder.build, args=([item],), daemon=True).start()
+time.sleep(0.3)
+print(*builder.worker_pids(), flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere a busy worker ends after its build")
+def test_no_worker_outlives_a_killed_parent(tmp_path):
+    with subprocess.Popen(
+        [sys.executable, "-c", ORPHANS],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+    ) as parent:
+        workers = [int(word) for word in parent.stdout.readline().split()]
+        assert len(workers) == 2
+        assert all(is_alive(pid) for pid in workers)
+        parent.kill()
+    wait_for(lambda: not any(is_alive(pid) for pid in workers), seconds=5)
+
+
+def test_an_unusable_configuration_is_told_at_once():
+    with pytest.raises(UsageError, match="max_workers must be positive, not 0"):
+        WarmBuilder(max_workers=0)
+    with pytest.raises(UsageError, match="f_build must be a function, not 3"):
+        WarmBuilder(f_build=3)
+    lock = threading.Lock()
+    with pytest.raises(UsageError, match="f_export cannot be sent to a worker process"):
+        WarmBuilder(f_export=lambda _: lock)
+
+
+def test_what_only_a_worker_can_know_is_told_by_the_first_build():
+    with WarmBuilder(max_workers=1, f_build="no.such.function") as builder:
+        with pytest.raises(PluginError, match=r"f_build: .*'no\.such\.function' is not registered"):
+            builder.wait_until_ready()
+        with pytest.raises(RuntimeError, match=r"'no\.such\.function' is not registered"):
+            ms.builder.Builder.build(builder, candidates("ok"))
+
+
+def test_a_failing_initializer_is_told():
+    def initializer():
+        raise OSError("no licence")
+
+    problem = pytest.raises(PluginError, match="initializer failed: OSError: no licence")
+    with WarmBuilder(max_workers=1, initializer=initializer) as builder, problem:
+        builder.build(candidates("ok"))
+
+
+def test_workers_that_cannot_start_are_told(monkeypatch):
+    monkeypatch.setattr(sys, "executable", shutil.which("false"))
+    problem = pytest.raises(PluginError, match="no worker could be started")
+    with WarmBuilder(max_workers=2) as builder, problem:
+        builder.build(candidates("ok"))
+
+
+def test_real_candidates_are_built_without_what_no_build_needs():
+    def f_export(module):
+        import sys
+        from pathlib import Path
+
+        from tunedb.plugins.metaschedule.build_worker import default_export
+
+        path = default_export(module)
+        Path(path).with_name("modules").write_text("\n".join(sys.modules))
+        return path
+
+    def initializer():
+        import tvm
+
+        @tvm.register_global_func("tunedb.test.build")
+        def build(mod, target, params):
+            from tunedb.plugins.metaschedule.build_worker import default_build
+
+            return default_build(mod, target, params)
+
+    n = 32
+    item = ms.builder.BuilderInput(matmul(n), TARGET)
+    options = {"max_workers": 1, "f_export": f_export, "timeout_sec": 60}
+    with WarmBuilder(**options, f_build="tunedb.test.build", initializer=initializer) as builder:
+        (result,) = builder.build([item])
+        assert result.error_msg is None, result.error_msg
+        modules = Path(result.artifact_path).with_name("modules").read_text().splitlines()
+        assert "tvm.driver" in modules
+        for name in ("tvm.s_tir.tensor_intrin", "sqlalchemy", "xgboost", "tunedb.store"):
+            assert name not in modules
+        # As LocalRunner loads it.
+        loaded = tvm.runtime.load_module(result.artifact_path)
+        rng = np.random.default_rng(0)
+        a, b = (rng.random((n, n), dtype="float32") for _ in range(2))
+        c = tvm.runtime.tensor(np.zeros((n, n), "float32"))
+        loaded["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), c)
+        np.testing.assert_allclose(c.numpy(), a @ b, rtol=1e-5)
+        parent = Path(result.artifact_path).parent
+        remove_build_dir(result.artifact_path)
+        assert not parent.exists()
+        assert parent.parent.exists()
+        assert parent.parent != Path(tempfile.gettempdir())
+
+
+def test_one_builder_serves_several_tuning_runs(tmp_path):
+    runner = ms.runner.LocalRunner(
+        evaluator_config=ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0)
+    )
+    with WarmBuilder(max_workers=2, timeout_sec=60) as builder:
+        workers = []
+        for n in (16, 32):
+            database = ms.tune_tir(
+                matmul(n),
+                TARGET,
+                str(tmp_path),
+                max_trials_global=2,
+                num_trials_per_iter=1,
+                builder=builder,
+                runner=runner,
+                database=ms.database.MemoryDatabase(),
+                cost_model="random",
+                strategy="replay-trace",
+                num_tuning_cores=1,
+                seed=1,
+            )
+            records = database.get_all_tuning_records()
+            assert len(records) == 2
+            assert all(float(record.run_secs[0]) < 1 for record in records)
+            workers.append(set(builder.worker_pids()))
+        assert workers[0] == workers[1]
+        assert len(workers[0]) == 2
