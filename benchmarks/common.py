@@ -1,0 +1,99 @@
+"""What all benchmark scripts share: options, the table, the bars."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from tunedb.host import cpu_model
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a benchmark's table.
+
+    ``ratio`` is baseline / ours (times faster or smaller); ``bar`` says what must hold, and
+    ``ok`` whether it does (None where there is no bar).
+    """
+
+    name: str
+    unit: str
+    ours: float
+    baseline: float | None = None
+    bar: str = ""
+    ok: bool | None = None
+
+    @property
+    def ratio(self) -> float | None:
+        """Baseline / ours."""
+        if self.baseline is None or not self.ours:
+            return None
+        return self.baseline / self.ours
+
+
+def number(value: float | None) -> str:
+    """Return a number with three significant digits."""
+    if value is None:
+        return ""
+    if abs(value) >= 100:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def show(title: str, rows: list[Row], baseline: str) -> None:
+    """Print the table."""
+    table = Table(title=title)
+    for name in ("", "unit", baseline, "tunedb", f"{baseline} / tunedb", "bar", ""):
+        table.add_column(name, justify="left" if name in ("", "unit", "bar") else "right")
+    for row in rows:
+        mark = {None: "", True: "ok", False: "MISSED"}[row.ok]
+        cells = (number(row.baseline), number(row.ours), number(row.ratio))
+        table.add_row(row.name, row.unit, *cells, row.bar, mark)
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    console.print(table)
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures were measured on."""
+    return {
+        "cpu": cpu_model(),
+        "cores": os.cpu_count(),
+        "os": platform.platform(),
+        "python": platform.python_version(),
+    }
+
+
+def run(
+    description: str,
+    baseline: str,
+    measure: Callable[[argparse.Namespace], list[Row]],
+    add_options: Callable[[argparse.ArgumentParser], None] | None = None,
+) -> None:
+    """Parse options, measure, print and write the table; exit 1 with --check and a missed bar."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the table as JSON")
+    parser.add_argument("--check", action="store_true", help="exit 1 when a bar is missed")
+    if add_options is not None:
+        add_options(parser)
+    options = parser.parse_args()
+    rows = measure(options)
+    show(description, rows, baseline)
+    if options.json is not None:
+        options.json.parent.mkdir(parents=True, exist_ok=True)
+        content = {"machine": machine(), "rows": [{**asdict(r), "ratio": r.ratio} for r in rows]}
+        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    missed = [row.name for row in rows if row.ok is False]
+    if missed:
+        print(f"missed: {', '.join(missed)}", file=sys.stderr)
+    if options.check and missed:
+        raise SystemExit(1)
