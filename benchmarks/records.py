@@ -21,7 +21,7 @@ TARGET = {"kind": "llvm", "num-cores": 2, "mcpu": tvm.target.codegen.llvm_get_sy
 
 
 def matmul(n: int = 128, tag: int = 0) -> Any:
-    """Return a matmul of n by n by n as a module; `tag` makes another workload of the same loops."""
+    """Return a matmul of n by n by n as a module; `tag` makes other workloads of equal loops."""
     a = te.placeholder((n, n), name="A")
     b = te.placeholder((n, n), name="B")
     k = te.reduce_axis((0, n), name="k")

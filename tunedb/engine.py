@@ -8,8 +8,10 @@ SQLite: WAL, ``BEGIN IMMEDIATE`` for writers (the driver's own transactions sile
 
 from __future__ import annotations
 
+import logging
 import os
 import sqlite3
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -100,12 +102,20 @@ def make_engine(url: URL, *, read_only: bool = False) -> Engine:
     if url.get_backend_name() != "sqlite":
         return _make_server_engine(url, read_only=read_only)
     path = sqlite_path(url)
-    name = ":memory:"
-    if path is not None:
-        mode = "ro" if read_only else "rwc"
-        name = f"{file_uri(path)}?mode={mode}"
 
     def connect() -> sqlite3.Connection:
+        return _connect_sqlite(path, read_only=read_only)
+
+    engine = create_engine(url, creator=connect, poolclass=StaticPool if path is None else NullPool)
+    event.listen(engine, "connect", _on_sqlite_connect_read if read_only else _on_sqlite_connect)
+    event.listen(engine, "begin", _begin_immediate)
+    return engine
+
+
+def _connect_sqlite(path: Path | None, *, read_only: bool) -> sqlite3.Connection:
+    """Return a connection to a file, or to a new database in memory."""
+
+    def connect(name: str) -> sqlite3.Connection:
         # Handles lock around their connection, so another thread may use it (metaschedule tunes in
         # worker threads). isolation_level None: transactions are ours alone.
         return sqlite3.connect(
@@ -116,10 +126,26 @@ def make_engine(url: URL, *, read_only: bool = False) -> Engine:
             check_same_thread=False,
         )
 
-    engine = create_engine(url, creator=connect, poolclass=StaticPool if path is None else NullPool)
-    event.listen(engine, "connect", _on_sqlite_connect_read if read_only else _on_sqlite_connect)
-    event.listen(engine, "begin", _begin_immediate)
-    return engine
+    if path is None:
+        return connect(":memory:")
+    uri = file_uri(path)
+    connection = connect(f"{uri}?mode={'ro' if read_only else 'rwc'}")
+    if read_only and _is_frozen(path):
+        # WAL needs to write beside the file even to read; nobody can write to this one.
+        connection.close()
+        connection = connect(f"{uri}?mode=ro&immutable=1")
+    return connection
+
+
+def _is_frozen(path: Path) -> bool:
+    """Tell whether a file is on a read-only medium and its write-ahead log, if any, is empty."""
+    try:
+        if not os.statvfs(path).f_flag & os.ST_RDONLY:
+            return False
+        log = path.with_name(f"{path.name}-wal")
+        return not log.exists() or log.stat().st_size == 0
+    except OSError:
+        return False
 
 
 def _make_server_engine(url: URL, *, read_only: bool) -> Engine:
@@ -128,6 +154,10 @@ def _make_server_engine(url: URL, *, read_only: bool) -> Engine:
         import psycopg  # noqa: F401
     except ImportError:
         raise UsageError("PostgreSQL needs psycopg; run: pip install 'tunedb[postgres]'") from None
+    for name in ("psycopg", "sqlalchemy"):
+        # What they warn of when a connection is cut arrives as our error; without a handler of
+        # the program's, logging would print it.
+        logging.getLogger(name).addHandler(logging.NullHandler())
     # A handle keeps its connections, so the pool only has to make them.
     engine = create_engine(url, poolclass=NullPool)
     event.listen(engine, "begin", _begin_alone)
@@ -136,8 +166,34 @@ def _make_server_engine(url: URL, *, read_only: bool) -> Engine:
     return engine
 
 
+def enter_wal(connection: sqlite3.Connection) -> None:
+    """Change a database to WAL unless it is in it.
+
+    Two processes that change the same new file get "locked" at once, whatever the timeout.
+    """
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
+    while True:
+        try:
+            connection.execute("PRAGMA journal_mode=WAL")
+        except sqlite3.OperationalError as error:
+            if "locked" not in str(error) or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+        else:
+            return
+
+
+def make_concurrent(engine: Engine, where: str) -> None:
+    """Put a database that is known to be tunedb's into WAL, if it is a file and not in it."""
+    if engine.dialect.name != "sqlite":
+        return
+    with converted_errors(where), engine.connect() as connection:
+        driver: Any = connection.connection.driver_connection
+        enter_wal(driver)
+
+
 def _on_sqlite_connect(connection: sqlite3.Connection, _record: object) -> None:
-    connection.execute("PRAGMA journal_mode=WAL")
+    # Not WAL: that is written into the file, which may turn out to be another program's.
     connection.execute(f"PRAGMA synchronous={SYNCHRONOUS}")
     _on_sqlite_connect_read(connection, _record)
 
@@ -232,6 +288,7 @@ class Prepared:
 _REASONS: tuple[tuple[str, type[TuneDBError], str], ...] = (
     ("database is locked", BusyError, "another process is writing; try again when it is done"),
     ("database or disk is full", StorageError, "the disk is full; free some space and repeat"),
+    ("out of range", UsageError, "a number is beyond what a column holds; give a smaller one"),
     ("lock timeout", BusyError, "another process is writing; try again when it is done"),
     ("no space left", StorageError, "the disk is full; free some space and repeat"),
     ("readonly database", StorageError, "it cannot be written; check its permissions or copy it"),
@@ -251,7 +308,7 @@ def convert(error: Exception, where: str) -> TuneDBError:
     for needle, kind, advice in _REASONS:
         if needle in text.lower():
             return kind(f"{where}: {advice} ({text})")
-    if isinstance(error, exc.OperationalError):
+    if isinstance(error, exc.OperationalError) and not isinstance(cause, sqlite3.Error):
         return StorageError(f"{where}: the database did not answer ({text}); check that it runs")
     return StorageError(f"{where}: {text}")
 

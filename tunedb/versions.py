@@ -10,38 +10,49 @@ import sqlite3
 import time
 import uuid
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from sqlalchemy import Connection, Engine, event, inspect, select
 from sqlalchemy.engine import URL
 
 from . import schema
-from .engine import BUSY_TIMEOUT_S, converted_errors, file_uri, make_engine, show_url, sqlite_path
+from .engine import (
+    BUSY_TIMEOUT_S,
+    converted_errors,
+    enter_wal,
+    file_uri,
+    make_engine,
+    show_url,
+    sqlite_path,
+)
 from .errors import NotFoundError, SchemaError, StorageError, UsageError
 
-_SQLITE_MAGIC = b"SQLite format 3\0"
+#: One page of the smallest size.
+_SMALLEST_FILE = 512
 _VERSION_QUERY = "SELECT version_num FROM alembic_version"
 
 
 def check_file(url: URL, *, create: bool) -> bool:
-    """Look at the file behind a URL before SQLite does; return whether it must be made.
+    """Look for the file behind a URL before SQLite does; return whether it must be made.
 
     Raises
     ------
     NotFoundError
         It is missing and `create` is false, or its folder is missing.
     SchemaError
-        It is no SQLite file.
+        It is empty and `create` is false.
     StorageError
         It cannot be read.
     """
     path = sqlite_path(url)
     if path is None:
         return url.get_backend_name() == "sqlite"
+    # Never by open(): closing the file would drop the locks that SQLite holds on it for other
+    # handles of this process (sqlite.org/howtocorrupt.html, 2.2), and the next process to close
+    # its handle would delete the log into which they write.
     try:
-        with path.open("rb") as file:
-            magic = file.read(len(_SQLITE_MAGIC))
+        size = path.stat().st_size
     except FileNotFoundError:
         if not create:
             raise NotFoundError(f"{path}: no such database; run: tunedb db init {path}") from None
@@ -50,11 +61,14 @@ def check_file(url: URL, *, create: bool) -> bool:
         return True
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
-    if magic and magic != _SQLITE_MAGIC:
-        raise SchemaError(f"{path}: not a database (it does not begin as SQLite files do)")
-    if not magic and not create:
+    if not path.is_file():
+        raise StorageError(f"{path}: cannot be read (it is not a regular file)")
+    if not size and not create:
         raise SchemaError(f"{path}: an empty file; run: tunedb db init {path}")
-    return not magic
+    if 0 < size < _SMALLEST_FILE:
+        # SQLite would write over a file of a few bytes.
+        raise SchemaError(f"{path}: not a database ({size} bytes); give another path")
+    return not size
 
 
 def create_file(url: URL) -> None:
@@ -88,15 +102,21 @@ def create_file(url: URL) -> None:
     except OSError as error:
         raise StorageError(f"{where}: cannot be written ({error.strerror})") from None
     finally:
-        for suffix in ("", "-wal", "-shm"):
-            temporary.with_name(temporary.name + suffix).unlink(missing_ok=True)
+        _remove(temporary)
+
+
+def _remove(path: Path) -> None:
+    """Remove a SQLite file and its logs, as far as the medium lets it."""
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        with suppress(OSError):
+            path.with_name(path.name + suffix).unlink()
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
     """Give an empty file what must be set before the first table."""
     connection.execute("PRAGMA page_size=8192")
+    enter_wal(connection)
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
-    connection.execute("PRAGMA journal_mode=WAL")
 
 
 def _refuse_stale_log(path: Path) -> None:
@@ -267,8 +287,7 @@ def back_up(path: Path, revision: str) -> Path:
             source.backup(copy)
     except BaseException:
         # Half a copy must not be taken for one.
-        for suffix in ("", "-wal", "-shm", "-journal"):
-            backup.with_name(backup.name + suffix).unlink(missing_ok=True)
+        _remove(backup)
         raise
     return backup
 

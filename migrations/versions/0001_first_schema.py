@@ -263,7 +263,7 @@ def upgrade() -> None:
         batch_op.create_index(batch_op.f("ix_measurement_program_id"), ["program_id"], unique=False)
         batch_op.create_index(
             "ix_measurement_top_k",
-            ["workload_id", "target_id", "mean", "id"],
+            ["workload_id", "target_id", "mean", "id", "served"],
             unique=False,
             sqlite_where=sa.text("served = 1"),
             postgresql_where=sa.text("served = 1"),

@@ -10,7 +10,8 @@ from tvm.s_tir.meta_schedule.database.database import _PyDatabase
 
 from ...store import Store
 from .compat import register_errors
-from .handle import Candidate, Handle, as_target
+from .handle import Candidate, Handle
+from .targets import as_target
 
 __all__ = ["Database"]
 
@@ -112,7 +113,7 @@ class Database(_PyDatabase):
     @property
     def tvm_target(self) -> Any:
         """The target that the handle is bound to, as a TVM object; None while it is not."""
-        target = self._handle.target
+        target = self._handle.targets.bound
         return None if target is None else as_target(target.attributes)
 
     def record_batch(self, candidates: list[Candidate]) -> None:

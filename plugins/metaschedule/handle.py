@@ -12,26 +12,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import orjson
 import tvm
 import tvm_ffi
 from tvm.s_tir import Schedule
-from tvm.s_tir import meta_schedule as ms
 
-from ... import limits
 from ...errors import (
-    BusyError,
     FormatError,
     NotFoundError,
-    StorageError,
-    TargetError,
     UsageError,
 )
 from ...host import new_session
 from ...identity import canonical_json
 from ...records import (
     NO_TARGET,
-    Answer,
     Failure,
     Measurement,
     Origin,
@@ -41,23 +34,24 @@ from ...records import (
     Source,
     SourceKind,
     Status,
-    Target,
-    Trace,
 )
-from ...store import Store, status_of
+from ...store import Store
+from ...times import status_of
 from ...traces import join_trace
 from . import modules, trace_codec
-from .trace_codec import TraceBuilder
-from .workloads import Known, WorkloadTable
+from .records import RecordTable
+from .targets import TargetTable, as_target
+from .workloads import WorkloadTable
 
 _log = logging.getLogger("tunedb")
 
 _arg_info_as_json = tvm_ffi.get_global_func("s_tir.meta_schedule.ArgInfoAsJSON")
 
-FALLBACKS = ("exact", "compatible")
-
 #: How many records a query takes at a time while it skips those that do not replay.
 _CHUNK = 8
+
+#: Commits remembered until the measure callback has seen them; a batch of TVM's has 64.
+_MOST_COMMITTED = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +82,6 @@ class Handle:
         module_equality: str = "structural",
         live_records: int = 1024,
     ) -> None:
-        if fallback not in FALLBACKS:
-            raise UsageError(f"fallback must be one of {', '.join(FALLBACKS)}, not {fallback!r}")
         if module_equality not in modules.EQUALITIES:
             known = ", ".join(modules.EQUALITIES)
             raise UsageError(f"module_equality must be one of {known}, not {module_equality!r}")
@@ -97,64 +89,16 @@ class Handle:
         self.lock = threading.RLock()
         self.workloads = WorkloadTable(store, module_equality)
         self.source = Source("tuning", SourceKind.LIVE)
-        self._fallback = fallback
-        self._target: Target | None = None
+        self.targets = TargetTable(store, fallback)
         if target is not None:
-            self.bind(modules.to_target(as_target(target)))
-        self._builder = TraceBuilder()
-        self._live: OrderedDict[int, Any] = OrderedDict()
-        self._live_records = live_records
-        self._broken: set[int] = set()
-        self._targets: dict[int, Any] = {}
-        self._target_rows: dict[bytes, int] = {}
-        self._stored_targets: dict[int, tuple[Any, Target]] = {}
-        self._args: dict[bytes, Any] = {}
+            self.targets.bind(as_target(target))
+        self.records = RecordTable(store, self.workloads, self.targets, self.source, live_records)
         self._session: Session | None = None
         self._sequence = itertools.count()
         # Traces of the batch that is being recorded: address → (trace, measurement). TVM's
         # AddToDatabase and our MeasureCallback both see each candidate; one of them records it.
         self._committed: OrderedDict[int, tuple[Any, Measurement]] = OrderedDict()
         self._announced: dict[int, Any] = {}
-
-    # ------------------------------------------------------------------ target
-
-    @property
-    def target(self) -> Target | None:
-        """The target that the handle is bound to."""
-        return self._target
-
-    def bind(self, target: Target) -> None:
-        """Serve this target from now on."""
-        self._target = target
-
-    def _serving_targets(self, equal: Sequence[int]) -> list[list[int]]:
-        """Return groups of target rows; a later group answers only where earlier ones cannot."""
-        query = self.store.query
-        if self._target is not None:
-            return self._groups_of(self._target)
-        ids = query.served_targets(equal)
-        kinds = {query.target(id_).kind for id_ in ids} - {NO_TARGET.kind}
-        if len(kinds) > 1:
-            raise TargetError(
-                f"{self.store.location}: it holds programs for {', '.join(sorted(kinds))} of this "
-                "workload; say which with Database(..., target=...)"
-            )
-        if kinds:
-            ids = [id_ for id_ in ids if query.target(id_).kind in kinds]
-        return [ids]
-
-    def _groups_of(self, target: Target) -> list[list[int]]:
-        """Return the row of a target, and those of compatible ones where the user allowed it."""
-        exact = self._target_rows.get(target.digest)
-        if exact is None:
-            exact = self.store.query.target_id(target.digest)
-            if exact is not None:
-                self._target_rows[target.digest] = exact
-        groups = [] if exact is None else [[exact]]
-        if self._fallback == "compatible":
-            others = self.store.query.compatible_targets(target)
-            groups.append([id_ for id_ in others if id_ != exact])
-        return groups
 
     # ------------------------------------------------------------------ TVM's interface
 
@@ -184,7 +128,7 @@ class Handle:
             measurement = self._measurement(candidate, has_times=times is not None)
             if self._add([measurement], [record]):
                 self._committed[record.trace.__chandle__()] = (record.trace, measurement)
-                if len(self._committed) > self._live_records:
+                if len(self._committed) > _MOST_COMMITTED:
                     self._committed.popitem(last=False)
 
     def record_batch(self, candidates: Iterable[Candidate]) -> None:
@@ -220,7 +164,7 @@ class Handle:
             if known is None:
                 return []
             equal = self.workloads.equal_ids(known)
-            for targets in self._serving_targets(equal):
+            for targets in self.targets.serving(equal):
                 found = list(itertools.islice(self._best(equal, targets, top_k), top_k))
                 if found:
                     return found
@@ -232,7 +176,7 @@ class Handle:
         while True:
             ids = self.store.query.top_k_ids(equal, targets, wanted)
             for id_ in ids[seen:]:
-                record = self._tuning_record(id_)
+                record = self.records.get(id_)
                 if record is not None:
                     yield record
             if len(ids) < wanted:
@@ -242,25 +186,8 @@ class Handle:
     def get_all_tuning_records(self) -> list[Any]:
         """Return the records of the handle's target in order of insertion, failed ones included."""
         with self.lock:
-            targets = self._all_targets()
-            found = (
-                self._live.get(answer.id) or self._build(answer)
-                for answer in self.store.query.answers(targets)
-            )
-            return [record for record in found if record is not None]
-
-    def _all_targets(self) -> list[int] | None:
-        """Return the targets whose records this handle shows, or None for all."""
-        targets = self.store.query.targets()
-        if self._target is not None:
-            return [t.id for t in targets if t.target.digest == self._target.digest]
-        kinds = {t.target.kind for t in targets} - {NO_TARGET.kind}
-        if len(kinds) > 1:
-            raise TargetError(
-                f"{self.store.location}: it holds programs for {', '.join(sorted(kinds))}; "
-                "say which with Database(..., target=...)"
-            )
-        return None
+            answers = self.store.query.answers(self.targets.shown())
+            return list(self.records.build_all(answers))
 
     def query_tuning_record(self, mod: Any, target: Any, _name: str | None = None) -> Any:
         """Return the best record of a module for a target, or None."""
@@ -278,7 +205,7 @@ class Handle:
                 try:
                     record.trace.apply_to_schedule(schedule, remove_postproc=False)
                 except Exception as error:  # TVM raises ScheduleError, InternalError, …
-                    self._quarantine_live(record, error)
+                    self.records.discard(record, error)
                     continue
                 return schedule
             return None
@@ -290,13 +217,13 @@ class Handle:
 
     def _query(self, mod: Any, target: Any) -> Iterator[Any]:
         """Yield the records of a module for a target, best first."""
-        stored = self._stored_target(target)
-        bound = self._target
+        stored = self.targets.stored(target)
+        bound = self.targets.bound
         known = self.workloads.find(mod)
         if known is None or (bound is not None and bound.kind != stored.kind):
             return
         equal = self.workloads.equal_ids(known)
-        for targets in self._groups_of(stored):
+        for targets in self.targets.groups(stored):
             found = False
             for record in self._best(equal, targets, 1):
                 found = True
@@ -307,7 +234,9 @@ class Handle:
     def size(self) -> int:
         """Return the number of records, failed ones included."""
         with self.lock:
-            return self.store.query.size(self._all_targets() if self._target else None)
+            if self.targets.bound is None:
+                return self.store.query.size()
+            return self.store.query.size(self.targets.shown())
 
     # ------------------------------------------------------------------ writing
 
@@ -321,26 +250,14 @@ class Handle:
             )
         return self._session
 
-    def _stored_target(self, target: Any) -> Target:
-        """Return the stored form of a TVM target; each object is exported once."""
-        if target is None:
-            return NO_TARGET
-        met = self._stored_targets.get(target.__chandle__())
-        if met is None:
-            if len(self._stored_targets) > limits.BATCH_ROWS:
-                self._stored_targets.clear()
-            met = (target, modules.to_target(target))
-            self._stored_targets[target.__chandle__()] = met
-        return met[1]
-
     def _measurement(self, candidate: Candidate, *, has_times: bool = True) -> Measurement:
         """Return the stored form of a candidate; binds an unbound handle to its target."""
         known = self.workloads.resolve(candidate.workload, commit=True)
         if known is None:
             raise NotFoundError("a workload that cannot be stored")
-        target = self._stored_target(candidate.target)
-        if self._target is None and target != NO_TARGET:
-            self.bind(target)
+        target = self.targets.stored(candidate.target)
+        if self.targets.bound is None and target != NO_TARGET:
+            self.targets.bind(candidate.target)
         args = candidate.args_info
         status = status_of(candidate.run_secs) if candidate.failure is None else Status.FAILED
         return Measurement(
@@ -364,17 +281,8 @@ class Handle:
             return False
         for id_, measurement, record in zip(ids, batch, records, strict=False):
             if measurement.is_valid:
-                self._keep(id_, self._with_known_workload(record))
+                self.records.keep(id_, record)
         return True
-
-    def _with_known_workload(self, record: Any) -> Any:
-        """Return the record with the one Workload object of its row: pruning groups by it."""
-        known = self.workloads.resolve(record.workload)
-        if known is None or known.workload.same_as(record.workload):
-            return record
-        return ms.database.TuningRecord(
-            record.trace, known.workload, record.run_secs, record.target, record.args_info
-        )
 
     def _quarantine_batch(self, batch: list[Measurement], error: FormatError) -> None:
         """Keep what cannot be stored, one record at a time; tuning goes on."""
@@ -397,107 +305,6 @@ class Handle:
             self.source,
         )
 
-    # ------------------------------------------------------------------ reading
-
-    def _keep(self, id_: int, record: Any) -> None:
-        self._live[id_] = record
-        if len(self._live) > self._live_records:
-            self._live.popitem(last=False)
-
-    def _tuning_record(self, id_: int) -> Any:
-        """Return the live TuningRecord of a row, or None for a broken one."""
-        record = self._live.get(id_)
-        if record is not None:
-            self._live.move_to_end(id_)
-            return record
-        if id_ in self._broken:
-            return None
-        value = self._build(self.store.query.answer(id_))
-        if value is not None:
-            self._keep(id_, value)
-        return value
-
-    def _build(self, answer: Answer) -> Any:
-        """Return the TuningRecord of a stored record, or None where it cannot be built."""
-        try:
-            known = self.workloads.known(answer.workload_id)
-            return ms.database.TuningRecord(
-                self._trace(answer.trace, known),
-                known.workload,
-                answer.run_secs,
-                self._tvm_target(answer.target_id),
-                self._args_info(answer.args_info),
-            )
-        except (StorageError, BusyError):
-            raise
-        except Exception as error:  # whatever TVM raises on what it does not understand
-            self._quarantine_stored(answer, error)
-            return None
-
-    def _trace(self, trace: Trace, known: Known) -> Any:
-        """Return TVM's trace, built without replaying it where every instruction is known."""
-        try:
-            return self._builder.build(trace)
-        except trace_codec.UnknownInstructionError:
-            return trace_codec.replay(trace, known.workload.mod)
-
-    def _tvm_target(self, id_: int) -> Any:
-        """Return the TVM target of a row, or None for records without target."""
-        if id_ not in self._targets:
-            attributes = self.store.query.target(id_).attributes
-            self._targets[id_] = None if attributes is None else as_target(attributes)
-        return self._targets[id_]
-
-    def _args_info(self, body: bytes | None) -> Any:
-        """Return TVM's argument descriptions, or None."""
-        if body is None:
-            return None
-        if body not in self._args:
-            if len(self._args) > limits.BATCH_ROWS:
-                self._args.clear()
-            self._args[body] = [ms.arg_info.ArgInfo.from_json(a) for a in orjson.loads(body)]
-        return self._args[body]
-
-    def _quarantine_stored(self, answer: Answer, error: Exception) -> None:
-        """Note that a stored record is of no use to this TVM, and pass over it from now on."""
-        self._broken.add(answer.id)
-        reason = f"record {answer.id} cannot be rebuilt: {_first_line(error)}"
-        _log.warning("%s: %s", self.store.location, reason)
-        if self.store.read_only:
-            return
-        trace = answer.trace
-        data = canonical_json([list(map(_text, (trace.sketch, trace.tail, trace.decisions)))])
-        self.store.quarantine(
-            [Quarantined(self.store.location, answer.id, reason, data)], self.source
-        )
-
-    def _quarantine_live(self, record: Any, error: Exception) -> None:
-        """Do the same for a record that was handed out and does not replay."""
-        for id_, live in list(self._live.items()):
-            if live.same_as(record):
-                self._live.pop(id_)
-                self._quarantine_stored(self.store.query.answer(id_), error)
-                return
-
-
-def as_target(target: Any) -> Any:
-    """Return a TVM target from one, or from a configuration.
-
-    Raises
-    ------
-    TargetError
-        TVM does not know it.
-    """
-    if isinstance(target, tvm.target.Target):
-        return target
-    try:
-        return tvm.target.Target(target)
-    except Exception as error:  # TVM raises ValueError, TypeError or InternalError
-        raise TargetError(
-            f"unknown target {target!r} ({_first_line(error)}); give one that "
-            "tvm.target.Target accepts, e.g. {'kind': 'llvm', 'num-cores': 4}"
-        ) from None
-
 
 def _args_json(args: Any) -> bytes:
     """Return canonical JSON of argument descriptions."""
@@ -512,14 +319,3 @@ def _llvm_version() -> str | None:
         return str(tvm.target.codegen.llvm_version_major())
     except Exception:  # TVM built without LLVM
         return None
-
-
-def _first_line(error: Exception) -> str:
-    """Return the line of TVM's message that says what is wrong."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    named = [line for line in lines if "Error" in line]
-    return (named or lines or [type(error).__name__])[-1][:300]
-
-
-def _text(data: bytes | None) -> str | None:
-    return None if data is None else data.decode()

@@ -167,19 +167,27 @@ def _named_input(text: str, variables: dict[str, Any]) -> Any:
 
 
 def _output(name: str, variables: dict[str, Any]) -> Any:
-    """Return a new random variable of the kind that its name tells, as TVM's names do."""
+    """Return the random variable of an output and define it."""
     if name == NO_OUTPUT:
         return None
-    if name[:1] == "b":
-        made = _api.SBlockRV()
-    elif name[:1] == "l":
-        made = _api.LoopRV()
-    elif name[:1] == "v":
-        made = Var(name, "int32")
-    else:
-        raise ValueError(f"an output named {name!r}")
-    variables[name] = made
+    made = variables[name] = _variable(name)
     return made
+
+
+@lru_cache(maxsize=4096)
+def _variable(name: str) -> Any:
+    """Return a random variable of the kind that its name tells, as TVM's names do.
+
+    They only need to be distinct inside of one trace, where names are; and nothing is kept in
+    them. So all traces share those of a name, which halves the time to make a sketch.
+    """
+    if name[:1] == "b":
+        return _api.SBlockRV()
+    if name[:1] == "l":
+        return _api.LoopRV()
+    if name[:1] == "v":
+        return Var(name, "int32")
+    raise ValueError(f"an output named {name!r}")
 
 
 def _index_map(text: str, variables: dict[str, Any]) -> Any:
@@ -285,7 +293,13 @@ _EXPRESSION_LITERALS = frozenset(
 
 
 def _attrs(name: str, attrs: list[Any]) -> Any:
-    """Return the attributes of an instruction as an array of TVM."""
+    """Return the attributes of an instruction as an array of TVM; arrays are immutable."""
+    return _attrs_of_json(name, orjson.dumps(attrs))
+
+
+@lru_cache(maxsize=4096)
+def _attrs_of_json(name: str, text: bytes) -> Any:
+    attrs = orjson.loads(text)
     convert = _ATTRS.get(name)
     if convert is None:
         return tvm_ffi.convert([_default(value) for value in attrs])

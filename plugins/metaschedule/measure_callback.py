@@ -9,7 +9,7 @@ from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasure
 
 from ...errors import PluginError
 from ...records import Failure, Phase
-from ...store import NO_TIME
+from ...times import NO_TIME
 from .compat import register_errors
 from .database import Database, handle_of
 from .failures import classify

@@ -59,7 +59,9 @@ class WorkloadTable:
         # Address → (object, row): the object is kept so that its address is not used again.
         self._by_handle: OrderedDict[int, tuple[Any, Known]] = OrderedDict()
         self._classes: dict[int, tuple[list[int], list[int]]] = {}
-        self._aliased_up_to = 0
+        self._aliased_up_to = -1
+        # Names of imported workloads of a read-only store, where they cannot be written down.
+        self._names: dict[Alias, list[int]] = {}
 
     def known(self, id_: int) -> Known:
         """Return the workload of a row."""
@@ -86,10 +88,8 @@ class WorkloadTable:
 
         An exact copy of the module is preferred, because its block names are the module's own.
         """
-        same = self._equal_rows(modules.alias(mod, self._equality), mod)
-        if not same:
-            self._alias_imported()
-            same = self._equal_rows(modules.alias(mod, self._equality), mod)
+        self._alias_imported()
+        same = self._equal_among(self._rows_named(modules.alias(mod, self._equality)), mod)
         if not same:
             return None
         if len(same) > 1:
@@ -106,9 +106,11 @@ class WorkloadTable:
             if modules.modules_equal(self.known(id_).workload.mod, mod, self._equality)
         ]
 
-    def _equal_rows(self, alias: Alias, mod: Any) -> list[int]:
-        """Return the rows that are equal to a module whose alias is given, oldest first."""
-        return self._equal_among(self._store.query.workloads_by_alias(alias), mod)
+    def _rows_named(self, alias: Alias) -> list[int]:
+        """Return the rows that are known under a name, oldest first."""
+        ids = self._store.query.workloads_by_alias(alias)
+        more = self._names.get(alias)
+        return sorted({*ids, *more}) if more else ids
 
     def commit(self, mod: Any) -> Known:
         """Return the row of exactly this module, adding it where it is missing.
@@ -122,11 +124,12 @@ class WorkloadTable:
         # A module can be changed in place; its hash then tells.
         if met is not None and met[1].alias == modules.alias(mod, self._equality):
             return met[1]
+        self._alias_imported()
         record = modules.to_workload(mod)
         id_ = self._store.query.workload_id(record.digest)
+        if self._store.read_only:
+            return self._commit_read_only(mod, id_)
         if id_ is None or id_ not in self._by_id:
-            if self._store.read_only:
-                return self._commit_read_only(mod, id_)
             names = modules.aliases(mod, record.script or "")
             id_ = self._store.add_workload(record, names)
         known = self._by_id.get(id_) or self._remember(id_, record, ms.database.Workload(mod))
@@ -164,7 +167,7 @@ class WorkloadTable:
 
         Asked anew each time (20 µs), because other processes add rows too.
         """
-        ids = self._store.query.workloads_by_alias(known.alias)
+        ids = self._rows_named(known.alias)
         remembered = self._classes.get(known.id)
         if remembered is not None and remembered[0] == ids:
             return remembered[1]
@@ -181,7 +184,7 @@ class WorkloadTable:
         graph of a source that is not trusted.
         """
         last = self._store.query.last_workload()
-        if last == self._aliased_up_to or self._store.read_only:
+        if last == self._aliased_up_to:
             return
         version = modules.tvm_version()
         for id_ in self._store.query.workloads_without(self._scheme, version, self._aliased_up_to):
@@ -194,5 +197,10 @@ class WorkloadTable:
                     "%s: TVM cannot read workload %d: %s", self._store.location, id_, error
                 )
                 continue
-            self._store.add_workload(record, modules.aliases(mod, script))
+            names = modules.aliases(mod, script)
+            if self._store.read_only:
+                for name in names:
+                    self._names.setdefault(name, []).append(id_)
+            else:
+                self._store.add_workload(record, names)
         self._aliased_up_to = last

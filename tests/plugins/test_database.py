@@ -527,10 +527,10 @@ def test_live_records_are_bounded(path, tools):
         database.commit_tuning_record(
             tools.record(mod, workload, [float(30 - n)], target=tools.llvm)
         )
-    assert len(handle_of(database)._live) == 8
+    assert len(handle_of(database).records) == 8
     top = database.get_top_k(workload, 30)
     assert tools.seconds(top) == [[float(n)] for n in range(1, 31)]
-    assert len(handle_of(database)._live) == 8
+    assert len(handle_of(database).records) == 8
     database.close()
 
 
@@ -569,6 +569,34 @@ def test_imported_workload_answers_a_live_one(tmp_path, path, tools):
     database = Database(path, target=tools.llvm)
     assert database.query_tuning_record(variant, tools.llvm, "main") is not None
     database.close()
+
+
+def test_imported_variant_answers_beside_a_live_workload(tmp_path, path, tools):
+    """Also where the live workload came first, and from a store that cannot be written."""
+    from tunedb.logs.importer import find_logs, import_log
+
+    live, variant = tools.matmul(), tools.matmul(block="Product")
+    database = Database(path, target=tools.llvm)
+    database.commit_tuning_record(
+        tools.record(live, database.commit_workload(live), [2.0], target=tools.llvm)
+    )
+    database.close()
+    (tmp_path / "w").mkdir()
+    json_db = ms.database.JSONDatabase(work_dir=str(tmp_path / "w"))
+    record = tools.record(
+        variant, json_db.commit_workload(variant), [1.0], target=tools.llvm, block="Product"
+    )
+    json_db.commit_tuning_record(record)
+    with tunedb.open(path) as store:
+        for log, log_format in find_logs([tmp_path / "w"]):
+            import_log(store, log, log_format)
+    for read_only in (True, False):
+        database = Database(path, target=tools.llvm, read_only=read_only)
+        workload = database.commit_workload(live)
+        assert tools.seconds(database.get_top_k(workload, 5)) == [[1.0], [2.0]]
+        best = database.query_schedule(live, tools.llvm, "main")
+        assert "Product" in best.mod.script()
+        database.close()
 
 
 def test_export_is_what_tvm_reads(tmp_path, path, tools):

@@ -94,7 +94,7 @@ def import_log(
     log_format : LogFormat
         Its format.
     source : str or None
-        Name of the source; the path where None.
+        Name of the source; the absolute path where None.
     trust : Trust
         Trust of the source, if it is new.
     dry_run : bool
@@ -109,7 +109,7 @@ def import_log(
     ImportReport
     """
     report = report or ImportReport(str(path), log_format.name)
-    origin = Source(source or str(path), SourceKind.FILE, trust)
+    origin = Source(source or str(path.resolve()), SourceKind.FILE, trust)
     batch: list[Measurement] = []
     bad: list[Quarantined] = []
 

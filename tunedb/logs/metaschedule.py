@@ -14,7 +14,6 @@ TVM and one by one, so that a bad one costs only itself.
 from __future__ import annotations
 
 import base64
-import binascii
 import math
 import struct
 from collections import Counter
@@ -28,8 +27,8 @@ from .. import limits
 from ..errors import FormatError
 from ..identity import canonical_json, canonical_numbers
 from ..records import Measurement, Program, Quarantined, Target, Trace, Workload
-from ..store import status_of
-from ..traces import check_trace, split_trace
+from ..times import mean_of, status_of
+from ..traces import MAX_DEPTH, check_trace, split_trace
 from .base import Parsed
 from .lines import Line, read_lines
 
@@ -102,6 +101,15 @@ def _parse_json(data: bytes) -> Any:
         raise FormatError(f"not JSON: {error}") from None
 
 
+def _check_depth(value: Any, depth: int) -> None:
+    """Raise FormatError for lists and dictionaries nested too deep to be walked and written."""
+    if depth == 0:
+        raise FormatError("nested too deep")
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, list | dict):
+            _check_depth(item, depth - 1)
+
+
 def parse_workload(data: bytes) -> Workload:
     """Return the workload of a line.
 
@@ -115,7 +123,7 @@ def parse_workload(data: bytes) -> Workload:
         raise FormatError("a workload is [hash, base64]")
     try:
         raw = base64.b64decode(value[1], validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # binascii.Error, or text that is not ASCII
         raise FormatError(f"a workload's base64 is damaged: {error}") from None
     if len(raw) < _LENGTH.size or _LENGTH.unpack_from(raw)[0] != len(raw) - _LENGTH.size:
         raise FormatError("a workload's length does not fit its text")
@@ -128,6 +136,7 @@ def parse_workload(data: bytes) -> Workload:
         raise FormatError(f"a graph of TVM {version}; tunedb reads those since 0.22")
     if "root_index" not in graph or not isinstance(graph.get("nodes"), list):
         raise FormatError("a workload's graph has no root_index or nodes")
+    _check_depth(graph, MAX_DEPTH)
     metadata = graph.pop("metadata", None) or {}
     version = metadata.get("tvm_version") if isinstance(metadata, dict) else None
     return Workload(
@@ -211,6 +220,9 @@ class _RecordReader:
             isinstance(config, dict) and isinstance(config.get("kind"), str)
         ):
             raise FormatError("a target is a configuration with a kind, or null")
+        if config is not None and "\0" in config["kind"]:
+            raise FormatError("a target's kind holds NUL, which PostgreSQL could not keep")
+        _check_depth(config or {}, MAX_DEPTH)
         key = canonical_json(config)
         if key not in self._targets:
             self._targets[key] = Target.from_config(config)
@@ -233,10 +245,14 @@ def _run_secs(value: Any) -> tuple[float, ...] | None:
             raise FormatError(f"run_secs holds {item!r}, which is no number")
         if not math.isfinite(item):
             raise FormatError(f"run_secs holds {item!r}, which is not finite")
-    return tuple(float(item) for item in value)
+    times = tuple(float(item) for item in value)
+    if times and not math.isfinite(mean_of(times)):
+        raise FormatError("run_secs has a mean that is not finite")
+    return times
 
 
 def _args_info(value: Any) -> bytes:
     if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
         raise FormatError("args_info is a list of argument descriptions, or null")
+    _check_depth(value, MAX_DEPTH)
     return canonical_json(canonical_numbers(value))

@@ -1,0 +1,146 @@
+"""Targets: which ones a handle serves, and TVM's objects for them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import tvm
+
+from ... import limits
+from ...errors import TargetError, UsageError
+from ...records import NO_TARGET, Target
+from ...store import Store
+from . import modules
+
+FALLBACKS = ("exact", "compatible")
+
+
+class TargetTable:
+    """Targets of a store as one handle sees them.
+
+    Parameters
+    ----------
+    store : Store
+        Where they are.
+    fallback : {"exact", "compatible"}
+        Whether targets of the same kind and architecture may answer where the exact one has
+        nothing.
+    """
+
+    def __init__(self, store: Store, fallback: str) -> None:
+        if fallback not in FALLBACKS:
+            raise UsageError(f"fallback must be one of {', '.join(FALLBACKS)}, not {fallback!r}")
+        self.bound: Target | None = None
+        self._store = store
+        self._fallback = fallback
+        # Address → (object, stored form): the object is kept so that its address is not reused.
+        self._stored: dict[int, tuple[Any, Target]] = {}
+        self._rows: dict[bytes, int] = {}
+        self._objects: dict[int, Any] = {}
+
+    def bind(self, target: Any) -> None:
+        """Serve this TVM target from now on."""
+        self.bound = self.stored(target)
+        row = self._row(self.bound)
+        if row is not None:
+            self._objects[row] = target
+
+    def stored(self, target: Any) -> Target:
+        """Return the stored form of a TVM target; each object is exported once."""
+        if target is None:
+            return NO_TARGET
+        met = self._stored.get(target.__chandle__())
+        if met is None:
+            if len(self._stored) > limits.BATCH_ROWS:
+                self._stored.clear()
+            met = (target, modules.to_target(target))
+            self._stored[target.__chandle__()] = met
+        return met[1]
+
+    def object_of(self, id_: int) -> Any:
+        """Return the TVM target of a row, or None for records without target."""
+        if id_ not in self._objects:
+            attributes = self._store.query.target(id_).attributes
+            self._objects[id_] = None if attributes is None else as_target(attributes)
+        return self._objects[id_]
+
+    def _row(self, target: Target) -> int | None:
+        """Return the row of a target; rows stay, so one that was found is remembered."""
+        row = self._rows.get(target.digest)
+        if row is None:
+            row = self._store.query.target_id(target.digest)
+            if row is not None:
+                self._rows[target.digest] = row
+        return row
+
+    def groups(self, target: Target) -> list[list[int]]:
+        """Return groups of rows for a target; a later one answers only where earlier ones cannot.
+
+        The target's own row, and those of compatible targets where the user allowed it.
+        """
+        exact = self._row(target)
+        found = [] if exact is None else [[exact]]
+        if self._fallback == "compatible":
+            others = self._store.query.compatible_targets(target)
+            found.append([id_ for id_ in others if id_ != exact])
+        return found
+
+    def serving(self, workload_ids: Sequence[int]) -> list[list[int]]:
+        """Return groups of rows that answer for workloads.
+
+        Raises
+        ------
+        TargetError
+            The handle is not bound and the store holds several kinds for the workloads.
+        """
+        if self.bound is not None:
+            return self.groups(self.bound)
+        ids = self._store.query.served_targets(workload_ids)
+        return [self._one_kind(ids, "of this workload")]
+
+    def shown(self) -> list[int] | None:
+        """Return the rows whose records the handle shows, or None for all there are."""
+        ids = self._store.query.target_ids()
+        if self.bound is not None:
+            mine = self._row(self.bound)
+            return None if ids == [mine] else [id_ for id_ in ids if id_ == mine]
+        shown = self._one_kind(ids, "")
+        return None if shown == ids else shown
+
+    def _one_kind(self, ids: list[int], what: str) -> list[int]:
+        """Return rows of one kind, without those of records that name no target."""
+        kinds = {id_: self._store.query.target(id_).kind for id_ in ids}
+        named = set(kinds.values()) - {NO_TARGET.kind}
+        if len(named) > 1:
+            raise TargetError(
+                f"{self._store.location}: it holds programs {what + ' ' if what else ''}for "
+                f"{', '.join(sorted(named))}; say which with Database(..., target=...)"
+            )
+        return [id_ for id_ in ids if kinds[id_] in named] if named else ids
+
+
+def as_target(target: Any) -> Any:
+    """Return a TVM target from one, or from a configuration.
+
+    Raises
+    ------
+    TargetError
+        TVM does not know it.
+    """
+    if isinstance(target, tvm.target.Target):
+        return target
+    try:
+        return tvm.target.Target(target)
+    except Exception as error:  # TVM raises ValueError, TypeError or InternalError
+        raise TargetError(
+            f"unknown target {target!r} ({first_line(error)}); give one that "
+            "tvm.target.Target accepts, e.g. {'kind': 'llvm', 'num-cores': 4}"
+        ) from None
+
+
+def first_line(error: Exception) -> str:
+    """Return the line of TVM's message that says what is wrong."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    named = [line for line in lines if "Error" in line]
+    return (named or lines or [type(error).__name__])[-1][:300]

@@ -1,0 +1,88 @@
+"""Databases to test on: SQLite files and a PostgreSQL that lives as long as the run."""
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+# --import-mode=importlib leaves sys.path alone; builders.py and postgres.py are next to this file.
+sys.path.insert(0, str(Path(__file__).parent))
+
+from postgres import running_postgres
+
+from tunedb.store import Store
+
+
+@pytest.fixture(scope="session")
+def sqlite_template(tmp_path_factory):
+    """A new SQLite database, to be copied: a migration takes longer than most tests."""
+    path = tmp_path_factory.mktemp("template") / "template.db"
+    Store(path).close()
+    return path
+
+
+@pytest.fixture
+def sqlite_file(sqlite_template, tmp_path):
+    """The path of an empty database of the current schema."""
+    return Path(shutil.copyfile(sqlite_template, tmp_path / "store.db"))
+
+
+@pytest.fixture(scope="session")
+def postgres_server():
+    with running_postgres() as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_url(postgres_server):
+    """The URL of an empty PostgreSQL database of the current schema."""
+    url = postgres_server.borrow()
+    yield url
+    postgres_server.give_back(url)
+
+
+@pytest.fixture
+def bare_postgres_url(postgres_server):
+    """The URL of a PostgreSQL database without any table."""
+    url = postgres_server.new_database(empty=True)
+    yield url
+    postgres_server.drop(url)
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def store_url(request):
+    """The URL of an empty database of the current schema, on both kinds of database."""
+    if request.param == "sqlite":
+        return str(request.getfixturevalue("sqlite_file"))
+    return request.getfixturevalue("postgres_url")
+
+
+@pytest.fixture
+def store(store_url):
+    with Store(store_url) as store:
+        yield store
+
+
+@pytest.fixture
+def mount(tmp_path):
+    """A function that mounts a tmpfs of some size: permission bits do not bind root."""
+    mounted = []
+
+    def mount(size="2m"):
+        folder = tmp_path / f"disk{len(mounted)}"
+        folder.mkdir()
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", folder],
+            capture_output=True,
+            check=False,
+        )
+        if done.returncode:
+            pytest.skip(f"no file system can be mounted here: {done.stderr.decode().strip()}")
+        mounted.append(folder)
+        return folder
+
+    yield mount
+    for folder in mounted:
+        subprocess.run(["umount", "-l", folder], check=True)

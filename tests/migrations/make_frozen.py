@@ -1,0 +1,143 @@
+"""Write the frozen database of the current schema, once, when a schema is released.
+
+    python tests/migrations/make_frozen.py
+
+Tests open copies of ``frozen/*.db`` with every later tunedb. A file that is there is never
+written again: it stands for what users have.
+"""
+
+import itertools
+import sqlite3
+import sys
+import uuid
+from contextlib import closing
+from pathlib import Path
+from unittest import mock
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from builders import (
+    FOREIGN,
+    OWN,
+    make_measurement,
+    make_program,
+    make_session,
+    make_target,
+    make_workload,
+)
+
+from tunedb import identity, schema
+from tunedb.compression import compress
+from tunedb.records import (
+    NO_TARGET,
+    Alias,
+    Failure,
+    FailureKind,
+    Measurement,
+    Origin,
+    Phase,
+    Program,
+    Quarantined,
+    Status,
+    Trace,
+)
+from tunedb.store import Store
+
+HERE = Path(__file__).parent
+
+#: 2026-01-01, in microseconds.
+NOW = 1_767_225_600_000_000
+
+
+def measurements():
+    """Return records of every kind, in order."""
+    session = make_session()
+    workload = make_workload(
+        1, tvm_version="0.27.0", script="# from tvm.script import tirx as T\n…"
+    )
+    timeout = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed after 10 s", 10.0)
+    bare = Program(make_workload(2), NO_TARGET, Trace(b"[]", None, b"[]"))
+    return [
+        make_measurement(0, (0.5, 0.25), workload=workload, session=session, measured_at=NOW),
+        make_measurement(1, (0.125,), workload=workload, origin=Origin.RANDOM),
+        make_measurement(1, (0.125,), workload=workload, origin=Origin.RANDOM, occurrence=1),
+        make_measurement(
+            2,
+            (0.375,),
+            workload=workload,
+            args_info=b'[["TENSOR","float32",[128,128]]]',
+            origin=Origin.MUTATED,
+            donor=make_program(1, workload=workload).digest,
+        ),
+        make_measurement(3, (0.0625,), workload=workload, target=make_target(1, text="llvm")),
+        make_measurement(4, None, workload=workload, session=session, failure=timeout),
+        make_measurement(5, (), workload=workload, status=Status.FAILED),
+        make_measurement(6, (1e10, 1e10), workload=workload, status=Status.FAILED),
+        make_measurement(7, (5e-324, -0.0), workload=workload),
+        Measurement(bare, (0.75,)),
+        make_measurement(8, (0.03125,), workload=workload),
+    ]
+
+
+def fill(path):
+    """Put at least one row into every table."""
+    with Store(path) as store:
+        rows = measurements()
+        ids, _ = store.add_batch(rows, OWN)
+        store.add_batch([make_measurement(9, (1e-9,), workload=1)], FOREIGN)
+        store.retract(ids[-1:], "the clock was wrong")
+        later = Failure(FailureKind.CRASH, Phase.BUILD, "Segmentation fault (é)")
+        store.add_failures([(rows[6], later)])
+        store.quarantine([Quarantined("old.json", 3, "not JSON", b"{\xff\0")], OWN)
+        store.add_workload(
+            make_workload(1), [Alias("tvm:0.27:structural", "17"), Alias("script", "ab" * 16)]
+        )
+        store.add_workload(make_workload(3), [Alias("tvm:0.27:structural", "17")])
+        data = compress(identity.pack_floats([1.0] * 4))
+        parameters = identity.canonical_json({"max_depth": 6})
+        with store._transaction() as connection:
+            add = connection.execute
+            add(schema.feature_set.insert().values(id=1, name="x", version=1, columns='["a","b"]'))
+            add(
+                schema.feature.insert().values(
+                    program_id=1, feature_set_id=1, n_rows=2, n_columns=2, data=data
+                )
+            )
+            add(
+                schema.model.insert().values(
+                    digest=identity.digest("model", parameters),
+                    kind="xgboost",
+                    parameters=parameters.decode(),
+                    training_digest=rows[0].digest,
+                    card="{}",
+                    created_at=NOW,
+                    body=b"{}",
+                )
+            )
+
+
+def shrink(path):
+    """Rewrite the file with small pages: empty tables of 8 KB would be most of it."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("PRAGMA journal_mode=DELETE")
+        connection.execute("PRAGMA page_size=1024")
+        connection.execute("VACUUM")
+        connection.execute("PRAGMA journal_mode=WAL")
+
+
+def main():
+    path = HERE / "frozen" / f"{schema.HEAD}.db"
+    if path.exists():
+        sys.exit(f"{path} exists; what is released stays as it is")
+    path.parent.mkdir(exist_ok=True)
+    numbers = itertools.count(1)
+    with (
+        mock.patch("uuid.uuid4", lambda: uuid.UUID(int=next(numbers))),
+        mock.patch("time.time_ns", lambda: NOW * 1000),
+    ):
+        fill(path)
+    shrink(path)
+
+
+if __name__ == "__main__":
+    main()

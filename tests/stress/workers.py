@@ -1,0 +1,93 @@
+"""Processes that share a database. Run as a script; tests read what it prints.
+
+python workers.py create URL PROCESSES ROUND    open at the same moment, add one record each
+python workers.py write URL FIRST COUNT SIZE    add batches; print each number when it is in
+python workers.py read URL SIZE                 query until stdin closes; complain about parts
+"""
+
+import os
+import sys
+import threading
+from collections import Counter
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import alembic.autogenerate  # noqa: F401  not while others wait
+from builders import OWN, make_batch, make_measurement
+from sqlalchemy import func, select
+
+from tunedb import schema
+from tunedb.errors import StorageError
+from tunedb.store import Store
+
+
+def create(url, processes, round_):
+    """Fork processes that open the database at the same moment; print each one's store key."""
+    gate, open_gate = os.pipe()
+    children = []
+    for number in range(int(processes)):
+        child = os.fork()
+        if child == 0:
+            os.close(open_gate)
+            os.read(gate, 1)  # returns when the parent closes its end
+            with Store(url) as store:
+                measurement = make_measurement(number, measured_at=int(round_))
+                store.add([measurement], OWN)
+                os.write(1, f"{store.query.store_key}\n".encode())
+            os._exit(0)
+        children.append(child)
+    os.close(open_gate)
+    failed = [child for child in children if os.waitpid(child, 0)[1] != 0]
+    sys.exit(len(failed))
+
+
+def write(url, first, count, size):
+    """Add batches; a batch whose connection was cut is added again."""
+    with Store(url) as store:
+        for marker in range(int(first), int(first) + int(count)):
+            batch = make_batch(marker, int(size))
+            while True:
+                try:
+                    store.add_batch(batch, OWN)
+                    break
+                except StorageError as error:
+                    if "postgresql" not in url:
+                        raise
+                    print(f"lost {error}", file=sys.stderr, flush=True)
+            print(marker, flush=True)
+
+
+def sizes_of_batches(store):
+    """Return how many records of each batch there are."""
+    marker = schema.measurement.c.measured_at
+    return dict(map(tuple, store.query._select(select(marker, func.count()).group_by(marker))))
+
+
+def read(url, size):
+    """Query all the time; print what was seen at the end."""
+    stop = threading.Event()
+
+    def wait():
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    print("ready", flush=True)
+    looks, parts, last = 0, Counter(), 0
+    with Store(url, read_only=True) as store:
+        while not stop.is_set():
+            looks += 1
+            for marker, number in sizes_of_batches(store).items():
+                if number != int(size):
+                    parts[marker, number] += 1
+            means = [record.mean for record in store.query.top_k([1], None, 10)]
+            assert means == sorted(means)
+            total = store.query.size()
+            assert total >= last
+            last = total
+    print(f"looks={looks} parts={len(parts)}", flush=True)
+
+
+if __name__ == "__main__":
+    {"create": create, "write": write, "read": read}[sys.argv[1]](*sys.argv[2:])

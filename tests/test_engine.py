@@ -1,0 +1,220 @@
+import sqlite3
+import traceback
+from pathlib import Path
+
+import pytest
+from builders import OWN, make_measurement
+from sqlalchemy import bindparam, exc, literal, select
+
+from tunedb import engine, schema
+from tunedb.engine import Prepared, convert, parse_url, show_url, sqlite_path
+from tunedb.errors import BusyError, FormatError, SchemaError, StorageError, TuneDBError, UsageError
+from tunedb.store import Store
+
+
+@pytest.mark.parametrize(
+    ("text", "driver", "database"),
+    [
+        (":memory:", "sqlite", ":memory:"),
+        ("sqlite://", "sqlite", ":memory:"),
+        ("sqlite:///:memory:", "sqlite", ":memory:"),
+        ("tuning.db", "sqlite", "tuning.db"),
+        ("a b?c#d%41.db", "sqlite", "a b?c#d%41.db"),
+        ("sqlite:///rel/x.db", "sqlite", "rel/x.db"),
+        ("sqlite:////abs/x.db", "sqlite", "/abs/x.db"),
+        (Path("/abs/x.db"), "sqlite", "/abs/x.db"),
+        ("postgresql://h/d", "postgresql+psycopg", "d"),
+        ("postgres://h/d", "postgresql+psycopg", "d"),
+        ("postgresql+psycopg://u:p@h:1/d", "postgresql+psycopg", "d"),
+    ],
+)
+def test_urls(text, driver, database):
+    url = parse_url(text)
+    assert (url.drivername, url.database) == (driver, database)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("", "empty database URL"),
+        ("mysql://u:s3cret@h/d", r"cannot use mysql://"),
+        ("postgresql+psycopg2://u:s3cret@h/d", r"cannot use postgresql\+psycopg2://"),
+        ("postgresql://u:s3cret@h:port/d", "unreadable database URL"),
+        ("://s3cret", "unreadable database URL"),
+        ("x\0y.db", "NUL"),
+    ],
+)
+def test_urls_that_cannot_be_used(text, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        Store(text)
+    assert "s3cret" not in "".join(traceback.format_exception(caught.value))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://user:s3cret@127.0.0.1:1/d",
+        "postgresql://user@127.0.0.1:1/d?password=s3cret",
+        "postgresql://user@127.0.0.1:1/d?sslpassword=s3cret&connect_timeout=2",
+        "postgresql://user:s3cret@127.0.0.1:1/d?no_such_option=1",
+        "postgresql://user:s3cret@no-such-host.invalid/d",
+    ],
+)
+def test_a_password_is_never_shown(url):
+    with pytest.raises(StorageError) as caught:
+        Store(url)
+    shown = "".join(traceback.format_exception(caught.value)) + repr(caught.value)
+    assert "s3cret" not in shown
+    assert "\n" not in str(caught.value)
+    assert "s3cret" not in show_url(parse_url(url))
+
+
+def test_shown_urls():
+    assert show_url(parse_url("sqlite:///a/b.db")) == "a/b.db"
+    assert show_url(parse_url("postgresql://u:p@h:5/d")) == "postgresql+psycopg://u:***@h:5/d"
+    assert show_url(parse_url("postgresql://h/d?host=%2Ftmp")).endswith("://h/d?host=%2Ftmp")
+    assert sqlite_path(parse_url("a/b.db")) == Path("a/b.db")
+    assert sqlite_path(parse_url(":memory:")) is sqlite_path(parse_url("postgresql://h/d")) is None
+
+
+@pytest.mark.parametrize(
+    "name", ["a b.db", "a?mode=memory.db", "a#b.db", "50%41.db", "é漢.db", "\udcff.db", "'x\".db"]
+)
+def test_any_file_name(tmp_path, name):
+    with Store(tmp_path / name) as store:
+        store.add([make_measurement()], OWN)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+    with Store(tmp_path / name, read_only=True) as store:
+        assert store.query.size() == 1
+
+
+def pragmas(store, connection):
+    names = ("journal_mode", "synchronous", "foreign_keys", "trusted_schema", "application_id")
+    found = {n: connection.exec_driver_sql(f"PRAGMA {n}").scalar() for n in names}
+    found["busy_timeout"] = connection.exec_driver_sql("PRAGMA busy_timeout").scalar()
+    return found
+
+
+def test_what_holds_on_every_sqlite_connection(sqlite_file):
+    expected = {
+        "journal_mode": "wal",
+        "synchronous": 1,  # NORMAL
+        "foreign_keys": 1,
+        "trusted_schema": 0,
+        "application_id": 0x746E6462,
+        "busy_timeout": 30_000,
+    }
+    with Store(sqlite_file) as store:
+        assert pragmas(store, store.query._connected()) == expected
+        with store._transaction() as connection:
+            assert pragmas(store, connection) == expected
+            # BEGIN IMMEDIATE: the lock is taken before the first write.
+            other = sqlite3.connect(sqlite_file, timeout=0)
+            with pytest.raises(sqlite3.OperationalError, match="locked"):
+                other.execute("BEGIN IMMEDIATE")
+            other.close()
+    with Store(sqlite_file, read_only=True) as store:
+        reading = pragmas(store, store.query._connected())
+        assert reading == {**expected, "synchronous": reading["synchronous"]}
+    connection = sqlite3.connect(sqlite_file)
+    tables = connection.execute("PRAGMA table_list").fetchall()
+    connection.close()
+    for _, name, kind, *_, strict in tables:
+        if not name.startswith(("sqlite_", "alembic_")):
+            assert (name, kind, strict) == (name, "table", 1)
+    assert {row[1] for row in tables} >= set(schema.metadata.tables)
+
+
+def test_foreign_keys_and_types_are_enforced(store):
+    feature = schema.feature.insert().values(
+        program_id=77, feature_set_id=77, n_rows=1, n_columns=1, data=b""
+    )
+    with pytest.raises(StorageError, match=r"(?i)foreign key"), store._transaction() as connection:
+        connection.execute(feature)
+    wrong = "INSERT INTO feature_set (name, version, columns) VALUES ('x', 'no number', '[]')"
+    with pytest.raises(StorageError), store._transaction() as connection:
+        connection.exec_driver_sql(wrong)
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "advice"),
+    [
+        ("database is locked", BusyError, "try again"),
+        ("database or disk is full", StorageError, "free some space"),
+        ("could not extend file: No space left on device", StorageError, "free some space"),
+        ("attempt to write a readonly database", StorageError, "permissions"),
+        ("cannot execute INSERT in a read-only transaction", StorageError, "read-only"),
+        ("unable to open database file", StorageError, "check the path"),
+        ("file is not a database", SchemaError, "another path"),
+        ("database disk image is malformed", StorageError, "damaged"),
+        ("disk I/O error", StorageError, "disk"),
+        ("no such table: program", SchemaError, "tunedb db check"),
+        ("canceling statement due to lock timeout", BusyError, "try again"),
+        ("bigint out of range", UsageError, "smaller"),
+        ("something\nnew", StorageError, "something new"),
+    ],
+)
+def test_errors_of_the_driver_become_ours(text, kind, advice):
+    error = convert(exc.OperationalError("SQL", {}, sqlite3.OperationalError(text)), "x.db")
+    assert type(error) is kind
+    assert str(error).startswith("x.db: ")
+    assert advice in str(error)
+    assert "\n" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("raised", "kind"),
+    [
+        (sqlite3.DatabaseError("file is not a database"), SchemaError),
+        (exc.PendingRollbackError("x"), StorageError),
+        (UnicodeEncodeError("utf-8", "\udcff", 0, 1, "surrogates not allowed"), FormatError),
+        (OverflowError("too large"), UsageError),
+    ],
+)
+def test_the_boundary(raised, kind):
+    with pytest.raises(kind), engine.converted_errors("x.db"):
+        raise raised
+
+
+def test_other_errors_pass_the_boundary():
+    with pytest.raises(KeyError), engine.converted_errors("x.db"):
+        raise KeyError("a defect must not look like a database's")
+    with pytest.raises(TuneDBError), engine.converted_errors("x.db"):
+        raise FormatError("ours")
+
+
+def test_prepared_statements(store):
+    meta = schema.meta.c
+    found = Prepared(
+        select(meta.value, literal("constant").label("c"), literal(7).label("n")).where(
+            meta.key == bindparam("key", type_=schema.Text)
+        )
+    )
+    connection = store.query._connected()
+    assert found(connection, key="format").all() == [("tunedb", "constant", 7)]
+    assert found(connection, key="'; DROP TABLE meta;--").all() == []
+    insert = Prepared(
+        schema.meta.insert().values(
+            key=bindparam("key", type_=schema.Text), value="fixed by the statement"
+        )
+    )
+    with store._transaction() as writer:
+        insert.many(writer, [])
+        insert.many(writer, [{"key": "a"}, {"key": "b"}])
+        insert(writer, key="c")
+    assert [store.query.meta()[key] for key in "abc"] == ["fixed by the statement"] * 3
+
+
+def test_prepared_statements_render_once_per_dialect(sqlite_file, postgres_url):
+    statement = Prepared(select(schema.meta.c.value).where(schema.meta.c.key == "format"))
+    for url in (sqlite_file, postgres_url, sqlite_file):
+        with Store(url) as store:
+            assert statement(store.query._connected()).scalar() == "tunedb"
+    assert statement._rendered.keys() == {"sqlite", "postgresql"}
+
+
+def test_postgres_needs_its_driver(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
+    with pytest.raises(UsageError, match=r"pip install 'tunedb\[postgres\]'"):
+        Store("postgresql://h/d")

@@ -1,0 +1,42 @@
+import inspect
+
+import pytest
+
+import tunedb
+from tunedb import errors
+
+CLASSES = [
+    c for _, c in inspect.getmembers(errors, inspect.isclass) if c.__module__ == "tunedb.errors"
+]
+
+
+def test_every_error_is_exported_and_has_one_base():
+    assert errors.TuneDBError in CLASSES
+    for kind in CLASSES:
+        assert issubclass(kind, errors.TuneDBError)
+        assert getattr(tunedb, kind.__name__) is kind
+        assert kind.__name__ in tunedb.__all__
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"),
+    [
+        ("TuneDBError", 1),
+        ("UsageError", 2),
+        ("TargetError", 2),
+        ("NotFoundError", 3),
+        ("SchemaError", 4),
+        ("BusyError", 5),
+        ("StorageError", 1),
+        ("FormatError", 1),
+        ("IntegrityError", 1),
+        ("LimitError", 1),
+        ("PluginError", 1),
+    ],
+)
+def test_exit_codes_are_a_promise(kind, code):
+    assert getattr(errors, kind).exit_code == code
+
+
+def test_the_table_of_exit_codes_is_complete():
+    assert len(CLASSES) == 11

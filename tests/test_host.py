@@ -1,0 +1,49 @@
+import orjson
+
+from tunedb import __version__, host
+
+
+def test_sessions_differ_even_in_the_same_microsecond(monkeypatch):
+    monkeypatch.setattr("time.time_ns", lambda: 1_700_000_000_000_000_000)
+    one, other = host.new_session(), host.new_session()
+    assert one.started_at == other.started_at == 1_700_000_000_000_000
+    assert one.digest != other.digest
+    assert one.fingerprint == other.fingerprint
+
+
+def test_fingerprint():
+    found = orjson.loads(host.new_session(tvm="0.27", llvm=None, gpu="H200").fingerprint)
+    assert found["tvm"] == "0.27"
+    assert found["gpu"] == "H200"
+    assert found["tunedb"] == __version__
+    assert "llvm" not in found
+    assert {"cpu", "os", "python", "cores"} <= found.keys()
+    assert list(found) == sorted(found)
+
+
+def test_models_are_one_line_or_nothing():
+    for model in (host.cpu_model(), host.gpu_model()):
+        assert model is None or (model.strip() == model and model and "\n" not in model)
+
+
+def test_cpu_model_where_the_system_has_no_list(monkeypatch, tmp_path):
+    monkeypatch.setattr(host, "Path", lambda _: tmp_path / "missing")
+    monkeypatch.setattr("platform.processor", lambda: "")
+    monkeypatch.setattr("platform.machine", lambda: "riscv64")
+    assert host.cpu_model() == "riscv64"
+
+
+def test_cpu_model_reads_the_first_name(monkeypatch, tmp_path):
+    listing = tmp_path / "cpuinfo"
+    listing.write_bytes(b"processor\t: 0\nmodel name\t: Test \xff CPU\nmodel name\t: Other\n")
+    monkeypatch.setattr(host, "Path", lambda _: listing)
+    assert host.cpu_model() == "Test � CPU"
+
+
+def test_gpu_model_reads_the_drivers_files(monkeypatch, tmp_path):
+    for number, text in enumerate(["Bus Type: PCIe\n", "Model: \t NVIDIA H200\nIRQ: 1\n"]):
+        folder = tmp_path / f"0000:0{number}:00.0"
+        folder.mkdir()
+        (folder / "information").write_text(text)
+    monkeypatch.setattr(host, "Path", lambda _: tmp_path)
+    assert host.gpu_model() == "NVIDIA H200"

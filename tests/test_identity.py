@@ -1,0 +1,191 @@
+import math
+import struct
+
+import pytest
+from builders import (
+    make_measurement,
+    make_program,
+    make_session,
+    make_target,
+    make_trace,
+    make_workload,
+)
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb import identity
+from tunedb.records import (
+    NO_TARGET,
+    Failure,
+    FailureKind,
+    Origin,
+    Phase,
+    Program,
+    Status,
+    Target,
+    Workload,
+)
+
+
+def full_measurement():
+    return make_measurement(
+        3,
+        (0.5, 0.25),
+        workload=1,
+        target=1,
+        measured_at=1_700_000_000_000_001,
+        occurrence=2,
+        session=make_session(),
+        args_info=b'[["TENSOR","float32",[128,128]]]',
+        origin=Origin.MUTATED,
+        donor=make_program(2).digest,
+    )
+
+
+# Changing one of these breaks merging: rows of two versions of tunedb would never meet. Whoever
+# must change them raises identity.VERSION and writes a migration that computes all digests anew.
+GOLDEN = {
+    "workload": (lambda: make_workload(1).digest, "3296b791597e7881075d04fed7dadee9"),
+    "target": (lambda: make_target(1).digest, "0d0d9e67fa16b464365e5f0ab61f1888"),
+    "no target": (lambda: NO_TARGET.digest, "455c2b1b0c02935febd36a7f817ba213"),
+    "sketch": (lambda: make_program(3).sketch_digest, "49a16aa1ea3dd1d8a3fc4684894e9589"),
+    "tail": (lambda: make_program(3).tail_digest, "89785e1e22c0679f6356175d5087c6e8"),
+    "program": (
+        lambda: make_program(3, workload=1, target=1).digest,
+        "9c8931a4aa4a15a6ffc9c38ce822be2c",
+    ),
+    "program without tail": (
+        lambda: Program(make_workload(), make_target(), make_trace(tail=None)).digest,
+        "4c389a04a3d9c26ec1ea34c97d7f7de8",
+    ),
+    "session": (lambda: make_session().digest, "d48104ebd1d6f925cde612424d36a999"),
+    "measurement": (lambda: full_measurement().digest, "3db29e6c71afd6bd2c6ebfa06a7067e5"),
+    "failed": (lambda: make_measurement(0, None).digest, "d74f01e9b0a91e45f6279f370aa7c469"),
+    "no times": (
+        lambda: make_measurement(0, (), status=Status.FAILED).digest,
+        "a39691c261d4376c50037f7033e5e12c",
+    ),
+    "failure": (
+        lambda: Failure(FailureKind.TIMEOUT, Phase.RUN, "killed after 10 s", 10.0).digest(
+            full_measurement().digest
+        ),
+        "4344c9f9ca09e48aa5d075bbfa4e728e",
+    ),
+    "failure without seconds": (
+        lambda: Failure(FailureKind.CRASH, Phase.BUILD, "é").digest(full_measurement().digest),
+        "ce37a25c62364a536446b2504eddec17",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_digests_never_change(name):
+    make, expected = GOLDEN[name]
+    assert make().hex() == expected
+
+
+def test_digest_is_blake2b_of_the_documented_bytes():
+    from hashlib import blake2b
+
+    data = b"\x01kind\0" + b"\x02\0\0\0ab" + b"\0\0\0\0"
+    assert identity.digest("kind", b"ab", b"") == blake2b(data, digest_size=16).digest()
+
+
+@given(st.lists(st.binary(max_size=6), max_size=4), st.lists(st.binary(max_size=6), max_size=4))
+def test_fields_do_not_run_into_each_other(one, other):
+    assert (identity.digest("x", *one) == identity.digest("x", *other)) == (one == other)
+
+
+def test_kinds_are_apart():
+    assert identity.digest("sketch", b"x") != identity.digest("tail", b"x")
+
+
+CHANGES = {
+    "run_secs": (0.5, 0.26),
+    "status": Status.FAILED,
+    "measured_at": 5,
+    "occurrence": 3,
+    "session": make_session(1),
+    "args_info": b"[]",
+    "origin": Origin.RANDOM,
+    "donor": make_program(4).digest,
+}
+
+
+@pytest.mark.parametrize("field", CHANGES)
+def test_every_field_of_a_measurement_is_in_its_digest(field):
+    from dataclasses import replace
+
+    old = full_measurement()
+    assert replace(old, **{field: CHANGES[field]}).digest != old.digest
+
+
+def test_labels_are_not_in_digests():
+    plain = Workload("tvm-graph", b"x")
+    assert Workload("tvm-graph", b"x", "name", "0.27", "script").digest == plain.digest
+    assert Target("llvm", b"{}", "llvm").digest == Target("llvm", b"{}").digest
+    failed = make_measurement(0, None)
+    why = Failure(FailureKind.CRASH, Phase.RUN, "")
+    assert make_measurement(0, None, failure=why).digest == failed.digest
+
+
+def test_none_and_no_times_differ():
+    none = make_measurement(0, None)
+    assert none.digest != make_measurement(0, (), status=Status.FAILED).digest
+
+
+def test_negative_zero_is_another_time():
+    assert make_measurement(0, (0.0,)).digest != make_measurement(0, (-0.0,)).digest
+
+
+@given(st.lists(st.floats(), max_size=20))
+def test_floats_bit_for_bit(values):
+    data = identity.pack_floats(values)
+    assert data == struct.pack(f"<{len(values)}d", *values)
+    assert identity.pack_floats(identity.unpack_floats(data)) == data
+
+
+@given(st.integers(-(2**63), 2**63 - 1))
+def test_integers(value):
+    assert struct.unpack("<q", identity.pack_int(value)) == (value,)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [
+        ({"b": 1, "a": [True, None, "é"]}, '{"a":[true,null,"é"],"b":1}'),
+        (0.1 + 0.2, "0.30000000000000004"),
+        ({"a": {"d": 1, "c": 2}}, '{"a":{"c":2,"d":1}}'),
+    ],
+)
+def test_canonical_json(value, expected):
+    assert identity.canonical_json(value) == expected.encode()
+
+
+@pytest.mark.parametrize("value", [object(), {1: 2}, "\ud800", {"a": b"x"}])
+def test_what_json_cannot_hold(value):
+    with pytest.raises(TypeError):
+        identity.canonical_json(value)
+
+
+def test_canonical_numbers():
+    value = {"a": [1.0, 2.5, {"b": -3.0}], "c": True, "d": "1.0", "e": 1e300}
+    found = identity.canonical_numbers(value)
+    assert found == {"a": [1, 2.5, {"b": -3}], "c": True, "d": "1.0", "e": 1e300}
+    assert [type(x) for x in found["a"][:2]] == [int, float]
+    assert found["c"] is True
+    assert type(found["e"]) is float
+    assert math.isinf(identity.canonical_numbers(math.inf))
+
+
+@given(st.text(st.characters(codec=None)))
+def test_clean_text_can_be_stored(text):
+    clean = identity.clean_text(text)
+    assert "\0" not in clean
+    clean.encode()
+    assert identity.clean_text(clean) == clean
+
+
+def test_clean_text_leaves_text_alone():
+    assert identity.clean_text("plain é \n 😀 \\") == "plain é \n 😀 \\"
+    assert identity.clean_text("a\0b\udcff") == "a\\0b\\udcff"

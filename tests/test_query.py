@@ -1,0 +1,598 @@
+"""Reading, on SQLite and PostgreSQL alike."""
+
+import random
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from builders import (
+    FOREIGN,
+    OWN,
+    make_measurement,
+    make_program,
+    make_target,
+    make_trace,
+    make_workload,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tunedb import query, schema
+from tunedb.errors import NotFoundError, SchemaError, UsageError
+from tunedb.query import reader
+from tunedb.query import records as query_records
+from tunedb.records import (
+    NO_TARGET,
+    Alias,
+    Counts,
+    Failure,
+    FailureKind,
+    Measurement,
+    Phase,
+    Program,
+    Quarantined,
+    Source,
+    Status,
+    Target,
+    Trust,
+    Workload,
+)
+from tunedb.store import Store
+from tunedb.times import NO_TIME, mean_of, status_of
+
+_fresh = count(1_000)
+
+
+def add(store, *measurements, source=OWN):
+    ids, _ = store.add_batch(measurements, source)
+    return ids
+
+
+def ids_of(records):
+    return [record.id for record in records]
+
+
+# ---------------------------------------------------------------------- top-k
+
+rows = st.lists(
+    st.fixed_dictionaries(
+        {
+            "workload": st.integers(0, 2),
+            "target": st.integers(0, 1),
+            "program": st.integers(0, 3),
+            "occurrence": st.integers(0, 3),
+            # Few values, so that there are many ties; sums of thirds, so that order matters.
+            "secs": st.none()
+            | st.lists(st.sampled_from([0.1, 0.2, 0.3, 1e-9, NO_TIME, 0.0, -0.0]), max_size=3),
+            "empty": st.sampled_from([False, False, False, True]),
+            "source": st.sampled_from(["own", "own", "verified", "foreign"]),
+            "retract": st.sampled_from([False, False, False, True]),
+            "commit": st.booleans(),
+        }
+    ),
+    max_size=25,
+)
+SOURCES = {"own": OWN, "foreign": FOREIGN, "verified": Source("v", trust=Trust.VERIFIED)}
+
+
+@settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(rows=rows, k=st.integers(0, 30), data=st.data())
+def test_top_k_is_what_a_sorted_list_says(store, rows, k, data):
+    first = next(_fresh) * 10
+    model, pending = {}, []
+
+    def flush():
+        for measurement, source in pending:
+            store.add_batch([measurement], SOURCES[source])
+        pending.clear()
+
+    for row in rows:
+        secs = None if row["secs"] is None else tuple(row["secs"])
+        measurement = make_measurement(
+            row["program"],
+            secs,
+            workload=first + row["workload"],
+            target=row["target"],
+            empty=row["empty"],
+            occurrence=row["occurrence"],
+            status=status_of(secs),
+        )
+        pending.append((measurement, row["source"]))
+        if row["commit"]:
+            flush()
+        if measurement.digest not in model:
+            model[measurement.digest] = {
+                "order": len(model),
+                "workload": row["workload"],
+                "target": row["target"],
+                "measurement": measurement,
+                "served": measurement.is_valid and row["source"] != "foreign",
+                "mean": mean_of(secs) if secs else None,
+            }
+        if row["retract"]:
+            flush()
+            store.retract([id_of(store, measurement)], "model")
+            model[measurement.digest]["served"] = False
+    flush()
+
+    workloads = data.draw(st.sets(st.integers(0, 2), min_size=1))
+    targets = data.draw(st.none() | st.sets(st.integers(0, 1), min_size=1))
+    expected = sorted(
+        (
+            entry
+            for entry in model.values()
+            if entry["served"]
+            and entry["workload"] in workloads
+            and (targets is None or entry["target"] in targets)
+        ),
+        key=lambda entry: (entry["mean"], entry["order"]),
+    )
+    workload_ids = [store.query.workload_id(make_workload(first + w).digest) for w in workloads]
+    workload_ids = [id_ for id_ in workload_ids if id_ is not None]
+    target_ids = None
+    if targets is not None:
+        found = [store.query.target_id(make_target(t).digest) for t in targets]
+        target_ids = [id_ for id_ in found if id_ is not None]
+    records = store.query.top_k(workload_ids, target_ids, k)
+    assert [r.measurement.digest for r in records] == [
+        entry["measurement"].digest for entry in expected[:k]
+    ]
+    assert [r.mean for r in records] == [entry["mean"] for entry in expected[:k]]
+    best = store.query.best(workload_ids, target_ids)
+    assert (best and best.measurement) == (expected[0]["measurement"] if expected else None)
+    course = store.query.history(workload_ids, target_ids)
+    by_age = sorted(expected, key=lambda entry: entry["order"])
+    assert [mean for _, mean, _ in course] == [entry["mean"] for entry in by_age]
+    if course:
+        assert min(mean for _, mean, _ in course) == course[-1][2]
+
+
+def id_of(store, measurement):
+    for record in store.query.iterate():
+        if record.measurement.digest == measurement.digest:
+            return record.id
+    raise AssertionError("not stored")
+
+
+def test_ties_come_in_order_of_insertion(store):
+    ids = add(store, *(make_measurement(i, (0.5,)) for i in range(6)))
+    ids += add(store, make_measurement(6, (0.25, 0.75)), make_measurement(7, (0.5,)))
+    assert ids_of(store.query.top_k([1], [1], 5)) == ids[:5]
+    assert ids_of(store.query.top_k([1], None, 100)) == ids
+
+
+def test_ties_across_workloads_and_targets_come_in_order_of_insertion(store):
+    batch = [make_measurement(i, (0.5,), workload=i % 2, target=i // 2 % 2) for i in range(8)]
+    ids = add(store, *batch)
+    assert ids_of(store.query.top_k([2, 1], [2, 1], 8)) == ids
+    assert ids_of(store.query.top_k([2, 1], None, 3)) == ids[:3]
+
+
+def test_a_record_of_another_target_or_workload_is_never_an_answer(store):
+    ids = add(
+        store,
+        make_measurement(0, (0.1,), workload=0, target=0),
+        make_measurement(0, (0.2,), workload=0, target=1),
+        make_measurement(0, (0.3,), workload=1, target=0),
+    )
+    assert ids_of(store.query.top_k([1], [2])) == ids[1:2]
+    assert ids_of(store.query.top_k([2], [1])) == ids[2:]
+    assert store.query.top_k([2], [2]) == []
+    assert store.query.top_k([], [1]) == store.query.top_k([1], []) == []
+    assert store.query.top_k([99], [99]) == []
+
+
+def test_k(store):
+    ids = add(store, *(make_measurement(i, (0.1 * (i + 1),)) for i in range(12)))
+    assert len(store.query.top_k([1])) == 10
+    assert store.query.top_k([1], None, 0) == []
+    assert store.query.top_k_ids([1], [1], 3) == ids[:3]
+    assert len(store.query.top_k([1], None, 2**62)) == 12
+    with pytest.raises(UsageError, match="k must not be negative, got -1"):
+        store.query.top_k([1], None, -1)
+
+
+@pytest.mark.parametrize("number", [2**63, 2**70, -(2**70)])
+def test_numbers_beyond_64_bits(store, number):
+    add(store, make_measurement(0))
+    for ask in (
+        lambda: store.query.record(number),
+        lambda: store.query.workload(number),
+        lambda: store.query.top_k([number], [1], 1),
+    ):
+        try:
+            assert ask() == []
+        except (UsageError, NotFoundError) as error:
+            assert "\n" not in str(error)
+
+
+def test_sums_from_left_to_right_decide(store):
+    # math.fsum gives all three the same mean.
+    ids = add(
+        store,
+        make_measurement(0, (1.0, 1e16, -1e16)),
+        make_measurement(1, (1e16, 1.0, -1e16)),
+        make_measurement(2, (1e16, -1e16, 1.0)),
+    )
+    assert ids_of(store.query.top_k([1])) == [ids[0], ids[1], ids[2]]
+    assert [r.mean for r in store.query.top_k([1])] == [0.0, 0.0, 1 / 3]
+
+
+def rendered_top_k(store):
+    """Return the SQL of the top-k query and its parameters, as the driver gets them."""
+    connection = store.query._connected()
+    sql, names, constants = query.statements.top_k._render(connection)
+    values = {**constants, "workload": 1, "target": 1, "k": 10}
+    return connection, sql, values if names is None else tuple(values[n] for n in names)
+
+
+def fill(store):
+    add(store, *(make_measurement(i, (0.1,), workload=i % 3, target=i % 2) for i in range(60)))
+    add(store, *(make_measurement(i, None, workload=i % 3) for i in range(60)))
+
+
+def test_top_k_reads_only_the_index_on_sqlite(sqlite_file):
+    with Store(sqlite_file) as store:
+        fill(store)
+        connection, sql, values = rendered_top_k(store)
+        plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", values)]
+    assert plan == [
+        "SEARCH measurement USING COVERING INDEX ix_measurement_top_k "
+        "(workload_id=? AND target_id=?)"
+    ]
+
+
+def test_top_k_reads_only_the_index_on_postgresql(postgres_url):
+    with Store(postgres_url) as store:
+        fill(store)
+        connection, sql, values = rendered_top_k(store)
+        connection.exec_driver_sql("VACUUM ANALYZE measurement")
+        for setting in ("enable_seqscan", "enable_bitmapscan", "enable_sort"):
+            connection.exec_driver_sql(f"SET {setting} = off")
+        plan = "\n".join(row[0] for row in connection.exec_driver_sql(f"EXPLAIN {sql}", values))
+    assert "Index Only Scan using ix_measurement_top_k" in plan
+    assert "Sort" not in plan
+
+
+def test_the_target_check_walks_no_table_on_sqlite(sqlite_file):
+    with Store(sqlite_file) as store:
+        fill(store)
+        connection = store.query._connected()
+        sql, _, _ = query.statements.served_targets._render(connection)
+        plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", (1,))]
+    assert any("COVERING INDEX ix_measurement_top_k" in line for line in plan)
+    assert not any(line.startswith("SCAN measurement") for line in plan)
+
+
+# ---------------------------------------------------------------------- records
+
+
+def test_record_and_digest(store):
+    (id_,) = add(store, make_measurement(0))
+    assert store.query.record(id_).measurement == make_measurement(0)
+    assert store.query.digest_of(id_) == make_measurement(0).digest
+    with pytest.raises(NotFoundError, match="no record 99") as caught:
+        store.query.record(99)
+    assert str(caught.value).startswith(store.location)
+
+
+def test_iterate(store, monkeypatch):
+    monkeypatch.setattr(query_records, "_PAGE", 4)
+    batch = [make_measurement(i, (0.1,), workload=i % 2, target=i % 3) for i in range(12)]
+    batch[5] = make_measurement(5, None, workload=1, target=2)
+    ids = add(store, *batch)
+    store.retract([ids[2]], "x")
+    records = list(store.query.iterate())
+    assert ids_of(records) == ids
+    assert [r.measurement for r in records] == batch
+    assert [r.retracted for r in records].index(True) == 2
+    assert ids_of(store.query.iterate(2)) == ids[1::2]
+    assert ids_of(store.query.iterate(target_ids=[1, 3])) == sorted(ids[0::3] + ids[2::3])
+    assert ids_of(store.query.iterate(1, [1])) == ids[0::6]
+    assert list(store.query.iterate(99)) == list(store.query.iterate(1, [])) == []
+
+
+def test_iterate_while_records_are_added(store, monkeypatch):
+    monkeypatch.setattr(query_records, "_PAGE", 2)
+    add(store, *(make_measurement(i) for i in range(4)))
+    seen = []
+    for record in store.query.iterate():
+        seen.append(record.id)
+        if len(seen) == 1:
+            add(store, make_measurement(8), make_measurement(9))
+    assert seen == sorted(seen)
+    assert len(seen) == 6
+
+
+def test_history_is_in_order_of_time(store):
+    at = [30, 10, 20, 20, 0]
+    secs = [0.3, 0.5, 0.4, 0.6, 0.9]
+    ids = add(
+        store,
+        *(make_measurement(i, (secs[i],), measured_at=at[i], target=i % 2) for i in range(5)),
+        make_measurement(9, None, measured_at=1),
+    )
+    assert store.query.history([1]) == [
+        (ids[4], 0.9, 0.9),
+        (ids[1], 0.5, 0.5),
+        (ids[2], 0.4, 0.4),
+        (ids[3], 0.6, 0.4),
+        (ids[0], 0.3, 0.3),
+    ]
+    assert [row[0] for row in store.query.history([1], [2])] == [ids[1], ids[3]]
+    assert store.query.history([]) == store.query.history([99]) == []
+
+
+# ---------------------------------------------------------------------- summaries
+
+
+def test_an_empty_database(store):
+    assert store.query.counts() == Counts(*[0] * 11)
+    assert store.query.size() == store.query.last_workload() == 0
+    assert store.query.workloads() == store.query.targets() == []
+    assert store.query.failures() == {}
+    assert list(store.query.iterate()) == store.query.quarantine() == []
+    assert store.query.best([1]) is None
+    assert store.query.find_workloads("x") == store.query.find_targets("llvm") == []
+
+
+def test_counts(store):
+    ids = add(
+        store,
+        make_measurement(0, (0.1,), workload=0),
+        make_measurement(0, (0.2,), workload=0),
+        make_measurement(1, None, workload=1, target=1),
+    )
+    store.retract(ids[:1], "x")
+    store.quarantine([Quarantined("f", 1, "r", b"")], FOREIGN)
+    assert store.query.counts() == Counts(
+        workloads=2,
+        targets=2,
+        sketches=1,
+        tails=1,
+        programs=2,
+        measurements=3,
+        failed=1,
+        sessions=0,
+        sources=2,
+        quarantined=1,
+        retracted=1,
+    )
+    assert all(type(n) is int for n in vars_of(store.query.counts()))
+    assert store.query.size() == 3
+    assert store.query.size([1]) == 2
+    assert store.query.size([1, 2]) == 3
+    assert store.query.size([]) == 0
+
+
+def vars_of(record):
+    return [getattr(record, name) for name in record.__slots__]
+
+
+def test_workload_summaries(store):
+    add(
+        store,
+        make_measurement(0, (0.3,), workload=0),
+        make_measurement(1, (0.2,), workload=0, target=1),
+        make_measurement(2, None, workload=0),
+        make_measurement(3, None, workload=1),
+    )
+    add(store, make_measurement(4, (0.1,), workload=0), source=FOREIGN)
+    store.add_workload(make_workload(2, tvm_version="0.27"))
+    one, two, three = store.query.workloads()
+    assert (one.id, one.name, one.format, one.digest) == (
+        1,
+        "matmul_0",
+        "tvm-graph",
+        make_workload(0).digest,
+    )
+    assert (one.records, one.failed, one.best, one.targets) == (4, 1, 0.2, 2)
+    assert (two.records, two.failed, two.best, two.targets) == (1, 1, None, 1)
+    assert (three.records, three.failed, three.best, three.targets) == (0, 0, None, 0)
+    assert three.tvm_version == "0.27"
+    assert type(one.failed) is type(one.records) is type(one.targets) is int
+
+
+def test_target_summaries(store):
+    add(
+        store,
+        make_measurement(0, workload=0),
+        make_measurement(0, workload=1),
+        make_measurement(1, None, workload=1, target=1),
+    )
+    store.add_target(NO_TARGET)
+    summaries = store.query.targets()
+    assert [(s.id, s.records, s.workloads) for s in summaries] == [(1, 2, 2), (2, 1, 1), (3, 0, 0)]
+    assert [s.target for s in summaries] == [make_target(0), make_target(1), NO_TARGET]
+
+
+def test_failures_are_counted_by_kind(store):
+    def fail(number, kind, message="m"):
+        return make_measurement(number, None, failure=Failure(kind, Phase.RUN, message))
+
+    timeout = fail(0, FailureKind.TIMEOUT)
+    add(store, timeout, fail(1, FailureKind.TIMEOUT), fail(2, FailureKind.CRASH))
+    store.add_failures([(timeout, Failure(FailureKind.TIMEOUT, Phase.RUN, "more", 1.0))])
+    assert store.query.failures() == {"timeout": 2, "crash": 1}
+
+
+# ---------------------------------------------------------------------- workloads and targets
+
+
+def test_ids_by_digest(store):
+    id_ = store.add_workload(make_workload(3))
+    assert store.query.workload_id(make_workload(3).digest) == id_
+    assert store.query.workload_id(make_workload(4).digest) is None
+    target = store.add_target(make_target(3))
+    assert store.query.target_id(make_target(3).digest) == target
+    assert store.query.target_id(make_target(4).digest) is None
+    assert store.query.last_workload() == id_
+
+
+@pytest.mark.parametrize("table", ["workload", "target", "source", "session"])
+def test_what_is_not_there(store, table):
+    with pytest.raises(NotFoundError, match=f"no {table} 7"):
+        getattr(store.query, table)(7)
+
+
+def test_aliases_make_equivalents(store):
+    exact = "tvm:0.27:structural"
+    one = store.add_workload(make_workload(1), [Alias(exact, "h1"), Alias("script", "s1")])
+    two = store.add_workload(make_workload(2), [Alias(exact, "h1")])
+    three = store.add_workload(make_workload(3), [Alias("script", "s1"), Alias(exact, "h3")])
+    loose = [Alias("tvm:0.27:anchor-block", "a"), Alias("tvm:0.27:ignore-tensor", "a")]
+    four = store.add_workload(make_workload(4), loose)
+    five = store.add_workload(make_workload(5), loose)
+    assert store.query.equivalent(one) == [one, two, three]
+    assert store.query.equivalent(two) == [one, two]
+    assert store.query.equivalent(four) == [four]
+    assert store.query.equivalent(99) == [99]
+    assert store.query.workloads_by_alias(loose[0]) == [four, five]
+    assert store.query.workloads_by_alias(Alias("script", "h1")) == []
+    ids = [
+        add(store, make_measurement(0, (secs,), workload=w))[0]
+        for w, secs in ((1, 0.3), (2, 0.1), (3, 0.2))
+    ]
+    assert ids_of(store.query.top_k(store.query.equivalent(one))) == [ids[1], ids[2], ids[0]]
+
+
+def test_served_targets_and_targets_of(store):
+    add(store, make_measurement(0, (0.1,), workload=0, target=0))
+    add(store, make_measurement(0, None, workload=0, target=1))
+    add(store, make_measurement(0, (0.1,), workload=1, target=2))
+    add(store, make_measurement(0, (0.1,), workload=1, target=3), source=FOREIGN)
+    assert store.query.served_targets([1]) == [1]
+    assert store.query.served_targets([1, 2]) == [1, 3]
+    assert store.query.served_targets([]) == []
+    assert store.query.targets_of([1]) == [1, 2]
+    assert store.query.targets_of([1, 2]) == [1, 2, 3, 4]
+    store.retract([1], "x")
+    assert store.query.served_targets([1]) == []
+
+
+def test_workloads_without(store):
+    versions = ["0.27.0", "0.27.1", "0.26.0", None, "0.27.2"]
+    for number, version in enumerate(versions):
+        workload = make_workload(number, tvm_version=version)
+        add(store, make_measurement(0, workload=workload))
+    store.add_workload(make_workload(9, tvm_version="0.27.0"))  # nothing to serve
+    store.add_workload(make_workload(1), [Alias("tvm:0.27:structural", "h")])
+    assert store.query.workloads_without("tvm:0.27:structural", "0.27", 0) == [1, 5]
+    assert store.query.workloads_without("tvm:0.27:structural", "0.27", 1) == [5]
+    assert store.query.workloads_without("script", "0.27", 0) == [1, 2, 5]
+
+
+def test_find_workloads(store):
+    for number, name in enumerate(["matmul", "matmul_relu", "conv2d", "2"]):
+        store.add_workload(Workload("json", b"%d" % number, name))
+    digests = [summary.digest.hex() for summary in store.query.workloads()]
+    find = store.query.find_workloads
+    assert find("matmul") == [1]  # an exact name before a part of one
+    assert find("matmu") == [1, 2]
+    assert find("2") == [2, 4]  # an id and a name
+    assert find("conv") == [3]
+    assert find(digests[2][:4]) == find(digests[2]) == find(digests[2].upper()) == [3]
+    assert find(digests[2][:3]) == []  # three letters are too few to mean a digest
+    assert find("nothing") == []
+
+
+def test_find_targets(store):
+    for target in (
+        make_target(0),
+        make_target(1),
+        Target.from_config({"kind": "cuda", "arch": "sm_90", "num-cores": 2}),
+        NO_TARGET,
+    ):
+        store.add_target(target)
+    find = store.query.find_targets
+    assert find("llvm") == [1, 2]
+    assert find("3") == find("cuda") == find('{"arch": "sm_90"}') == [3]
+    assert find(' {"num-cores": 2}') == [2, 3]
+    assert find('{"kind": "llvm", "num-cores": 2}') == [2]
+    assert find('{"kind": "rocm"}') == find("rocm") == []
+    assert find("none") == [4]
+    assert find("{}") == [1, 2, 3, 4]
+    with pytest.raises(UsageError, match="is not JSON"):
+        find('{"kind": ')
+
+
+def test_compatible_targets(store):
+    ids = [
+        store.add_target(Target.from_config(config))
+        for config in (
+            {"kind": "llvm", "mcpu": "skylake"},
+            {"kind": "llvm", "mcpu": "skylake", "num-cores": 8},
+            {"kind": "llvm", "mcpu": "znver4"},
+            {"kind": "c", "mcpu": "skylake"},
+            {"kind": "llvm"},
+        )
+    ]
+    wanted = Target.from_config({"kind": "llvm", "mcpu": "skylake", "opt-level": 3})
+    assert store.query.compatible_targets(wanted) == ids[:2]
+    assert store.query.compatible_targets(Target.from_config({"kind": "llvm"})) == ids[4:]
+
+
+# ---------------------------------------------------------------------- the rest
+
+
+def test_a_database_without_its_name_is_refused(store, store_url):
+    with store._transaction() as connection:
+        connection.execute(schema.meta.delete().where(schema.meta.c.key == "store"))
+    with pytest.raises(SchemaError, match="which store it is"):
+        Store(store_url)
+
+
+def test_meta(store):
+    meta = store.query.meta()
+    assert meta["format"] == "tunedb"
+    assert len(meta["store"]) == 32
+    assert meta["store"] == store.query.store_key
+    assert int(meta["created_at"]) > 1_600_000_000_000_000
+    assert meta.keys() == {"format", "store", "created_by", "created_at"}
+
+
+def test_the_cache_forgets_what_was_used_longest_ago():
+    made = []
+
+    def make(key):
+        made.append(key)
+        return str(key)
+
+    cache = reader._Cache(2)
+    assert [cache.fetch(key, make) for key in (1, 2, 1, 3, 1, 2)] == ["1", "2", "1", "3", "1", "2"]
+    assert made == [1, 2, 3, 2]
+    assert len(cache) == 2
+
+
+@pytest.mark.parametrize("moment", range(1, 6))
+def test_another_thread_may_empty_the_cache_at_any_moment(moment):
+    cache = reader._Cache(2)
+    looks = count(1)
+
+    class Key(int):
+        def __hash__(self):
+            if next(looks) == moment:
+                cache.clear()  # what another thread does between two of our steps
+            return int.__hash__(self)
+
+    cache.fetch(7, str)
+    assert cache.fetch(Key(7), lambda key: str(int(key))) == "7"
+
+
+def test_many_workloads_pass_through_the_caches(store):
+    """More workloads, sketches and tails than are kept in memory."""
+    batch = []
+    for i in range(reader._CACHE_WORKLOADS + 10):
+        trace = replace(make_trace(), sketch=b'[["GetBlock",[],[%d]]]' % i, tail=b"[[%d]]" % i)
+        batch.append(Measurement(Program(make_workload(i), make_target(), trace), (0.1,)))
+    ids = add(store, *batch)
+    random.Random(1).shuffle(ids)
+    for id_ in ids:
+        measurement = store.query.record(id_).measurement
+        assert measurement == batch[id_ - 1]
+        assert measurement.status is Status.OK
+    assert make_program(0).trace.tail is not None

@@ -1,0 +1,83 @@
+import dataclasses
+import math
+
+import pytest
+from builders import make_measurement, make_target, make_trace, make_workload
+
+from tunedb.records import NO_TARGET, Status, Target, Trust
+from tunedb.times import NO_TIME, mean_of, status_of
+
+
+def test_records_are_frozen():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make_workload().name = "other"
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        make_measurement().digest = b""
+
+
+def test_equal_records_are_equal_and_hashable():
+    assert make_measurement(1) == make_measurement(1)
+    assert len({make_measurement(1), make_measurement(1), make_measurement(2)}) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "architecture"),
+    [
+        ({"kind": "llvm", "mcpu": "znver4"}, "znver4"),
+        ({"kind": "cuda", "arch": "sm_90", "mcpu": "x"}, "sm_90"),
+        ({"kind": "llvm", "mtriple": "aarch64-linux-gnu"}, "aarch64"),
+        ({"kind": "llvm", "mcpu": "", "march": "armv8"}, "armv8"),
+        ({"kind": "llvm"}, ""),
+    ],
+)
+def test_architecture(config, architecture):
+    assert Target.from_config(config).architecture == architecture
+
+
+def test_target_without_configuration():
+    assert Target.from_config(None) is NO_TARGET
+    assert NO_TARGET.attributes is None
+    assert NO_TARGET.architecture == ""
+    assert Target.from_config({"tag": "x"}).kind == "unknown"
+
+
+def test_target_does_not_depend_on_the_order_of_its_attributes():
+    one = Target.from_config({"kind": "llvm", "mcpu": "x"})
+    assert one == Target.from_config({"mcpu": "x", "kind": "llvm"})
+    assert one.attributes == {"kind": "llvm", "mcpu": "x"}
+    assert make_target(0).digest != make_target(1).digest
+
+
+def test_validity():
+    assert make_measurement().is_valid
+    assert not make_measurement(empty=True).is_valid
+    assert not make_measurement(0, None).is_valid
+    assert make_trace(empty=True).is_empty
+
+
+def test_trust_is_ordered():
+    assert Trust.FOREIGN < Trust.VERIFIED < Trust.OWN
+
+
+def test_mean_is_summed_from_left_to_right():
+    # 1e16 + 1.0 == 1e16: a compensated or reordered sum gives another mean.
+    assert mean_of([1e16, 1.0, -1e16]) == 0.0
+    assert mean_of([1e16, -1e16, 1.0]) == 1.0 / 3
+    assert mean_of([0.1] * 10) == 0.9999999999999999 / 10
+    assert math.fsum([0.1] * 10) / 10 != mean_of([0.1] * 10)
+
+
+@pytest.mark.parametrize(
+    ("run_secs", "status"),
+    [
+        (None, Status.FAILED),
+        ((), Status.FAILED),
+        ((NO_TIME,), Status.FAILED),
+        ((NO_TIME, NO_TIME), Status.FAILED),
+        ((NO_TIME, 0.5), Status.OK),
+        ((0.5,), Status.OK),
+        ((0.0,), Status.OK),
+    ],
+)
+def test_status_of(run_secs, status):
+    assert status_of(run_secs) is status

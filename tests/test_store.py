@@ -1,0 +1,797 @@
+"""The guarantees of tunedb.store.Store, on SQLite and PostgreSQL alike."""
+
+import math
+import struct
+import sys
+import threading
+from dataclasses import replace
+from itertools import count
+
+import pytest
+from builders import (
+    FOREIGN,
+    OWN,
+    make_batch,
+    make_measurement,
+    make_program,
+    make_session,
+    make_target,
+    make_workload,
+)
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import func, select
+from sqlalchemy.exc import DBAPIError
+
+import tunedb
+from tunedb import engine, limits, schema
+from tunedb.errors import (
+    BusyError,
+    FormatError,
+    LimitError,
+    NotFoundError,
+    StorageError,
+    TuneDBError,
+    UsageError,
+)
+from tunedb.records import (
+    NO_TARGET,
+    AddReport,
+    Alias,
+    Failure,
+    FailureKind,
+    Measurement,
+    Origin,
+    Phase,
+    Program,
+    Quarantined,
+    Session,
+    Source,
+    SourceKind,
+    Status,
+    Target,
+    Trace,
+    Trust,
+    Workload,
+)
+from tunedb.store import Store
+from tunedb.times import mean_of
+
+# Every example uses workloads of its own, so one store serves them all.
+ONE_STORE = settings(
+    max_examples=40,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+_fresh = count(1_000)
+
+NASTY = [
+    "'; DROP TABLE program;--",
+    'x"y`z]',
+    "nul\0in the middle",
+    "\udcff\ud800 surrogates",
+    "two\nlines\ttab\x1b[31m",
+    "%s %(name)s :name ? {0}",
+    "é 漢字 😀 \u202e",
+    "",
+    "x" * 100_000,
+]
+
+
+def served(store, *ids):
+    """Return which of the records a top-k query serves."""
+    workloads = {store.query.record(id_).workload_id for id_ in ids}
+    found = {record.id for record in store.query.top_k(sorted(workloads), None, 1_000)}
+    return [id_ in found for id_ in ids]
+
+
+def add(store, *measurements, source=OWN):
+    ids, _ = store.add_batch(measurements, source)
+    return ids
+
+
+# ---------------------------------------------------------------------- adding
+
+
+def full_measurement():
+    return make_measurement(
+        3,
+        (0.5, 0.25),
+        workload=make_workload(1, tvm_version="0.27.0", script="@T.prim_func\n…"),
+        target=make_target(1, text="llvm -mcpu=skylake"),
+        measured_at=1_700_000_000_000_001,
+        occurrence=2,
+        session=make_session(),
+        args_info=b'[["TENSOR","float32",[128,128]]]',
+        origin=Origin.MUTATED,
+        donor=make_program(2).digest,
+        failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "killed", 10.0),
+    )
+
+
+def test_everything_comes_back(store, store_url):
+    given_ = full_measurement()
+    (id_,) = add(store, given_)
+    with Store(store_url) as other:
+        record = other.query.record(id_)
+    assert record.measurement == given_
+    assert record.measurement.program.workload.script == "@T.prim_func\n…"
+    assert record.measurement.program.target.text == "llvm -mcpu=skylake"
+    assert record.mean == 0.375
+    assert record.source == OWN
+    assert (record.id, record.retracted) == (id_, False)
+
+
+def test_the_smallest_record_comes_back(store):
+    bare = Measurement(
+        Program(Workload("json", b""), NO_TARGET, Trace(b"[]", None, b"[]")), None, Status.FAILED
+    )
+    (id_,) = add(store, bare)
+    assert store.query.record(id_).measurement == bare
+
+
+def test_adding_again_changes_nothing(store):
+    batch = [make_measurement(i, workload=i % 2, failure=None) for i in range(5)]
+    assert store.add(batch, OWN) == AddReport(new=5, known=0)
+    before = list(store.query.iterate())
+    counts = store.query.counts()
+    assert store.add(batch, OWN) == AddReport(new=0, known=5)
+    assert store.add(batch, Source("other name")) == AddReport(new=0, known=5)
+    assert list(store.query.iterate()) == before
+    assert replace(store.query.counts(), sources=1) == counts
+
+
+def test_a_batch_may_hold_the_same_record_twice(store):
+    one, other = make_measurement(0), make_measurement(1)
+    ids, new = store.add_batch([one, other, one], OWN)
+    assert ids[0] == ids[2] != ids[1]
+    assert new == 2
+    assert store.query.size() == 2
+    ids_again, new = store.add_batch([other, one], OWN)
+    assert ids_again == [ids[1], ids[0]]
+    assert new == 0
+
+
+def test_equal_lines_stay_two(store):
+    lines = [make_measurement(0, occurrence=n) for n in range(2)]
+    assert store.add(lines, OWN) == AddReport(new=2, known=0)
+    assert store.add(lines, OWN) == AddReport(new=0, known=2)
+    counts = store.query.counts()
+    assert (counts.measurements, counts.programs) == (2, 1)
+
+
+def test_add_works_in_batches_and_lazily(store, monkeypatch):
+    monkeypatch.setattr(limits, "BATCH_ROWS", 4)
+    seen = []
+
+    def produce():
+        for i in range(10):
+            seen.append((i, store.query.size()))
+            yield make_measurement(i)
+
+    assert store.add(produce(), OWN) == AddReport(new=10, known=0)
+    # The fifth is asked for when the first four are stored.
+    assert seen[4] == (4, 4)
+    assert seen[9] == (9, 8)
+
+
+def test_an_empty_batch(store):
+    assert store.add_batch([], OWN) == ([], 0)
+    assert store.add([], OWN) == AddReport(0, 0)
+    assert store.query.size() == 0
+
+
+def test_ids_grow_in_order_of_insertion(store):
+    batch = [make_measurement(i, (1.0 / (i + 1),), workload=i % 3) for i in range(20)]
+    ids = add(store, *batch[:10]) + add(store, *batch[10:])
+    assert ids == sorted(ids)
+    assert [r.measurement for r in store.query.iterate()] == batch
+
+
+def test_shared_rows_are_stored_once(store):
+    batch = [
+        make_measurement(i, session=make_session(), args_info=b"[1]", occurrence=n)
+        for i in range(3)
+        for n in range(2)
+    ]
+    add(store, *batch)
+    counts = store.query.counts()
+    assert (counts.measurements, counts.programs) == (6, 3)
+    assert (counts.sketches, counts.tails, counts.sessions) == (1, 1, 1)
+    assert (counts.workloads, counts.targets, counts.sources) == (1, 1, 1)
+
+
+def test_add_workload_and_target(store):
+    id_ = store.add_workload(make_workload(4), [Alias("script", "abc"), Alias("script", "abc")])
+    assert store.add_workload(make_workload(4), [Alias("link", "x")]) == id_
+    assert set(store.query.aliases(id_)) == {Alias("script", "abc"), Alias("link", "x")}
+    assert store.query.workload(id_) == make_workload(4)
+    target = store.add_target(make_target(2))
+    assert store.add_target(make_target(2)) == target
+    assert store.query.target(target) == make_target(2)
+    (record,) = add(store, make_measurement(workload=4, target=2))
+    found = store.query.record(record)
+    assert (found.workload_id, found.target_id) == (id_, target)
+
+
+# ---------------------------------------------------------------------- times
+
+times = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=True)
+
+
+@pytest.mark.parametrize(
+    "run_secs",
+    [
+        (5e-324,),
+        (2.2250738585072014e-308, 5e-324),
+        (-0.0,),
+        (0.0, -0.0),
+        (1e308,),
+        (1.7976931348623157e308,),
+        (1e10, 1e-9),
+        (0.1, 0.2, 0.30000000000000004),
+        (),
+    ],
+)
+def test_times_are_kept_bit_for_bit(store, run_secs):
+    (id_,) = add(store, make_measurement(0, run_secs))
+    record = store.query.record(id_)
+    assert struct.pack(f"{len(run_secs)}d", *record.measurement.run_secs) == struct.pack(
+        f"{len(run_secs)}d", *run_secs
+    )
+    assert record.measurement.digest == make_measurement(0, run_secs).digest
+
+
+@ONE_STORE
+@given(run_secs=st.none() | st.lists(times, max_size=6).map(tuple))
+def test_any_times_come_back_or_are_refused(store, run_secs):
+    measurement = make_measurement(0, run_secs, workload=next(_fresh))
+    if run_secs and not math.isfinite(mean_of(run_secs)):
+        with pytest.raises(FormatError, match="not finite"):
+            add(store, measurement)
+        return
+    (id_,) = add(store, measurement)
+    record = store.query.record(id_)
+    assert record.measurement.digest == measurement.digest
+    if run_secs is None:
+        assert record.measurement.run_secs is record.mean is None
+    else:
+        assert list(map(float.hex, record.measurement.run_secs)) == list(map(float.hex, run_secs))
+        assert record.mean == (mean_of(run_secs) if run_secs else None)
+
+
+def test_no_list_and_an_empty_list_differ(store):
+    none, empty = make_measurement(0, None), make_measurement(0, (), status=Status.FAILED)
+    ids = add(store, none, empty)
+    assert [store.query.record(i).measurement.run_secs for i in ids] == [None, ()]
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_times_that_no_clock_gives_refuse_the_whole_batch(store, value, place):
+    secs = [0.1, 0.2, 0.3]
+    secs[place] = value
+    good = [make_measurement(i) for i in range(3)]
+    with pytest.raises(FormatError, match=r"run time .*inf|run time nan") as caught:
+        add(store, *good, make_measurement(9, tuple(secs)))
+    assert "\n" not in str(caught.value)
+    counts = store.query.counts()
+    assert (counts.measurements, counts.programs, counts.sources) == (0, 0, 0)
+    assert add(store, *good)
+
+
+def test_an_infinite_mean_is_refused(store):
+    with pytest.raises(FormatError, match="mean"):
+        add(store, make_measurement(0, (1.7e308, 1.7e308)))
+    assert store.query.size() == 0
+
+
+def test_too_many_times_are_refused(store, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_RUN_SECS", 3)
+    assert add(store, make_measurement(0, (0.1,) * 3))
+    with pytest.raises(FormatError, match="4 run times"):
+        add(store, make_measurement(1, (0.1,) * 4))
+
+
+def test_an_error_in_add_keeps_earlier_batches(store, monkeypatch):
+    monkeypatch.setattr(limits, "BATCH_ROWS", 2)
+    batch = [make_measurement(i) for i in range(5)] + [make_measurement(9, (math.nan,))]
+    with pytest.raises(FormatError):
+        store.add(batch, OWN)
+    assert store.query.size() == 4
+    assert store.add(batch[:5], OWN) == AddReport(new=1, known=4)
+
+
+def test_a_broken_iterable_leaves_the_store_usable(store):
+    def broken():
+        yield make_measurement(0)
+        raise RuntimeError("the importer failed")
+
+    with pytest.raises(RuntimeError, match="the importer failed"):
+        store.add(broken(), OWN)
+    assert store.add([make_measurement(1)], OWN) == AddReport(1, 0)
+
+
+def test_a_body_beyond_the_limit_is_refused(store, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_BODY_BYTES", 1000)
+    with pytest.raises(LimitError, match="1001"):
+        store.add_workload(Workload("json", bytes(1001)))
+    assert store.query.counts().workloads == 0
+
+
+# ---------------------------------------------------------------------- what is served
+
+
+def test_what_is_never_served(store):
+    ids = add(
+        store,
+        make_measurement(0, (0.5,)),
+        make_measurement(1, (0.1,), status=Status.FAILED),
+        make_measurement(2, None),
+        make_measurement(3, (0.1,), empty=True),
+        make_measurement(4, (), status=Status.FAILED),
+    )
+    ids += add(store, make_measurement(5, (0.1,)), source=FOREIGN)
+    ids += add(store, make_measurement(6, (0.6,)), source=Source("v", trust=Trust.VERIFIED))
+    assert served(store, *ids) == [True, False, False, False, False, False, True]
+    assert store.query.best([1]).id == ids[0]
+    assert store.query.size() == len(ids)
+    assert [i for i, _, _ in store.query.history([1])] == [ids[0], ids[6]]
+    (summary,) = store.query.workloads()
+    assert (summary.best, summary.records, summary.failed) == (0.5, 7, 3)
+
+
+def test_a_source_keeps_its_trust(store):
+    (foreign,) = add(store, make_measurement(0), source=FOREIGN)
+    (still,) = add(store, make_measurement(1), source=replace(FOREIGN, trust=Trust.OWN))
+    assert served(store, foreign, still) == [False, False]
+    assert store.query.record(still).source == FOREIGN
+    assert store.query.counts().sources == 1
+
+
+def test_retraction(store):
+    ids = add(store, *(make_measurement(i, (0.1 * (i + 1),)) for i in range(3)))
+    assert store.retract([ids[0]], "wrong machine") == 1
+    assert served(store, *ids) == [False, True, True]
+    assert [store.query.record(i).retracted for i in ids] == [True, False, False]
+    assert store.retract([ids[0], ids[1], ids[1]], "again") == 1
+    counts = store.query.counts()
+    assert (counts.measurements, counts.retracted) == (3, 2)
+
+
+def test_a_retracted_record_stays_retracted_when_it_is_added_again(store, store_url):
+    (id_,) = add(store, make_measurement(0))
+    store.retract([id_], "wrong")
+    assert store.add_batch([make_measurement(0)], Source("other")) == ([id_], 0)
+    assert served(store, id_) == [False]
+    with Store(store_url) as other:
+        assert served(other, id_) == [False]
+
+
+def test_a_retraction_may_come_before_its_record(store):
+    # As after a merge: retractions travel on their own.
+    measurement = make_measurement(0, (0.1,))
+    with store._transaction() as connection:
+        connection.execute(
+            schema.retraction.insert().values(
+                subject="measurement", digest=measurement.digest, reason="x", created_at=1
+            )
+        )
+        connection.execute(
+            schema.retraction.insert().values(
+                subject="workload", digest=make_measurement(1).digest, reason="x", created_at=1
+            )
+        )
+    ids = add(store, measurement, make_measurement(1, (0.2,)))
+    assert served(store, *ids) == [False, True]
+    assert store.query.record(ids[0]).retracted
+
+
+@pytest.mark.parametrize("ids", [[99], [1, 99]])
+def test_retracting_what_is_not_there(store, ids):
+    add(store, make_measurement(0))
+    with pytest.raises(NotFoundError, match="no record 99"):
+        store.retract(ids, "x")
+    assert store.query.counts().retracted == 0
+    assert served(store, 1) == [True]
+
+
+def test_a_retraction_needs_a_reason(store):
+    (id_,) = add(store, make_measurement(0))
+    with pytest.raises(UsageError, match="reason"):
+        store.retract([id_], "")
+    assert store.retract([], "nothing") == 0
+
+
+# ---------------------------------------------------------------------- failures, quarantine
+
+
+def test_details_of_a_failure_may_be_learnt_later(store):
+    failed = make_measurement(0, None)
+    (id_,) = add(store, failed)
+    assert store.query.record(id_).measurement.failure is None
+    assert store.query.failures() == {}
+    first = Failure(FailureKind.UNKNOWN, Phase.RUN, "it failed")
+    store.add_failures([(failed, first), (failed, first)])
+    assert store.query.record(id_).measurement.failure == first
+    last = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed after 10 s", 10.5)
+    store.add_failures([(failed, last)])
+    assert store.query.record(id_).measurement.failure == last
+    assert store.query.failures() == {"unknown": 1, "timeout": 1}
+    assert store.query.size() == 1
+
+
+def test_a_failure_comes_with_a_known_measurement_too(store):
+    failed = make_measurement(0, None)
+    (id_,) = add(store, failed)
+    why = Failure(FailureKind.CRASH, Phase.BUILD, "segfault")
+    assert store.add_batch([replace(failed, failure=why)], OWN) == ([id_], 0)
+    assert store.query.record(id_).measurement.failure == why
+
+
+def test_a_failure_of_an_unknown_measurement_is_dropped(store):
+    why = Failure(FailureKind.CRASH, Phase.BUILD, "segfault")
+    store.add_failures([(make_measurement(0, None), why)])
+    assert store.query.failures() == {}
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf])
+def test_failure_times_that_no_clock_gives_are_left_out(store, seconds):
+    failed = make_measurement(0, None, failure=Failure(FailureKind.CRASH, Phase.RUN, "m", seconds))
+    (id_,) = add(store, failed)
+    assert store.query.record(id_).measurement.failure.seconds is None
+
+
+@pytest.mark.parametrize("message", NASTY)
+def test_the_digest_of_a_stored_failure_is_that_of_its_row(store, message):
+    """A merge recomputes digests and refuses rows whose digest does not match."""
+    failed = make_measurement(0, None, failure=Failure(FailureKind.CRASH, Phase.RUN, message, 1.0))
+    (id_,) = add(store, failed)
+    found = store.query.record(id_).measurement
+    with store._transaction() as connection:
+        stored = connection.execute(select(schema.failure.c.digest)).scalar_one()
+    assert bytes(stored) == found.failure.digest(found.digest)
+
+
+def test_quarantine(store, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 8)
+    rows = [
+        Quarantined("a.json", 1, "not JSON", b"{\xff\0"),
+        Quarantined("a.json", 2, "not JSON", b"{\xff\0"),
+        Quarantined("a.json", 3, "too long", b"0123456789"),
+    ]
+    assert store.quarantine([*rows, rows[0]], OWN) == 3
+    assert store.quarantine(rows, OWN) == 0
+    assert store.quarantine([], OWN) == 0
+    kept = [*rows[:2], replace(rows[2], data=b"01234567")]
+    assert store.query.quarantine() == kept[::-1]
+    assert store.query.quarantine(limit=1) == kept[2:]
+    assert store.query.counts().quarantined == 3
+
+
+def test_add_keeps_what_was_not_understood(store):
+    bad = []
+
+    def parse():
+        yield make_measurement(0)
+        bad.append(Quarantined("f", 2, "cut", b"{"))
+
+    assert store.add(parse(), OWN, quarantined=bad) == AddReport(1, 0)
+    assert store.query.quarantine() == bad
+
+
+# ---------------------------------------------------------------------- hostile text
+
+
+def try_name(store, text):
+    add(store, make_measurement(workload=make_workload(next(_fresh), name=text)))
+
+
+def try_workload(store, text):
+    store.add_workload(make_workload(next(_fresh), tvm_version=text))
+
+
+def try_script(store, text):
+    id_ = store.add_workload(make_workload(next(_fresh), script=text))
+    store.query._workloads.clear()
+    assert store.query.workload(id_).script == text
+
+
+def try_format(store, text):
+    text = text.replace("\udcff\ud800", "")  # no digest, so no record: UnicodeEncodeError there
+    store.add_workload(Workload(text, b"body"))
+
+
+def try_target(store, text):
+    target = Target.from_config({"kind": "llvm", "mcpu": text.replace("\udcff\ud800", "")}, text)
+    id_ = store.add_target(target)
+    assert store.query.compatible_targets(target) == [id_]
+
+
+def try_source(store, text):
+    add(store, make_measurement(next(_fresh)), source=Source(text))
+    add(store, make_measurement(next(_fresh)), source=Source(text))
+
+
+def try_message(store, text):
+    why = Failure(FailureKind.CRASH, Phase.RUN, text)
+    (id_,) = add(store, make_measurement(next(_fresh), None, failure=why))
+    assert "\0" not in store.query.record(id_).measurement.failure.message
+
+
+def try_quarantine(store, text):
+    row = Quarantined(text, next(_fresh), text, text.encode(errors="surrogatepass"))
+    assert store.quarantine([row], Source(text)) == 1
+    assert store.quarantine([row], Source(text)) == 0
+    assert store.query.quarantine(1)[0].data == row.data
+
+
+def try_alias(store, text):
+    id_ = store.add_workload(make_workload(next(_fresh)), [Alias(text, text)])
+    assert store.query.workloads_by_alias(Alias(text, text)) == [id_]
+    assert id_ in store.query.equivalent(id_)
+
+
+def try_reason(store, text):
+    assert store.retract([1], text) == 1
+    with store._transaction() as connection:
+        connection.execute(schema.retraction.delete())
+        connection.execute(schema.measurement.update().values(served=1))
+
+
+def try_session(store, text):
+    text = text.replace("\udcff\ud800", "")
+    session = Session(text, 1, text.encode())
+    (id_,) = add(store, make_measurement(next(_fresh), session=session))
+    assert store.query.record(id_).measurement.session == session
+
+
+def try_decisions(store, text):
+    body = text.encode(errors="surrogatepass")
+    program = Program(make_workload(), make_target(), Trace(body, body, body))
+    (id_,) = add(store, Measurement(program, (1.0,), args_info=body))
+    assert store.query.record(id_).measurement.program == program
+
+
+def try_searching(store, text):
+    store.query.find_workloads(text)
+    store.query.find_targets(text)
+    with pytest.raises(UsageError, match="is not JSON"):
+        store.query.find_targets("{" + text)
+    store.query.workloads_without(text, text, 0)
+
+
+ATTEMPTS = [value for name, value in sorted(globals().items()) if name.startswith("try_")]
+
+
+@pytest.mark.parametrize("attempt", ATTEMPTS, ids=lambda a: a.__name__)
+def test_any_text_is_stored_or_refused(store, attempt):
+    add(store, make_measurement(0))
+    accepted = 0
+    for text in NASTY:
+        before = store.query.size()
+        try:
+            attempt(store, text)
+            accepted += 1
+        except TuneDBError as error:
+            assert "\n" not in str(error)
+            assert store.query.size() == before
+    # All but NUL, surrogates and nothing at all are plain text.
+    assert accepted >= len(NASTY) - 3
+    assert store.query.best([1]).measurement == make_measurement(0)
+    with store._transaction() as connection:
+        for table in schema.metadata.sorted_tables:
+            connection.execute(select(func.count()).select_from(table))
+
+
+# ---------------------------------------------------------------------- handles
+
+
+def test_read_only(store_url):
+    with Store(store_url) as store:
+        (id_,) = add(store, make_measurement(0))
+    with Store(store_url, read_only=True) as store:
+        assert store.query.record(id_).measurement == make_measurement(0)
+        assert store.query.best([1]).id == id_
+        for write in (
+            lambda: store.add([make_measurement(1)], OWN),
+            lambda: store.add_batch([], OWN),
+            lambda: store.add_workload(make_workload(7)),
+            lambda: store.add_target(make_target(7)),
+            lambda: store.add_failures([]),
+            lambda: store.quarantine([], OWN),
+            lambda: store.retract([id_], "x"),
+        ):
+            with pytest.raises(StorageError, match="it was opened read-only") as caught:
+                write()
+            assert str(caught.value).startswith(store.location)
+            assert "\n" not in str(caught.value)
+        # Even where our own check is passed by, the database refuses.
+        with pytest.raises(DBAPIError, match=r"read-?only"), store._engine.connect() as connection:
+            connection.execution_options(tunedb_reads=True)
+            connection.execute(schema.meta.insert().values(key="x", value="y"))
+        assert store.query.size() == 1
+
+
+def test_a_closed_store(store_url):
+    store = Store(store_url)
+    add(store, make_measurement(0))
+    store.close()
+    store.close()
+    with pytest.raises(UsageError, match="the store is closed; open it again"):
+        store.add([make_measurement(1)], OWN)
+    with pytest.raises(UsageError, match="the store is closed; open it again"):
+        store.query.size()
+    with Store(store_url) as again:
+        assert again.query.size() == 1
+
+
+def test_repr_and_location(store, store_url):
+    assert repr(store) == f"Store({store.location!r})"
+    if "://" not in store_url:
+        assert store.location == store_url
+
+
+def test_open_is_the_public_name(store_url):
+    with tunedb.open(store_url) as store:
+        assert isinstance(store, Store)
+        assert store.query.counts().measurements == 0
+
+
+def test_memory():
+    with Store(":memory:") as one, Store("sqlite://") as other:
+        (id_,) = add(one, full_measurement())
+        assert one.query.record(id_).measurement == full_measurement()
+        assert one.query.best([1]).id == id_
+        assert other.query.size() == 0
+        assert one.query.store_key != other.query.store_key
+        with pytest.raises(FormatError):
+            add(one, make_measurement(1), make_measurement(2, (math.nan,)))
+        assert one.query.size() == 1
+        assert one.retract([id_], "x") == 1
+        assert repr(one) == "Store(':memory:')"
+    with pytest.raises(UsageError, match="closed"):
+        add(one, make_measurement(3))
+
+
+def test_a_source_of_two_stores_is_two(store):
+    """Otherwise "own" of another machine would become own here when they are merged."""
+    with Store(":memory:") as other:
+        digests = []
+        for one in (store, other):
+            with one._transaction() as connection:
+                one._rows.source(connection, OWN)
+                digests.append(bytes(connection.execute(select(schema.source.c.digest)).scalar()))
+    # The SQLite database and the PostgreSQL one are copies of templates, the other one is not.
+    assert digests[0] != digests[1]
+
+
+# ---------------------------------------------------------------------- other users
+
+
+def test_two_handles_see_each_other(store, store_url):
+    with Store(store_url) as other:
+        (one,) = add(store, make_measurement(0, (0.2,)))
+        assert other.query.best([1]).id == one
+        (two,) = add(other, make_measurement(1, (0.1,)))
+        assert store.query.best([1]).id == two
+        other.retract([two], "x")
+        assert store.query.best([1]).id == one
+
+
+def test_a_reader_does_not_wait_for_a_writer_nor_see_its_rows(store, store_url):
+    add(store, make_measurement(0))
+    with Store(store_url) as writer, writer._transaction() as connection:
+        connection.execute(schema.meta.insert().values(key="half", value="done"))
+        assert "half" not in store.query.meta()
+        assert store.query.size() == 1
+
+
+def test_a_second_writer_waits_and_gives_up_with_one_line(store_url, monkeypatch):
+    monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.2)
+    monkeypatch.setattr(engine, "_TAKE_TURN", engine._TAKE_TURN.replace("30000", "200"))
+    with Store(store_url) as holder, Store(store_url) as waiter:
+        with holder._transaction() as connection:
+            connection.execute(schema.meta.insert().values(key="half", value="done"))
+            with pytest.raises(BusyError, match="another process is writing; try again") as caught:
+                add(waiter, make_measurement(0))
+        assert "\n" not in str(caught.value)
+        assert add(waiter, make_measurement(0)) == [1]
+        assert add(holder, make_measurement(1)) == [2]
+
+
+def test_threads_share_a_store(store, monkeypatch):
+    """Eight threads on one handle, with caches that are too small for what they read."""
+    monkeypatch.setattr(store.query._workloads, "_most", 2)
+    for cache in store.query._bodies.values():
+        monkeypatch.setattr(cache, "_most", 1)
+    add(store, *(make_measurement(i, workload=i) for i in range(8)))
+    errors, ids = [], []
+    barrier = threading.Barrier(8)
+
+    def work(number):
+        try:
+            barrier.wait()
+            for i in range(12):
+                common, own = (
+                    make_measurement(i, measured_at=7),
+                    make_measurement(i, occurrence=number),
+                )
+                ids.extend(add(store, replace(common), own))
+                for workload in range(1, 9):
+                    best = store.query.best([workload])
+                    assert best.workload_id == workload
+                    name = best.measurement.program.workload.name
+                    assert name == f"matmul_{workload - 1}"
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        threads = [threading.Thread(target=work, args=(n,)) for n in range(1, 9)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    finally:
+        sys.setswitchinterval(interval)
+    assert errors == []
+    assert store.query.size() == 8 + 12 + 8 * 12
+    assert len(set(ids)) == 12 + 8 * 12
+
+
+def test_the_count_of_new_rows_is_exact_among_writers(store_url):
+    """Four handles add the same rows in different order: nobody deadlocks, each row is new once."""
+    batch = make_batch(1, 60)
+    orders = [batch, batch[::-1], batch[30:] + batch[:30], batch[::2] + batch[1::2]]
+    new, errors = [], []
+    barrier = threading.Barrier(4)
+
+    def work(order):
+        try:
+            with Store(store_url) as store:
+                barrier.wait()
+                for start in range(0, 60, 10):
+                    new.append(store.add_batch(order[start : start + 10], OWN)[1])
+        except BaseException as error:
+            errors.append(error)
+
+    threads = [threading.Thread(target=work, args=(order,)) for order in orders]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert errors == []
+    assert sum(new) == 60
+
+
+def test_a_cut_connection_is_one_error_and_then_forgotten(postgres_server, postgres_url):
+    with Store(postgres_url) as store:
+        add(store, make_measurement(0))
+        assert postgres_server.terminate(postgres_url) == 2
+        with pytest.raises(StorageError) as reading:
+            store.query.size()
+        with pytest.raises(StorageError) as writing:
+            add(store, make_measurement(1))
+        for caught in (reading, writing):
+            assert "\n" not in str(caught.value)
+        assert store.query.size() == 1
+        add(store, make_measurement(1))
+        assert store.query.size() == 2
+
+
+def test_known_from_a_stranger_then_imported_as_own(store):
+    """A record belongs to the source that is trusted most; a retraction stays."""
+    kept, gone = make_measurement(occurrence=1), make_measurement(occurrence=2)
+    stranger = Source("stranger", SourceKind.FILE, Trust.FOREIGN)
+    store.add([kept, gone], stranger)
+    ids = [record.id for record in store.query.iterate()]
+    store.retract(ids[1:], "measured on a busy machine")
+    assert store.query.best([1]) is None
+    report = store.add([kept, gone], Source("mine", SourceKind.FILE, Trust.OWN))
+    assert (report.new, report.known) == (0, 2)
+    assert [r.id for r in store.query.top_k([1], None, 5)] == ids[:1]
+    assert {r.source.name for r in store.query.iterate()} == {"mine"}
+    store.add([kept], stranger)
+    assert store.query.best([1]).source.name == "mine"

@@ -1,0 +1,485 @@
+"""Files that are no database of this version, and how a new one comes to be."""
+
+import os
+import re
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from builders import OWN, make_batch, make_measurement
+from sqlalchemy.engine import make_url
+
+from tunedb import schema, versions
+from tunedb.engine import parse_url
+from tunedb.errors import NotFoundError, SchemaError, StorageError, TuneDBError, UsageError
+from tunedb.store import Store
+
+WORKERS = Path(__file__).parent / "stress" / "workers.py"
+
+
+def run_worker(*arguments):
+    """Run a command of workers.py and return its output."""
+    done = subprocess.run(
+        [sys.executable, WORKERS, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def sql(path, *statements):
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            rows = connection.execute(statement).fetchall()
+    return rows
+
+
+def is_whole(path):
+    """Whether a file is a database of this version that is in order."""
+    assert sql(path, "PRAGMA integrity_check") == [("ok",)]
+    assert sql(path, "PRAGMA foreign_key_check") == []
+    with Store(path, create=False) as store:
+        return store.query.meta()["format"] == "tunedb"
+
+
+def refused(kind, match, *stores, **options):
+    """Check that opening ends in one line of the right class, and changes nothing."""
+    for url in stores:
+        with pytest.raises(kind, match=match) as caught:
+            Store(url, **options)
+        assert "\n" not in str(caught.value)
+        assert not isinstance(caught.value.__cause__, TuneDBError)
+
+
+# ---------------------------------------------------------------------- new databases
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty file"])
+def test_a_new_file(tmp_path, there):
+    path = tmp_path / "new.db"
+    if there == "an empty file":
+        path.touch()
+    with Store(path) as store:
+        store.add([make_measurement()], OWN)
+    assert [p.name for p in tmp_path.iterdir()] == ["new.db"]
+    assert is_whole(path)
+    assert sql(path, "PRAGMA application_id") == [(schema.APPLICATION_ID,)]
+    assert sql(path, "PRAGMA page_size") == [(8192,)]
+    assert sql(path, "PRAGMA journal_mode") == [("wal",)]
+    with Store(path) as store:
+        assert store.query.size() == 1
+
+
+def test_an_empty_server_database(bare_postgres_url):
+    refused(SchemaError, "an empty database; run: tunedb db init", bare_postgres_url, create=False)
+    refused(SchemaError, "an empty database", bare_postgres_url, read_only=True)
+    with Store(bare_postgres_url) as store:
+        store.add([make_measurement()], OWN)
+    with Store(bare_postgres_url, create=False) as store:
+        assert store.query.size() == 1
+
+
+def test_a_missing_file(tmp_path):
+    path = tmp_path / "missing.db"
+    command = re.escape(f"{path}: no such database; run: tunedb db init {path}")
+    refused(NotFoundError, command, path, create=False)
+    refused(NotFoundError, command, path, read_only=True)
+    with pytest.raises(NotFoundError, match="tunedb db init"):
+        versions.upgrade(parse_url(path))
+    refused(NotFoundError, "its folder does not exist", tmp_path / "no" / "x.db")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_empty_file_is_not_made_by_readers(tmp_path):
+    path = tmp_path / "empty.db"
+    path.touch()
+    refused(SchemaError, "an empty file; run: tunedb db init", path, create=False)
+    refused(SchemaError, "an empty file; run: tunedb db init", path, read_only=True)
+    with pytest.raises(SchemaError, match="tunedb db init"):
+        versions.upgrade(parse_url(path))
+    assert path.stat().st_size == 0
+
+
+def test_a_database_without_tables(tmp_path):
+    path = tmp_path / "bare.db"
+    sql(path, "PRAGMA user_version=1")
+    refused(SchemaError, "an empty database; run: tunedb db init", path, create=False)
+    with pytest.raises(SchemaError, match="tunedb db init"):
+        versions.upgrade(parse_url(path))
+    Store(path).close()
+    assert is_whole(path)
+
+
+def test_memory_is_never_there_before():
+    refused(SchemaError, "tunedb db init", ":memory:", create=False)
+    refused(SchemaError, "tunedb db init", ":memory:", read_only=True)
+    with pytest.raises(UsageError, match="only files"):
+        versions.create_file(parse_url(":memory:"))
+
+
+# ---------------------------------------------------------------------- what is no database
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "match"),
+    [
+        (b"no database\n" * 100, SchemaError, "no SQLite file; give another path"),
+        (b"x", SchemaError, "not a database"),
+        (b'{"workload": 1}\n', SchemaError, "not a database"),
+        (b"SQLite format 3\0", SchemaError, "not a database"),
+        (b"SQLite format 3\0" + b"\xff" * 8192, (SchemaError, StorageError), "SQLite|damaged"),
+        (b"SQLite format 3\0" + bytes(8192), (SchemaError, StorageError), "SQLite|damaged"),
+    ],
+)
+def test_files_that_are_no_database(tmp_path, content, kind, match):
+    path = tmp_path / "x.db"
+    path.write_bytes(content)
+    for options in ({}, {"create": False}, {"read_only": True}):
+        refused(kind, match, path, **options)
+        assert path.read_bytes() == content
+    with pytest.raises(kind, match=match):
+        versions.upgrade(parse_url(path))
+    assert [p.name for p in tmp_path.iterdir() if not p.name.startswith("x.db")] == []
+
+
+def test_a_folder_and_a_file_as_folder(tmp_path):
+    (tmp_path / "file").touch()
+    refused(StorageError, "cannot be read", tmp_path, tmp_path / "file" / "x.db")
+
+
+OTHERS = {
+    "plain": ["CREATE TABLE users (id INTEGER)"],
+    "alembic": [
+        "CREATE TABLE users (id INTEGER)",
+        "CREATE TABLE alembic_version (version_num VARCHAR(32))",
+        "INSERT INTO alembic_version VALUES ('0001')",
+    ],
+    "alembic and a meta table": [
+        "CREATE TABLE meta (key TEXT, value TEXT)",
+        "INSERT INTO meta VALUES ('format', 'other')",
+        "CREATE TABLE alembic_version (version_num VARCHAR(32))",
+        "INSERT INTO alembic_version VALUES ('0001')",
+    ],
+    "alembic and another meta table": [
+        "CREATE TABLE meta (name TEXT, data TEXT)",
+        "CREATE TABLE alembic_version (version_num VARCHAR(32))",
+        "INSERT INTO alembic_version VALUES ('0001')",
+    ],
+}
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_a_database_of_another_program(tmp_path, bare_postgres_url, postgres_server, kind):
+    path = tmp_path / "other.db"
+    sql(path, *OTHERS[kind])
+    before = sql(path, "SELECT * FROM sqlite_master")
+    import psycopg
+
+    plain = make_url(bare_postgres_url).set(drivername="postgresql")
+    uri = plain.render_as_string(hide_password=False)
+    with closing(psycopg.connect(uri, autocommit=True)) as connection:
+        for statement in OTHERS[kind]:
+            connection.execute(statement)
+    for url in (path, bare_postgres_url):
+        for options in ({}, {"create": False}, {"read_only": True}):
+            refused(SchemaError, "a database of another program", url, **options)
+        with pytest.raises(SchemaError, match="a database of another program"):
+            versions.upgrade(parse_url(url))
+    assert sql(path, "SELECT * FROM sqlite_master") == before
+
+
+def test_a_newer_database(store, store_url):
+    with store._transaction() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0999'")
+    for options in ({}, {"create": False}, {"read_only": True}):
+        refused(SchemaError, r"run: pip install --upgrade tunedb$", store_url, **options)
+    with pytest.raises(SchemaError, match=r"schema 0999.* pip install --upgrade tunedb$"):
+        versions.upgrade(parse_url(store_url))
+
+
+def test_a_database_that_lost_its_version(store, store_url):
+    with store._transaction() as connection:
+        connection.exec_driver_sql("DELETE FROM alembic_version")
+    refused(SchemaError, "which schema it has", store_url)
+
+
+def test_an_upgrade_of_the_newest(store_url):
+    with Store(store_url) as store:
+        store.add([make_measurement()], OWN)
+    assert versions.upgrade(parse_url(store_url)) == (schema.HEAD, schema.HEAD)
+    with Store(store_url) as store:
+        assert store.query.size() == 1
+
+
+# ---------------------------------------------------------------------- damage
+
+
+@pytest.fixture
+def filled(sqlite_file):
+    with Store(sqlite_file) as store:
+        for marker in range(1, 5):
+            store.add_batch(make_batch(marker, 300), OWN)
+    return sqlite_file
+
+
+def use(path):
+    """Read everything and write something; return whether all went well."""
+    try:
+        with Store(path) as store:
+            records = list(store.query.iterate())
+            store.query.workloads(), store.query.counts(), store.query.top_k([1], None, 500)
+            store.add_batch(make_batch(9, 50), OWN)
+            return len(records) == 1200
+    except TuneDBError as error:
+        assert "\n" not in str(error)
+        assert str(path) in str(error)
+        return False
+
+
+@pytest.mark.parametrize("share", [0.0005, 0.01, 0.1, 0.3, 0.5, 0.7, 0.9, 0.99])
+def test_a_truncated_file(filled, share):
+    data = filled.read_bytes()
+    filled.write_bytes(data[: int(len(data) * share)])
+    assert not use(filled)
+
+
+def test_a_file_with_pages_of_noise(filled):
+    data = filled.read_bytes()
+    good = 0
+    for page in range(0, len(data) // 8192, 3):
+        noisy = bytearray(data)
+        noisy[page * 8192 + 100 : (page + 1) * 8192] = os.urandom(8192 - 100)
+        for suffix in ("-wal", "-shm"):
+            Path(f"{filled}{suffix}").unlink(missing_ok=True)
+        filled.write_bytes(noisy)
+        good += use(filled)
+    assert good < len(data) // 8192 / 3
+    filled.write_bytes(data)
+    assert use(filled)
+
+
+def test_the_log_of_a_deleted_database_is_not_replayed(tmp_path):
+    """SQLite would put the old pages into the new file: the deleted records came back."""
+    path = tmp_path / "x.db"
+    store = Store(path)
+    store.add_batch(make_batch(1, 64), OWN)
+    log = Path(f"{path}-wal").read_bytes()
+    store.close()
+    path.unlink()
+    Path(f"{path}-wal").write_bytes(log)
+    refused(StorageError, r"x\.db-wal: left over from a database that is gone", path)
+    assert Path(f"{path}-wal").read_bytes() == log
+    assert not path.exists()
+    Path(f"{path}-wal").unlink()
+    with Store(path) as store:
+        assert store.query.size() == 0
+
+
+# ---------------------------------------------------------------------- media
+
+
+def test_a_read_only_medium(mount):
+    folder = mount()
+    path = folder / "x.db"
+    with Store(path) as store:
+        store.add([make_measurement()], OWN)
+    before = path.read_bytes()
+    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    with pytest.raises(StorageError) as creating:
+        Store(folder / "new.db")
+    with pytest.raises(StorageError) as writing, Store(path) as store:
+        store.add([make_measurement(1)], OWN)
+    for caught in (creating, writing):
+        assert re.search("permissions", str(caught.value))
+        assert "\n" not in str(caught.value)
+    with Store(path, read_only=True) as store:
+        assert store.query.size() == 1
+        with pytest.raises(StorageError, match="opened read-only"):
+            store.add([make_measurement(1)], OWN)
+    assert path.read_bytes() == before
+    assert [p.name for p in folder.iterdir()] == ["x.db"]
+    subprocess.run(["mount", "-o", "remount,rw", folder], check=True)
+    with Store(path) as store:
+        assert store.query.size() == 1
+
+
+def test_a_read_only_file(mount, tmp_path):
+    folder = mount()
+    with Store(folder / "x.db") as store:
+        store.add([make_measurement()], OWN)
+    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    path = tmp_path / "link.db"
+    path.touch()
+    subprocess.run(["mount", "--bind", folder / "x.db", path], check=True)
+    try:
+        with pytest.raises(StorageError, match="permissions") as caught, Store(path) as store:
+            store.add([make_measurement(1)], OWN)
+        assert "\n" not in str(caught.value)
+        with Store(path, read_only=True) as store:
+            assert store.query.size() == 1
+    finally:
+        subprocess.run(["umount", path], check=True)
+
+
+def fill_up(store):
+    """Add batches until the disk is full; return how many went in, and the error."""
+    for marker in range(1, 10_000):
+        try:
+            store.add_batch(make_batch(marker, 64), OWN)
+        except StorageError as error:
+            return marker - 1, str(error)
+    raise AssertionError("the disk is never full")
+
+
+def test_a_full_disk(mount):
+    folder = mount("3m")
+    path = folder / "x.db"
+    ballast = folder / "ballast"
+    ballast.write_bytes(bytes(1_000_000))
+    with Store(path) as store:
+        added, error = fill_up(store)
+        assert added > 3
+        assert "the disk is full; free some space and repeat" in error
+        assert error.startswith(str(path))
+        assert "\n" not in error
+        assert store.query.size() == 64 * added
+        with pytest.raises(StorageError, match="free some space"):
+            store.add_batch(make_batch(added + 1, 5000), OWN)
+        assert store.query.size() == 64 * added
+        ballast.unlink()
+        store.add_batch(make_batch(added + 1, 64), OWN)
+        assert store.query.size() == 64 * (added + 1)
+    assert is_whole(path)
+    with Store(path) as store:
+        markers = [record.measurement.measured_at for record in store.query.iterate()]
+    assert markers == [m for m in range(1, added + 2) for _ in range(64)]
+
+
+def test_a_disk_too_small_for_a_new_database(mount):
+    folder = mount("128k")
+    refused(StorageError, "free some space", folder / "x.db")
+    assert list(folder.iterdir()) == []
+
+
+# ---------------------------------------------------------------------- processes
+
+
+@pytest.mark.parametrize("there", ["nothing", "an empty file"])
+def test_eight_processes_make_one_file(tmp_path, there):
+    folder = tmp_path / "made"
+    folder.mkdir()
+    path = folder / "x.db"
+    if there == "an empty file":
+        path.touch()
+    for round_ in range(3):
+        ids = run_worker("create", path, 8, round_)
+        assert len(set(ids.split())) == 1  # one store, not several
+        assert is_whole(path)
+        with Store(path) as store:
+            assert store.query.size() == 8  # nobody's record went into a file that was replaced
+        assert [p.name for p in folder.iterdir()] == ["x.db"]
+        path.unlink()
+        if there == "an empty file":
+            path.touch()
+
+
+def test_eight_processes_make_one_schema_on_a_server(bare_postgres_url):
+    ids = run_worker("create", bare_postgres_url, 8, 0)
+    assert len(set(ids.split())) == 1
+    with Store(bare_postgres_url, create=False) as store:
+        assert store.query.size() == 8
+
+
+def test_kill_while_a_file_is_made(tmp_path):
+    """There is no file or a whole one, at whatever moment the process dies."""
+    start = time.perf_counter()
+    Store(tmp_path / "timed.db").close()
+    takes = time.perf_counter() - start
+    made = 0
+    for round_ in range(20):
+        path = tmp_path / f"{round_}.db"
+        child = os.fork()
+        if child == 0:
+            try:
+                Store(path)
+            finally:
+                time.sleep(60)
+                os._exit(0)
+        if round_ < 15:
+            time.sleep(takes * round_ / 10)
+        else:
+            # The last rounds die as soon as there is a file.
+            deadline = time.monotonic() + 30
+            while not path.exists() and time.monotonic() < deadline:
+                time.sleep(0.0005)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        if path.exists():
+            made += 1
+            assert is_whole(path)
+        with Store(path) as store:
+            assert store.query.size() == 0
+    assert 5 <= made < 20
+
+
+def test_a_link_that_points_nowhere(tmp_path):
+    target, link = tmp_path / "target.db", tmp_path / "link.db"
+    link.symlink_to(target)
+    with Store(link) as store:
+        store.add([make_measurement()], OWN)
+    assert link.is_symlink()
+    assert is_whole(target)
+    with Store(target) as store:
+        assert store.query.size() == 1
+
+
+def test_where_there_are_no_hard_links(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(os, "link", refuse)
+    with Store(tmp_path / "x.db") as store:
+        store.add([make_measurement()], OWN)
+    assert [p.name for p in tmp_path.iterdir()] == ["x.db"]
+    assert is_whole(tmp_path / "x.db")
+
+
+def test_a_second_handle_does_not_drop_the_locks_of_the_first(sqlite_file):
+    """POSIX drops all locks of a process on a file when any descriptor of it is closed.
+
+    Another process then took itself for the last one and deleted the log, into which the first
+    handle went on writing: its commits were gone.
+    """
+    with Store(sqlite_file) as first:
+        first.add_batch(make_batch(1, 1), OWN)
+        Store(sqlite_file).close()
+        Store(sqlite_file, read_only=True).close()
+        assert versions.upgrade(parse_url(sqlite_file))[0] == schema.HEAD
+        versions.back_up(sqlite_file, schema.HEAD)
+        run_worker("write", sqlite_file, 2, 1, 1)
+        first.add_batch(make_batch(3, 1), OWN)
+        run_worker("write", sqlite_file, 4, 1, 1)
+        assert first.query.size() == 4
+    assert is_whole(sqlite_file)
+    with Store(sqlite_file) as store:
+        assert store.query.size() == 4
+
+
+def test_backup_beside_a_writer(filled):
+    with Store(filled) as store, store._transaction() as connection:
+        connection.exec_driver_sql("DELETE FROM retraction")
+        backup = versions.back_up(filled, "0001")
+    assert backup.name == "store.db.bak-0001"
+    assert is_whole(backup)
+    with Store(backup) as copy:
+        assert copy.query.size() == 1200
+    shutil.rmtree(filled.parent)

@@ -1,0 +1,253 @@
+"""Records: the best, all, one."""
+
+from collections.abc import Iterator, Sequence
+from heapq import merge
+from itertools import islice
+from typing import Any
+
+from sqlalchemy import select
+
+from .. import identity, schema
+from ..compression import decompress
+from ..errors import NotFoundError, UsageError
+from ..records import (
+    Answer,
+    Failure,
+    FailureKind,
+    Measurement,
+    Origin,
+    Phase,
+    Program,
+    Record,
+    Status,
+    Trace,
+)
+from . import statements as st
+from .catalog import Catalog
+
+_m = schema.measurement.c
+
+#: Rows fetched at a time by iterating methods.
+_PAGE = 500
+
+
+class Query(Catalog):
+    """Reads of one database. Made by :class:`tunedb.store.Store` as its ``query``."""
+
+    # ------------------------------------------------------------------ records
+
+    def top_k_ids(
+        self, workload_ids: Sequence[int], target_ids: Sequence[int], k: int
+    ) -> list[int]:
+        """Return the ids of the best records, best first.
+
+        Ascending mean of run times, ties in order of insertion; failed, retracted and untrusted
+        records are left out. One index lookup for each workload and target.
+        """
+        if len(workload_ids) == len(target_ids) == 1:
+            rows = self._rows(st.top_k, workload=workload_ids[0], target=target_ids[0], k=k)
+            return [row[1] for row in rows]
+        parts = [
+            [tuple(row) for row in self._rows(st.top_k, workload=w, target=t, k=k)]
+            for w in workload_ids
+            for t in target_ids
+        ]
+        return [id_ for _, id_ in islice(merge(*parts), k)]
+
+    def top_k(
+        self,
+        workload_ids: Sequence[int],
+        target_ids: Sequence[int] | None = None,
+        k: int = 10,
+    ) -> list[Record]:
+        """Return the best records of workloads, best first (see :meth:`top_k_ids`).
+
+        Parameters
+        ----------
+        workload_ids : sequence of int
+            Workloads that count as one.
+        target_ids : sequence of int or None
+            Targets that count as one; None for all.
+        k : int
+            How many at most.
+
+        Raises
+        ------
+        UsageError
+            `k` is negative.
+        """
+        if k < 0:
+            raise UsageError(f"k must not be negative, got {k}")
+        if target_ids is None:
+            target_ids = self.targets_of(workload_ids)
+        return [self.record(i) for i in self.top_k_ids(workload_ids, target_ids, k)]
+
+    def best(
+        self, workload_ids: Sequence[int], target_ids: Sequence[int] | None = None
+    ) -> Record | None:
+        """Return the best record of workloads, or None."""
+        return next(iter(self.top_k(workload_ids, target_ids, 1)), None)
+
+    def record(self, id_: int) -> Record:
+        """Return a record by its id.
+
+        Raises
+        ------
+        NotFoundError
+            There is none.
+        """
+        rows = self._rows(st.record_by_id, id=id_)
+        if not rows:
+            raise NotFoundError(f"{self._location}: no record {id_}")
+        return self._record(rows[0])
+
+    def find_records(self, text: str, most: int = 10) -> list[int]:
+        """Return the ids of records whose id, or whose digest from its start, is `text`.
+
+        Parameters
+        ----------
+        text : str
+            An id, or at least four hexadecimal digits.
+        most : int
+            How many at most.
+        """
+        if text.isascii() and text.isdecimal() and len(text) < 19:
+            found = self._select(select(_m.id).where(_m.id == int(text)))
+            if found:
+                return [found[0].id]
+        digits = 2 * identity.DIGEST_BYTES
+        if not 4 <= len(text) <= digits or not set(text.lower()) <= set("0123456789abcdef"):
+            return []
+        # A range of digests, which their index serves.
+        low, high = (bytes.fromhex(text.ljust(digits, filler)) for filler in "0f")
+        rows = self._select(select(_m.id).where(_m.digest.between(low, high)).limit(most))
+        return sorted(row.id for row in rows)
+
+    def answer(self, id_: int) -> Answer:
+        """Return what a tuning loop needs of a record, in one statement (:meth:`record`: six).
+
+        Raises
+        ------
+        NotFoundError
+            There is none.
+        """
+        rows = self._rows(st.answer, id=id_)
+        if not rows:
+            raise NotFoundError(f"{self._location}: no record {id_}")
+        row = rows[0]
+        bodies = self._bodies
+        sketch = bodies["sketch"].fetch(row.sketch_id, lambda _: decompress(row.sketch))
+        tail = None
+        if row.tail_id is not None:
+            tail = bodies["tail"].fetch(row.tail_id, lambda _: decompress(row.tail))
+        return Answer(
+            id=id_,
+            workload_id=row.workload_id,
+            target_id=row.target_id,
+            trace=Trace(sketch, tail, row.decisions.encode()),
+            run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
+            args_info=None if row.args_info is None else row.args_info.encode(),
+        )
+
+    def answers(self, target_ids: Sequence[int] | None = None) -> Iterator[Answer]:
+        """Yield all records that were not retracted, in order of insertion, failed ones too."""
+        gone = select(schema.retraction.c.digest).where(
+            schema.retraction.c.subject == "measurement", schema.retraction.c.digest == _m.digest
+        )
+        statement = select(_m.id).where(~gone.exists()).order_by(_m.id).limit(_PAGE)
+        if target_ids is not None:
+            statement = statement.where(_m.target_id.in_(target_ids))
+        after, ids = 0, [0]
+        while ids:
+            ids = [row.id for row in self._select(statement.where(_m.id > after))]
+            yield from map(self.answer, ids)
+            after = ids[-1] if ids else 0
+
+    def knows(self, digest: bytes) -> bool:
+        """Tell whether a measurement with this digest is stored."""
+        return bool(self._rows(st.measurement_by_digest, digest=digest))
+
+    def digest_of(self, id_: int) -> bytes:
+        """Return the digest of the measurement with this id."""
+        return self.record(id_).measurement.digest
+
+    def iterate(
+        self, workload_id: int | None = None, target_ids: Sequence[int] | None = None
+    ) -> Iterator[Record]:
+        """Yield records in order of insertion, failed and retracted ones included.
+
+        Each page of 500 is a snapshot; records that are added meanwhile come at the end.
+
+        Parameters
+        ----------
+        workload_id : int or None
+            Only this workload's.
+        target_ids : sequence of int or None
+            Only these targets'.
+        """
+        statement = st.record_query().order_by(_m.id).limit(_PAGE)
+        if workload_id is not None:
+            statement = statement.where(_m.workload_id == workload_id)
+        if target_ids is not None:
+            statement = statement.where(_m.target_id.in_(target_ids))
+        after = 0
+        while True:
+            rows = self._select(statement.where(_m.id > after))
+            for row in rows:
+                yield self._record(row)
+            if len(rows) < _PAGE:
+                return
+            after = rows[-1].id
+
+    def history(
+        self, workload_ids: Sequence[int], target_ids: Sequence[int] | None = None
+    ) -> list[tuple[int, float, float]]:
+        """Return the course of a search: ``(id, mean, best so far)`` of the served records.
+
+        In order of time of measurement, then of insertion; times in seconds.
+        """
+        statement = select(_m.id, _m.mean).where(_m.workload_id.in_(workload_ids), _m.served == 1)
+        if target_ids is not None:
+            statement = statement.where(_m.target_id.in_(target_ids))
+        best = float("inf")
+        course = []
+        for id_, mean in self._select(statement.order_by(_m.measured_at, _m.id)):
+            best = min(best, mean)
+            course.append((id_, mean, best))
+        return course
+
+    def _trace_body(self, table: str, id_: int) -> bytes:
+        """Return the body of a sketch or tail."""
+        return self._bodies[table].fetch(id_, lambda k: decompress(self._one(table, k).body))
+
+    def _record(self, row: Any) -> Record:
+        """Return the record of a row of :func:`st.record_query`."""
+        tail = None if row.tail_id is None else self._trace_body("tail", row.tail_id)
+        trace = Trace(self._trace_body("sketch", row.sketch_id), tail, row.decisions.encode())
+        failure = None
+        if row.failure_kind is not None:
+            failure = Failure(
+                FailureKind(row.failure_kind), Phase(row.phase), row.message, row.seconds
+            )
+        measurement = Measurement(
+            program=Program(self.workload(row.workload_id), self.target(row.target_id), trace),
+            run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
+            status=Status(row.status),
+            measured_at=row.measured_at,
+            occurrence=row.occurrence,
+            session=None if row.session_id is None else self.session(row.session_id),
+            args_info=None if row.args_info is None else row.args_info.encode(),
+            origin=Origin(row.origin),
+            donor=None if row.donor is None else bytes(row.donor),
+            failure=failure,
+        )
+        source = self._sources.fetch(row.source_id, self.source)
+        return Record(
+            id=row.id,
+            workload_id=row.workload_id,
+            target_id=row.target_id,
+            measurement=measurement,
+            source=source,
+            mean=row.mean,
+            retracted=bool(row.retracted),
+        )

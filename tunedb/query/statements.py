@@ -1,0 +1,177 @@
+"""The statements of reads, rendered once for each dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Select, bindparam, case, func, literal_column, select
+
+from .. import schema
+from ..engine import Prepared
+
+_m, _p, _f = schema.measurement.c, schema.program.c, schema.failure.c
+
+
+def parameter(name: str, column: Any = _m.id) -> Any:
+    """Return a named parameter of a column's type."""
+    return bindparam(name, type_=column.type)
+
+
+top_k = Prepared(
+    select(_m.mean, _m.id)
+    .where(
+        _m.workload_id == parameter("workload"),
+        _m.target_id == parameter("target"),
+        _m.served == literal_column("1"),
+    )
+    .order_by(_m.mean, _m.id)
+    .limit(parameter("k"))
+)
+
+
+def record_query() -> Select[Any]:
+    """Return the query whose rows :meth:`Query._record` understands."""
+    retracted = (
+        select(schema.retraction.c.reason)
+        .where(
+            schema.retraction.c.subject == literal_column("'measurement'"),
+            schema.retraction.c.digest == _m.digest,
+        )
+        .exists()
+    )
+    # What was learnt last says most.
+    other = schema.failure.alias().c
+    last_failure = select(func.max(other.id)).where(other.measurement_id == _m.id).scalar_subquery()
+    joined = (
+        schema.measurement.join(schema.program, _p.id == _m.program_id)
+        .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
+        .outerjoin(schema.failure, _f.id == last_failure)
+    )
+    return select(
+        _m.id,
+        _m.digest,
+        _p.workload_id,
+        _p.target_id,
+        _p.sketch_id,
+        _p.tail_id,
+        _p.decisions,
+        _m.status,
+        _m.run_secs,
+        _m.mean,
+        _m.measured_at,
+        _m.occurrence,
+        _m.session_id,
+        _m.source_id,
+        schema.args_info.c.body.label("args_info"),
+        _m.origin,
+        _m.donor,
+        _f.kind.label("failure_kind"),
+        _f.phase,
+        _f.message,
+        _f.seconds,
+        case((retracted, literal_column("1")), else_=literal_column("0")).label("retracted"),
+    ).select_from(joined)
+
+
+record_by_id = Prepared(record_query().where(_m.id == parameter("id")))
+answer = Prepared(
+    select(
+        _m.workload_id,
+        _m.target_id,
+        _m.run_secs,
+        _p.sketch_id,
+        schema.sketch.c.body.label("sketch"),
+        _p.tail_id,
+        schema.tail.c.body.label("tail"),
+        _p.decisions,
+        schema.args_info.c.body.label("args_info"),
+    )
+    .select_from(
+        schema.measurement.join(schema.program, _p.id == _m.program_id)
+        .join(schema.sketch, schema.sketch.c.id == _p.sketch_id)
+        .outerjoin(schema.tail, schema.tail.c.id == _p.tail_id)
+        .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
+    )
+    .where(_m.id == parameter("id"))
+)
+by_id = {
+    table.name: Prepared(select(table).where(table.c.id == parameter("id")))
+    for table in (
+        schema.workload,
+        schema.target,
+        schema.sketch,
+        schema.tail,
+        schema.session,
+        schema.source,
+    )
+}
+aliases_of = Prepared(
+    select(schema.workload_alias.c.scheme, schema.workload_alias.c.key).where(
+        schema.workload_alias.c.workload_id == parameter("id")
+    )
+)
+workloads_by_alias = Prepared(
+    select(schema.workload_alias.c.workload_id)
+    .where(
+        schema.workload_alias.c.scheme == bindparam("scheme", type_=schema.Text),
+        schema.workload_alias.c.key == bindparam("key", type_=schema.Text),
+    )
+    .order_by(schema.workload_alias.c.workload_id)
+)
+workload_by_digest = Prepared(
+    select(schema.workload.c.id).where(
+        schema.workload.c.digest == bindparam("digest", type_=schema.Blob)
+    )
+)
+target_by_digest = Prepared(
+    select(schema.target.c.id).where(
+        schema.target.c.digest == bindparam("digest", type_=schema.Blob)
+    )
+)
+targets_by_kind = Prepared(
+    select(schema.target.c.id)
+    .where(
+        schema.target.c.kind == bindparam("kind", type_=schema.Text),
+        schema.target.c.architecture == bindparam("architecture", type_=schema.Text),
+    )
+    .order_by(schema.target.c.id)
+)
+targets_of = Prepared(
+    select(_p.target_id).distinct().where(_p.workload_id == parameter("workload"))
+)
+served_targets = Prepared(
+    # One index seek for each target; DISTINCT would walk all records of the workload.
+    select(schema.target.c.id).where(
+        select(literal_column("1"))
+        .where(
+            _m.workload_id == parameter("workload"),
+            _m.target_id == schema.target.c.id,
+            _m.served == literal_column("1"),
+        )
+        .exists()
+    )
+)
+workloads_without = Prepared(
+    select(schema.workload.c.id)
+    .where(
+        schema.workload.c.id > parameter("after"),
+        schema.workload.c.tvm_version.like(bindparam("version", type_=schema.Text)),
+        ~select(literal_column("1"))
+        .where(
+            schema.workload_alias.c.workload_id == schema.workload.c.id,
+            schema.workload_alias.c.scheme == bindparam("scheme", type_=schema.Text),
+        )
+        .exists(),
+        select(literal_column("1"))
+        .where(_m.workload_id == schema.workload.c.id, _m.served == literal_column("1"))
+        .exists(),
+    )
+    .order_by(schema.workload.c.id)
+)
+measurement_by_digest = Prepared(
+    select(_m.id).where(_m.digest == bindparam("digest", type_=schema.Blob))
+)
+last_workload = Prepared(select(func.max(schema.workload.c.id)))
+size = Prepared(select(func.count()).select_from(schema.measurement))
+count_quarantined = Prepared(select(func.count()).select_from(schema.quarantine))
+count_retracted = Prepared(select(func.count()).select_from(schema.retraction))

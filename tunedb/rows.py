@@ -1,0 +1,244 @@
+"""The rows of records: what an insertion takes, after all that it refers to is there."""
+
+from __future__ import annotations
+
+import math
+import statistics
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from . import identity, limits, schema, statements
+from .compression import compress
+from .errors import FormatError
+from .records import Failure, Measurement, Quarantined, Session, Source, Target, Trust, Workload
+from .times import mean_of
+
+
+def now() -> int:
+    """Return microseconds since 1970, UTC."""
+    return time.time_ns() // 1000
+
+
+class Ids:
+    """Digest → id of rows that many records share, filled in as transactions succeed.
+
+    Rows are never deleted, so an id stays right; the memory is bounded by starting anew.
+    """
+
+    _MOST = 100_000
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, bytes], int] = {}
+        self._pending: dict[tuple[str, bytes], int] = {}
+
+    def get(self, table: str, digest: bytes) -> int | None:
+        """Return an id, or None where it is not known here."""
+        key = (table, digest)
+        return self._known.get(key) or self._pending.get(key)
+
+    def put(self, table: str, digest: bytes, id_: int) -> None:
+        """Note an id of the transaction that is going on."""
+        self._pending[table, digest] = id_
+
+    def commit(self) -> None:
+        """Keep what the transaction has found."""
+        if len(self._known) > self._MOST:
+            self._known.clear()
+        self._known.update(self._pending)
+        self._pending.clear()
+
+    def rollback(self) -> None:
+        """Forget what the transaction has found: its rows are not there."""
+        self._pending.clear()
+
+
+class Rows:
+    """Makes the rows that a batch needs, inside the writer's transaction.
+
+    Parameters
+    ----------
+    store_key : str
+        Identity of the database.
+
+    Attributes
+    ----------
+    ids : Ids
+        To be committed or rolled back with the transaction.
+    """
+
+    def __init__(self, store_key: str) -> None:
+        self.ids = Ids()
+        self._store_key = store_key
+
+    def _ensure(self, connection: Connection, table: str, row: Mapping[str, Any]) -> int:
+        """Return the id of the row with that digest, inserting it where it is missing."""
+        id_ = self.ids.get(table, row["digest"])
+        if id_ is not None:
+            return id_
+        found = statements.id_of[table](connection, digest=row["digest"]).scalar()
+        if found is None:
+            statements.insert[table](connection, **row)
+            found = statements.id_of[table](connection, digest=row["digest"]).scalar_one()
+        self.ids.put(table, row["digest"], found)
+        return int(found)
+
+    def measurement(
+        self, connection: Connection, measurement: Measurement, source_id: int, trust: int
+    ) -> dict[str, Any]:
+        """Return the parameters of the measurement's insertion, after all that it refers to."""
+        program = measurement.program
+        session, args = measurement.session, measurement.args_info
+        times = measurement.run_secs
+        mean = mean_of(times) if times else None
+        return {
+            "_program": self._program(connection, measurement),
+            "program": program.digest,
+            "digest": measurement.digest,
+            "status": int(measurement.status),
+            "run_secs": None if times is None else identity.pack_floats(times),
+            "mean": mean,
+            "median": statistics.median(times) if times else None,
+            "minimum": min(times) if times else None,
+            "measured_at": measurement.measured_at,
+            "occurrence": measurement.occurrence,
+            "session_id": None if session is None else self._session(connection, session),
+            "source_id": source_id,
+            "args_info_id": None if args is None else self._args_info(connection, args),
+            "origin": measurement.origin.value,
+            "donor": measurement.donor,
+            "served": int(measurement.is_valid and trust >= Trust.VERIFIED),
+        }
+
+    def _program(self, connection: Connection, measurement: Measurement) -> dict[str, Any]:
+        """Return the parameters of the program's insertion, after all that it refers to."""
+        program = measurement.program
+        tail, tail_id = program.tail_digest, None
+        if tail is not None and program.trace.tail is not None:
+            tail_id = self._body(connection, "tail", tail, program.trace.tail)
+        return {
+            "digest": program.digest,
+            "workload_id": self.workload(connection, program.workload),
+            "target_id": self.target(connection, program.target),
+            "sketch_id": self._body(
+                connection, "sketch", program.sketch_digest, program.trace.sketch
+            ),
+            "tail_id": tail_id,
+            "decisions": _exact(program.trace.decisions.decode()),
+        }
+
+    def _body(self, connection: Connection, table: str, digest: bytes, body: bytes) -> int:
+        """Return the id of a sketch or tail."""
+        id_ = self.ids.get(table, digest)
+        if id_ is not None:
+            return id_
+        return self._ensure(connection, table, {"digest": digest, "body": compress(body)})
+
+    def _args_info(self, connection: Connection, body: bytes) -> int:
+        digest = identity.digest("args_info", body)
+        row = {"digest": digest, "body": _exact(body.decode())}
+        return self._ensure(connection, "args_info", row)
+
+    def _session(self, connection: Connection, session: Session) -> int:
+        row = {
+            "digest": session.digest,
+            "key": _exact(session.key),
+            "started_at": session.started_at,
+            "fingerprint": _exact(session.fingerprint.decode()),
+        }
+        return self._ensure(connection, "session", row)
+
+    def target(self, connection: Connection, target: Target) -> int:
+        """Return the id of a target."""
+        id_ = self.ids.get("target", target.digest)
+        if id_ is not None:
+            return id_
+        row = {
+            "digest": target.digest,
+            "kind": _exact(target.kind),
+            "architecture": identity.clean_text(target.architecture),
+            "config": _exact(target.config.decode()),
+            "text": label(target.text),
+        }
+        return self._ensure(connection, "target", row)
+
+    def workload(self, connection: Connection, workload: Workload) -> int:
+        """Return the id of a workload."""
+        id_ = self.ids.get("workload", workload.digest)
+        if id_ is not None:
+            return id_
+        row = {
+            "digest": workload.digest,
+            "format": _exact(workload.format),
+            "body": compress(workload.body),
+            "name": label(workload.name),
+            "tvm_version": label(workload.tvm_version),
+            "script": None if workload.script is None else compress(workload.script.encode()),
+            "created_at": now(),
+        }
+        return self._ensure(connection, "workload", row)
+
+    def source(self, connection: Connection, source: Source) -> tuple[int, int]:
+        """Return the id and the trust of a source; one that exists keeps its trust."""
+        from . import __version__
+
+        name = identity.clean_text(source.name)
+        digest = identity.digest("source", self._store_key.encode(), name.encode())
+        row = {
+            "digest": digest,
+            "name": name,
+            "kind": source.kind.value,
+            "trust": int(source.trust),
+            "store": self._store_key,
+            "created_at": now(),
+            "tunedb_version": __version__,
+            "note": None,
+        }
+        id_ = self._ensure(connection, "source", row)
+        trust = connection.execute(
+            select(schema.source.c.trust).where(schema.source.c.id == id_)
+        ).scalar_one()
+        return id_, int(trust)
+
+
+def label(text: str | None) -> str | None:
+    """Return a text that is no part of an identity as both databases can hold it."""
+    return None if text is None else identity.clean_text(text)
+
+
+def _exact(text: str) -> str:
+    """Return a text that is part of an identity, or raise FormatError where it cannot be kept."""
+    if "\0" in text:
+        raise FormatError(f"NUL in {text[:80]!r}; PostgreSQL could not keep it")
+    return text
+
+
+def quarantine_row(row: Quarantined) -> dict[str, Any]:
+    """Return the parameters of a quarantined line's insertion; its digest is of what is kept."""
+    file, data = identity.clean_text(row.file), row.data[: limits.MAX_QUARANTINE_BYTES]
+    return {
+        "digest": identity.digest("quarantine", file.encode(), identity.pack_int(row.line), data),
+        "file": file,
+        "line": row.line,
+        "reason": identity.clean_text(row.reason),
+        "data": data,
+    }
+
+
+def failure_row(measurement: bytes, failure: Failure) -> dict[str, Any]:
+    """Return the parameters of a failure's insertion; its digest is of what is kept."""
+    seconds = failure.seconds
+    if seconds is not None and not math.isfinite(seconds):
+        seconds = None
+    failure = replace(failure, message=identity.clean_text(failure.message), seconds=seconds)
+    return {
+        "digest": failure.digest(measurement),
+        "measurement": measurement,
+        "kind": failure.kind.value,
+        "phase": failure.phase.value,
+        "message": failure.message,
+        "seconds": failure.seconds,
+    }
