@@ -1,0 +1,180 @@
+"""Finding the workload, targets and record that a user's words mean."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from . import text
+from .options import reading, settings_of
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from ..query import Query
+    from ..records import Target, WorkloadSummary
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_MOST_NAMED = 8
+
+
+def workload_argument(*, required: bool) -> Callable[[F], F]:
+    """Return the argument ``WORKLOAD``, whose values complete from the database."""
+    return click.argument("workload", required=required, shell_complete=complete_workload)
+
+
+def target_option() -> Callable[[F], F]:
+    """Return the option ``--target``."""
+    return click.option(
+        "--target",
+        metavar="TARGET",
+        shell_complete=_complete_target,
+        help="Only this target: its id, kind (llvm), or JSON of some attributes.",
+    )
+
+
+def find_workload(query: Query, words: str) -> list[int]:
+    """Return the ids of the one workload that is meant, those equal to it included.
+
+    Raises
+    ------
+    NotFoundError
+        None is meant; the nearest names are in the message.
+    UsageError
+        Several are meant.
+    """
+    from ..errors import NotFoundError, UsageError
+
+    found = query.find_workloads(words)
+    if not found:
+        names = {summary.name for summary in query.workloads()}
+        raise NotFoundError(
+            f"no workload {words!r}; {_nearest(words, names)}list them: tunedb workloads"
+        )
+    groups = {tuple(query.equivalent(id_)) for id_ in found}
+    if len(groups) > 1:
+        # The first of each group: an id or digest names a workload, a name need not.
+        shown = [min(set(group) & set(found)) for group in sorted(groups)]
+        listed = _listed(f"{id_} ({query.workload(id_).name})" for id_ in shown)
+        raise UsageError(
+            f"{words!r} means {len(groups)} workloads; give an id: {listed}; see: tunedb workloads"
+        )
+    return list(groups.pop())
+
+
+def find_targets(query: Query, words: str | None) -> list[int] | None:
+    """Return the ids of the targets that are meant; None for all.
+
+    Raises
+    ------
+    NotFoundError
+        None is meant.
+    """
+    from ..errors import NotFoundError
+
+    if words is None:
+        return None
+    found = query.find_targets(words)
+    if not found:
+        known = query.targets()
+        near = _nearest(words, {summary.target.kind for summary in known})
+        listed = _listed(f"{summary.id} ({target_label(summary.target)})" for summary in known)
+        listed = f"there are: {listed}; " if known else ""
+        raise NotFoundError(f"no target {words!r}; {near}{listed}see: tunedb targets")
+    return found
+
+
+def find_record(query: Query, words: str) -> int:
+    """Return the id of the record that is meant.
+
+    Raises
+    ------
+    NotFoundError
+        None is meant.
+    UsageError
+        The beginning of a digest fits several.
+    """
+    from ..errors import NotFoundError, UsageError
+
+    found = query.find_records(words)
+    if not found:
+        raise NotFoundError(
+            f"no record {words!r}; give an id or four and more digits of a digest, "
+            "as tunedb top lists them"
+        )
+    if len(found) > 1:
+        listed = _listed(map(str, found))
+        raise UsageError(f"{words!r} means several records; give more digits, or an id: {listed}")
+    return found[0]
+
+
+def target_label(target: Target) -> str:
+    """Return a target in few words: its kind and architecture, and its cores."""
+    cores = (target.attributes or {}).get("num-cores")
+    architecture = target.architecture
+    parts = [target.kind, architecture, f"{cores} cores" if cores else ""]
+    return text.clean(" ".join(part for part in parts if part))
+
+
+def _nearest(words: str, names: Iterable[str]) -> str:
+    from difflib import get_close_matches
+
+    near = get_close_matches(words, sorted(names), n=3, cutoff=0.5)
+    return f"nearest: {', '.join(near)}; " if near else ""
+
+
+def _listed(items: Iterable[str]) -> str:
+    values = list(items)
+    rest = len(values) - _MOST_NAMED
+    more = f" and {rest} more" if rest > 0 else ""
+    return ", ".join(values[:_MOST_NAMED]) + more
+
+
+def complete_workload(
+    context: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete names and ids of workloads."""
+
+    def items(query: Query) -> Iterable[tuple[str, str]]:
+        summaries = query.workloads()
+        for name in sorted({summary.name for summary in summaries}):
+            yield name, _numbers([s for s in summaries if s.name == name])
+        for summary in summaries:
+            yield str(summary.id), summary.name
+
+    return _complete(context, items, incomplete)
+
+
+def _numbers(summaries: list[WorkloadSummary]) -> str:
+    return text.count(sum(summary.records for summary in summaries), "record")
+
+
+def _complete_target(
+    context: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    def items(query: Query) -> Iterable[tuple[str, str]]:
+        for kind in sorted({summary.target.kind for summary in query.targets()}):
+            yield kind, ""
+
+    return _complete(context, items, incomplete)
+
+
+def _complete(context: click.Context, items: Any, incomplete: str) -> list[CompletionItem]:
+    """Return completions from the database, or none where it cannot be read."""
+    from click.shell_completion import CompletionItem
+
+    from ..errors import TuneDBError
+
+    try:
+        with reading(settings_of(context)) as store:
+            return [
+                CompletionItem(value, help=help_)
+                for value, help_ in items(store.query)
+                # A name with a control character cannot be typed; its id can.
+                if value.startswith(incomplete) and text.clean(value) == value
+            ]
+    except TuneDBError:
+        return []

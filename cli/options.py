@@ -1,0 +1,190 @@
+"""Options that every command has, and opening the database that they name."""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .text import clean
+
+if TYPE_CHECKING:
+    from ..config import Location
+    from ..store import Store
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+@dataclass
+class Settings:
+    """What the options before and after the command say."""
+
+    db: str | None = None
+    verbosity: int = 0
+    debug: bool = False
+    output: str = "table"
+
+    @property
+    def quiet(self) -> bool:
+        """Whether only data and errors are wanted."""
+        return self.verbosity < 0
+
+    def locate(self, url: str | None = None) -> Location:
+        """Return the database that is meant; `url` is a command's own argument."""
+        from ..config import locate
+
+        return locate(url if url is not None else self.db)
+
+    def note(self, message: str) -> None:
+        """Print what is no data, unless ``-q`` is given."""
+        if not self.quiet:
+            click.echo(clean(message), err=True)
+
+    def warn(self, message: str) -> None:
+        """Print what somebody must know, even with ``-q``."""
+        click.echo(f"Warning: {clean(message)}", err=True)
+
+
+class _Handler(logging.Handler):
+    """Prints the library's messages on stderr."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Print one message."""
+        click.echo(f"{record.levelname.capitalize()}: {clean(record.getMessage())}", err=True)
+
+
+def listen(settings: Settings) -> None:
+    """Show the library's messages: warnings, with ``-v`` what it does, with ``-vv`` everything."""
+    logger = logging.getLogger("tunedb")
+    for handler in [h for h in logger.handlers if isinstance(h, _Handler)]:
+        logger.removeHandler(handler)
+    handler = _Handler()
+    levels = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
+    handler.setLevel(levels.get(settings.verbosity, logging.DEBUG))
+    logger.addHandler(handler)
+    logger.setLevel(handler.level)
+
+
+def settings_of(context: click.Context) -> Settings:
+    """Return the settings of this run."""
+    return context.find_root().ensure_object(Settings)
+
+
+def _set_db(context: click.Context, _: click.Parameter, value: str | None) -> None:
+    if value is not None:
+        settings_of(context).db = value
+
+
+def _set_quiet(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        settings_of(context).verbosity = -1
+
+
+def _set_verbose(context: click.Context, _: click.Parameter, value: int) -> None:
+    if value:
+        settings_of(context).verbosity += value
+
+
+def _set_debug(context: click.Context, _: click.Parameter, value: bool) -> None:
+    if value:
+        settings_of(context).debug = True
+
+
+_COMMON = (
+    click.option(
+        "--db",
+        metavar="URL",
+        expose_value=False,
+        callback=_set_db,
+        help="Database: a path, sqlite:///PATH or postgresql://HOST/NAME.",
+    ),
+    click.option(
+        *("-q", "--quiet"),
+        is_flag=True,
+        expose_value=False,
+        callback=_set_quiet,
+        help="Print data and errors only.",
+    ),
+    click.option(
+        *("-v", "--verbose"),
+        count=True,
+        expose_value=False,
+        callback=_set_verbose,
+        help="Say more (-vv: still more).",
+    ),
+    click.option(
+        "--debug",
+        is_flag=True,
+        expose_value=False,
+        callback=_set_debug,
+        help="Show the traceback of an error.",
+    ),
+)
+
+
+def common_options(function: F) -> F:
+    """Give a command ``--db``, ``-q``, ``-v`` and ``--debug``; groups take them before it too."""
+    # click rewraps the paragraphs of a help text that do not begin with this character.
+    help_ = inspect.cleandoc(function.__doc__ or "")
+    function.__doc__ = help_.replace("Example:\n", "\b\nExample:\n")
+    for option in reversed(_COMMON):
+        function = option(function)
+    return function
+
+
+def pass_settings(function: F) -> F:
+    """Give a command the settings of this run as its first argument."""
+    from functools import update_wrapper
+
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        context = click.get_current_context()
+        settings = settings_of(context)
+        listen(settings)
+        return function(settings, *args, **kwargs)
+
+    return update_wrapper(wrapper, function)  # type: ignore[return-value]
+
+
+@contextmanager
+def reading(settings: Settings) -> Iterator[Store]:
+    """Open the database for reading; a missing one is an error that says how to make it."""
+    from ..engine import parse_url, show_url, sqlite_path
+    from ..errors import NotFoundError
+    from ..store import Store
+
+    location = settings.locate()
+    url = parse_url(location.url)
+    path = sqlite_path(url)
+    if path is not None and not path.exists():
+        raise NotFoundError(
+            f"{show_url(url)}: no such database ({location.origin}); "
+            "make it with: tunedb db init, or tunedb import logs PATH"
+        )
+    with Store(location.url, create=False, read_only=True) as store:
+        yield store
+
+
+@contextmanager
+def writing(settings: Settings, url: str | None = None) -> Iterator[Store]:
+    """Open the database for writing, and make it where it is missing."""
+    from ..config import make_folder
+    from ..store import Store
+
+    location = settings.locate(url)
+    make_folder(location)
+    with Store(location.url) as store:
+        yield store
+
+
+def prepare_streams() -> None:
+    """Make stdout and stderr take every character: a name must not end in UnicodeEncodeError."""
+    for stream in (sys.stdout, sys.stderr):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
+            reconfigure(errors="backslashreplace")

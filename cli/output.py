@@ -1,0 +1,302 @@
+"""How commands print data: tables for people, JSON, JSON Lines and CSV for programs.
+
+Data goes to stdout, everything else to stderr. A table has borders and colours on a terminal and
+is plain aligned text elsewhere, never shortened. Keys of JSON and CSV are API: tests hold them.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+import click
+
+from .options import Settings, settings_of
+from .text import clean, cut, plain
+
+F = TypeVar("F", bound=Callable[..., Any])
+Row = Mapping[str, Any]
+
+#: Least width of a column that gives way when a table is too wide for the terminal.
+_LEAST = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """A column of a command's data.
+
+    Parameters
+    ----------
+    key : str
+        Its key in JSON and CSV.
+    title : str or None
+        Its title in a table; None leaves it out there.
+    show : callable
+        Value → text of the table.
+    right : bool
+        Whether it is set flush right.
+    flexible : bool
+        Whether it is cut where the terminal is too narrow.
+    keep_end : bool
+        Whether its end stays where it is cut: that of a path says most.
+    fold : bool
+        Whether a value that all rows share stands above the table, on a terminal.
+    """
+
+    key: str
+    title: str | None = None
+    show: Callable[[Any], str] = plain
+    right: bool = False
+    flexible: bool = False
+    keep_end: bool = False
+    fold: bool = False
+
+
+def _set_output(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    if not value:
+        return
+    settings = settings_of(context)
+    if settings.output not in ("table", parameter.name):
+        raise click.UsageError("give only one of --json, --jsonl and --csv", context)
+    settings.output = str(parameter.name)
+
+
+_OUTPUT = {
+    "json": "Print JSON; times in seconds.",
+    "jsonl": "Print one JSON object in each line.",
+    "csv": "Print CSV; times in seconds.",
+}
+
+
+def output_options(function: F) -> F:
+    """Give a command ``--json``, ``--jsonl`` and ``--csv``."""
+    for name, text in reversed(_OUTPUT.items()):
+        function = click.option(
+            f"--{name}",
+            is_flag=True,
+            expose_value=False,
+            callback=_set_output,
+            help=text,
+        )(function)
+    return function
+
+
+def print_rows(
+    settings: Settings,
+    columns: Sequence[Column],
+    rows: Iterable[Row],
+    *,
+    empty: str = "nothing",
+    total: Row | None = None,
+) -> None:
+    """Print a list of rows as the options say.
+
+    Parameters
+    ----------
+    settings : Settings
+        Says which format.
+    columns : sequence of Column
+        Which data, and in which order.
+    rows : iterable of mapping
+        Key → value.
+    empty : str
+        What to say on stderr instead of a table without rows.
+    total : mapping or None
+        A last row, for tables only.
+    """
+    if settings.output == "csv":
+        _print_csv(columns, rows)
+    elif settings.output == "jsonl":
+        for row in rows:
+            click.echo(json.dumps(_values(columns, row)))
+    elif settings.output == "json":
+        _print_json([_values(columns, row) for row in rows])
+    else:
+        shown = list(rows)
+        if not shown:
+            settings.note(empty)
+            return
+        print_table(columns, shown, total)
+
+
+def print_object(
+    settings: Settings, columns: Sequence[Column], row: Row, show: Callable[[], None]
+) -> None:
+    """Print one thing as the options say; `show` prints it for people."""
+    if settings.output == "csv":
+        _print_csv(columns, [row])
+    elif settings.output == "jsonl":
+        click.echo(json.dumps(_values(columns, row)))
+    elif settings.output == "json":
+        _print_json(_values(columns, row))
+    else:
+        show()
+
+
+def _values(columns: Sequence[Column], row: Row) -> dict[str, Any]:
+    return {column.key: row[column.key] for column in columns}
+
+
+def _print_json(value: Any) -> None:
+    # ASCII: control characters and whatever the terminal's encoding lacks are escaped.
+    click.echo(json.dumps(value, indent=2))
+
+
+def _print_csv(columns: Sequence[Column], rows: Iterable[Row]) -> None:
+    writer = csv.writer(_Echo(), lineterminator="\n")
+    writer.writerow([column.key for column in columns])
+    for row in rows:
+        writer.writerow([_csv_cell(row[column.key]) for column in columns])
+
+
+class _Echo:
+    """Where the CSV writer writes to: stdout as click finds it."""
+
+    def write(self, text: str) -> int:
+        """Print one row."""
+        click.echo(text, nl=False)
+        return len(text)
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | dict | tuple):
+        return json.dumps(value, separators=(",", ":"))
+    return repr(value) if isinstance(value, float) else clean(str(value))
+
+
+def is_terminal() -> bool:
+    """Tell whether stdout is a terminal."""
+    return sys.stdout.isatty()
+
+
+def print_table(columns: Sequence[Column], rows: Sequence[Row], total: Row | None = None) -> None:
+    """Print a table for people."""
+    shown = [column for column in columns if column.title is not None]
+    if is_terminal():
+        shown = _fold(shown, rows)
+    cells = [[column.show(row[column.key]) for column in shown] for row in rows]
+    last = None if total is None else [_total_cell(column, total) for column in shown]
+    if is_terminal():
+        _print_rich(shown, cells, last)
+    else:
+        _print_plain(shown, cells if last is None else [*cells, last])
+
+
+def _fold(columns: list[Column], rows: Sequence[Row]) -> list[Column]:
+    """Say once what all rows have in common, and return the other columns."""
+    common = [
+        column
+        for column in columns
+        if column.fold and all(row[column.key] == rows[0][column.key] for row in rows)
+    ]
+    if common:
+        width = max(len(column.title or "") for column in common)
+        for column in common:
+            label = bold((column.title or "").ljust(width))
+            click.echo(f"{label}  {column.show(rows[0][column.key])}")
+        click.echo()
+    return [column for column in columns if column not in common]
+
+
+def _total_cell(column: Column, total: Row) -> str:
+    return column.show(total[column.key]) if column.key in total else ""
+
+
+def _widths(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> list[int]:
+    return [
+        max(len(column.title or ""), *(len(row[i]) for row in cells))
+        for i, column in enumerate(columns)
+    ]
+
+
+def _print_plain(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> None:
+    widths = _widths(columns, cells)
+    for row in [[column.title or "" for column in columns], *cells]:
+        parts = [
+            cell.rjust(width) if column.right else cell.ljust(width)
+            for column, cell, width in zip(columns, row, widths, strict=True)
+        ]
+        click.echo("  ".join(parts).rstrip())
+
+
+#: A line under the titles and one above the totals; in rich's words a box.
+_BOX = "    \n    \n ── \n    \n ── \n    \n    \n    \n"
+
+
+def _print_rich(columns: Sequence[Column], cells: list[list[str]], last: list[str] | None) -> None:
+    from rich.box import Box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    rows = cells if last is None else [*cells, last]
+    widths = _fit(columns, _widths(columns, rows), console.width)
+    kept = [i for i, width in enumerate(widths) if width]
+    columns, widths = [columns[i] for i in kept], [widths[i] for i in kept]
+    rows = [[row[i] for i in kept] for row in rows]
+    table = Table(
+        box=Box(_BOX),
+        show_edge=False,
+        pad_edge=False,
+        padding=(0, 1, 0, 0),
+        header_style="bold",
+        border_style="dim",
+    )
+    for column, width in zip(columns, widths, strict=True):
+        justify: Literal["left", "right"] = "right" if column.right else "left"
+        table.add_column(cut(column.title or "", width), justify=justify, width=width, no_wrap=True)
+    for i, row in enumerate(rows):
+        parts = zip(columns, row, widths, strict=True)
+        table.add_row(
+            *(Text(cut(cell, width, keep_end=column.keep_end)) for column, cell, width in parts),
+            style="bold" if i == len(cells) else None,
+            end_section=last is not None and i == len(cells) - 1,
+        )
+    console.print(table)
+
+
+def _fit(columns: Sequence[Column], widths: list[int], available: int) -> list[int]:
+    """Return the widths with those of flexible columns reduced so that the table fits.
+
+    Where that is not enough, the last of them are left out (0): a number that is cut is wrong.
+    """
+    # Two spaces stand between columns.
+    over = sum(widths) + 2 * (len(widths) - 1) - available
+    flexible = [i for i, column in enumerate(columns) if column.flexible]
+    while over > 0 and flexible:
+        widest = max(flexible, key=lambda i: widths[i])
+        if widths[widest] > _LEAST:
+            widths[widest] -= 1
+            over -= 1
+        else:
+            dropped = flexible.pop()
+            over -= widths[dropped] + 2
+            widths[dropped] = 0
+    return widths
+
+
+def print_fields(fields: Sequence[tuple[str, str]], *, heading: str | None = None) -> None:
+    """Print labelled values for people, labels in bold on a terminal."""
+    if heading is not None:
+        click.echo(bold(heading))
+    width = max((len(label) for label, _ in fields), default=0)
+    for label, value in fields:
+        click.echo(f"{bold(label.ljust(width))}  {value}")
+
+
+def bold(text: str) -> str:
+    """Return text in bold where stdout is a terminal that takes it."""
+    import os
+
+    if not is_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
+        return text
+    return click.style(text, bold=True)

@@ -1,0 +1,108 @@
+"""Progress bars on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from .options import Settings
+from .text import clean, cut
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, ProgressColumn
+
+#: Seconds between two updates: readers report every record, a bar need not show each.
+_EVERY = 0.05
+
+
+class Bar:
+    """A progress bar, or nothing where nobody looks."""
+
+    def __init__(self, progress: Progress | None, total: int) -> None:
+        self._progress = progress
+        self._task = None if progress is None else progress.add_task("", total=total)
+        self._total = total
+        self._base = 0
+        self._next = 0.0
+
+    def describe(self, text: str) -> None:
+        """Say what is worked on."""
+        if self._progress is not None and self._task is not None:
+            from rich.markup import escape
+
+            # Escaped: a path may look like rich's markup.
+            self._progress.update(self._task, description=escape(cut(clean(text), 30)))
+
+    def resize(self, total: int) -> None:
+        """Say how much there is, where it was not known."""
+        if self._progress is not None and self._task is not None and total != self._total:
+            self._total = total
+            self._progress.update(self._task, total=total)
+
+    def at(self, position: int) -> None:
+        """Show how much of the present part is done."""
+        if self._progress is None or self._task is None or time.monotonic() < self._next:
+            return
+        self._next = time.monotonic() + _EVERY
+        self._progress.update(self._task, completed=self._base + position)
+
+    def finish(self, amount: int) -> None:
+        """End the present part, whose size was `amount`."""
+        self._base += amount
+        self._next = 0.0
+        self.at(0)
+
+
+@contextmanager
+def bar(settings: Settings, total: int, *, in_bytes: bool = False) -> Iterator[Bar]:
+    """Show a bar with its rate and the remaining time while the block runs."""
+    if settings.quiet or not sys.stderr.isatty():
+        yield Bar(None, total)
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+
+    columns: list[ProgressColumn | str] = [TextColumn("{task.description}"), BarColumn(None)]
+    columns += _amounts(in_bytes=in_bytes)
+    columns += [TimeRemainingColumn()]
+    console = Console(stderr=True, highlight=False)
+    # Transient: the report takes the bar's place.
+    with Progress(*columns, console=console, transient=True) as progress:
+        yield Bar(progress, total)
+
+
+def _amounts(*, in_bytes: bool) -> list[ProgressColumn]:
+    from rich.progress import DownloadColumn, MofNCompleteColumn, TransferSpeedColumn
+
+    if in_bytes:
+        return [DownloadColumn(), TransferSpeedColumn()]
+    return [MofNCompleteColumn(), _rate_column()]
+
+
+def _rate_column() -> ProgressColumn:
+    from rich.progress import ProgressColumn, Task
+    from rich.text import Text
+
+    class RateColumn(ProgressColumn):
+        """Steps in a second."""
+
+        def render(self, task: Task) -> Text:
+            """Return the rate."""
+            return Text(f"{task.finished_speed or task.speed or 0:,.0f}/s")
+
+    return RateColumn()
+
+
+def counter(shown: Bar) -> Callable[[], None]:
+    """Return a function that moves the bar one step at each call."""
+    done = 0
+
+    def step() -> None:
+        nonlocal done
+        done += 1
+        shown.at(done)
+
+    return step

@@ -1,0 +1,170 @@
+"""Values as people read them."""
+
+from __future__ import annotations
+
+import json
+import re
+import unicodedata
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from pathlib import PurePath
+from typing import Any
+
+NOTHING = "–"  # noqa: RUF001 - an en dash, as in printed tables
+
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
+_ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
+_DTYPE = re.compile(r"^([fiu])(?:loat|nt|int)(?=[0-9])")
+_SECOND_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
+#: Four digits and a point.
+_WIDTH = 5
+#: TVM's sentinel for "no time" and beyond: nobody waits 300 years for a kernel.
+_NO_TIME = 1e10
+
+
+def clean(text: str) -> str:
+    """Return text with control characters escaped.
+
+    Names come from foreign files: an escape sequence in one could repaint the terminal, and a
+    right-to-left override could show another name.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escape(char) if _is_unsafe(char) else char for char in text)
+
+
+def _is_unsafe(char: str) -> bool:
+    return unicodedata.category(char) in _UNSAFE
+
+
+def _escape(char: str) -> str:
+    if char in _ESCAPES:
+        return _ESCAPES[char]
+    number = ord(char)
+    if number < 0x100:
+        return f"\\x{number:02x}"
+    return f"\\u{number:04x}" if number < 0x10000 else f"\\U{number:08x}"
+
+
+def clean_lines(text: str) -> list[str]:
+    """Return the lines of a text, each with control characters escaped."""
+    return [clean(line) for line in text.expandtabs(4).split("\n")]
+
+
+def plain(value: Any) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return NOTHING
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list | dict | tuple):
+        return clean(json.dumps(value, separators=(",", ":"), ensure_ascii=False))
+    return clean(str(value))
+
+
+def seconds(value: float | None) -> str:
+    """Return a duration with four digits and the unit that fits: ``12.34 µs``."""
+    if value is None or not 0 <= value < _NO_TIME:
+        return NOTHING
+    if value == 0:
+        return "0 s"
+    for size, unit in _SECOND_UNITS:
+        # 999.96 ms would print as 1000 ms.
+        if value >= size * 0.99995 or unit == "ns":
+            shown = (f"{value / size:.{digits}f}" for digits in (3, 2, 1))
+            number = next((s for s in shown if len(s) <= _WIDTH), f"{value / size:.0f}")
+            return f"{number} {unit}"
+    raise AssertionError("the last unit takes every value")
+
+
+def percent(value: float | None) -> str:
+    """Return a share as ``3.2 %``."""
+    return NOTHING if value is None else f"{100 * value:.1f} %"
+
+
+def size(value: int | None) -> str:
+    """Return a number of bytes as ``1.6 MB``."""
+    if value is None:
+        return NOTHING
+    number = float(value)
+    for unit in ("B", "kB", "MB", "GB"):
+        if number < 1000:
+            return f"{number:.0f} B" if unit == "B" else f"{number:.1f} {unit}"
+        number /= 1000
+    return f"{number:.1f} TB"
+
+
+def count(number: int, noun: str) -> str:
+    """Return ``1 record`` or ``2,304 records``."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def moment(microseconds: int | None) -> str | None:
+    """Return a time of day as ISO 8601 in UTC, or None where it is unknown."""
+    from datetime import UTC, datetime, timedelta
+
+    if not microseconds:
+        return None
+    try:
+        value = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(microseconds=microseconds)
+    except OverflowError:
+        return None
+    return value.isoformat(timespec="seconds").replace("+00:00", "Z")
+
+
+def short_path(text: str) -> str:
+    """Return the last two parts of a path; anything else as it is."""
+    parts = PurePath(text).parts
+    return clean(text if len(parts) <= 2 else str(PurePath(*parts[-2:])))
+
+
+def arguments(info: Sequence[Any] | None) -> str:
+    """Return a workload's arguments as ``f32 12x64x64, 12x64x64``.
+
+    The data type stands where it changes.
+    """
+    if not info:
+        return NOTHING
+    parts = []
+    last = None
+    for item in info:
+        if not (isinstance(item, list) and len(item) == 3 and isinstance(item[2], list)):
+            return plain(info)
+        _, dtype, shape = item
+        dtype = _DTYPE.sub(r"\1", str(dtype))
+        shown = "x".join(str(extent) for extent in shape) or "scalar"
+        parts.append(shown if dtype == last else f"{dtype} {shown}")
+        last = dtype
+    return clean(", ".join(parts))
+
+
+def decisions(values: Iterable[Any] | None) -> str:
+    """Return decisions as ``[2,2,3,1] [1,1,2,32] 2``."""
+    if values is None:
+        return NOTHING
+    return " ".join(plain(value) for value in values) or NOTHING
+
+
+def cut(text: str, width: int, *, keep_end: bool = False) -> str:
+    """Return text of at most `width` characters, with an ellipsis where it was cut."""
+    if len(text) <= width:
+        return text
+    kept = max(width - 1, 0)
+    return "…" + text[len(text) - kept :] if keep_end else text[:kept] + "…"
+
+
+_BARS = "▁▂▃▄▅▆▇█"
+
+
+def sparkline(values: Sequence[float], width: int = 40) -> str:
+    """Return a line of bars, the lowest value lowest; the best of each stretch where too many."""
+    if not values:
+        return ""
+    if len(values) > width:
+        edges = [i * len(values) // width for i in range(width + 1)]
+        values = [min(values[a:b]) for a, b in pairwise(edges)]
+    low, high = min(values), max(values)
+    if high == low:
+        return _BARS[0] * len(values)
+    scale = (len(_BARS) - 1) / (high - low)
+    return "".join(_BARS[round((value - low) * scale)] for value in values)

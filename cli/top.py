@@ -1,0 +1,136 @@
+"""``tunedb top``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import choose, text
+from .options import Settings, common_options, pass_settings, reading
+from .output import Column, output_options, print_rows
+
+if TYPE_CHECKING:
+    from ..query import Query
+    from ..records import Record
+
+COLUMNS = (
+    Column("rank", "rank", right=True),
+    Column("id", "record", right=True),
+    Column("digest"),
+    Column("workload_id", "workload", right=True, fold=True),
+    Column("workload", "name", flexible=True, fold=True),
+    Column("arguments", "arguments", text.arguments, flexible=True, fold=True),
+    Column("target_id"),
+    Column("target", "target", flexible=True, fold=True),
+    Column("mean", "mean", text.seconds, right=True),
+    Column("median"),
+    Column("minimum"),
+    Column("repeats", "runs", right=True),
+    Column("spread", "spread", text.percent, right=True),
+    Column("source", "source", text.short_path, flexible=True, fold=True),
+    Column("trust"),
+    Column("decisions", "decisions", text.decisions, flexible=True),
+)
+
+
+@click.command()
+@choose.workload_argument(required=False)
+@click.option(
+    "-k",
+    "most",
+    type=click.IntRange(min=1),
+    help="How many for each workload and target (default: 10 of one workload, 1 of each).",
+)
+@choose.target_option()
+@output_options
+@common_options
+@pass_settings
+def command(settings: Settings, workload: str | None, most: int | None, target: str | None) -> None:
+    """Show the best programs of a workload, or of each.
+
+    WORKLOAD is an id, a name, or the beginning of a digest. Workloads that are known to be the
+    same computation count as one. Programs are ranked by their mean time within each target:
+    times of two targets are never compared. Failed, foreign and retracted records are left out.
+
+    Example:
+      tunedb top
+      tunedb top matmul -k 5 --target llvm
+      tunedb top 3 --json | jq '.[0].mean'
+    """
+    with reading(settings) as store:
+        query = store.query
+        target_ids = choose.find_targets(query, target)
+        groups = _groups(query) if workload is None else [choose.find_workload(query, workload)]
+        count = most or (1 if workload is None else 10)
+        rows = list(_rows(query, groups, target_ids, count))
+    if len({row["target_id"] for row in rows}) > 1:
+        settings.note("Several targets: ranks count within each target.")
+    print_rows(settings, _columns(rows, one=workload is not None), rows, empty="no valid record")
+
+
+def _columns(rows: Sequence[dict[str, Any]], *, one: bool) -> list[Column]:
+    """Return the columns; those that say least here leave the table."""
+    hidden = set() if one else {"source", "decisions"}
+    if all(row["rank"] == 1 for row in rows):
+        hidden.add("rank")
+    return [Column(column.key) if column.key in hidden else column for column in COLUMNS]
+
+
+def _groups(query: Query) -> list[list[int]]:
+    """Return the ids of all workloads, equal ones together."""
+    groups = []
+    seen: set[int] = set()
+    for summary in query.workloads():
+        if summary.id not in seen:
+            group = query.equivalent(summary.id)
+            groups.append(group)
+            seen.update(group)
+    return groups
+
+
+def _rows(
+    query: Query, groups: list[list[int]], target_ids: list[int] | None, most: int
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of every workload and target, best first."""
+    for group in groups:
+        targets = query.served_targets(group)
+        for target_id in targets:
+            if target_ids is None or target_id in target_ids:
+                found = query.top_k(group, [target_id], most)
+                for rank, record in enumerate(found, start=1):
+                    yield _row(rank, record)
+
+
+def _row(rank: int, record: Record) -> dict[str, Any]:
+    from .steps import arguments_of, decisions_of
+
+    measurement = record.measurement
+    times = measurement.run_secs or ()
+    program = measurement.program
+    return {
+        "rank": rank,
+        "id": record.id,
+        "digest": measurement.digest.hex(),
+        "workload_id": record.workload_id,
+        "workload": program.workload.name,
+        "arguments": arguments_of(measurement),
+        "target_id": record.target_id,
+        "target": choose.target_label(program.target),
+        "mean": record.mean,
+        "median": statistics.median(times) if times else None,
+        "minimum": min(times) if times else None,
+        "repeats": len(times),
+        "spread": spread(times),
+        "source": record.source.name,
+        "trust": record.source.trust.name.lower(),
+        "decisions": decisions_of(measurement),
+    }
+
+
+def spread(times: Sequence[float]) -> float | None:
+    """Return the standard deviation of times over their mean; None for fewer than two."""
+    mean = statistics.fmean(times) if times else 0.0
+    return statistics.stdev(times) / mean if len(times) > 1 and mean > 0 else None

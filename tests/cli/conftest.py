@@ -1,0 +1,109 @@
+"""The command line, run in the process and outside."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from tunedb.cli import main
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "logs"))
+
+import workdirs
+
+
+@pytest.fixture(autouse=True)
+def alone(tmp_path, monkeypatch):
+    """No setting of the machine reaches a test."""
+    monkeypatch.delenv("TUNEDB_URL", raising=False)
+    monkeypatch.delenv("TUNEDB_PLUGINS", raising=False)
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+
+
+@pytest.fixture
+def run():
+    """A function that runs a command and returns click's result."""
+
+    def run(*args, code=0, **kwargs):
+        result = CliRunner().invoke(main, [str(arg) for arg in args], **kwargs)
+        assert result.exit_code == code, result.output
+        return result
+
+    return run
+
+
+@pytest.fixture
+def run_json(run):
+    """A function that runs a command with ``--json`` and returns what it printed."""
+
+    def run_json(*args, **kwargs):
+        return json.loads(run(*args, "--json", **kwargs).stdout)
+
+    return run_json
+
+
+@pytest.fixture
+def start():
+    """A function that starts a command as a process of its own."""
+    started = []
+
+    def start(*args, **kwargs):
+        kwargs.setdefault("stdout", subprocess.PIPE)
+        kwargs.setdefault("stderr", subprocess.PIPE)
+        environment = {**os.environ, **kwargs.pop("env", {})}
+        process = subprocess.Popen(
+            [*workdirs.PROGRAM, *map(str, args)], env=environment, text=True, **kwargs
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
+
+
+RECORDS = [
+    workdirs.record([3e-3, 3.3e-3], tile=(1, 64)),
+    workdirs.record([1e-3, 1.1e-3], tile=(2, 32)),
+    workdirs.record([1e-3, 1.1e-3], tile=(2, 32)),
+    workdirs.record([1e10], tile=(64, 1)),
+    workdirs.record([2e-3], workload=1, tile=(8, 8)),
+    workdirs.record([5e-6], target=workdirs.CUDA, tile=(16, 4)),
+    workdirs.record([4e-3], target=None, args=None, tile=(32, 2)),
+]
+GRAPHS = [workdirs.graph("matmul"), workdirs.graph("softmax", 3)]
+
+
+@pytest.fixture
+def log(tmp_path):
+    """A work directory with two workloads, three targets and a failed record."""
+    return workdirs.write(tmp_path / "log", RECORDS, GRAPHS)
+
+
+@pytest.fixture(scope="session")
+def filled_template(tmp_path_factory, sqlite_template):
+    folder = tmp_path_factory.mktemp("filled")
+    path = Path(shutil.copyfile(sqlite_template, folder / "filled.db"))
+    log = workdirs.write(folder / "log", [*RECORDS, '[0, "cut'], GRAPHS, end="")
+    arguments = ["--db", str(path), "import", "logs", str(log), "--source", "nightly"]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    return path
+
+
+@pytest.fixture
+def filled(filled_template, tmp_path):
+    """A database with the records of ``log`` and one quarantined line."""
+    return Path(shutil.copyfile(filled_template, tmp_path / "filled.db"))

@@ -1,0 +1,140 @@
+"""``tunedb db init``, ``upgrade``, ``check`` and ``info``."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+import tunedb
+from tunedb import schema
+
+
+def execute(path, statement):
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(statement)
+
+
+def test_init(run, run_json, tmp_path):
+    path = tmp_path / "new.db"
+    assert run_json("db", "init", path) == {
+        "location": str(path),
+        "revision": schema.HEAD,
+        "created": True,
+    }
+    before = path.read_bytes()
+    assert run_json("--db", path, "db", "init")["created"] is False
+    assert "nothing was changed" in run("db", "init", path).stdout
+    assert path.read_bytes() == before
+    run("db", "init", tmp_path / "mistyped" / "new.db", code=3)
+
+
+def test_init_makes_the_default_database(run, tmp_path):
+    run("db", "init")
+    assert (tmp_path / "data" / "tunedb" / "tune.db").is_file()
+    run("workloads")
+
+
+def test_init_of_an_empty_file(run_json, tmp_path):
+    path = tmp_path / "empty.db"
+    path.touch()
+    assert run_json("db", "info", path)["state"] == "empty"
+    assert run_json("db", "init", path)["created"] is True
+    assert run_json("db", "info", path)["state"] == "current"
+
+
+def test_upgrade_of_a_current_database(run, run_json, filled, tmp_path):
+    shown = run_json("--db", filled, "db", "upgrade")
+    assert (shown["before"], shown["after"], shown["backup"]) == (schema.HEAD, schema.HEAD, None)
+    assert "up to date" in run("db", "upgrade", filled, "--dry-run").stdout
+    run("db", "upgrade", tmp_path / "missing.db", code=3)
+
+
+@pytest.fixture
+def older(filled, monkeypatch):
+    """A database whose schema is older than this version's."""
+    monkeypatch.setattr(schema, "REVISIONS", (*schema.REVISIONS, "0099"))
+    monkeypatch.setattr(schema, "HEAD", "0099")
+
+    def migrate(connection):
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0099'")
+
+    monkeypatch.setattr("tunedb.migrations.upgrade", migrate)
+    return filled
+
+
+def test_upgrade(run, run_json, older):
+    first = schema.REVISIONS[-2]
+    assert "tunedb db upgrade" in run("--db", older, "top", code=4).stderr
+    before = older.read_bytes()
+    shown = run_json("--db", older, "db", "upgrade", "--dry-run")
+    assert shown == {
+        "location": str(older),
+        "before": first,
+        "after": "0099",
+        "backup": None,
+        "dry_run": True,
+    }
+    assert older.read_bytes() == before
+    text = run("--db", older, "db", "upgrade").stdout
+    backup = older.with_name(f"{older.name}.bak-{first}")
+    assert f"backup: {backup}" in text
+    assert f"from schema {first} to 0099" in text
+    with closing(sqlite3.connect(backup)) as connection:
+        assert connection.execute("SELECT count(*) FROM measurement").fetchone() == (7,)
+    run("--db", older, "top")
+
+
+def test_info_of_other_schemas(run, run_json, older):
+    shown = run_json("db", "info", older)
+    assert (shown["state"], shown["counts"]) == ("older", None)
+    assert "tunedb db upgrade" in shown["advice"]
+    execute(older, "UPDATE alembic_version SET version_num = '1234'")
+    shown = run_json("db", "info", older)
+    assert (shown["state"], shown["revision"]) == ("newer", "1234")
+    assert shown["created_by"] == tunedb.__version__
+    assert "pip install --upgrade tunedb" in run("db", "info", older).stdout
+
+
+def test_info_of_another_programs_database(run, run_json, tmp_path):
+    path = tmp_path / "bookmarks.db"
+    execute(path, "CREATE TABLE bookmark (url TEXT)")
+    before = path.read_bytes()
+    shown = run_json("db", "info", path)
+    assert (shown["state"], shown["revision"], shown["size"]) == ("foreign", None, len(before))
+    assert "another program" in run("db", "info", path).stdout
+    assert path.read_bytes() == before
+
+
+def test_info(run, run_json, filled):
+    shown = run_json("--db", filled, "db", "info")
+    assert shown["location"] == str(filled)
+    assert (shown["state"], shown["revision"]) == ("current", schema.HEAD)
+    assert shown["size"] >= filled.stat().st_size
+    assert shown["created_by"] == tunedb.__version__
+    assert shown["created_at"].endswith("Z")
+    counts = shown["counts"]
+    assert (counts["measurements"], counts["failed"], counts["quarantined"]) == (7, 1, 1)
+    assert shown["sources"] == [
+        {"name": "nightly", "kind": "file", "trust": "own", "records": 7},
+    ]
+    text = run("--db", filled, "db", "info").stdout
+    assert "nightly  file  own          7" in text
+    run("db", "info", ":memory:", code=3)
+
+
+def test_check(run, run_json, filled):
+    shown = run_json("--db", filled, "db", "check")
+    assert (shown["ok"], shown["measurements"], shown["problems"]) == (True, 7, [])
+    assert "whole" in run("--db", filled, "db", "check").stdout
+    assert run_json("--db", filled, "db", "check", "--sample", 2)["measurements"] == 2
+
+
+def test_check_finds_what_is_wrong(run, run_json, filled):
+    execute(filled, "UPDATE measurement SET mean = 1e-9 WHERE id = 3")
+    shown = run_json("--db", filled, "db", "check", code=1)
+    (problem,) = shown["problems"]
+    assert (problem["check"], problem["table"], problem["id"]) == ("derived", "measurement", 3)
+    assert shown["found"] == 1
+    text = run("--db", filled, "db", "check", code=1).stdout
+    assert "1 problem" in text
+    assert "mean is 1e-09" in text

@@ -1,0 +1,179 @@
+"""Errors are one line and an exit code."""
+
+import sqlite3
+import subprocess
+from contextlib import closing
+
+import pytest
+import workdirs
+
+import tunedb.engine
+from tunedb.cli import app
+
+READS = [
+    *(["top"], ["workloads"], ["targets"], ["show", "1"], ["history", "1"], ["quarantine"]),
+    *(["export", "out"], ["db", "info"], ["db", "check"]),
+]
+
+
+def one_line(result):
+    assert result.stdout == ""
+    assert result.stderr.startswith("Error: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+@pytest.mark.parametrize("command", READS, ids=" ".join)
+def test_a_missing_database(command, run, tmp_path):
+    message = one_line(run("--db", tmp_path / "missing.db", *command, code=3))
+    assert "tunedb db init" in message
+    assert not (tmp_path / "missing.db").exists()
+    assert "tunedb db init" in one_line(run(*command, code=3))
+
+
+@pytest.mark.parametrize("command", READS[:-2], ids=" ".join)
+def test_a_newer_schema(command, run, filled):
+    with closing(sqlite3.connect(filled)) as connection, connection:
+        connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    assert "newer tunedb" in one_line(run("--db", filled, *command, code=4))
+
+
+@pytest.fixture
+def foreign(tmp_path):
+    """A database of another program."""
+    path = tmp_path / "bookmarks.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE bookmark (url TEXT)")
+    return path
+
+
+@pytest.mark.parametrize("command", [*READS[:-2], ["db", "check"], ["db", "upgrade"]], ids=" ".join)
+def test_a_database_of_another_program(command, run, foreign):
+    before = foreign.read_bytes()
+    assert "another program" in one_line(run("--db", foreign, *command, code=4))
+    assert foreign.read_bytes() == before
+
+
+def test_nothing_is_imported_into_a_foreign_database(run, foreign, log):
+    before = foreign.read_bytes()
+    run("--db", foreign, "import", "logs", log, code=4)
+    run("--db", foreign, "db", "init", code=4)
+    assert foreign.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", READS, ids=" ".join)
+def test_a_file_that_is_no_database(command, run, tmp_path):
+    path = tmp_path / "notes.txt"
+    path.write_text("not a database at all, but long enough to look at " * 40)
+    one_line(run("--db", path, *command, code=4))
+
+
+def test_a_busy_database(run, filled, log, monkeypatch):
+    monkeypatch.setattr(tunedb.engine, "BUSY_TIMEOUT_S", 0.1)
+    with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
+        connection.execute("BEGIN IMMEDIATE")
+        other = workdirs.write(log.parent / "other", [workdirs.record([0.5])])
+        result = run("--db", filled, "import", "logs", other, code=5)
+        assert "another process" in result.stderr
+        connection.execute("ROLLBACK")
+    run("--db", filled, "import", "logs", other)
+
+
+def test_wrong_urls(run, log):
+    for url in ("", "mysql://host/x", "postgresql://user:hunter2@host:port/x"):
+        for command in (["top"], ["import", "logs", log]):
+            message = run("--db", url, *command, code=2).stderr
+            assert "hunter2" not in message
+
+
+def test_passwords_are_never_printed(start):
+    url = "postgresql://user:hunter2@127.0.0.1:1/none"
+    for command in (["top"], ["db", "info"], ["db", "init"], ["top", "--debug"]):
+        process = start("--db", url, *command, "-vv")
+        output, errors = process.communicate(timeout=60)
+        assert process.returncode == 1, errors
+        assert "hunter2" not in output + errors
+
+
+@pytest.mark.parametrize(
+    "words", ["x'; DROP TABLE program;--", 'x"; --', "%", "_", "\\", "' OR 1=1"]
+)
+def test_no_words_become_sql(words, run, filled, log):
+    with closing(sqlite3.connect(filled)) as connection:
+        before = list(connection.iterdump())
+    run("--db", filled, "top", words, code=3)
+    run("--db", filled, "top", "--target", words, code=3)
+    run("--db", filled, "history", words, code=3)
+    run("--db", filled, "show", words, code=3)
+    run("--db", filled, "export", "out", "--workload", words, code=3)
+    with closing(sqlite3.connect(filled)) as connection:
+        assert list(connection.iterdump()) == before
+    folder = workdirs.write(log.parent / "n", [workdirs.record([9.0])], [workdirs.graph(words)])
+    run("--db", filled, "import", "logs", folder, "--source", words)
+    assert run("--db", filled, "top", words, "--csv").stdout.count("\n") == 2
+    run("--db", filled, "db", "check")
+
+
+def test_a_terminal_that_knows_ascii_only(start, filled):
+    process = start("--db", filled, "history", "matmul", env={"PYTHONIOENCODING": "ascii"})
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "3.00x" in output
+
+
+def test_debug_shows_the_traceback(run, tmp_path):
+    for arguments in (["--debug", "top"], ["top", "--debug"]):
+        result = run("--db", tmp_path / "x.db", *arguments, code=3)
+        assert "Traceback" in result.stderr
+        assert result.stderr.splitlines()[-1].startswith("Error: ")
+
+
+def test_errors_nobody_thought_of(run, filled, monkeypatch):
+    def fail(*_):
+        raise ZeroDivisionError("one\ntwo\x1b[2J")
+
+    monkeypatch.setattr("tunedb.query.Query.workloads", fail)
+    message = one_line(run("--db", filled, "workloads", code=1))
+    assert "ZeroDivisionError: one\\ntwo\\x1b[2J" in message
+    assert "--debug" in message
+
+
+def test_what_was_imported_is_told_before_an_error(run, filled, tmp_path, monkeypatch):
+    import tunedb.logs.importer as importer
+    from tunedb.errors import StorageError
+
+    add = importer._add
+    calls = []
+
+    def fail(*args, **kwargs):
+        calls.append(1)
+        if len(calls) > 1:
+            raise StorageError("disk full")
+        add(*args, **kwargs)
+
+    monkeypatch.setattr(importer, "_add", fail)
+    for name in ("a", "b"):
+        workdirs.write(tmp_path / "logs" / name, [workdirs.record([0.25])])
+    result = run("--db", filled, "import", "logs", tmp_path / "logs", "--csv", code=1)
+    assert result.stdout.splitlines()[1].split(",")[3:5] == ["1", "1"]
+    assert result.stderr == "Error: disk full\n"
+
+
+def test_interrupted(run, filled, monkeypatch):
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tunedb.query.Query.workloads", interrupt)
+    assert "Interrupted" in run("--db", filled, "workloads", code=app.INTERRUPTED).stderr
+
+
+def test_a_read_only_medium(run, filled, log, mount):
+    folder = mount()
+    path = folder / "shared.db"
+    path.write_bytes(filled.read_bytes())
+    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    run("--db", path, "db", "info")
+    assert run("--db", path, "top", "matmul", "--csv").stdout.count("\n") == 6
+    assert "Error: " in run("--db", path, "import", "logs", log, code=1).stderr
+    run("--db", path, "import", "logs", log, "--dry-run")
+    run("--db", filled, "export", folder / "out", code=1)

@@ -1,0 +1,127 @@
+"""Help that teaches, and a start that is quick."""
+
+import json
+import resource
+import subprocess
+import sys
+
+import click
+import pytest
+
+from tunedb.cli import main
+from tunedb.cli.app import EXIT_CODES
+from tunedb.cli.lazy import LazyGroup
+from tunedb.errors import TuneDBError
+
+HEAVY = {"tvm", "xgboost", "sqlalchemy", "alembic", "rich", "orjson", "numpy", "platformdirs"}
+
+
+def walk(command, path=()):
+    """Yield every command with its words."""
+    yield path, command
+    if isinstance(command, LazyGroup):
+        context = click.Context(command)
+        for name in command.list_commands(context):
+            yield from walk(command.get_command(context, name), (*path, name))
+
+
+COMMANDS = dict(walk(main))
+
+
+def test_all_commands_are_there():
+    assert {" ".join(path) for path in COMMANDS} == {
+        *("", "import", "import logs", "export", "top", "show", "history", "workloads", "targets"),
+        *("quarantine", "db", "db init", "db upgrade", "db check", "db info"),
+        *("plugins", "completion"),
+    }
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_every_command_has_help_with_an_example(path, run):
+    text = run(*path, "--help").stdout
+    assert run(*path, "-h").stdout == text
+    example = text.partition("\n\n  Example:\n    ")[2]
+    assert " ".join(("tunedb", *path)) in example
+    assert COMMANDS[path].get_short_help_str(100)
+    for option in ("--db", "--quiet", "--verbose", "--debug"):
+        assert option in text
+
+
+@pytest.mark.parametrize("path", COMMANDS, ids=" ".join)
+def test_examples_name_commands_and_options_that_exist(path, run):
+    text = run(*path, "--help").stdout.partition("Example:")[2]
+    for line in text.split("\n\n")[0].splitlines():
+        words = line.split("#")[0].split("|")[0].split(">")[0].replace('eval "$(', "").split()
+        if "tunedb" not in words:
+            continue
+        words = [word.rstrip(')"') for word in words[words.index("tunedb") + 1 :]]
+        named, command = (), main
+        while words and (*named, words[0]) in COMMANDS:
+            named = (*named, words.pop(0))
+            command = COMMANDS[named]
+        known = {name for parameter in command.params for name in parameter.opts}
+        assert {word for word in words if word.startswith("-")} <= known, line
+
+
+@pytest.mark.parametrize(
+    "group", [group for group in COMMANDS.values() if isinstance(group, LazyGroup)]
+)
+def test_lazy_summaries_are_those_of_the_commands(group):
+    context = click.Context(group)
+    for name, (_, _, summary) in group.lazy.items():
+        command = group.get_command(context, name)
+        assert command.get_short_help_str(100) == summary
+        assert command.name in (name, "command")
+
+
+def test_every_command_that_prints_data_has_all_formats():
+    prints_none = {(), ("import",), ("db",), ("completion",)}
+    for path, command in COMMANDS.items():
+        names = {name for parameter in command.params for name in parameter.opts}
+        assert ({"--json", "--jsonl", "--csv"} <= names) == (path not in prints_none), path
+
+
+def test_help_documents_every_exit_code(run):
+    text = run("--help").stdout.partition("Exit codes:")[2]
+    for code in EXIT_CODES:
+        assert f"\n  {code} " in text
+
+    def classes(kind):
+        yield kind
+        for sub in kind.__subclasses__():
+            yield from classes(sub)
+
+    assert {kind.exit_code for kind in classes(TuneDBError)} <= EXIT_CODES.keys()
+
+
+def test_unknown_command_suggests_one(run):
+    assert "Did you mean 'workloads'?" in run("workload", code=2).stderr
+    assert "tunedb --help" in run("zzz", code=2, prog_name="tunedb").stderr
+
+
+def test_version(run):
+    assert run("--version").stdout.startswith("tunedb ")
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"], ["top", "--help"]], ids=" ".join)
+def test_help_imports_nothing_heavy(arguments):
+    code = (
+        "import sys, json\n"
+        "from tunedb.cli import main\n"
+        f"main({arguments!r}, standalone_mode=False)\n"
+        "print(json.dumps(sorted({n.partition('.')[0] for n in sys.modules})), file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert not HEAVY & set(json.loads(done.stderr))
+
+
+def test_help_is_quick():
+    """150 ms on a free machine; processor time, because this one is shared."""
+    command = [sys.executable, "-c", "from tunedb.cli import main; main(['--help'])"]
+    taken = []
+    for _ in range(3):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        taken.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(taken) < 0.15

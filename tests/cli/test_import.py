@@ -1,0 +1,228 @@
+"""``tunedb import logs``: what comes in, what does not, and what stays when it is stopped."""
+
+import hashlib
+import os
+import signal
+import sqlite3
+import time
+from contextlib import closing
+
+import pytest
+import workdirs
+
+import tunedb
+from tunedb.records import Status, Trust
+
+
+def contents(path):
+    with tunedb.open(path, create=False, read_only=True) as store:
+        return workdirs.digests(store)
+
+
+def file_hash(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def test_import_makes_the_database(run, run_json, log, tmp_path):
+    path = tmp_path / "new.db"
+    (row,) = run_json("--db", path, "import", "logs", log)
+    numbers = {key: row[key] for key in ("read", "new", "known", "failed", "quarantined")}
+    assert numbers == {"read": 7, "new": 7, "known": 0, "failed": 1, "quarantined": 0}
+    assert row["source"] == str(log)
+    with tunedb.open(path, create=False) as store:
+        assert store.query.counts().measurements == 7
+        assert [r.id for r in store.query.iterate() if r.measurement.status is Status.FAILED]
+
+
+def test_import_makes_the_default_database(run, log, tmp_path):
+    run("import", "logs", log, env={"XDG_DATA_HOME": str(tmp_path / "elsewhere")})
+    assert len(contents(tmp_path / "elsewhere" / "tunedb" / "tune.db")) == 7
+
+
+def test_a_named_database_needs_its_folder(run, log, tmp_path):
+    run("--db", tmp_path / "mistyped" / "x.db", "import", "logs", log, code=3)
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_second_import_adds_nothing(run, run_json, log, sqlite_file):
+    run("--db", sqlite_file, "import", "logs", log)
+    before = contents(sqlite_file)
+    (row,) = run_json("--db", sqlite_file, "import", "logs", log)
+    assert (row["read"], row["new"], row["known"]) == (7, 0, 7)
+    assert contents(sqlite_file) == before
+
+
+def test_equal_lines_stay_two(run, sqlite_file, tmp_path):
+    line = workdirs.record()
+    folder = workdirs.write(tmp_path / "log", [line, line, line])
+    for _ in range(2):
+        run("--db", sqlite_file, "import", "logs", folder)
+        assert len(set(contents(sqlite_file))) == 3
+
+
+def test_directories_are_searched_to_the_bottom(run, run_json, sqlite_file, tmp_path):
+    for i, name in enumerate(("runs/a", "runs/b/c/d", "runs/b")):
+        workdirs.write(tmp_path / name, [workdirs.record([1e-3 * (i + 1)])])
+    (tmp_path / "runs" / "notes.txt").write_text("nothing")
+    rows = run_json("--db", sqlite_file, "import", "logs", tmp_path / "runs")
+    assert [row["new"] for row in rows] == [1, 1, 1]
+    text = run("--db", sqlite_file, "import", "logs", tmp_path / "runs").stdout
+    assert text.splitlines()[-1].split() == ["total", "3", "0", "3", "0", "0"]
+
+
+def test_patterns_and_files(run_json, sqlite_file, tmp_path):
+    for name in ("run-1", "run-2"):
+        workdirs.write(tmp_path / name, [workdirs.record()])
+    pattern = str(tmp_path / "run-*")
+    assert len(run_json("--db", sqlite_file, "import", "logs", pattern)) == 2
+    file = tmp_path / "run-1" / "database_tuning_record.json"
+    assert run_json("--db", sqlite_file, "import", "logs", file)[0]["known"] == 1
+
+
+def test_what_cannot_be_imported(run, sqlite_file, tmp_path):
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "notes.txt").write_text("nothing")
+    for path, code in (
+        *((tmp_path / "missing", 3), (tmp_path / "empty", 3), (tmp_path / "none-*", 3)),
+        *((tmp_path / "notes.txt", 1), ("-", 2)),
+    ):
+        result = run("--db", sqlite_file, "import", "logs", path, code=code)
+        assert result.stderr.startswith("Error: ")
+        assert result.stderr.count("\n") == 1
+    run("--db", sqlite_file, "import", "logs", code=2)
+
+
+BAD_LINES = [
+    ('[0, [[[["NoSuchInstruction",[],[],[]]],[]],[1],null,null]]', "unknown instruction"),
+    (b'[0, "\xff\xfe"]', "not JSON"),
+    ('{"a": 1}', "a record is"),
+    ("[9" + str(workdirs.encode(workdirs.record()), "utf-8")[2:], "its workload 9"),
+    ("[-1" + str(workdirs.encode(workdirs.record()), "utf-8")[2:], "its workload -1"),
+    ("[true" + str(workdirs.encode(workdirs.record()), "utf-8")[2:], "its workload True"),
+    (workdirs.encode(workdirs.record([float("nan")])), "not JSON"),
+    (workdirs.encode(workdirs.record([float("inf")])), "not JSON"),
+    (workdirs.encode(workdirs.record([1.5])).replace(b"1.5", b"1e999"), "not"),
+    (workdirs.encode(workdirs.record(["fast"])), "no number"),
+    (workdirs.encode(workdirs.record(target={"keys": []})), "a target is"),
+]
+
+
+@pytest.mark.parametrize(("line", "reason"), BAD_LINES, ids=range(len(BAD_LINES)))
+def test_a_bad_line_costs_only_itself(line, reason, run, run_json, sqlite_file, tmp_path):
+    good = [workdirs.record([1e-3]), workdirs.record([2e-3])]
+    folder = workdirs.write(tmp_path / "log", [good[0], line, good[1]])
+    result = run("--db", sqlite_file, "import", "logs", folder)
+    file = folder / "database_tuning_record.json"
+    assert "1 line not understood" in result.stderr
+    assert f"{file}:2: " in result.stderr
+    assert reason in result.stderr
+    assert "tunedb quarantine" in result.stderr
+    assert len(contents(sqlite_file)) == 2
+    (kept,) = run_json("--db", sqlite_file, "quarantine")
+    assert (kept["file"], kept["line"], kept["size"]) == (
+        str(file),
+        2,
+        len(workdirs.encode(line)),
+    )
+    run("--db", sqlite_file, "import", "logs", folder, "--strict", code=1)
+    assert run_json("--db", sqlite_file, "quarantine") == [kept]
+
+
+def test_truncated_last_line_and_blank_lines(run, run_json, sqlite_file, tmp_path):
+    cut = workdirs.encode(workdirs.record())[:-20]
+    lines = [workdirs.record([1e-3]), "", "   ", workdirs.record([2e-3]), cut]
+    folder = workdirs.write(tmp_path / "log", lines, end="")
+    result = run("--db", sqlite_file, "import", "logs", folder, "--json")
+    assert "database_tuning_record.json:5: " in result.stderr
+    assert "writer was killed" in result.stderr
+    assert '"quarantined": 1' in result.stdout
+    assert len(contents(sqlite_file)) == 2
+
+
+def test_many_bad_lines_are_counted(run, sqlite_file, tmp_path):
+    folder = workdirs.write(tmp_path / "log", ["{"] * 12)
+    result = run("--db", sqlite_file, "import", "logs", folder)
+    assert "12 lines not understood" in result.stderr
+    assert "and 7 more" in result.stderr
+
+
+def test_strict_without_bad_lines(run, log, sqlite_file):
+    run("--db", sqlite_file, "import", "logs", log, "--strict")
+
+
+def test_dry_run_writes_nothing(run, run_json, log, sqlite_file, tmp_path):
+    before = file_hash(sqlite_file)
+    (row,) = run_json("--db", sqlite_file, "import", "logs", log, "--dry-run")
+    assert (row["new"], row["dry_run"]) == (7, True)
+    assert file_hash(sqlite_file) == before
+    assert run_json("--db", sqlite_file, "top") == []
+    missing = tmp_path / "missing.db"
+    result = run("--db", missing, "import", "logs", log, "--dry-run")
+    assert "nothing was written" in result.stderr
+    assert not missing.exists()
+    run("--db", sqlite_file, "import", "logs", log)
+    (row,) = run_json("--db", sqlite_file, "import", "logs", log, "--dry-run")
+    assert (row["new"], row["known"]) == (0, 7)
+
+
+def test_trust(run, run_json, log, sqlite_file, tmp_path):
+    run("--db", sqlite_file, "import", "logs", log, "--source", "them", "--trust", "foreign")
+    assert run_json("--db", sqlite_file, "top", "matmul") == []
+    with tunedb.open(sqlite_file) as store:
+        assert [(s.name, s.trust, n) for s, n in store.query.sources()] == [
+            ("them", Trust.FOREIGN, 7)
+        ]
+    # A source keeps its trust: asking for another one must not end in silence.
+    before = contents(sqlite_file)
+    other = workdirs.write(tmp_path / "other", [workdirs.record([7e-3])])
+    again = ["--db", sqlite_file, "import", "logs", other, "--source", "them"]
+    assert "stays so" in run(*again, "--trust", "own", code=2).stderr
+    assert contents(sqlite_file) == before
+    run(*again)
+    assert run_json("--db", sqlite_file, "top", "matmul") == []
+    verified = workdirs.write(tmp_path / "verified", [workdirs.record([8e-3])])
+    run("--db", sqlite_file, "import", "logs", verified, "--trust", "verified")
+    assert len(run_json("--db", sqlite_file, "top", "matmul")) == 1
+
+
+def test_quiet_and_verbose(run, log, sqlite_file):
+    assert run("--db", sqlite_file, "-q", "import", "logs", log).stderr == ""
+    run("--db", sqlite_file, "import", "logs", log, "-vv")
+
+
+@pytest.fixture(scope="module")
+def large_log(tmp_path_factory):
+    """A log that takes seconds to import."""
+    folder = tmp_path_factory.mktemp("large")
+    lines = [workdirs.record([1e-3 + i * 1e-9], tile=(i % 64, 2)) for i in range(40_000)]
+    return workdirs.write(folder / "log", lines)
+
+
+def test_ctrl_c_keeps_finished_batches(start, sqlite_file, large_log, run):
+    process = start("--db", sqlite_file, "import", "logs", large_log)
+    with closing(sqlite3.connect(sqlite_file)) as connection:
+        deadline = time.monotonic() + 30
+        while not connection.execute("SELECT count(*) FROM measurement").fetchone()[0]:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, errors
+    stored = len(contents(sqlite_file))
+    assert 0 < stored < 40_000
+    assert stored % 5_000 == 0
+    assert "Traceback" not in errors
+    assert f"{stored:,} new records" in errors
+    assert str(stored) in output
+    run("--db", sqlite_file, "db", "check", "--sample", 100)
+
+
+def test_a_file_name_that_is_no_text(start, sqlite_file, tmp_path):
+    folder = os.fsencode(tmp_path) + b"/caf\xe9"
+    workdirs.write(os.fsdecode(folder), [workdirs.record(), "bad"])
+    command = [b"--db", os.fsencode(sqlite_file), b"import", b"logs", folder]
+    process = start(*map(os.fsdecode, command))
+    output, errors = process.communicate(timeout=30)
+    assert process.returncode == 0, errors
+    assert "caf\\udce9" in output

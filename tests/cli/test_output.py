@@ -1,0 +1,249 @@
+"""Formats: keys are API, values are raw, names cannot harm the terminal."""
+
+import csv
+import io
+import json
+import os
+import pty
+import re
+import subprocess
+
+import pytest
+import workdirs
+
+from tunedb.cli import text
+
+EVIL = "mat\x1b[31mmul\x9b2J\u202ecod\n"
+EVIL_SHOWN = "mat\\x1b[31mmul\\x9b2J\\u202ecod\\n"
+
+KEYS = {
+    "top": "rank id digest workload_id workload arguments target_id target mean median minimum "
+    "repeats spread source trust decisions",
+    "workloads": "id digest name arguments format tvm_version records failed best targets",
+    "targets": "id digest kind architecture config records workloads",
+    "history matmul": "target_id target step id mean best",
+    "quarantine": "file line reason size data",
+    "plugins": "name kind package entry_point loads reason",
+    "import logs LOG": "path format source read new known failed quarantined reasons dry_run",
+}
+OBJECT_KEYS = {
+    "show 1": "id digest status mean median minimum spread run_secs measured_at occurrence "
+    "retracted failure workload target program origin donor source session decisions trace script",
+    "db info": "location state advice revision head size created_by created_at store counts "
+    "failures sources",
+    "db check": "location ok rows measurements found problems",
+    "db init": "location revision created",
+    "db upgrade": "location before after backup dry_run",
+    "export OUT": "format directories workloads records left_out",
+}
+
+
+@pytest.fixture
+def words(filled, log, tmp_path):
+    """A function that turns a command's words into arguments."""
+    paths = {"LOG": str(log), "OUT": str(tmp_path / "out")}
+
+    def words(command, *more):
+        return ["--db", str(filled), *(paths.get(word, word) for word in command.split()), *more]
+
+    return words
+
+
+@pytest.mark.parametrize("command", KEYS)
+def test_keys_of_lists(command, run, words):
+    keys = KEYS[command].split()
+    rows = json.loads(run(*words(command, "--json")).stdout)
+    assert rows
+    assert all(list(row) == keys for row in rows)
+    lines = run(*words(command, "--jsonl")).stdout.splitlines()
+    assert [list(json.loads(line)) for line in lines] == [keys] * len(rows)
+    table = list(csv.reader(io.StringIO(run(*words(command, "--csv")).stdout)))
+    assert table[0] == keys
+    assert len(table) == len(rows) + 1
+
+
+@pytest.mark.parametrize("command", OBJECT_KEYS)
+def test_keys_of_objects(command, run, words):
+    keys = OBJECT_KEYS[command].split()
+    assert list(json.loads(run(*words(command, "--json")).stdout)) == keys
+    force = ["--force"] if command.startswith("export") else []
+    assert list(json.loads(run(*words(command, "--jsonl", *force)).stdout)) == keys
+    table = list(csv.reader(io.StringIO(run(*words(command, "--csv", *force)).stdout)))
+    assert table[0] == keys
+    assert len(table) == 2
+
+
+def test_nested_keys(run_json, filled):
+    shown = run_json("--db", filled, "show", 1)
+    assert list(shown["workload"]) == [
+        *("id", "name", "digest", "format", "tvm_version", "arguments"),
+    ]
+    assert list(shown["target"]) == ["id", "kind", "config"]
+    assert list(shown["source"]) == ["name", "kind", "trust"]
+    info = run_json("--db", filled, "db", "info")
+    assert list(info["counts"]) == [
+        *("workloads", "targets", "programs", "sketches", "tails", "measurements", "failed"),
+        *("sessions", "sources", "quarantined", "retracted"),
+    ]
+    assert list(info["sources"][0]) == ["name", "kind", "trust", "records"]
+
+
+def test_times_are_seconds_for_programs_and_human_for_people(run, run_json, filled):
+    assert run_json("--db", filled, "top", "matmul")[0]["mean"] == (1e-3 + 1.1e-3) / 2
+    rows = csv.DictReader(io.StringIO(run("--db", filled, "top", "matmul", "--csv").stdout))
+    assert float(next(rows)["mean"]) == (1e-3 + 1.1e-3) / 2
+    table = run("--db", filled, "top", "matmul").stdout
+    assert "1.050 ms" in table
+    assert "5.000 µs" in table
+
+
+def test_lists_without_rows(run, sqlite_file):
+    for command in ("top", "workloads", "targets", "quarantine"):
+        assert json.loads(run("--db", sqlite_file, command, "--json").stdout) == []
+        assert run("--db", sqlite_file, command, "--jsonl").stdout == ""
+        assert run("--db", sqlite_file, command, "--csv").stdout.count("\n") == 1
+        result = run("--db", sqlite_file, command)
+        assert result.stdout == ""
+        assert result.stderr.count("\n") == 1
+        assert run("--db", sqlite_file, command, "-q").output == ""
+
+
+def test_two_formats_are_a_usage_error(run, filled):
+    assert "only one" in run("--db", filled, "top", "--json", "--csv", code=2).stderr
+    run("--db", filled, "top", "--json", "--json")
+
+
+def test_a_pipe_gets_whole_aligned_lines(run, filled):
+    lines = run("--db", filled, "workloads").stdout.splitlines()
+    assert lines[0].split() == [
+        *("id", "name", "arguments", "format", "TVM", "records", "failed", "best", "targets"),
+    ]
+    assert not any("\x1b" in line or "…" in line for line in lines)
+    start = lines[0].index("records") + len("records")
+    assert [line[start - 1] for line in lines[1:]] == ["6", "1"]
+
+
+def test_control_characters_of_names_are_escaped(run, filled, tmp_path):
+    folder = workdirs.write(tmp_path / "evil", [workdirs.record()], [workdirs.graph(EVIL)])
+    assert "\x1b" not in run("--db", filled, "import", "logs", folder, "--source", EVIL).output
+    for command in (["top"], ["workloads"], ["show", "8"], ["db", "info"], ["top", "3"]):
+        for option in ([], ["--json"], ["--jsonl"], ["--csv"]):
+            output = run("--db", filled, *command, *option).output
+            assert not any(text._is_unsafe(char) for char in output.replace("\n", "")), command
+        if command == ["workloads"]:
+            assert EVIL_SHOWN in run("--db", filled, *command).output
+    names = [row["name"] for row in json.loads(run("--db", filled, "workloads", "--json").stdout)]
+    assert EVIL in names
+
+
+def test_control_characters_of_bad_lines_are_escaped(run, sqlite_file, tmp_path):
+    bad = b'[0, "\x1b]0;owned\x07'
+    folder = workdirs.write(tmp_path / "log", [bad])
+    assert "\x1b" not in run("--db", sqlite_file, "import", "logs", folder).output
+    for option in ([], ["--json"], ["--csv"]):
+        assert "\x1b" not in run("--db", sqlite_file, "quarantine", *option).output
+    assert "\x1b" not in run("--db", sqlite_file, "top", "\x1b[2J", code=3).output
+
+
+def test_quarantine_counts_what_it_leaves_out(run, sqlite_file, tmp_path):
+    folder = workdirs.write(tmp_path / "log", ["[]", "[1]", "[2]"])
+    run("--db", sqlite_file, "import", "logs", folder)
+    result = run("--db", sqlite_file, "quarantine", "--limit", 2)
+    assert result.stdout.count("\n") == 3
+    assert "2 of 3" in result.stderr
+
+
+def on_terminal(arguments, columns=100, **environment):
+    """Run a command on a pseudo-terminal and return what it printed."""
+    master, slave = pty.openpty()
+    command = [*workdirs.PROGRAM, *map(str, arguments)]
+    variables = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(columns), **environment}
+    process = subprocess.Popen(command, stdout=slave, stderr=slave, env=variables)
+    os.close(slave)
+    parts = []
+    try:
+        while part := os.read(master, 65536):
+            parts.append(part)
+    except OSError:  # Linux's way to say that the other side is closed
+        pass
+    os.close(master)
+    assert process.wait() == 0
+    return b"".join(parts).decode().replace("\r\n", "\n")
+
+
+def test_a_terminal_gets_a_table_that_fits(filled):
+    shown = on_terminal(["--db", filled, "workloads"])
+    assert "\x1b[1m" in shown
+    plain = on_terminal(["--db", filled, "workloads"], NO_COLOR="1", TERM="dumb")
+    assert "\x1b" not in plain
+    # What all rows share stands above the table.
+    assert plain.splitlines()[0].split() == ["format", "tvm-graph"]
+    assert "────" in plain
+    for columns in (60, 80):
+        shown = on_terminal(["--db", filled, "top"], columns, NO_COLOR="1")
+        lines = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
+        assert max(map(len, lines)) <= columns
+        assert any(line.split()[0] == "2" and "1.050 ms" in line for line in lines[2:])
+
+
+def test_no_color(filled):
+    shown = on_terminal(["--db", filled, "show", 1], NO_COLOR="1")
+    assert "\x1b[3" not in shown
+    assert "\x1b[1m" not in shown
+
+
+def test_a_closed_pipe_is_quiet(start, sqlite_file, tmp_path):
+    lines = [workdirs.record([1e-3 + i * 1e-6]) for i in range(1500)]
+    folder = workdirs.write(tmp_path / "log", lines)
+    assert start("--db", sqlite_file, "import", "logs", folder).wait() == 0
+    process = start("--db", sqlite_file, "top", "1", "-k", 1500, "--jsonl")
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.stderr.read() == ""
+    assert process.wait() == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        (None, text.NOTHING),
+        (1e10, text.NOTHING),
+        (-1.0, text.NOTHING),
+        (float("nan"), text.NOTHING),
+        (0.0, "0 s"),
+        (1.0, "1.000 s"),
+        (123.4, "123.4 s"),
+        (0.012345, "12.35 ms"),
+        (1e-3, "1.000 ms"),
+        (0.99999e-3, "1.000 ms"),
+        (0.0009999, "999.9 µs"),
+        (2.2527e-6, "2.253 µs"),
+        (3.2e-8, "32.00 ns"),
+        (1e-12, "0.001 ns"),
+    ],
+)
+def test_seconds(value, shown):
+    assert text.seconds(value) == shown
+
+
+def test_clean():
+    assert text.clean("plain") == "plain"
+    assert text.clean("größe 矩阵") == "größe 矩阵"
+    assert text.clean("a\nb\tc\x1b\x7f\x9b\u202e\u2028\ud800") == (
+        "a\\nb\\tc\\x1b\\x7f\\x9b\\u202e\\u2028\\ud800"
+    )
+
+
+def test_arguments_and_sparklines():
+    assert text.arguments([["TENSOR", "float32", [1, 2]], ["TENSOR", "int8", []]]) == (
+        "f32 1x2, i8 scalar"
+    )
+    assert text.arguments("strange") == "strange"
+    assert text.arguments(None) == text.NOTHING
+    assert text.sparkline([]) == ""
+    assert text.sparkline([1.0, 1.0]) == "▁▁"
+    assert text.sparkline([2.0, 1.0]) == "█▁"
+    assert len(text.sparkline([float(i) for i in range(1000)], 30)) == 30
+    assert text.cut("abcdef", 4) == "abc…"
+    assert text.cut("abcdef", 4, keep_end=True) == "…def"
+    assert text.size(1_605_632) == "1.6 MB"

@@ -1,0 +1,130 @@
+"""Options before and after the command, the environment, ``tunedb.toml``; plugins; completion."""
+
+import importlib.metadata
+import json
+
+import pytest
+
+from tunedb.logs import base
+
+
+def first(run_json, *arguments, **kwargs):
+    return run_json(*arguments, "workloads", **kwargs)[0]["name"]
+
+
+def test_options_before_and_after_the_command(run, run_json, filled, tmp_path):
+    other = tmp_path / "other.db"
+    run("db", "init", other)
+    assert first(run_json, "--db", filled) == "matmul"
+    assert run_json("--db", other, "workloads", "--db", filled)[0]["name"] == "matmul"
+    assert run_json("--db", other, "workloads") == []
+    assert run_json("db", "--db", filled, "info")["location"] == str(filled)
+    assert run_json("--db", other, "db", "info", filled)["location"] == str(filled)
+
+
+def test_environment_and_file(run_json, filled, tmp_path, monkeypatch):
+    (tmp_path / "tunedb.toml").write_text('url = "filled.db"\n')
+    assert first(run_json) == "matmul"
+    other = tmp_path / "missing.db"
+    monkeypatch.setenv("TUNEDB_URL", str(other))
+    assert "TUNEDB_URL" in run_json.__closure__[0].cell_contents("workloads", code=3).stderr
+    assert first(run_json, "--db", filled) == "matmul"
+    monkeypatch.setenv("TUNEDB_URL", "")
+    assert first(run_json) == "matmul"
+
+
+def test_a_wrong_file(run, tmp_path):
+    (tmp_path / "tunedb.toml").write_text("uri = 'x'\n")
+    assert "unknown key 'uri'" in run("top", code=2).stderr
+    (tmp_path / "tunedb.toml").write_text("url =\n")
+    assert "not TOML" in run("top", code=1).stderr
+
+
+class Entry:
+    """An entry point of another package."""
+
+    group = base.GROUP
+
+    def __init__(self, name, value, error=None):
+        self.name = name
+        self.value = value
+        self.dist = None
+        self._error = error
+
+    def load(self):
+        if self._error is not None:
+            raise self._error
+        return dict
+
+
+@pytest.fixture
+def entries(monkeypatch):
+    """A list that stands for the entry points besides tunedb's own."""
+    own = list(importlib.metadata.entry_points(group=base.GROUP))
+    added = []
+    for module in ("tunedb.cli.plugins", "tunedb.logs.base"):
+        monkeypatch.setattr(f"{module}.entry_points", lambda group: [*own, *added])
+    base.formats.cache_clear()
+    yield added
+    base.formats.cache_clear()
+
+
+def test_plugins(run_json):
+    (row,) = run_json("plugins")
+    assert row["name"] == "metaschedule"
+    assert row["loads"] is True
+    assert row["package"].startswith("tunedb ")
+    assert row["entry_point"] == "tunedb.logs.metaschedule:MetaScheduleFormat"
+
+
+def test_a_plugin_that_fails_is_reported_and_stops_nothing(run, entries, log, sqlite_file):
+    entries.append(Entry("broken", "broken:Format", SystemError("no \x1b[2J such library")))
+    result = run("plugins", "--json", code=1)
+    broken, ours = json.loads(result.stdout)
+    assert (broken["loads"], ours["loads"]) == (False, True)
+    assert broken["reason"] == "SystemError: no \x1b[2J such library"
+    assert "\x1b" not in run("plugins", code=1).stdout
+    result = run("--db", sqlite_file, "import", "logs", log)
+    assert "Warning: log format broken" in result.stderr
+    assert "\x1b" not in result.stderr
+
+
+def test_plugins_of_others_can_be_left_out(run_json, entries, monkeypatch):
+    entries.append(Entry("broken", "broken:Format", ImportError("x")))
+    monkeypatch.setenv("TUNEDB_PLUGINS", "")
+    rows = run_json("plugins")
+    assert [row["loads"] for row in rows] == [None, True]
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(shell, run):
+    assert "_TUNEDB_COMPLETE" in run("completion", shell).stdout
+
+
+def test_completion_of_an_unknown_shell(run):
+    run("completion", "tcsh", code=2)
+
+
+def complete(run, words, number):
+    environment = {
+        "_TUNEDB_COMPLETE": "bash_complete",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(number),
+    }
+    result = run(prog_name="tunedb", env=environment)
+    return [line.partition(",")[2] for line in result.stdout.splitlines() if line]
+
+
+def test_completion(run, filled, monkeypatch, tmp_path):
+    assert complete(run, "tunedb work", 1) == ["workloads"]
+    assert "--target" in complete(run, "tunedb top --", 2)
+    monkeypatch.setenv("TUNEDB_URL", str(filled))
+    assert complete(run, "tunedb top m", 2) == ["matmul"]
+    assert complete(run, "tunedb top ", 2) == ["matmul", "softmax", "1", "2"]
+    assert complete(run, "tunedb history so", 2) == ["softmax"]
+    assert complete(run, "tunedb top --target c", 3) == ["cuda"]
+    assert complete(run, "tunedb export x --workload s", 4) == ["softmax"]
+    monkeypatch.setenv("TUNEDB_URL", str(tmp_path / "missing.db"))
+    assert complete(run, "tunedb top ", 2) == []
+    assert complete(run, f"tunedb --db {filled} top m", 4) == ["matmul"]
+    assert complete(run, f"tunedb top --db {filled} m", 4) == ["matmul"]

@@ -1,0 +1,115 @@
+"""``tunedb top``, ``workloads``, ``targets`` and ``history``."""
+
+import pytest
+import workdirs
+
+import tunedb
+from tunedb.records import Alias
+
+
+def test_the_best_of_a_workload(run, run_json, filled):
+    rows = run_json("--db", filled, "top", "matmul", "--target", "llvm")
+    assert [row["rank"] for row in rows] == [1, 2, 3]
+    assert [row["mean"] for row in rows] == sorted(row["mean"] for row in rows)
+    # Equal times come in the order of insertion.
+    assert [row["id"] for row in rows] == [2, 3, 1]
+    assert rows[0]["decisions"] == [[2, 32]]
+    assert (rows[0]["minimum"], rows[0]["median"]) == (1e-3, (1e-3 + 1.1e-3) / 2)
+    assert rows[0]["repeats"] == 2
+    assert rows[0]["spread"] == pytest.approx(0.0673, abs=1e-3)
+    assert rows[0]["source"] == "nightly"
+    assert rows[0]["arguments"] == workdirs.ARGS
+    assert "f32 128x64, 64" in run("--db", filled, "show", 1).stdout
+    assert [r["id"] for r in run_json("--db", filled, "top", "matmul", "-k", 1)] == [2, 6, 7]
+
+
+def test_targets_are_ranked_apart(run, run_json, filled):
+    rows = run_json("--db", filled, "top", "matmul")
+    assert [(row["target_id"], row["rank"]) for row in rows] == [
+        *((1, 1), (1, 2), (1, 3), (2, 1), (3, 1)),
+    ]
+    assert {row["target"] for row in rows} == {"llvm znver4 2 cores", "cuda sm_90", "none"}
+    assert "within each target" in run("--db", filled, "top", "matmul").stderr
+    assert "within" not in run("--db", filled, "top", "matmul", "--target", "cuda").stderr
+    assert "within" not in run("--db", filled, "top", "matmul", "-q").stderr
+
+
+def test_the_best_of_each_workload(run_json, filled):
+    rows = run_json("--db", filled, "top")
+    assert [(row["workload"], row["target_id"], row["id"]) for row in rows] == [
+        *(("matmul", 1, 2), ("matmul", 2, 6), ("matmul", 3, 7), ("softmax", 1, 5)),
+    ]
+    assert [row["id"] for row in run_json("--db", filled, "top", "-k", 2, "--target", "llvm")] == [
+        *(2, 3, 5)
+    ]
+
+
+@pytest.mark.parametrize("words", ["matmul", "mat", "1"])
+def test_names_of_workloads(words, run_json, filled):
+    assert run_json("--db", filled, "top", words)[0]["workload_id"] == 1
+
+
+def test_digests_of_workloads(run_json, filled):
+    digest = run_json("--db", filled, "workloads")[1]["digest"]
+    for words in (digest, digest[:6], digest[:6].upper()):
+        assert run_json("--db", filled, "top", words)[0]["workload"] == "softmax"
+
+
+@pytest.mark.parametrize("words", ["llvm", "1", '{"kind": "llvm"}', '{"num-cores": 2}'])
+def test_names_of_targets(words, run_json, filled):
+    rows = run_json("--db", filled, "top", "--target", words)
+    assert {row["target_id"] for row in rows} == {1}
+
+
+def test_unknown_names_suggest_the_nearest(run, filled):
+    assert "nearest: matmul" in run("--db", filled, "top", "matmull", code=3).stderr
+    message = run("--db", filled, "top", "--target", "lvm", code=3).stderr
+    assert "nearest: llvm" in message
+    assert "2 (cuda sm_90)" in message
+    assert "tunedb workloads" in run("--db", filled, "top", "zzzz", code=3).stderr
+    run("--db", filled, "top", "--target", "{nonsense", code=2)
+    run("--db", filled, "top", "-k", "0", code=2)
+
+
+def test_several_workloads_of_a_name_need_an_id(run, run_json, sqlite_file, tmp_path):
+    graphs = [workdirs.graph("C", i) for i in range(12)]
+    records = [workdirs.record([1e-3 * (i + 1)], workload=i) for i in range(12)]
+    run("--db", sqlite_file, "import", "logs", workdirs.write(tmp_path / "log", records, graphs))
+    message = run("--db", sqlite_file, "top", "C", code=2).stderr
+    assert "12 workloads" in message
+    assert "1 (C), 2 (C)" in message
+    assert "and 4 more" in message
+    assert run_json("--db", sqlite_file, "top", "3")[0]["mean"] == 3e-3
+
+
+def test_equal_workloads_count_as_one(run, run_json, filled):
+    with tunedb.open(filled) as store:
+        for id_ in (1, 2):
+            store.add_workload(store.query.workload(id_), [Alias("link", "the same")])
+    rows = run_json("--db", filled, "top", "softmax", "--target", "llvm")
+    assert [row["id"] for row in rows] == [2, 3, 5, 1]
+    assert [row["id"] for row in run_json("--db", filled, "top", "--target", "llvm")] == [2]
+    assert run_json("--db", filled, "top", "m") == run_json("--db", filled, "top", "softmax")
+
+
+def test_workloads_and_targets(run_json, filled):
+    first, second = run_json("--db", filled, "workloads")
+    assert (first["records"], first["failed"], first["targets"]) == (6, 1, 3)
+    assert first["best"] == 5e-6
+    assert first["tvm_version"] == "0.27.0"
+    assert (second["name"], second["records"]) == ("softmax", 1)
+    llvm, cuda, none = run_json("--db", filled, "targets")
+    assert (llvm["records"], llvm["workloads"], llvm["config"]) == (5, 2, workdirs.LLVM)
+    assert cuda["architecture"] == "sm_90"
+    assert (none["kind"], none["config"], none["architecture"]) == ("none", None, None)
+
+
+def test_history(run, run_json, filled):
+    rows = run_json("--db", filled, "history", "matmul", "--target", "llvm")
+    assert [(row["step"], row["id"]) for row in rows] == [(1, 1), (2, 2), (3, 3)]
+    assert [row["best"] for row in rows] == pytest.approx([3.15e-3, 1.05e-3, 1.05e-3])
+    line = run("--db", filled, "history", "matmul", "--target", "llvm").stdout.splitlines()[1]
+    assert "3.00x" in line
+    assert "█▁▁" in line
+    run("--db", filled, "history", code=2)
+    run("--db", filled, "history", "nothing", code=3)

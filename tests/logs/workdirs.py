@@ -1,0 +1,78 @@
+"""Work directories of MetaSchedule, written by hand, and how to run the command line."""
+
+import base64
+import json
+import struct
+import sys
+from pathlib import Path
+
+#: The command line as a process of its own.
+PROGRAM = [sys.executable, "-c", "from tunedb.cli import main; main(prog_name='tunedb')"]
+
+LLVM = {"kind": "llvm", "keys": ["cpu"], "mcpu": "znver4", "num-cores": 2, "tag": ""}
+CUDA = {"kind": "cuda", "keys": ["cuda", "gpu"], "arch": "sm_90", "tag": ""}
+ARGS = [["TENSOR", "float32", [128, 64]], ["TENSOR", "float32", [64]]]
+
+
+def graph(name="matmul", extent=16):
+    """A graph of an IRModule, as far as tunedb looks at it."""
+    return {
+        "root_index": 1,
+        "nodes": [
+            {"type": "None"},
+            {"type": "s_tir.SBlock", "data": {"name_hint": 2, "init": 3}},
+            {"type": "ffi.String", "data": name},
+            {"type": "ir.IntImm", "data": {"value": extent}},
+        ],
+        "metadata": {"tvm_version": "0.27.0"},
+    }
+
+
+def workload_line(graph_):
+    text = json.dumps(graph_).encode()
+    body = base64.b64encode(struct.pack("<q", len(text)) + text).decode()
+    return json.dumps(["0", body])
+
+
+def trace(first=4, second=16):
+    """A trace of seven instructions with one decision."""
+    return [
+        [
+            ["GetSBlock", [], ["matmul", "main"], ["b0"]],
+            ["GetLoops", ["b0"], [], ["l1", "l2"]],
+            ["SamplePerfectTile", ["l1"], [2, 64], ["v3", "v4"]],
+            ["Split", ["l1", "v3", "v4"], [1, 0], ["l5", "l6"]],
+            ["EnterPostproc", [], [], []],
+            ["GetSBlock", [], ["matmul", "main"], ["b7"]],
+            ["Annotate", ["b7", 1], ["pragma_unroll_explicit"], []],
+        ],
+        [[2, [first, second]]],
+    ]
+
+
+def record(times=(1e-3, 1.1e-3), *, workload=0, target=LLVM, tile=(4, 16), args=ARGS):
+    times = None if times is None else list(times)
+    return [workload, [trace(*tile), times, target, args]]
+
+
+def write(folder, records, graphs=None, *, end="\n"):
+    """Write a work directory; a record that is text or bytes is written as it is."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    workloads = [workload_line(g) for g in graphs or [graph()]]
+    (folder / "database_workload.json").write_text("\n".join(workloads) + "\n")
+    lines = [encode(line) for line in records]
+    data = b"\n".join(lines) + end.encode()
+    (folder / "database_tuning_record.json").write_bytes(data)
+    return folder
+
+
+def encode(line):
+    if isinstance(line, bytes):
+        return line
+    return (line if isinstance(line, str) else json.dumps(line)).encode()
+
+
+def digests(store):
+    """The digests of all measurements, with their occurrence already in them."""
+    return sorted(row.measurement.digest for row in store.query.iterate())

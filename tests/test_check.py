@@ -1,0 +1,124 @@
+"""Whether a database is whole."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from builders import FOREIGN, OWN, make_batch, make_measurement, make_session
+
+import tunedb
+from tunedb import check
+from tunedb.errors import NotFoundError, SchemaError
+from tunedb.records import Failure, FailureKind, Phase, Quarantined, Status
+
+
+def fill(url):
+    with tunedb.open(url) as store:
+        store.add(make_batch(5, 20), OWN)
+        store.add([make_measurement(30, (2e-3,), session=make_session())], FOREIGN)
+        failure = Failure(FailureKind.CRASH, Phase.RUN, "nul \0 and more")
+        store.add([make_measurement(31, None, status=Status.FAILED, failure=failure)], OWN)
+        store.add([make_measurement(32, (1e-3,), empty=True)], OWN)
+        store.quarantine([Quarantined("log.json", 3, "not JSON", b"{\xff")], OWN)
+        store.retract([1], "no reason")
+
+
+@pytest.fixture
+def file(sqlite_file):
+    fill(sqlite_file)
+    return sqlite_file
+
+
+def test_a_whole_database(store_url):
+    fill(store_url)
+    seen = []
+    report = check.check(store_url, on_row=lambda done, total: seen.append((done, total)))
+    assert (report.found, report.problems, report.measurements) == (0, [], 23)
+    assert seen[-1] == (report.rows, report.rows)
+    assert [done for done, _ in seen] == list(range(1, report.rows + 1))
+
+
+def test_a_sample(file):
+    assert check.check(file, sample=5).measurements == 5
+    assert check.check(file, sample=500).measurements == 23
+    assert check.check(file, sample=0).measurements == 0
+
+
+DAMAGES = [
+    ("UPDATE measurement SET mean = 1.0 WHERE id = 2", ("derived", "measurement", 2)),
+    ("UPDATE measurement SET median = 1.0 WHERE id = 2", ("derived", "measurement", 2)),
+    ("UPDATE measurement SET minimum = NULL WHERE id = 2", ("derived", "measurement", 2)),
+    ("UPDATE measurement SET served = 0 WHERE id = 2", ("derived", "measurement", 2)),
+    ("UPDATE measurement SET served = 1 WHERE id = 1", ("derived", "measurement", 1)),
+    ("UPDATE measurement SET served = 1 WHERE id = 21", ("derived", "measurement", 21)),
+    ("UPDATE measurement SET served = 1 WHERE id = 22", ("derived", "measurement", 22)),
+    ("UPDATE measurement SET served = 1 WHERE id = 23", ("derived", "measurement", 23)),
+    ("UPDATE measurement SET occurrence = 9 WHERE id = 2", ("digest", "measurement", 2)),
+    ("UPDATE measurement SET donor = x'00' WHERE id = 2", ("digest", "measurement", 2)),
+    ("UPDATE measurement SET run_secs = x'00' WHERE id = 2", ("readable", "measurement", 2)),
+    ("UPDATE measurement SET origin = 'elsewhere' WHERE id = 2", ("readable", "measurement", 2)),
+    ("UPDATE measurement SET status = 7 WHERE id = 2", ("readable", "measurement", 2)),
+    ("UPDATE failure SET kind = 'bored'", ("readable", "measurement", 22)),
+    ("UPDATE failure SET kind = 'bored'", ("readable", "failure", 1)),
+    ("UPDATE failure SET message = 'fine'", ("digest", "failure", 1)),
+    ("UPDATE quarantine SET line = 4", ("digest", "quarantine", 1)),
+    ("UPDATE program SET decisions = '[[],[],[]]' WHERE id = 8", ("digest", "program", 8)),
+    ("UPDATE workload SET body = x'00' WHERE id = 1", ("readable", "workload", 1)),
+    ("UPDATE workload SET format = 'x' WHERE id = 1", ("digest", "workload", 1)),
+    ("UPDATE target SET architecture = 'x' WHERE id = 1", ("derived", "target", 1)),
+    ("UPDATE target SET config = '{' WHERE id = 1", ("readable", "target", 1)),
+    ("UPDATE session SET started_at = 0 WHERE id = 1", ("digest", "session", 1)),
+    ("UPDATE source SET name = 'x' WHERE id = 1", ("digest", "source", 1)),
+    ("UPDATE sketch SET digest = x'00' WHERE id = 1", ("digest", "sketch", 1)),
+    ("DELETE FROM tail", ("foreign keys", "program", 1)),
+    ("DELETE FROM session", ("foreign keys", "measurement", 21)),
+    ("DROP INDEX ix_measurement_top_k", ("schema", "ix_measurement_top_k", None)),
+    ("CREATE VIEW more AS SELECT 1", ("schema", "more", None)),
+    ("PRAGMA application_id = 1", ("schema", None, None)),
+]
+
+
+@pytest.mark.parametrize(("statement", "problem"), DAMAGES, ids=[s for s, _ in DAMAGES])
+def test_damage_is_found(statement, problem, file):
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute(statement)
+    report = check.check(file)
+    assert problem in [(found.check, found.table, found.id) for found in report.problems]
+    assert report.found >= len(report.problems) > 0
+    assert all("\n" not in found.message for found in report.problems)
+
+
+def test_damaged_pages_are_found(file):
+    data = bytearray(file.read_bytes())
+    page = int.from_bytes(data[16:18], "big")
+    for start in range(2 * page, len(data), page):
+        data[start : start + 40] = b"\xaa" * 40
+    file.write_bytes(bytes(data))
+    try:
+        report = check.check(file)
+    except tunedb.TuneDBError:
+        return
+    assert report.found
+
+
+def test_many_problems_are_counted(file, monkeypatch):
+    monkeypatch.setattr(check, "MOST_PROBLEMS", 3)
+    with closing(sqlite3.connect(file)) as connection, connection:
+        connection.execute("UPDATE measurement SET mean = 9.0")
+    report = check.check(file)
+    assert len(report.problems) == 3
+    assert report.found >= 20
+
+
+def test_nothing_is_written(file):
+    before = file.read_bytes()
+    check.check(file)
+    assert file.read_bytes() == before
+
+
+def test_what_cannot_be_checked(tmp_path):
+    with pytest.raises(NotFoundError):
+        check.check(tmp_path / "missing.db")
+    (tmp_path / "text").write_text("no database " * 100)
+    with pytest.raises(SchemaError):
+        check.check(tmp_path / "text")

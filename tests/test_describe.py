@@ -1,0 +1,57 @@
+"""What a database is."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+
+import tunedb
+from tunedb import describe, versions
+from tunedb.engine import parse_url
+from tunedb.errors import NotFoundError, SchemaError
+
+
+def test_describe(store_url):
+    found = describe.describe(store_url)
+    assert found.state == "current"
+    assert found.meta["created_by"] == tunedb.__version__
+    assert found.advice is None
+
+
+def test_describe_a_bare_server_database(bare_postgres_url):
+    found = describe.describe(bare_postgres_url)
+    assert (found.state, found.size) == ("empty", None)
+    assert "tunedb db init" in found.advice
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        tunedb.open,
+        lambda path: tunedb.open(path, read_only=True),
+        lambda path: versions.upgrade(parse_url(path)),
+    ],
+)
+def test_another_programs_file_is_never_changed(use, tmp_path):
+    """Going into WAL mode alone would write into it."""
+    path = tmp_path / "other.db"
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("CREATE TABLE x (y)")
+    before = path.read_bytes()
+    assert describe.describe(path).state == "foreign"
+    with pytest.raises(SchemaError, match="another program"):
+        use(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in tmp_path.iterdir()] == ["other.db"]
+
+
+def test_what_cannot_be_described(sqlite_file, tmp_path):
+    before = sqlite_file.read_bytes()
+    describe.describe(sqlite_file)
+    assert sqlite_file.read_bytes() == before
+    (tmp_path / "text").write_text("no database " * 100)
+    with pytest.raises(SchemaError):
+        describe.describe(tmp_path / "text")
+    for url in (tmp_path / "missing.db", ":memory:"):
+        with pytest.raises(NotFoundError):
+            describe.describe(url)

@@ -1,0 +1,117 @@
+"""The wheel: what is in it, and that it works in a fresh environment, away from the tree."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tomllib
+import venv
+import zipfile
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
+MAPPED = CONFIG["tool"]["setuptools"]["package-dir"]
+
+
+def _run(*command, cwd, **options):
+    done = subprocess.run(
+        [str(part) for part in command], cwd=cwd, capture_output=True, text=True, **options
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """Build the wheel from a copy of the tree, as an installer would."""
+    source = tmp_path_factory.mktemp("source") / "tunedb"
+    listed = _run("git", "ls-files", "-co", "--exclude-standard", "-z", cwd=ROOT)
+    for name in filter(None, listed.split("\0")):
+        if (ROOT / name).is_file():
+            (source / name).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(ROOT / name, source / name)
+    out = tmp_path_factory.mktemp("wheel")
+    _run(sys.executable, "-m", "build", "--wheel", "--no-isolation", "-o", out, cwd=source)
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def names(wheel):
+    with zipfile.ZipFile(wheel) as archive:
+        return archive.namelist()
+
+
+def _modules(names):
+    found = set()
+    for name in names:
+        if name.endswith((".py", ".so")) and "dist-info" not in name:
+            parts = name.split("/")
+            parts[-1] = parts[-1].split(".")[0]
+            if parts[-1] == "__init__":
+                parts.pop()
+            found.add(".".join(parts))
+    # These two are Alembic's to run, not to import.
+    return sorted(m for m in found if not m.startswith("tunedb.migrations.versions.0"))
+
+
+def test_top_level_is_tunedb_alone(names):
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"tunedb"}
+    assert len(names) == len(set(names))
+
+
+def test_wheel_holds_the_tree(names):
+    """Every source file of the mapped directories is in the wheel, under its mapped name."""
+    expected = set()
+    for package, folder in MAPPED.items():
+        for path in (ROOT / folder).rglob("*"):
+            relative = path.relative_to(ROOT / folder)
+            linked = folder == "tunedb" and relative.parts[0] in ("cli", "plugins", "migrations")
+            if path.suffix in (".py", ".pyi", ".pyx", ".mako") and not linked:
+                expected.add("/".join([*package.split("."), *relative.parts]))
+    assert expected <= set(names)
+    assert "tunedb/py.typed" in names
+    assert any("_encode" in name and name.endswith(".so") for name in names)
+
+
+@pytest.fixture(scope="module")
+def fresh(wheel, tmp_path_factory):
+    """A new environment with the wheel and the extras tvm and postgres."""
+    folder = tmp_path_factory.mktemp("fresh")
+    venv.create(folder, with_pip=True)
+    command = [folder / "bin" / "python", "-m", "pip", "install", "--quiet"]
+    _run(*command, f"{wheel}[tvm,postgres]", cwd=folder)
+    return folder
+
+
+def test_command_from_another_directory(fresh, tmp_path):
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    program = fresh / "bin" / "tunedb"
+    assert "Usage: tunedb" in _run(program, "--help", cwd=tmp_path, env=environment)
+    _run(program, "db", "init", tmp_path / "new.db", cwd=tmp_path, env=environment)
+    info = _run(program, "db", "info", "--json", "--db", "new.db", cwd=tmp_path, env=environment)
+    assert '"0001"' in info
+
+
+def test_every_module_imports(fresh, names, tmp_path):
+    modules = [m for m in _modules(names) if m != "tunedb.migrations.env"]
+    assert len(modules) > 30
+    code = "import importlib, sys\nfor name in sys.argv[1:]: importlib.import_module(name)"
+    _run(fresh / "bin" / "python", "-c", code, *modules, cwd=tmp_path)
+
+
+def test_exactly_one_xgboost():
+    """xgboost and xgboost-cpu own the same module; `train` takes the small one."""
+    installed = {d.metadata["Name"] for d in metadata.distributions()}
+    assert len({"xgboost", "xgboost-cpu"} & installed) == 1
+    extras = CONFIG["project"]["optional-dependencies"]
+    assert [d for d in extras["train"] if d.startswith("xgboost")] == ["xgboost-cpu>=3.0,<4"]
+    both = [name for name, needs in extras.items() if sum("xgboost" in n for n in needs) > 1]
+    assert both == []
+    assert "train-gpu" not in str(extras["all"])

@@ -1,0 +1,154 @@
+"""Which database a command means, where none is named.
+
+In this order: what the caller names, the environment variable ``TUNEDB_URL``, ``url`` in a
+``tunedb.toml`` of the working directory or one above it, and a file in the user's data directory.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from .errors import FormatError, StorageError, UsageError
+
+VARIABLE = "TUNEDB_URL"
+FILE = "tunedb.toml"
+
+_KEYS = ("url",)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A database and who named it.
+
+    Parameters
+    ----------
+    url : str
+        As :func:`tunedb.open` takes it. May hold a password: show ``Store.location`` instead.
+    origin : str
+        For messages: ``--db``, ``TUNEDB_URL``, the path of a ``tunedb.toml``, or ``default``.
+    """
+
+    url: str
+    origin: str
+
+    def __repr__(self) -> str:
+        # The URL may hold a password, and tracebacks show representations.
+        return f"Location(origin={self.origin!r})"
+
+    @property
+    def is_default(self) -> bool:
+        """Whether nobody named it."""
+        return self.origin == "default"
+
+
+def locate(
+    url: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Location:
+    """Return the database that is meant.
+
+    Parameters
+    ----------
+    url : str or None
+        What the user named; wins over everything else.
+    environ : mapping or None
+        The environment; that of the process where None.
+    folder : Path or None
+        Where the search for ``tunedb.toml`` begins; the working directory where None.
+
+    Raises
+    ------
+    UsageError
+        A ``tunedb.toml`` that does not name a database.
+    FormatError
+        A ``tunedb.toml`` that is not TOML.
+    StorageError
+        A ``tunedb.toml`` that cannot be read.
+    """
+    if url is not None:
+        return Location(url, "--db")
+    named = (os.environ if environ is None else environ).get(VARIABLE)
+    if named:
+        return Location(named, VARIABLE)
+    file = find_file(folder or Path.cwd())
+    if file is not None:
+        named = read_file(file).get("url")
+        if named is not None:
+            return Location(_beside(file, named), str(file))
+    return Location(str(default_path()), "default")
+
+
+def find_file(folder: Path) -> Path | None:
+    """Return the ``tunedb.toml`` of a folder or the nearest one above it, or None."""
+    folder = folder.absolute()
+    candidates = (parent / FILE for parent in (folder, *folder.parents))
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def read_file(file: Path) -> dict[str, str]:
+    """Return what a ``tunedb.toml`` says.
+
+    Raises
+    ------
+    UsageError
+        It has another key, or a value that is no text.
+    FormatError
+        It is not TOML.
+    StorageError
+        It cannot be read.
+    """
+    try:
+        values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FormatError(f"{file}: not TOML ({error})") from None
+    except OSError as error:
+        raise StorageError(f"{file}: cannot be read ({error.strerror})") from None
+    for key, value in values.items():
+        if key not in _KEYS:
+            raise UsageError(f"{file}: unknown key {key!r}; known: {', '.join(_KEYS)}")
+        if not isinstance(value, str) or not value:
+            raise UsageError(f'{file}: {key} must be text, e.g. {key} = "tune.db"')
+    return values
+
+
+def default_path() -> Path:
+    """Return the file in the user's data directory that serves where no database is named."""
+    from platformdirs import user_data_path
+
+    return user_data_path("tunedb", appauthor=False) / "tune.db"
+
+
+def make_folder(location: Location) -> None:
+    """Make the folder of the default database; one that somebody named must exist.
+
+    A typing error in a path would otherwise become a new, empty database in a new folder.
+
+    Raises
+    ------
+    StorageError
+        It cannot be made.
+    """
+    if not location.is_default:
+        return
+    folder = Path(location.url).parent
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"{folder}: cannot be made ({error.strerror})") from None
+
+
+def _beside(file: Path, url: str) -> str:
+    """Return a URL of a ``tunedb.toml``, whose relative paths begin at its folder."""
+    scheme, separator, path = url.partition(":///")
+    if separator and scheme == "sqlite":
+        return f"{scheme}{separator}{file.parent / path}" if path and path != ":memory:" else url
+    if "://" in url or url == ":memory:":
+        return url
+    return str(file.parent / Path(url).expanduser())
