@@ -24,7 +24,7 @@ links:
 
 demo:
 	@test -e $(VENV)/.setup-dev || $(MAKE) --no-print-directory setup EXTRAS=tvm,train
-	$(BIN)/python benchmarks/demo.py
+	$(BIN)/python docs/demo.py
 
 test: setup
 	$(BIN)/ruff check .
