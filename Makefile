@@ -1,5 +1,5 @@
 # Everything runs in .venv; `make setup` is the only thing that installs.
-PYTHON ?= python3.11
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= dev

@@ -76,7 +76,7 @@ class Database(_PyDatabase):
         fallback: str = "exact",
         module_equality: str = "structural",
         read_only: bool = False,
-        live_records: int = 1024,
+        live_records: int = 4096,
     ) -> None:
         store = Store(url, read_only=read_only)
         try:

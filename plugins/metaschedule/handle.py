@@ -80,13 +80,14 @@ class Handle:
         target: Any = None,
         fallback: str = "exact",
         module_equality: str = "structural",
-        live_records: int = 1024,
+        live_records: int = 4096,
     ) -> None:
         if module_equality not in modules.EQUALITIES:
             known = ", ".join(modules.EQUALITIES)
             raise UsageError(f"module_equality must be one of {known}, not {module_equality!r}")
         self.store = store
         self.lock = threading.RLock()
+        store.query.prepare()
         self.workloads = WorkloadTable(store, module_equality)
         self.source = Source("tuning", SourceKind.LIVE)
         self.targets = TargetTable(store, fallback)

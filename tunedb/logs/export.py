@@ -16,11 +16,11 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import orjson
 
-from ..errors import StorageError, UsageError
+from ..errors import FormatError, StorageError, UsageError
 from ..query import Query
 from ..records import Record, Trust, Workload
 from ..traces import join_trace
@@ -93,8 +93,12 @@ def export_metaschedule(
                 folder = directory if layer == 0 else directory / f"variant-{layer}"
                 writers[layer] = _Writer(folder, force=force)
                 report.directories.append(str(folder))
-            writers[layer].write(record)
-            report.records += 1
+            try:
+                writers[layer].write(record)
+            except FormatError:
+                report.leave_out("its trace cannot be read")
+            else:
+                report.records += 1
         for writer in writers.values():
             report.workloads += writer.finish()
     except OSError as error:
@@ -136,18 +140,23 @@ def workload_line(workload: Workload) -> bytes:
     return orjson.dumps(["0", body]) + b"\n"
 
 
-def record_line(record: Record, workload_index: int) -> bytes:
-    """Return a record's line."""
+def record_fields(record: Record) -> list[Any]:
+    """Return a record's fields.
+
+    Raises
+    ------
+    FormatError
+        Its stored trace is damaged.
+    """
     measurement = record.measurement
     instructions, decisions = join_trace(measurement.program.trace)
     args = measurement.args_info
-    fields = [
+    return [
         [instructions, decisions],
         None if measurement.run_secs is None else list(measurement.run_secs),
         measurement.program.target.attributes,
         None if args is None else orjson.loads(args),
     ]
-    return orjson.dumps([workload_index, fields]) + b"\n"
 
 
 class _Writer:
@@ -167,11 +176,12 @@ class _Writer:
 
     def write(self, record: Record) -> None:
         """Write a record, after its workload."""
+        fields = record_fields(record)
         index = self._index.get(record.workload_id)
         if index is None:
             index = self._index[record.workload_id] = len(self._index)
             self._files[0].write(workload_line(record.measurement.program.workload))
-        self._files[1].write(record_line(record, index))
+        self._files[1].write(orjson.dumps([index, fields]) + b"\n")
 
     def finish(self) -> int:
         """Give the files their names; return the number of workloads."""

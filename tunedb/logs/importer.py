@@ -98,7 +98,8 @@ def import_log(
     trust : Trust
         Trust of the source, if it is new.
     dry_run : bool
-        Read and compare, write nothing.
+        Read and compare with what is stored, write nothing; a record that two logs share counts
+        as new in both.
     on_progress : callable or None
         Called with the number of bytes read so far.
     report : ImportReport or None
