@@ -25,8 +25,11 @@ from tvm.s_tir.meta_schedule.utils import cpu_count
 from ...errors import PluginError, UsageError
 from ...records import FailureKind
 from . import build_worker
+from .compat import register_errors
 from .failures import headline, tidy
 from .worker_process import WorkerProcess
+
+register_errors()
 
 #: Builds of one worker before a fresh process takes its place. LocalBuilder restarts its workers
 #: for each batch "because of a known memory leak issue". 600 builds and exports of a matmul with
@@ -70,8 +73,7 @@ class WarmBuilder(_PyBuilder):
         An argument is out of range, or a function cannot be pickled.
     PluginError
         From :meth:`build` and :meth:`wait_until_ready`: no worker can be started, the initializer
-        failed, or a named function is not registered. In a tuning run TVM turns this into a
-        ``RuntimeError`` with the same text.
+        failed, or a named function is not registered. It keeps its type in a tuning run.
 
     Notes
     -----
