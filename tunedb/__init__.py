@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from importlib import metadata
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import (
@@ -44,12 +45,12 @@ __version__ = metadata.version("tunedb")
 logging.getLogger("tunedb").addHandler(logging.NullHandler())
 
 
-def open(url: str, *, create: bool = True, read_only: bool = False) -> Store:
+def open(url: str | Path, *, create: bool = True, read_only: bool = False) -> Store:
     """Open a database, and make it where there is none.
 
     Parameters
     ----------
-    url : str
+    url : str or Path
         A path, ``sqlite:///path``, ``:memory:`` or ``postgresql+psycopg://…``.
     create : bool
         Make the file (or the tables of an empty server database) where it is missing.

@@ -126,8 +126,8 @@ class Handle:
                 args_info=record.args_info,
                 run_secs=() if times is None else tuple(float(value) for value in times),
             )
-            measurement = self._measurement(candidate, has_times=times is not None)
-            if self._add([measurement], [record]):
+            measurement = self._measured(candidate, has_times=times is not None)
+            if measurement is not None and self._add([measurement], [record]):
                 self._committed[record.trace.__chandle__()] = (record.trace, measurement)
                 if len(self._committed) > _MOST_COMMITTED:
                     self._committed.popitem(last=False)
@@ -145,7 +145,9 @@ class Handle:
             for candidate in candidates:
                 committed = self._committed.pop(candidate.trace.__chandle__(), None)
                 if committed is None:
-                    new.append((candidate, self._measurement(candidate)))
+                    measurement = self._measured(candidate)
+                    if measurement is not None:
+                        new.append((candidate, measurement))
                 elif candidate.failure is not None:
                     learnt.append((committed[1], candidate.failure))
             self._committed.clear()
@@ -250,6 +252,14 @@ class Handle:
                 llvm=_llvm_version(),
             )
         return self._session
+
+    def _measured(self, candidate: Candidate, *, has_times: bool = True) -> Measurement | None:
+        """Return the stored form of a candidate, or None, with a warning, where it has none."""
+        try:
+            return self._measurement(candidate, has_times=has_times)
+        except trace_codec.UnknownInstructionError as error:
+            warnings.warn(f"record left out: {error}", RuntimeWarning, stacklevel=2)
+            return None
 
     def _measurement(self, candidate: Candidate, *, has_times: bool = True) -> Measurement:
         """Return the stored form of a candidate; binds an unbound handle to its target."""

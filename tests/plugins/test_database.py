@@ -19,6 +19,7 @@ from tvm.s_tir import meta_schedule as ms
 import tunedb
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.database import handle_of
+from tunedb.plugins.metaschedule.handle import Candidate
 from tunedb.records import Source, SourceKind, Trust
 
 BAD = 1e10
@@ -216,6 +217,42 @@ def test_equality_reaches_cpp():
         _PyDatabase(module_equality="nonsense")
     with pytest.raises(tunedb.UsageError, match="module_equality must be one of"):
         Database(":memory:", module_equality="nonsense")
+
+
+@pytest.mark.parametrize("equality", ["structural", "ignore-tensor", "anchor-block"])
+def test_cpp_is_told_the_equality(equality, monkeypatch):
+    """EvolutionarySearch takes the database's equality, as C++ knows it, for its own dedup."""
+    from tvm.s_tir.meta_schedule.database.database import _PyDatabase
+
+    told = []
+    original = _PyDatabase.__init__
+
+    def spy(self, *args, **kwargs):
+        told.append(args[9])
+        original(self, *args, **kwargs)
+
+    monkeypatch.setattr(_PyDatabase, "__init__", spy)
+    Database(":memory:", module_equality=equality).close()
+    assert told == [equality]
+
+
+def test_trace_without_a_json_form_is_left_out(database, tools):
+    """TVM itself cannot write such a trace; the batch and the tuning go on without it."""
+    mod = tools.matmul()
+    workload = database.commit_workload(mod)
+    sch = Schedule(mod)
+    sch.annotate(sch.get_sblock("C"), "strange", float("nan"))
+    bad = ms.database.TuningRecord(sch.trace, workload, [0.1], tools.llvm, None)
+    good = tools.record(mod, workload, [0.2], target=tools.llvm)
+    candidates = [
+        Candidate(workload, r.trace, tools.llvm, None, (seconds,))
+        for r, seconds in ((bad, 0.1), (good, 0.2))
+    ]
+    with pytest.warns(RuntimeWarning, match="record left out"):
+        database.record_batch(candidates)
+    with pytest.warns(RuntimeWarning, match="record left out"):
+        database.commit_tuning_record(bad)
+    assert tools.seconds(database.get_top_k(workload, 5)) == [[0.2]]
 
 
 def test_block_names_outside_the_hash(path, tools):
