@@ -26,6 +26,9 @@ SIZES = (10_000, 100_000)
 WORKLOADS = (1, 100)
 MISSING = 3
 
+#: Name of a figure → its value.
+Figures = dict[str, float]
+
 #: Microseconds per second.
 US = 1e6
 
@@ -70,7 +73,7 @@ def child(kind: str, path: str, operator: str, workloads: int, synchronous: str)
             return ms.database.JSONDatabase(work_dir=path)
         return Database(path, target=target)
 
-    figures: dict[str, float] = {}
+    figures: Figures = {}
     before, start = rss_mb(), time.perf_counter()
     database = open_it()
     figures["open_s"] = time.perf_counter() - start
@@ -84,7 +87,7 @@ def child(kind: str, path: str, operator: str, workloads: int, synchronous: str)
     print(json.dumps(figures))
 
 
-def cold(open_it: Callable[[], Any], mods: list[Any]) -> dict[str, float]:
+def cold(open_it: Callable[[], Any], mods: list[Any]) -> Figures:
     """Return times of the first top-k of a new handle, whose caches are empty."""
     figures = {}
     for k in (1, 32):
@@ -103,9 +106,7 @@ def cold(open_it: Callable[[], Any], mods: list[Any]) -> dict[str, float]:
     return figures
 
 
-def warm(
-    database: Any, tokens: list[Any], mods: list[Any], workloads: int, target: Any
-) -> dict[str, float]:
+def warm(database: Any, tokens: list[Any], mods: list[Any], workloads: int, target: Any) -> Figures:
     """Return times of queries whose records are TVM objects already."""
     figures = {}
     for k in (1, 10, 32):
@@ -127,7 +128,7 @@ def warm(
     return figures
 
 
-def commits(kind: str, database: Any, mod: Any, token: Any, operator: str) -> dict[str, float]:
+def commits(kind: str, database: Any, mod: Any, token: Any, operator: str) -> Figures:
     """Return the time of a commit alone, and per record of a batch of 64."""
     import records
     from tvm.s_tir import meta_schedule as ms
@@ -173,7 +174,7 @@ def commits(kind: str, database: Any, mod: Any, token: Any, operator: str) -> di
 
 def measure_child(
     kind: str, path: Path, operator: str, workloads: int, synchronous: str = "NORMAL"
-) -> dict[str, float]:
+) -> Figures:
     """Return the figures of one database, measured in a fresh process on a copy of it."""
     with tempfile.TemporaryDirectory(dir=path.parent) as scratch:
         copy = Path(scratch) / path.name
@@ -185,7 +186,7 @@ def measure_child(
         command += [str(workloads), synchronous]
         print(f"  {kind} {path.name} {synchronous} …", file=sys.stderr)
         done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    figures: Figures = json.loads(done.stdout.splitlines()[-1])
     return figures
 
 
@@ -216,7 +217,12 @@ def prepare(scratch: Path, operator: str, n: int, workloads: int) -> tuple[Path,
 
 
 def rows_of(
-    name: str, n: int, workloads: int, theirs: dict[str, float], ours: dict[str, float], full: float
+    name: str,
+    n: int,
+    workloads: int,
+    theirs: dict[str, float],
+    ours: dict[str, float],
+    full: dict[str, float],
 ) -> list[Row]:
     """Return the table's lines for one database, with the bars that apply to it."""
     big = n == 100_000 and name.startswith("matmul")
@@ -270,9 +276,11 @@ def rows_of(
     for key, (label, base) in labels.items():
         bar, ok = bars.get(key, ("", None))
         rows.append(row(label, "µs", key, base, bar, ok))
-    rows.append(
-        Row(f"{name}: commit alone, synchronous=FULL", "µs", full, theirs["commit_alone_us"])
-    )
+    for key, label in (
+        ("commit_alone_us", "commit alone"),
+        ("commit_batch_us", "in a batch of 64"),
+    ):
+        rows.append(Row(f"{name}: {label}, synchronous=FULL", "µs", full[key], theirs[key]))
     return rows
 
 
@@ -289,7 +297,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
             ours = measure_child("tunedb", file, operator, workloads)
             full = measure_child("tunedb", file, operator, workloads, "FULL")
             name = f"{operator} {n:,} in {workloads}"
-            rows += rows_of(name, n, workloads, theirs, ours, full["commit_alone_us"])
+            rows += rows_of(name, n, workloads, theirs, ours, full)
             sizes = [sum(f.stat().st_size for f in folder.iterdir()), file.stat().st_size]
             rows.append(Row(f"{name}: file per record", "B", sizes[1] / n, sizes[0] / n))
             shutil.rmtree(folder)

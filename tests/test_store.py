@@ -795,3 +795,14 @@ def test_known_from_a_stranger_then_imported_as_own(store):
     assert {r.source.name for r in store.query.iterate()} == {"mine"}
     store.add([kept], stranger)
     assert store.query.best([1]).source.name == "mine"
+
+
+def test_a_script_may_be_learnt_later(store):
+    """A workload that was imported without TVM has none; the first script stays."""
+    bare = make_measurement().program.workload
+    store.add_workload(replace(bare, script=None))
+    for script in ("# first", "# second", None):
+        store.add_workload(replace(bare, script=script))
+    store.query._workloads.clear()
+    assert store.query.workload(1).script == "# first"
+    assert store.query.workload(1).digest == bare.digest

@@ -134,3 +134,13 @@ take_over = Prepared(
         ),
     )
 )
+
+#: A script is a label: it may be learnt after the workload.
+give_script = Prepared(
+    update(schema.workload)
+    .where(
+        schema.workload.c.id == bindparam("workload", type_=schema.Int),
+        schema.workload.c.script.is_(None),
+    )
+    .values(script=bindparam("text", type_=schema.Blob))
+)

@@ -28,6 +28,7 @@ from typing import Self
 from sqlalchemy import Connection
 
 from . import identity, limits, statements, versions
+from .compression import compress
 from .engine import (
     connect_reader,
     converted_errors,
@@ -259,9 +260,15 @@ class Store:
     # ------------------------------------------------------------------ everything else
 
     def add_workload(self, workload: Workload, aliases: Iterable[Alias] = ()) -> int:
-        """Add a workload and the names under which it is known; return its id."""
+        """Add a workload and the names under which it is known; return its id.
+
+        A workload that is known without its script, because it was imported, gets it.
+        """
         with self._transaction() as connection:
             id_ = self._rows.workload(connection, workload)
+            if workload.script is not None:
+                text = compress(workload.script.encode())
+                statements.give_script(connection, workload=id_, text=text)
             statements.insert["workload_alias"].many(
                 connection,
                 [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import tvm
@@ -202,5 +202,5 @@ class WorkloadTable:
                 for name in names:
                     self._names.setdefault(name, []).append(id_)
             else:
-                self._store.add_workload(record, names)
+                self._store.add_workload(replace(record, script=script), names)
         self._aliased_up_to = last
