@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
+from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -202,6 +203,12 @@ class Trace:
         return self.sketch == b"[]"
 
 
+@lru_cache(maxsize=4096)
+def _part_digest(kind: str, body: bytes) -> bytes:
+    """Return the digest of a sketch or tail; many programs share each."""
+    return identity.digest(kind, body)
+
+
 @dataclass(frozen=True, slots=True)
 class Program:
     """A workload, a target and the trace that schedules it."""
@@ -214,8 +221,8 @@ class Program:
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        sketch = identity.digest("sketch", self.trace.sketch)
-        tail = None if self.trace.tail is None else identity.digest("tail", self.trace.tail)
+        sketch = _part_digest("sketch", self.trace.sketch)
+        tail = None if self.trace.tail is None else _part_digest("tail", self.trace.tail)
         value = identity.digest(
             "program",
             self.workload.digest,

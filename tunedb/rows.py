@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections.abc import Mapping
 from dataclasses import replace
@@ -15,7 +14,7 @@ from . import identity, limits, schema, statements
 from .compression import compress
 from .errors import FormatError
 from .records import Failure, Measurement, Quarantined, Session, Source, Target, Trust, Workload
-from .times import mean_of
+from .times import mean_of, median_of
 
 
 def now() -> int:
@@ -101,7 +100,7 @@ class Rows:
             "status": int(measurement.status),
             "run_secs": None if times is None else identity.pack_floats(times),
             "mean": mean,
-            "median": statistics.median(times) if times else None,
+            "median": median_of(times) if times else None,
             "minimum": min(times) if times else None,
             "measured_at": measurement.measured_at,
             "occurrence": measurement.occurrence,

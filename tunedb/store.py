@@ -23,7 +23,7 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 from sqlalchemy import Connection
 
@@ -215,9 +215,8 @@ class Store:
             )
             last = statements.last_measurement(connection).scalar() or 0
             statements.insert["measurement"].many(connection, rows)
-            added = {
-                row.digest: row.id for row in statements.measurements_after(connection, id=last)
-            }
+            after: Sequence[Any] = statements.measurements_after(connection, id=last).all()
+            added = {digest: id_ for id_, digest in after}
             ids = [self._measurement_id(connection, m.digest, added) for m in batch]
             if trust >= Trust.VERIFIED:
                 self._take_over(connection, batch, added, source_id, trust)

@@ -114,7 +114,6 @@ def _remove(path: Path) -> None:
 
 def _set_up(connection: sqlite3.Connection) -> None:
     """Give an empty file what must be set before the first table."""
-    connection.execute("PRAGMA page_size=8192")
     enter_wal(connection)
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
 
