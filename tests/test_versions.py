@@ -73,7 +73,7 @@ def test_a_new_file(tmp_path, there):
     assert [p.name for p in tmp_path.iterdir()] == ["new.db"]
     assert is_whole(path)
     assert sql(path, "PRAGMA application_id") == [(schema.APPLICATION_ID,)]
-    assert sql(path, "PRAGMA page_size") == [(8192,)]
+    assert sql(path, "PRAGMA page_size") == [(4096,)]
     assert sql(path, "PRAGMA journal_mode") == [("wal",)]
     with Store(path) as store:
         assert store.query.size() == 1
@@ -255,14 +255,14 @@ def test_a_truncated_file(filled, share):
 def test_a_file_with_pages_of_noise(filled):
     data = filled.read_bytes()
     good = 0
-    for page in range(0, len(data) // 8192, 3):
+    for page in range(0, len(data) // 4096, 3):
         noisy = bytearray(data)
-        noisy[page * 8192 + 100 : (page + 1) * 8192] = os.urandom(8192 - 100)
+        noisy[page * 4096 + 100 : (page + 1) * 4096] = os.urandom(4096 - 100)
         for suffix in ("-wal", "-shm"):
             Path(f"{filled}{suffix}").unlink(missing_ok=True)
         filled.write_bytes(noisy)
         good += use(filled)
-    assert good < len(data) // 8192 / 3
+    assert good < len(data) // 4096 / 3
     filled.write_bytes(data)
     assert use(filled)
 
