@@ -139,6 +139,7 @@ def commits(database: Any, mod: Any, token: Any) -> Figures:
     from tvm.s_tir import meta_schedule as ms
 
     from tunedb.plugins.metaschedule.handle import Candidate
+    from tunedb.plugins.metaschedule.trace_codec import floats_of
 
     drawn = records.draw(mod)
     times: dict[str, list[float]] = {name: [] for name in ("alone", "batch", "theirs")}
@@ -154,12 +155,7 @@ def commits(database: Any, mod: Any, token: Any) -> Figures:
 
     def batch() -> None:
         database.record_batch(
-            [
-                Candidate(
-                    token, r.trace, r.target, r.args_info, tuple(float(v) for v in r.run_secs)
-                )
-                for r in ours
-            ]
+            [Candidate(token, r.trace, r.target, r.args_info, floats_of(r.run_secs)) for r in ours]
         )
 
     def one_by_one() -> None:

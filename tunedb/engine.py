@@ -195,6 +195,8 @@ def make_concurrent(engine: Engine, where: str) -> None:
 def _on_sqlite_connect(connection: sqlite3.Connection, _record: object) -> None:
     # Not WAL: that is written into the file, which may turn out to be another program's.
     connection.execute(f"PRAGMA synchronous={SYNCHRONOUS}")
+    # 8 MB of log between two checkpoints, each of which waits for the disk.
+    connection.execute("PRAGMA wal_autocheckpoint=2000")
     _on_sqlite_connect_read(connection, _record)
 
 

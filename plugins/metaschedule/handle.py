@@ -46,7 +46,6 @@ from .workloads import WorkloadTable
 _log = logging.getLogger("tunedb")
 
 _arg_info_as_json = tvm_ffi.get_global_func("s_tir.meta_schedule.ArgInfoAsJSON")
-_item = tvm_ffi.get_global_func("ffi.ArrayGetItem")
 
 #: How many records a query takes at a time while it skips those that do not replay.
 _CHUNK = 8
@@ -125,7 +124,7 @@ class Handle:
                 trace=record.trace,
                 target=record.target,
                 args_info=record.args_info,
-                run_secs=() if times is None else tuple(float(value) for value in times),
+                run_secs=() if times is None else trace_codec.floats_of(times),
             )
             measurement = self._measured(candidate, has_times=times is not None)
             if measurement is not None and self._add([measurement], [record]):
@@ -320,10 +319,8 @@ class Handle:
 
 def _args_json(args: Any) -> bytes:
     """Return canonical JSON of argument descriptions."""
-    # ArgInfo.as_json() converts the same tree in Python, 10 times slower; and a loop over TVM's
-    # array is one in Python too.
-    items = (_item(args, index) for index in range(len(args)))
-    parts = [trace_codec.dumps(_arg_info_as_json(item)) for item in items]
+    # ArgInfo.as_json() converts the same tree in Python, 10 times slower.
+    parts = [trace_codec.dumps(_arg_info_as_json(arg)) for arg in trace_codec.items_of(args)]
     return b"[" + b",".join(parts) + b"]"
 
 

@@ -14,6 +14,7 @@ from .compat import register_errors
 from .database import Database, handle_of
 from .failures import classify
 from .handle import Candidate, Handle
+from .trace_codec import floats_of
 
 __all__ = ["MeasureCallback"]
 
@@ -97,7 +98,7 @@ def run_secs_of(run: Any) -> tuple[float, ...]:
     """Return all repeats in seconds, or TVM's sentinel where nothing ran, as its database does."""
     if run.run_secs is None:
         return (NO_TIME,)
-    return tuple(float(value) for value in run.run_secs)
+    return floats_of(run.run_secs)
 
 
 def failure_of(build: Any, run: Any) -> Failure | None:
