@@ -6,9 +6,6 @@ from __future__ import annotations
 #: with constants); a line beyond this is quarantined by its first bytes.
 MAX_LINE_BYTES = 64 * 2**20
 
-#: Longest trace in bytes of JSON. Traces of real corpora stay below 20 KB.
-MAX_TRACE_BYTES = 4 * 2**20
-
 #: Most instructions in one trace. Real ones stay below 300.
 MAX_INSTRUCTIONS = 100_000
 
