@@ -11,7 +11,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 # `make test` later adds what it needs.
 setup: $(VENV)/.setup-$(EXTRAS)
 
-$(VENV)/.setup-$(EXTRAS): pyproject.toml $(wildcard plugins/metaschedule/*.pyx)
+$(VENV)/.setup-$(EXTRAS): pyproject.toml $(wildcard plugins/*/*.pyx tunedb/*.pyx tunedb/*/*.pyx)
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(MAKE) --no-print-directory links
 	$(BIN)/pip install --quiet --editable '.[$(EXTRAS)]'

@@ -34,7 +34,7 @@ COMMANDS = {
     "history": ("history", "command", "Show how the best time fell as records came in."),
     "workloads": ("workloads", "command", "List the workloads."),
     "targets": ("targets", "command", "List the targets."),
-    "quarantine": ("quarantine", "command", "List what imports did not understand."),
+    "quarantine": ("quarantine", "command", "Look after what imports did not understand."),
     "db": ("db", "command", "Make, upgrade, check and describe databases."),
     "plugins": ("plugins", "command", "List the log formats and whether they load."),
     "completion": ("completion", "command", "Print the completion script of a shell."),
@@ -113,7 +113,7 @@ def main() -> None:
     """Keep what TVM's tuning loop has measured, and ask for it.
 
     Example:
-      tunedb import logs ./work_dirs      # bring MetaSchedule's logs in
+      tunedb import logs ./work_dirs      # bring tuning logs in
       tunedb top                          # the best program of each workload
       tunedb top matmul -k 5              # the five best of one
       tunedb show 42                      # everything about a record

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
     from ..query import Query
-    from ..records import Target, WorkloadSummary
+    from ..records import Target
+    from ..results import WorkloadSummary
 
 F = TypeVar("F", bound=Callable[..., Any])
 

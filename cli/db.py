@@ -16,7 +16,7 @@ from .progress import Bar, bar
 if TYPE_CHECKING:
     from ..check import CheckReport
     from ..describe import Description
-    from ..records import Counts
+    from ..results import Counts
 
 COMMANDS = {
     "init": ("db", "init", "Make an empty database."),

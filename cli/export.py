@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -13,22 +18,56 @@ from .output import Column, output_options, print_object, print_table
 from .progress import bar, counter
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from ..logs.base import LogFormat
     from ..logs.export import ExportReport
 
-COLUMNS = tuple(map(Column, ("format", "directories", "workloads", "records", "left_out")))
+#: The format that is written as a directory.
+DIRECTORY = "metaschedule"
 
-_SUMMARY = (Column("what", "what", flexible=True), Column("records", "records", right=True))
+COLUMNS = tuple(map(Column, ("format", "directories", "file", "workloads", "records", "left_out")))
+
+_SUMMARY = (
+    Column("what", "what", flexible=True),
+    Column("records", "records", text.number, right=True),
+)
+
+
+def is_written(name: str, format_: LogFormat) -> bool:
+    """Tell whether a format can be exported."""
+    from ..logs.base import LineWriter
+
+    return name == DIRECTORY or isinstance(format_, LineWriter)
+
+
+def _complete_format(
+    _: click.Context, __: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from ..logs.base import formats
+
+    names = (name for name, known in formats().items() if is_written(name, known))
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
 @click.command()
-@click.argument("directory", type=click.Path(path_type=Path, file_okay=False))
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), required=False)
 @click.option(
     "--format",
     "format_",
-    type=click.Choice(["metaschedule"]),
-    default="metaschedule",
+    metavar="FORMAT",
+    default=DIRECTORY,
     show_default=True,
-    help="What to write.",
+    shell_complete=_complete_format,
+    help="What to write: metaschedule, ansor, autotvm, or one of tunedb plugins.",
+)
+@click.option(
+    *("-o", "--output", "file"),
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="Where formats of lines go: a file, or - for standard output (default).",
 )
 @choose.target_option()
 @click.option(
@@ -43,61 +82,144 @@ _SUMMARY = (Column("what", "what", flexible=True), Column("records", "records", 
 @pass_settings
 def command(
     settings: Settings,
-    directory: Path,
+    directory: Path | None,
     format_: str,
+    file: Path | None,
     target: str | None,
     workload: str | None,
     force: bool,
 ) -> None:
     """Write records as files of other tools.
 
-    DIRECTORY becomes a work directory that TVM's JSONDatabase loads. Foreign and retracted
-    records are left out; what the format cannot hold (sessions, causes of failure, times of day)
-    stays in the database.
+    metaschedule writes a work directory that TVM's JSONDatabase loads; what it cannot hold
+    (sessions, causes of failure, times of day) stays in the database. ansor and autotvm write one
+    log, each record as it was imported. Records of the other tools, foreign and retracted ones
+    are left out.
 
     Example:
       tunedb export ./work_dir
       tunedb export ./for_llvm --target llvm --workload matmul --force
+      tunedb export --format ansor -o tuning.json
+      tunedb export --format autotvm | xz > autotvm.log.xz
     """
     from ..errors import NotFoundError
-    from ..logs.export import export_metaschedule
 
+    _check(settings, format_, directory, file)
+    to_stdout = directory is None and str(file or "-") == "-"
     with reading(settings) as store:
         query = store.query
-        target_ids = choose.find_targets(query, target)
-        workload_ids = None if workload is None else choose.find_workload(query, workload)
-        with bar(settings, query.size(target_ids)) as shown:
-            report = export_metaschedule(
-                query,
-                directory,
-                target_ids=target_ids,
-                workload_ids=workload_ids,
-                force=force,
-                on_record=counter(shown),
-            )
+        chosen: dict[str, Any] = {
+            "target_ids": choose.find_targets(query, target),
+            "workload_ids": None if workload is None else choose.find_workload(query, workload),
+        }
+        with bar(settings, query.size(chosen["target_ids"])) as shown:
+            chosen["on_record"] = counter(shown)
+            if directory is not None:
+                from ..logs.export import export_metaschedule
+
+                report = export_metaschedule(query, directory, force=force, **chosen)
+            else:
+                report = _export_lines(query, format_, None if to_stdout else file, force, chosen)
         location = store.location
-    print_object(settings, COLUMNS, _row(report, format_), lambda: _show(report))
-    if not report.records:
-        raise NotFoundError(f"{location}: no record to export; nothing was written")
-
-
-def _row(report: ExportReport, format_: str) -> dict[str, object]:
-    return {
+    row = {
         "format": format_,
         "directories": report.directories,
+        "file": None if file is None else str(file),
         "workloads": report.workloads,
         "records": report.records,
         "left_out": report.left_out,
     }
+    where = ", ".join(report.directories) or str(file)
+    if to_stdout:
+        _tell(settings, report)
+    else:
+        print_object(settings, COLUMNS, row, lambda: _show(report, where))
+    if not report.records:
+        raise NotFoundError(f"{location}: no record to export; nothing was written")
 
 
-def _show(report: ExportReport) -> None:
-    workloads = text.count(report.workloads, "workload")
+def _check(settings: Settings, format_: str, directory: Path | None, file: Path | None) -> None:
+    """Raise UsageError for a format that is not written, or not there."""
+    from ..errors import UsageError
+    from ..logs.base import formats
+
+    known = formats()
+    if format_ not in known or not is_written(format_, known[format_]):
+        names = ", ".join(sorted(name for name in known if is_written(name, known[name])))
+        raise UsageError(f"no format {format_!r} that can be written; there are: {names}")
+    if format_ == DIRECTORY:
+        if directory is None or file is not None:
+            raise UsageError(f"{format_} is a directory: tunedb export ./work_dir")
+    elif directory is not None:
+        raise UsageError(f"{format_} is one file: tunedb export --format {format_} -o {directory}")
+    elif settings.output != "table" and str(file or "-") == "-":
+        raise UsageError(f"--{settings.output} prints the report; give the log a file: -o FILE")
+
+
+def _export_lines(
+    query: Any, format_: str, file: Path | None, force: bool, chosen: dict[str, Any]
+) -> ExportReport:
+    """Write a log to a file, or to stdout where `file` is None."""
+    from ..errors import StorageError
+    from ..logs.export import export_lines
+
+    if file is None:
+        try:
+            report = export_lines(query, format_, sys.stdout.buffer, **chosen)
+            sys.stdout.buffer.flush()
+        except StorageError as error:
+            if isinstance(error.__context__, BrokenPipeError):  # `tunedb export … | head`
+                raise error.__context__ from None
+            raise
+        return report
+    with _replacing(file, force=force) as (out, keep):
+        report = export_lines(query, format_, out, **chosen)
+        if report.records:
+            keep()
+    return report
+
+
+@contextmanager
+def _replacing(path: Path, *, force: bool) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
+    """Yield a file without a name, and a function that gives it the name."""
+    from ..errors import StorageError, UsageError
+
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists; give --force to replace it")
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with temporary.open("xb") as out:
+
+            def keep() -> None:
+                out.flush()
+                os.fsync(out.fileno())
+                temporary.replace(path)
+
+            yield out, keep
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written ({error.strerror})") from None
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _rows(report: ExportReport, where: str) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     if report.records:
-        where = ", ".join(report.directories)
+        workloads = text.count(report.workloads, "workload")
         rows.append({"what": f"written to {where} ({workloads})", "records": report.records})
-    for reason, number in sorted(report.left_out.items()):
-        rows.append({"what": f"left out: {reason}", "records": number})
+    left_out = sorted(report.left_out.items(), key=lambda item: -item[1])
+    return rows + [
+        {"what": f"left out: {reason}", "records": number} for reason, number in left_out
+    ]
+
+
+def _show(report: ExportReport, where: str) -> None:
+    rows = _rows(report, where)
     if rows:
         print_table(_SUMMARY, rows)
+
+
+def _tell(settings: Settings, report: ExportReport) -> None:
+    """Say on stderr what was written, because stdout has the log itself."""
+    for row in _rows(report, "standard output"):
+        settings.note(f"{row['records']:,} records {row['what']}")

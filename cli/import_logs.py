@@ -2,52 +2,35 @@
 
 from __future__ import annotations
 
-import glob
+import os
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING
 
 import click
 
-from . import text
+from .import_report import Run, tell
 from .lazy import LazyGroup
 from .options import Settings, common_options, pass_settings, reading, writing
-from .output import Column, output_options, print_rows
+from .output import output_options
 from .progress import Bar, bar
 
 if TYPE_CHECKING:
-    from ..logs.base import LogFormat, Parsed
-    from ..logs.importer import ImportReport
-    from ..records import Quarantined, Trust
+    from ..logs.base import LogFile
+    from ..records import Trust
     from ..store import Store
 
-#: Bad lines that are named on stderr; the others are counted.
-_MOST_NAMED = 5
-
 _INTERRUPTED = 130
-
-COLUMNS = (
-    Column("path", "log", flexible=True, keep_end=True),
-    Column("format"),
-    Column("source"),
-    Column("read", "read", right=True),
-    Column("new", "new", right=True),
-    Column("known", "known", right=True),
-    Column("failed", "failed", right=True),
-    Column("quarantined", "quarantined", right=True),
-    Column("reasons"),
-    Column("dry_run"),
-)
+_STOPPING = b"\r\x1b[2KStopping after this batch; Ctrl-C again stops at once\n"
 
 
 @click.group(
     cls=LazyGroup,
-    lazy={"logs": ("import_logs", "logs", "Import tuning logs of MetaSchedule.")},
+    lazy={"logs": ("import_logs", "logs", "Import logs of MetaSchedule, Ansor and AutoTVM.")},
     name="import",
 )
 @common_options
@@ -59,38 +42,16 @@ def command() -> None:
     """
 
 
-@dataclass
-class _Options:
-    """What the command line asks for."""
-
-    source: str | None
-    trust: str | None
-    dry_run: bool
-
-
-@dataclass
-class _Run:
-    """What happened so far, also when it is interrupted."""
-
-    reports: list[ImportReport] = field(default_factory=list)
-    sources: list[str] = field(default_factory=list)
-    bad: list[Quarantined] = field(default_factory=list)
-
-    @property
-    def quarantined(self) -> int:
-        return sum(report.quarantined for report in self.reports)
-
-
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--source", metavar="NAME", help="Name of the source; by default the log's path.")
+@click.option("--source", metavar="NAME", help="Name of the source; by default each file's path.")
 @click.option(
     "--trust",
     type=click.Choice(["own", "verified", "foreign"]),
     help="How far a new source is trusted (default: own). TVM never gets foreign records.",
 )
 @click.option("--dry-run", is_flag=True, help="Read and compare, write nothing.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if any line was not understood.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if any line or file was not understood.")
 @output_options
 @common_options
 @pass_settings
@@ -102,59 +63,44 @@ def logs(
     dry_run: bool,
     strict: bool,
 ) -> None:
-    """Import tuning logs of MetaSchedule.
+    """Import logs of MetaSchedule, Ansor and AutoTVM.
 
-    PATH is a work directory, a directory that holds some, a record file or a pattern. Importing a
-    log twice adds nothing. Lines that are not understood are kept aside (tunedb quarantine).
-    Ctrl-C keeps the batches that are finished.
+    PATH is a file, a directory that is searched to its bottom, a pattern, or - for standard
+    input. What a file holds is found out line by line, whatever its name; gzip, bzip2, xz and
+    Zstandard are unpacked. Importing a file twice adds nothing, and one that grew adds its new
+    lines. Lines that are not understood are kept aside (tunedb quarantine). Ctrl-C keeps the
+    batches that are finished.
 
     Example:
-      tunedb import logs ./work_dir
+      tunedb import logs ./work_dir tuning.json autotvm.log.xz
       tunedb import logs 'runs/2026-*/' --source nightly
-      tunedb import logs ./from_a_colleague --trust foreign --dry-run
+      tunedb import logs ./dataset --trust foreign --dry-run
+      ssh board cat tuning.log | tunedb import logs - --source board
     """
-    from ..logs.importer import find_logs
+    from ..logs.find import find_logs
 
-    found = list(find_logs(_expand(paths)))
-    run = _Run()
-    options = _Options(source, trust, dry_run)
+    run = Run(dry_run=dry_run)
+    run.files = find_logs(paths, run.skip)
+    importer = _Importer(run, source, trust)
     try:
         with _store(settings, dry_run=dry_run) as store:
-            _check_trust(store, found, options)
-            total = sum(_size(path, log_format) for path, log_format in found)
-            with bar(settings, total, in_bytes=True) as shown, _stopping() as stop:
-                for path, log_format in found:
-                    _import(store, path, log_format, options, run, shown, stop)
+            importer.check_trust(store)
+            with bar(settings, _total(run.files), counts="records") as shown, _stopping() as stop:
+                for file in run.files:
+                    importer.add(settings, store, file, shown, stop)
     except KeyboardInterrupt:
-        _tell(settings, run, dry_run=dry_run)
-        _end_interrupted(run, len(found), dry_run=dry_run)
+        tell(settings, run)
+        click.echo(f"Interrupted {run.stopped_at()}", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
     except Exception:
         # What was finished stays, so it is told before the error is.
-        if run.reports:
-            _tell(settings, run, dry_run=dry_run)
+        if run.results:
+            tell(settings, run)
         raise
-    _tell(settings, run, dry_run=dry_run)
-    if strict and run.quarantined:
+    tell(settings, run)
+    run.check()
+    if strict and (run.quarantined or run.refused):
         raise click.exceptions.Exit(1)
-
-
-def _expand(paths: tuple[str, ...]) -> Iterator[Path]:
-    """Yield the paths, patterns that a shell left alone expanded."""
-    from ..errors import NotFoundError, UsageError
-
-    for given in paths:
-        if given == "-":
-            raise UsageError(
-                "a MetaSchedule log is two files, so it cannot come from a pipe; give its directory"
-            )
-        if not Path(given).exists() and glob.has_magic(given):
-            # Path.glob takes no absolute pattern.
-            matches = sorted(glob.glob(given, recursive=True))  # noqa: PTH207
-            if not matches:
-                raise NotFoundError(f"{given}: nothing matches this pattern")
-            yield from map(Path, matches)
-        else:
-            yield Path(given)
 
 
 @contextmanager
@@ -177,82 +123,102 @@ def _store(settings: Settings, *, dry_run: bool) -> Iterator[Store]:
         yield store
 
 
-def _size(path: Path, log_format: LogFormat) -> int:
-    return sum(file.stat().st_size for file in log_format.files(path))
-
-
-def _source_name(path: Path, options: _Options) -> str:
-    """Return the name of a log's source: absolute, so that it means one place only."""
-    from ..identity import clean_text
-
-    # A file name need not be text; the database holds only text.
-    return clean_text(options.source if options.source is not None else str(path.resolve()))
-
-
-def _trust(options: _Options) -> Trust:
-    from ..records import Trust
-
-    return Trust[(options.trust or "own").upper()]
-
-
-def _check_trust(store: Store, found: list[tuple[Path, LogFormat]], options: _Options) -> None:
-    """Raise UsageError where a source exists with another trust than the one asked for.
-
-    A source keeps its trust, so what was meant as foreign would be served to TVM.
-    """
-    from ..errors import UsageError
-
-    if options.trust is None:
-        return
-    known = {source.name: source.trust for source, _ in store.query.sources()}
-    for path, _ in found:
-        name = _source_name(path, options)
-        trust = known.get(name)
-        if trust is not None and trust is not _trust(options):
-            raise UsageError(
-                f"the source {name!r} is known as {trust.name.lower()} and stays so; "
-                "give these records another --source"
-            )
-
-
-def _import(
-    store: Store,
-    path: Path,
-    log_format: LogFormat,
-    options: _Options,
-    run: _Run,
-    shown: Bar,
-    stop: Callable[[], None],
-) -> None:
-    """Import one log; `stop` is called between its batches."""
-    from ..errors import FormatError
-    from ..logs.importer import ImportReport, import_log
-
-    name = _source_name(path, options)
-    report = ImportReport(str(path), log_format.name)
-    run.reports.append(report)
-    run.sources.append(name)
-    shown.describe(path.name)
-
-    def follow(position: int) -> None:
-        shown.at(position)
-        stop()
-
+def _size(file: LogFile) -> int:
+    """Return the size of a file as it lies there; 0 where it is gone meanwhile."""
     try:
-        import_log(
-            store,
-            path,
-            _Watched(log_format, run.bad),
-            source=name,
-            trust=_trust(options),
-            dry_run=options.dry_run,
-            on_progress=follow,
-            report=report,
-        )
-    except FormatError as error:
-        raise FormatError(f"{path}: {error}") from error
-    shown.finish(_size(path, log_format))
-    stop()
+        return 0 if file.path is None else file.path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _total(files: list[LogFile]) -> int | None:
+    """Return how much there is to read, or None where nobody knows."""
+    return None if any(file.path is None for file in files) else sum(map(_size, files))
+
+
+class _Importer:
+    """Imports one file after another."""
+
+    def __init__(self, run: Run, source: str | None, trust: str | None) -> None:
+        self._run = run
+        self._source = source
+        self._trust = trust
+
+    def source_of(self, file: LogFile) -> str:
+        """Return the name of a file's source: absolute, so that it means one place only."""
+        from ..identity import clean_text
+
+        if self._source is not None:
+            return clean_text(self._source)
+        # A file name need not be text; the database holds only text.
+        return "stdin" if file.path is None else clean_text(str(file.path.resolve()))
+
+    @property
+    def trust(self) -> Trust:
+        """The trust of new sources."""
+        from ..records import Trust
+
+        return Trust[(self._trust or "own").upper()]
+
+    def check_trust(self, store: Store) -> None:
+        """Raise UsageError where a source exists with another trust than the one asked for.
+
+        A source keeps its trust, so what was meant as foreign would be served to TVM.
+        """
+        from ..errors import UsageError
+
+        if self._trust is None:
+            return
+        known = {source.name: source.trust for source, _ in store.query.sources()}
+        for name in dict.fromkeys(map(self.source_of, self._run.files)):
+            trust = known.get(name)
+            if trust is not None and trust is not self.trust:
+                raise UsageError(
+                    f"the source {name!r} is known as {trust.name.lower()} and stays so; "
+                    "give these records another --source"
+                )
+
+    def add(
+        self,
+        settings: Settings,
+        store: Store,
+        file: LogFile,
+        shown: Bar,
+        stop: Callable[[], None],
+    ) -> None:
+        """Import one file; `stop` is called between its batches."""
+        from ..logs.importer import import_log
+
+        source = self.source_of(file)
+        report = self._run.begin(file, source)
+        shown.describe(file.name if file.path is None else file.path.name)
+        if file.path is None and sys.stdin.isatty():
+            settings.note("Reading a log from the terminal; Ctrl-D ends it")
+        if file.path is not None and not os.access(file.path, os.R_OK):
+            report.refused = "it cannot be read: permission denied"
+            return
+        before = self._run.read
+
+        def after_batch() -> None:
+            shown.count(before + report.total.read)
+            stop()
+
+        try:
+            import_log(
+                store,
+                file,
+                source=source,
+                trust=self.trust,
+                dry_run=self._run.dry_run,
+                on_position=shown.at,
+                on_batch=after_batch,
+                report=report,
+            )
+        finally:
+            self._run.finish(report)
+        shown.finish(_size(file))
+        shown.count(self._run.read)
+        stop()
 
 
 @contextmanager
@@ -269,6 +235,9 @@ def _stopping() -> Iterator[Callable[[], None]]:
         if asked:
             raise KeyboardInterrupt
         asked = True
+        if sys.stderr.isatty():
+            # Not through sys.stderr: it may be in the middle of a write.
+            os.write(2, _STOPPING)
 
     def stop() -> None:
         if asked:
@@ -282,69 +251,3 @@ def _stopping() -> Iterator[Callable[[], None]]:
         yield stop
     finally:
         signal.signal(signal.SIGINT, before)
-
-
-class _Watched:
-    """A log format that remembers the first lines that were not understood."""
-
-    def __init__(self, log_format: LogFormat, bad: list[Quarantined]) -> None:
-        self._format = log_format
-        self._bad = bad
-        self.name = log_format.name
-
-    def matches(self, path: Path) -> bool:
-        return self._format.matches(path)
-
-    def files(self, path: Path) -> list[Path]:
-        return self._format.files(path)
-
-    def read(self, path: Path) -> Iterator[Parsed]:
-        from ..records import Quarantined
-
-        for parsed in self._format.read(path):
-            if isinstance(parsed.item, Quarantined) and len(self._bad) < _MOST_NAMED:
-                self._bad.append(parsed.item)
-            yield parsed
-
-
-def _tell(settings: Settings, run: _Run, *, dry_run: bool) -> None:
-    """Say what happened to each log, and what was not understood."""
-    _print_report(settings, run, dry_run=dry_run)
-    _tell_bad(settings, run, dry_run=dry_run)
-
-
-def _print_report(settings: Settings, run: _Run, *, dry_run: bool) -> None:
-    numbers = ("read", "new", "known", "failed", "quarantined")
-    rows: list[dict[str, Any]] = []
-    for report, source in zip(run.reports, run.sources, strict=True):
-        values = {key: getattr(report, key) for key in (*numbers, "path", "format", "reasons")}
-        rows.append({**values, "source": source, "dry_run": dry_run})
-    total = None
-    if len(rows) > 1:
-        total = {key: sum(row[key] for row in rows) for key in numbers}
-        total["path"] = "total"
-    print_rows(settings, COLUMNS, rows, total=total)
-    if dry_run:
-        settings.note("dry run: nothing was written")
-
-
-def _tell_bad(settings: Settings, run: _Run, *, dry_run: bool) -> None:
-    """Say how many lines were not understood, the first reasons, and how to go on."""
-    number = run.quarantined
-    if not number:
-        return
-    settings.warn(f"{text.count(number, 'line')} not understood")
-    for row in run.bad:
-        click.echo(text.clean(f"  {row.file}:{row.line}: {row.reason}"), err=True)
-    if number > len(run.bad):
-        click.echo(f"  and {number - len(run.bad):,} more", err=True)
-    kept = "would be kept" if dry_run else "are kept (tunedb quarantine lists them)"
-    click.echo(f"  The lines {kept}; repair the file and import it again.", err=True)
-
-
-def _end_interrupted(run: _Run, logs_: int, *, dry_run: bool) -> NoReturn:
-    new = text.count(sum(report.new for report in run.reports), "new record")
-    kept = "nothing was written" if dry_run else f"the finished batches stay, {new}"
-    where = f"in log {len(run.reports)} of {logs_}" if run.reports else "before the first log"
-    click.echo(f"Interrupted {where}: {kept}; the same command goes on from there", err=True)
-    raise click.exceptions.Exit(_INTERRUPTED)

@@ -45,6 +45,8 @@ class Column:
         Whether its end stays where it is cut: that of a path says most.
     fold : bool
         Whether a value that all rows share stands above the table, on a terminal.
+    least : int
+        Width of a terminal from which it is shown at all.
     """
 
     key: str
@@ -54,6 +56,7 @@ class Column:
     flexible: bool = False
     keep_end: bool = False
     fold: bool = False
+    least: int = 0
 
 
 def _set_output(context: click.Context, parameter: click.Parameter, value: bool) -> None:
@@ -92,6 +95,7 @@ def print_rows(
     *,
     empty: str = "nothing",
     total: Row | None = None,
+    show: Callable[[], None] | None = None,
 ) -> None:
     """Print a list of rows as the options say.
 
@@ -107,6 +111,8 @@ def print_rows(
         What to say on stderr instead of a table without rows.
     total : mapping or None
         A last row, for tables only.
+    show : callable or None
+        Prints them for people where that is no table of the same rows.
     """
     if settings.output == "csv":
         _print_csv(columns, rows)
@@ -115,6 +121,8 @@ def print_rows(
             click.echo(json.dumps(_values(columns, row)))
     elif settings.output == "json":
         _print_json([_values(columns, row) for row in rows])
+    elif show is not None:
+        show()
     else:
         shown = list(rows)
         if not shown:
@@ -181,7 +189,10 @@ def print_table(columns: Sequence[Column], rows: Sequence[Row], total: Row | Non
     """Print a table for people."""
     shown = [column for column in columns if column.title is not None]
     if is_terminal():
-        shown = _fold(shown, rows)
+        from shutil import get_terminal_size
+
+        width = get_terminal_size().columns
+        shown = _fold([column for column in shown if column.least <= width], rows)
     cells = [[column.show(row[column.key]) for column in shown] for row in rows]
     last = None if total is None else [_total_cell(column, total) for column in shown]
     if is_terminal():
@@ -197,9 +208,10 @@ def _fold(columns: list[Column], rows: Sequence[Row]) -> list[Column]:
         for column in columns
         if column.fold and all(row[column.key] == rows[0][column.key] for row in rows)
     ]
-    if common:
-        width = max(len(column.title or "") for column in common)
-        for column in common:
+    told = [column for column in common if rows[0][column.key] is not None]
+    if told:
+        width = max(len(column.title or "") for column in told)
+        for column in told:
             label = bold((column.title or "").ljust(width))
             click.echo(f"{label}  {column.show(rows[0][column.key])}")
         click.echo()

@@ -21,9 +21,9 @@ _EVERY = 0.05
 class Bar:
     """A progress bar, or nothing where nobody looks."""
 
-    def __init__(self, progress: Progress | None, total: int) -> None:
+    def __init__(self, progress: Progress | None, total: int | None) -> None:
         self._progress = progress
-        self._task = None if progress is None else progress.add_task("", total=total)
+        self._task = None if progress is None else progress.add_task("", total=total, counted=0)
         self._total = total
         self._base = 0
         self._next = 0.0
@@ -42,6 +42,11 @@ class Bar:
             self._total = total
             self._progress.update(self._task, total=total)
 
+    def count(self, number: int) -> None:
+        """Say how many records there were so far, where the bar itself is in bytes."""
+        if self._progress is not None and self._task is not None:
+            self._progress.update(self._task, counted=number)
+
     def at(self, position: int) -> None:
         """Show how much of the present part is done."""
         if self._progress is None or self._task is None or time.monotonic() < self._next:
@@ -57,41 +62,57 @@ class Bar:
 
 
 @contextmanager
-def bar(settings: Settings, total: int, *, in_bytes: bool = False) -> Iterator[Bar]:
-    """Show a bar with its rate and the remaining time while the block runs."""
+def bar(settings: Settings, total: int | None, *, counts: str | None = None) -> Iterator[Bar]:
+    """Show a bar with its rate and the remaining time while the block runs.
+
+    Parameters
+    ----------
+    settings : Settings
+        Says whether anything is shown.
+    total : int or None
+        How many steps there are; None where nobody knows.
+    counts : str or None
+        What is counted while the bar itself is in bytes (:meth:`Bar.count`); None where its
+        steps are what counts.
+    """
     if settings.quiet or not sys.stderr.isatty():
         yield Bar(None, total)
         return
     from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeRemainingColumn,
+    )
 
-    columns: list[ProgressColumn | str] = [TextColumn("{task.description}"), BarColumn(None)]
-    columns += _amounts(in_bytes=in_bytes)
-    columns += [TimeRemainingColumn()]
+    amount: ProgressColumn = MofNCompleteColumn() if counts is None else DownloadColumn()
+    columns = (
+        *(TextColumn("{task.description}"), BarColumn(None), amount),
+        *(_rate_column(counts), TimeRemainingColumn()),
+    )
     console = Console(stderr=True, highlight=False)
     # Transient: the report takes the bar's place.
     with Progress(*columns, console=console, transient=True) as progress:
         yield Bar(progress, total)
 
 
-def _amounts(*, in_bytes: bool) -> list[ProgressColumn]:
-    from rich.progress import DownloadColumn, MofNCompleteColumn, TransferSpeedColumn
-
-    if in_bytes:
-        return [DownloadColumn(), TransferSpeedColumn()]
-    return [MofNCompleteColumn(), _rate_column()]
-
-
-def _rate_column() -> ProgressColumn:
+def _rate_column(counts: str | None) -> ProgressColumn:
     from rich.progress import ProgressColumn, Task
     from rich.text import Text
 
     class RateColumn(ProgressColumn):
-        """Steps in a second."""
+        """Steps, or what is counted, in a second."""
 
         def render(self, task: Task) -> Text:
             """Return the rate."""
-            return Text(f"{task.finished_speed or task.speed or 0:,.0f}/s")
+            if counts is None:
+                return Text(f"{task.finished_speed or task.speed or 0:,.0f}/s")
+            # Counted by the batch: the mean is what says something, after the first.
+            counted = task.fields["counted"]
+            return Text(f"{counted / (task.elapsed or 1):,.0f} {counts}/s" if counted else "")
 
     return RateColumn()
 

@@ -13,7 +13,8 @@ from .options import Settings, common_options, pass_settings, reading
 from .output import Column, bold, output_options, print_fields, print_object
 
 if TYPE_CHECKING:
-    from ..records import Failure, Record, Session
+    from ..records import Failure, Program, Session
+    from ..results import Record
 
 #: Lines of a script that are printed without ``--script``.
 _SCRIPT_LINES = 20
@@ -23,9 +24,9 @@ COLUMNS = tuple(
         Column,
         (
             *("id", "digest", "status", "mean", "median", "minimum", "spread", "run_secs"),
-            *("measured_at", "occurrence", "retracted", "failure"),
+            *("measured_at", "all_cost", "occurrence", "retracted", "failure"),
             *("workload", "target", "program", "origin", "donor", "source", "session"),
-            *("decisions", "trace", "script"),
+            *("context", "extra", "decisions", "steps", "trace", "script"),
         ),
     )
 )
@@ -42,12 +43,13 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
     """Show everything about one record.
 
     RECORD is an id, or the beginning of a digest (four digits or more), as tunedb top lists them.
-    JSON holds the whole trace and script always.
+    Steps are numbered as the log's own references to them are, from 0. JSON holds all of them
+    and the whole script always.
 
     Example:
       tunedb show 42
       tunedb show 3f9a1c --trace
-      tunedb show 42 --json | jq .trace
+      tunedb show 42 --json | jq '.steps[] | select(.name == "split")'
     """
     with reading(settings) as store:
         found = store.query.record(choose.find_record(store.query, record))
@@ -61,23 +63,29 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
 
 
 def _row(record: Record) -> dict[str, Any]:
-    from ..traces import join_trace
-    from .steps import decisions_of
+    import orjson
+
+    from ..records import Status
+    from ..steps import steps_of
+    from .steps import decisions_of, row_of
     from .top import spread
 
     measurement = record.measurement
-    program, times = measurement.program, measurement.run_secs
-    instructions, decisions = join_trace(program.trace)
+    program = measurement.program
+    # Of a record that failed or was never run, the times are what its tool writes then.
+    times = (measurement.run_secs or ()) if measurement.status is Status.OK else ()
+    steps = steps_of(program)
     return {
         "id": record.id,
         "digest": measurement.digest.hex(),
         "status": measurement.status.name.lower(),
-        "mean": record.mean,
+        "mean": record.mean if times else None,
         "median": statistics.median(times) if times else None,
         "minimum": min(times) if times else None,
-        "spread": spread(times or ()),
-        "run_secs": None if times is None else list(times),
+        "spread": spread(times),
+        "run_secs": None if measurement.run_secs is None else list(measurement.run_secs),
         "measured_at": text.moment(measurement.measured_at),
+        "all_cost": measurement.all_cost,
         "occurrence": measurement.occurrence,
         "retracted": record.retracted,
         "failure": _failure(measurement.failure),
@@ -96,10 +104,37 @@ def _row(record: Record) -> dict[str, Any]:
             "trust": record.source.trust.name.lower(),
         },
         "session": _session(measurement.session),
-        "decisions": decisions_of(measurement),
-        "trace": [instructions, decisions],
+        "context": {**_template(program), **orjson.loads(measurement.context or b"{}")},
+        "extra": orjson.loads(measurement.extra or b"null"),
+        "decisions": decisions_of(steps),
+        "steps": list(map(row_of, steps)),
+        "trace": _trace(program),
         "script": program.workload.script,
     }
+
+
+def _trace(program: Program) -> list[Any] | None:
+    """Return MetaSchedule's trace as TVM takes it; None for programs of other tools."""
+    from ..records import WorkloadFormat
+    from ..traces import join_trace
+
+    if program.workload.format in (WorkloadFormat.ANSOR, WorkloadFormat.AUTOTVM):
+        return None
+    return list(join_trace(program.trace))
+
+
+def _template(program: Program) -> dict[str, Any]:
+    """Return what says how to understand the steps, besides them."""
+    from ..records import WorkloadFormat
+    from ..steps.ansor import LAYOUT_REWRITES, join_steps
+    from ..steps.autotvm import join_knobs
+
+    if program.workload.format == WorkloadFormat.AUTOTVM:
+        return join_knobs(program.trace)[1]
+    if program.workload.format == WorkloadFormat.ANSOR:
+        option = join_steps(program.trace)[1]
+        return {} if option is None else {"layout_rewrite": LAYOUT_REWRITES[option]}
+    return {}
 
 
 def _workload(record: Record) -> dict[str, Any]:
@@ -151,12 +186,14 @@ def _show_record(record: Record) -> None:
         ("arguments", text.arguments(workload["arguments"])),
         ("target", f"{target['id']} {label}"),
         ("", text.plain(target["config"])),
+        *(("", text.clean(raw)) for raw in [measurement.program.target.text] if raw),
         ("status", row["status"] + (" (retracted)" if record.retracted else "")),
         *_time_fields(row),
         *_failure_fields(measurement.failure),
         ("source", text.clean(f"{source['name']} ({source['kind']}, {source['trust']})")),
         *_session_fields(row["session"]),
         ("origin", row["origin"] + (f" of program {row['donor']}" if row["donor"] else "")),
+        *_context_fields(row),
         ("decisions", text.decisions(row["decisions"])),
     ]
     print_fields(fields, heading=f"Record {record.id}")
@@ -166,12 +203,15 @@ def _time_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
     fields = []
     if row["mean"] is not None:
         spread = f" ± {text.percent(row['spread'])}" if row["spread"] is not None else ""
-        fields = [
-            ("mean", text.seconds(row["mean"]) + spread),
-            ("median", text.seconds(row["median"])),
-            ("minimum", text.seconds(row["minimum"])),
-            ("repeats", ", ".join(map(text.seconds, row["run_secs"]))),
-        ]
+        fields.append(("mean", text.seconds(row["mean"]) + spread))
+        if len(row["run_secs"]) > 1:
+            fields += [
+                ("median", text.seconds(row["median"])),
+                ("minimum", text.seconds(row["minimum"])),
+                ("repeats", ", ".join(map(text.seconds, row["run_secs"]))),
+            ]
+    if row["all_cost"]:
+        fields.append(("whole trial", text.seconds(row["all_cost"])))
     if row["measured_at"]:
         fields.append(("measured", row["measured_at"]))
     return fields
@@ -196,17 +236,50 @@ def _session_fields(session: dict[str, Any] | None) -> list[tuple[str, str]]:
     return [("session", f"started {text.plain(session['started_at'])}"), ("", text.clean(known))]
 
 
-def _show_steps(record: Record, *, whole: bool) -> None:
-    from .steps import steps_of
+def _context_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return what the log said besides; target and time of day stand above already."""
+    values = {**row["context"], **(row["extra"] or {})}
+    version = values.pop("version", None)
+    log = " ".join(text.plain(value) for value in (values.pop("log", None), version) if value)
+    fields = [("log", log)] if log else []
+    for key, value in values.items():
+        if key not in ("target", "timestamp") and value not in ("", [], None):
+            label = "as logged" if key == "workload" else text.clean(key).replace("_", " ")
+            shown = _hardware(value, version) if key == "hardware_params" else value
+            fields.append((label, text.plain(shown)))
+    return fields
 
-    lines, before = steps_of(record.measurement)
-    shown = lines if whole else lines[:before]
-    width = len(str(len(lines)))
+
+#: Names of ``hardware_params`` (``HardwareParamsNode``, ``src/auto_scheduler/search_task.cc``).
+_HARDWARE = (
+    *("cores", "vector bytes", "cache line bytes", "shared memory bytes", "local memory bytes"),
+    *("threads per block", "vthread extent", "warp size"),
+)
+
+
+def _hardware(values: Any, version: Any) -> Any:
+    """Return hardware parameters with their names, without those that do not apply."""
+    if not (isinstance(values, list) and len(values) == len(_HARDWARE)):
+        return values
+    names = list(_HARDWARE)
+    if version == "v0.3":  # most were written before apache/tvm #7040
+        names[4] = "registers or local memory"
+    named = zip(names, values, strict=True)
+    return ", ".join(f"{name} {text.plain(value)}" for name, value in named if value not in (0, -1))
+
+
+def _show_steps(record: Record, *, whole: bool) -> None:
+    from ..steps import steps_of
+    from .steps import before_postproc, line_of
+
+    steps = steps_of(record.measurement.program)
+    shown = steps if whole else steps[: before_postproc(steps)]
+    width = len(str(len(steps)))
     click.echo(f"\n{bold('Steps')}")
-    for number, line in enumerate(shown, start=1):
-        click.echo(f"{number:>{width}}  {line}")
-    if len(shown) < len(lines):
-        rest = text.count(len(lines) - len(shown), "step")
+    for step in shown:
+        click.echo(f"{step.number:>{width}}  {line_of(step)}")
+    if len(shown) < len(steps):
+        rest = text.count(len(steps) - len(shown), "step")
         click.echo(f"{'':>{width}}  … {rest} of post-processing (--trace)")
 
 

@@ -1,95 +1,61 @@
-"""Traces as steps that people read, without TVM."""
+"""Steps of programs as people read them."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
-from ..traces import POSTPROC, join_trace
+from ..traces import POSTPROC
 from .text import clean
 
 if TYPE_CHECKING:
-    from ..records import Measurement
+    from ..records import Measurement, Signature
+    from ..steps.base import Step
 
-#: Names of attributes as TVM's Python has them (``python/tvm/s_tir/schedule/schedule.py``); those
-#: of other kinds are shown without names.
-_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "Annotate": ("ann_key",),
-    "Bind": ("thread_axis",),
-    "Blockize": ("preserve_unit_iters",),
-    "CacheIndex": ("storage_scope", "cse_thresh"),
-    "CacheInplace": ("read_buffer_index", "storage_scope"),
-    "CacheRead": ("read_buffer_index", "storage_scope"),
-    "CacheWrite": ("write_buffer_index", "storage_scope"),
-    "ComputeAt": ("preserve_unit_loops", "index"),
-    "Fuse": ("preserve_unit_iters",),
-    "GetSBlock": ("name", "func_name"),
-    "LoopPartition": ("preserve_unit_iters",),
-    "PadEinsum": ("padding",),
-    "RFactor": ("factor_axis",),
-    "ReadAt": ("read_buffer_index", "storage_scope"),
-    "ReindexCacheRead": ("read_buffer_index", "storage_scope"),
-    "ReindexCacheWrite": ("write_buffer_index", "storage_scope"),
-    "ReverseComputeAt": ("preserve_unit_loops", "index"),
-    "RollingBuffer": ("write_buffer_index",),
-    "SampleCategorical": ("candidates", "probs"),
-    "SamplePartitionedTile": ("n", "partition_pos", "innerpart_factor"),
-    "SamplePerfectTile": ("n", "max_innermost_factor"),
-    "SetScope": ("buffer_index", "storage_scope"),
-    "Split": ("preserve_unit_iters", "disable_predication"),
-    "StorageAlign": ("buffer_index", "axis", "factor", "offset"),
-    "Tensorize": ("tensor_intrin", "preserve_unit_iters"),
-    "Unannotate": ("ann_key",),
-    "UnsafeSetDType": ("buffer_index", "dtype"),
-    "WriteAt": ("write_buffer_index", "storage_scope"),
-}
-
-#: Names that are not the kind in snake case.
-_NAMES = {
-    "GetSBlock": "get_sblock",
-    "RFactor": "rfactor",
-    "ReIndex": "reindex",
-    "UnsafeSetDType": "unsafe_set_dtype",
-}
-
-_WORD = re.compile(r"(?<!^)(?=[A-Z])")
 _VARIABLE = re.compile(r"[blv][0-9]+")
 
-#: Kinds that take a loop and a list.
+#: Kinds of MetaSchedule that take a loop and a list.
 _LISTS = frozenset({"Split", "LoopPartition"})
 
+#: Arguments that were chosen in the search: all others follow from the sketch.
+_CHOSEN = {
+    "SP": ("lengths",),
+    "PR": ("value",),
+    "sp": ("size",),
+    "re": ("perm",),
+    "an": ("anns",),
+    "ot": ("val",),
+}
 
-def steps(instructions: Iterable[list[Any]], decisions: Iterable[list[Any]]) -> list[str]:
-    """Return one line for each instruction, as TVM's Python writes it but for its names.
 
-    >>> steps([["SamplePerfectTile", ["l2"], [2, 64], ["v5", "v6"]]], [[0, [16, 8]]])
-    ['v5, v6 = sample_perfect_tile(l2, n=2, max_innermost_factor=64, decision=[16, 8])']
+def line_of(step: Step) -> str:
+    """Return a step as a call in Python's manner.
+
+    >>> from tunedb.steps.base import Step
+    >>> line_of(Step(0, "SP", "split", 3, 0, {"extent": 64, "lengths": [8, 1]}))
+    'split(stage=3, loop=0, extent=64, lengths=[8, 1])'
+    >>> line_of(Step(0, "sp", "split", None, None, {"knob": "tile_y", "size": [-1, 8]}))
+    'tile_y = split(size=[-1, 8])'
+    >>> values = {"outputs": ["v5", "v6"], "inputs": ["l2"], "n": 2, "decision": [16, 8]}
+    >>> line_of(Step(0, "SamplePerfectTile", "sample_perfect_tile", None, None, values))
+    'v5, v6 = sample_perfect_tile(l2, n=2, decision=[16, 8])'
     """
-    chosen = dict(tuple(pair) for pair in decisions)
-    return [
-        _step(instruction, chosen.get(index, ...)) for index, instruction in enumerate(instructions)
-    ]
-
-
-def _step(instruction: list[Any], decision: Any) -> str:
-    kind, inputs, attrs, outputs = instruction
-    parts = [_input(value) for value in inputs]
-    if kind in _LISTS and parts:
+    arguments = dict(step.arguments)
+    results = [*arguments.pop("outputs", ())]
+    if "knob" in arguments:
+        results.append(arguments.pop("knob"))
+    parts = [_input(value) for value in arguments.pop("inputs", ())]
+    if step.code in _LISTS and parts:
         parts = [parts[0], f"[{', '.join(parts[1:])}]"]
-    names = _ATTRIBUTES.get(kind, ())
-    if len(names) == len(attrs):
-        parts += [f"{name}={_value(value)}" for name, value in zip(names, attrs, strict=True)]
-    else:
-        parts += [_value(value) for value in attrs]
-    if decision is not ...:
-        parts.append(f"decision={_value(decision)}")
-    name = _NAMES.get(kind) or _WORD.sub("_", str(kind)).lower()
-    result = f"{', '.join(map(str, outputs))} = " if outputs else ""
-    return clean(f"{result}{name}({', '.join(parts)})")
+    parts += [_value(value) for value in arguments.pop("attrs", ())]
+    if step.stage is not None:
+        parts.append(f"stage={step.stage}")
+    if step.loop is not None:
+        parts.append(f"loop={step.loop}")
+    parts += [f"{name}={_value(value)}" for name, value in arguments.items()]
+    result = f"{', '.join(map(str, results))} = " if results else ""
+    return clean(f"{result}{step.name}({', '.join(parts)})")
 
 
 def _input(value: Any) -> str:
@@ -105,19 +71,46 @@ def _value(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def steps_of(measurement: Measurement) -> tuple[list[str], int]:
-    """Return a measurement's steps, and how many stand before ``EnterPostproc``."""
-    instructions, decisions = join_trace(measurement.program.trace)
-    cut = next((i for i, inst in enumerate(instructions) if inst[0] == POSTPROC), len(instructions))
-    return steps(instructions, decisions), cut
+def before_postproc(steps: list[Step]) -> int:
+    """Return how many steps stand before MetaSchedule's post-processing."""
+    return next((i for i, step in enumerate(steps) if step.code == POSTPROC), len(steps))
 
 
-def decisions_of(measurement: Measurement) -> list[Any]:
-    """Return what was decided, in order of the instructions."""
-    return [value for _, value in join_trace(measurement.program.trace)[1]]
+def decisions_of(steps: list[Step]) -> list[Any]:
+    """Return what the search decided, in order of the steps: tile sizes first of all."""
+    return [
+        step.arguments[name]
+        for step in steps
+        for name in _CHOSEN.get(step.code, ("decision",))
+        if name in step.arguments
+    ]
+
+
+def row_of(step: Step) -> dict[str, Any]:
+    """Return a step as JSON."""
+    return {
+        "number": step.number,
+        "code": step.code,
+        "name": step.name,
+        "stage": step.stage,
+        "loop": step.loop,
+        "arguments": step.arguments,
+    }
 
 
 def arguments_of(measurement: Measurement) -> Any:
-    """Return the description of the arguments (TVM's ``args_info``), or None."""
-    body = measurement.args_info
-    return None if body is None else orjson.loads(body)
+    """Return the description of the arguments in the form of TVM's ``args_info``, or None."""
+    import orjson
+
+    from ..signatures import signature_of
+
+    if measurement.args_info is not None:
+        return orjson.loads(measurement.args_info)
+    return described(signature_of(measurement.program.workload))
+
+
+def described(signature: Signature) -> list[list[Any]] | None:
+    """Return a signature's arguments in the form of TVM's ``args_info``, or None."""
+    if signature.arguments is None:
+        return None
+    return [["TENSOR", dtype, list(shape)] for dtype, shape in signature.arguments]

@@ -77,6 +77,18 @@ def seconds(value: float | None) -> str:
     raise AssertionError("the last unit takes every value")
 
 
+def operations(value: float | None) -> str:
+    """Return a number of operations, or their rate, as ``1.2 G``."""
+    if value is None:
+        return NOTHING
+    rest, units = value, ["", " k", " M", " G", " T"]
+    while rest >= 999.5 and len(units) > 1:
+        rest /= 1000
+        units.pop(0)
+    digits = 0 if rest >= 99.95 or units[0] == "" else 1
+    return f"{rest:,.{digits}f}{units[0]}"
+
+
 def percent(value: float | None) -> str:
     """Return a share as ``3.2 %``."""
     return NOTHING if value is None else f"{100 * value:.1f} %"
@@ -97,6 +109,22 @@ def size(value: int | None) -> str:
 def count(number: int, noun: str) -> str:
     """Return ``1 record`` or ``2,304 records``."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
+
+
+def number(value: int | None) -> str:
+    """Return ``2,304``."""
+    return NOTHING if value is None else f"{value:,}"
+
+
+def span(seconds_: float) -> str:
+    """Return how long something took: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    if seconds_ < 10:
+        return f"{seconds_:.1f} s"
+    minutes, rest = divmod(round(seconds_), 60)
+    if minutes < 60:
+        return f"{minutes} min {rest:02} s" if minutes else f"{rest} s"
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours:,} h {minutes:02} min"
 
 
 def moment(microseconds: int | None) -> str | None:
@@ -121,7 +149,7 @@ def short_path(text: str) -> str:
 def arguments(info: Sequence[Any] | None) -> str:
     """Return a workload's arguments as ``f32 12x64x64, 12x64x64``.
 
-    The data type stands where it changes.
+    The data type stands where it changes; an unknown one (None) is left out.
     """
     if not info:
         return NOTHING
@@ -131,9 +159,9 @@ def arguments(info: Sequence[Any] | None) -> str:
         if not (isinstance(item, list) and len(item) == 3 and isinstance(item[2], list)):
             return plain(info)
         _, dtype, shape = item
-        dtype = _DTYPE.sub(r"\1", str(dtype))
+        dtype = None if dtype is None else _DTYPE.sub(r"\1", str(dtype))
         shown = "x".join(str(extent) for extent in shape) or "scalar"
-        parts.append(shown if dtype == last else f"{dtype} {shown}")
+        parts.append(shown if dtype in (None, last) else f"{dtype} {shown}")
         last = dtype
     return clean(", ".join(parts))
 

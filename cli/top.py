@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,7 @@ from .output import Column, output_options, print_rows
 
 if TYPE_CHECKING:
     from ..query import Query
-    from ..records import Record
+    from ..results import Record
 
 COLUMNS = (
     Column("rank", "rank", right=True),
@@ -45,10 +46,21 @@ COLUMNS = (
     help="How many for each workload and target (default: 10 of one workload, 1 of each).",
 )
 @choose.target_option()
+@click.option(
+    "--step",
+    metavar="STEP",
+    help="Only programs with this step: its name or code (rfactor, RF, SamplePerfectTile).",
+)
 @output_options
 @common_options
 @pass_settings
-def command(settings: Settings, workload: str | None, most: int | None, target: str | None) -> None:
+def command(
+    settings: Settings,
+    workload: str | None,
+    most: int | None,
+    target: str | None,
+    step: str | None,
+) -> None:
     """Show the best programs of a workload, or of each.
 
     WORKLOAD is an id, a name, or the beginning of a digest. Workloads that are known to be the
@@ -59,16 +71,43 @@ def command(settings: Settings, workload: str | None, most: int | None, target: 
       tunedb top
       tunedb top matmul -k 5 --target llvm
       tunedb top 3 --json | jq '.[0].mean'
+      tunedb top conv2d --step rfactor
     """
     with reading(settings) as store:
         query = store.query
         target_ids = choose.find_targets(query, target)
         groups = _groups(query) if workload is None else [choose.find_workload(query, workload)]
         count = most or (1 if workload is None else 10)
-        rows = list(_rows(query, groups, target_ids, count))
+        wanted = None if step is None else _Wanted(step)
+        rows = list(_rows(query, groups, target_ids, count, wanted))
     if len({row["target_id"] for row in rows}) > 1:
         settings.note("Several targets: ranks count within each target.")
-    print_rows(settings, _columns(rows, one=workload is not None), rows, empty="no valid record")
+    empty = "no valid record" if wanted is None else wanted.explain()
+    print_rows(settings, _columns(rows, one=workload is not None), rows, empty=empty)
+
+
+class _Wanted:
+    """A step that programs must have, by name or code."""
+
+    def __init__(self, word: str) -> None:
+        self._word = word
+        self._met: set[str] = set()
+
+    def is_in(self, record: Record) -> bool:
+        """Tell whether a record's program has the step."""
+        from ..steps import steps_of
+
+        steps = steps_of(record.measurement.program)
+        names = {step.name for step in steps}
+        self._met |= names
+        found = names | {step.code for step in steps}
+        return self._word.lower() in {name.lower() for name in found}
+
+    def explain(self) -> str:
+        """Return why there is no such program."""
+        if not self._met:
+            return "no valid record"
+        return f"no program with the step {self._word!r}; there are: {', '.join(sorted(self._met))}"
 
 
 def _columns(rows: Sequence[dict[str, Any]], *, one: bool) -> list[Column]:
@@ -76,6 +115,8 @@ def _columns(rows: Sequence[dict[str, Any]], *, one: bool) -> list[Column]:
     hidden = set() if one else {"source", "decisions"}
     if all(row["rank"] == 1 for row in rows):
         hidden.add("rank")
+    if all(row["spread"] is None for row in rows):
+        hidden.add("spread")
     return [Column(column.key) if column.key in hidden else column for column in COLUMNS]
 
 
@@ -92,19 +133,34 @@ def _groups(query: Query) -> list[list[int]]:
 
 
 def _rows(
-    query: Query, groups: list[list[int]], target_ids: list[int] | None, most: int
+    query: Query,
+    groups: list[list[int]],
+    target_ids: list[int] | None,
+    most: int,
+    wanted: _Wanted | None,
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of every workload and target, best first."""
     for group in groups:
         targets = query.served_targets(group)
         for target_id in targets:
             if target_ids is None or target_id in target_ids:
-                found = query.top_k(group, [target_id], most)
+                found = _best(query, group, target_id, most, wanted)
                 for rank, record in enumerate(found, start=1):
                     yield _row(rank, record)
 
 
+def _best(
+    query: Query, group: list[int], target_id: int, most: int, wanted: _Wanted | None
+) -> Iterator[Record]:
+    """Yield the best records, with a step where one is wanted."""
+    if wanted is None:
+        return iter(query.top_k(group, [target_id], most))
+    ids = query.top_k_ids(group, [target_id], query.size([target_id]))
+    return islice(filter(wanted.is_in, map(query.record, ids)), most)
+
+
 def _row(rank: int, record: Record) -> dict[str, Any]:
+    from ..steps import steps_of
     from .steps import arguments_of, decisions_of
 
     measurement = record.measurement
@@ -126,7 +182,7 @@ def _row(rank: int, record: Record) -> dict[str, Any]:
         "spread": spread(times),
         "source": record.source.name,
         "trust": record.source.trust.name.lower(),
-        "decisions": decisions_of(measurement),
+        "decisions": decisions_of(steps_of(program)),
     }
 
 

@@ -46,8 +46,6 @@ def test_a_sample(file):
 
 DAMAGES = [
     ("UPDATE measurement SET mean = 1.0 WHERE id = 2", ("derived", "measurement", 2)),
-    ("UPDATE measurement SET median = 1.0 WHERE id = 2", ("derived", "measurement", 2)),
-    ("UPDATE measurement SET minimum = NULL WHERE id = 2", ("derived", "measurement", 2)),
     ("UPDATE measurement SET served = 0 WHERE id = 2", ("derived", "measurement", 2)),
     ("UPDATE measurement SET served = 1 WHERE id = 1", ("derived", "measurement", 1)),
     ("UPDATE measurement SET served = 1 WHERE id = 21", ("derived", "measurement", 21)),
@@ -62,7 +60,7 @@ DAMAGES = [
     ("UPDATE failure SET kind = 'bored'", ("readable", "failure", 1)),
     ("UPDATE failure SET message = 'fine'", ("digest", "failure", 1)),
     ("UPDATE quarantine SET line = 4", ("digest", "quarantine", 1)),
-    ("UPDATE program SET decisions = '[[],[],[]]' WHERE id = 8", ("digest", "program", 8)),
+    ("UPDATE program SET decisions = x'00' WHERE id = 8", ("digest", "program", 8)),
     ("UPDATE workload SET body = x'00' WHERE id = 1", ("readable", "workload", 1)),
     ("UPDATE workload SET format = 'x' WHERE id = 1", ("digest", "workload", 1)),
     ("UPDATE target SET architecture = 'x' WHERE id = 1", ("derived", "target", 1)),

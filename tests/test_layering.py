@@ -131,7 +131,9 @@ def test_only_the_database_rooms_know_sqlalchemy():
 
 @pytest.mark.parametrize("module", ["sqlite3", "psycopg"])
 def test_only_two_modules_know_a_driver(module):
-    assert users_of(module, EVERYTHING) <= {"tunedb/engine.py", "tunedb/versions.py"}
+    # The last reads another tool's file, never a database of ours.
+    readers = {"tunedb/logs/metaschedule_sqlite.py"}
+    assert users_of(module, EVERYTHING) <= {"tunedb/engine.py", "tunedb/versions.py", *readers}
 
 
 def test_alembic_is_only_in_the_migrations():

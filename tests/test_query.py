@@ -24,7 +24,6 @@ from tunedb.query import records as query_records
 from tunedb.records import (
     NO_TARGET,
     Alias,
-    Counts,
     Failure,
     FailureKind,
     Measurement,
@@ -37,6 +36,7 @@ from tunedb.records import (
     Trust,
     Workload,
 )
+from tunedb.results import Counts
 from tunedb.store import Store
 from tunedb.times import NO_TIME, mean_of, status_of
 
@@ -335,7 +335,7 @@ def test_an_empty_database(store):
     assert store.query.size() == store.query.last_workload() == 0
     assert store.query.workloads() == store.query.targets() == []
     assert store.query.failures() == {}
-    assert list(store.query.iterate()) == store.query.quarantine() == []
+    assert list(store.query.iterate()) == store.query.quarantined() == []
     assert store.query.best([1]) is None
     assert store.query.find_workloads("x") == store.query.find_targets("llvm") == []
 

@@ -36,7 +36,6 @@ from tunedb.errors import (
 )
 from tunedb.records import (
     NO_TARGET,
-    AddReport,
     Alias,
     Failure,
     FailureKind,
@@ -54,6 +53,7 @@ from tunedb.records import (
     Trust,
     Workload,
 )
+from tunedb.results import AddReport
 from tunedb.store import Store
 from tunedb.times import mean_of
 
@@ -464,8 +464,8 @@ def test_quarantine(store, monkeypatch):
     assert store.quarantine(rows, OWN) == 0
     assert store.quarantine([], OWN) == 0
     kept = [*rows[:2], replace(rows[2], data=b"01234567")]
-    assert store.query.quarantine() == kept[::-1]
-    assert store.query.quarantine(limit=1) == kept[2:]
+    assert [row.item for row in store.query.quarantined()] == kept[::-1]
+    assert [row.item for row in store.query.quarantined(limit=1)] == kept[2:]
     assert store.query.counts().quarantined == 3
 
 
@@ -477,7 +477,7 @@ def test_add_keeps_what_was_not_understood(store):
         bad.append(Quarantined("f", 2, "cut", b"{"))
 
     assert store.add(parse(), OWN, quarantined=bad) == AddReport(1, 0)
-    assert store.query.quarantine() == bad
+    assert [row.item for row in store.query.quarantined()] == bad
 
 
 # ---------------------------------------------------------------------- hostile text
@@ -523,7 +523,7 @@ def try_quarantine(store, text):
     row = Quarantined(text, next(_fresh), text, text.encode(errors="surrogatepass"))
     assert store.quarantine([row], Source(text)) == 1
     assert store.quarantine([row], Source(text)) == 0
-    assert store.query.quarantine(1)[0].data == row.data
+    assert store.query.quarantined(1)[0].item.data == row.data
 
 
 def try_alias(store, text):

@@ -103,6 +103,44 @@ def test_check_accepts_an_empty_output() -> None:
     assert list(traces.check_trace(trace)) == trace
 
 
+#: Instructions as releases before 0.27 wrote them, each over the variables of the valid trace.
+OLDER: list[Any] = [
+    ["GetBlock", [], ["C", "main"], []],
+    ["Split", ["l1", "v3", "v4"], [], []],
+    ["Split", ["l1", "v3", "v4"], [1], []],
+    ["Fuse", ["l1", "l2"], [], []],
+    ["ComputeAt", ["b0", "l1"], [1], []],
+    ["ReverseComputeAt", ["b0", "l1"], [1], []],
+    ["CacheRead", ["b0"], [0, "local"], []],
+    ["CacheWrite", ["b0"], [0, "local"], []],
+    ["Blockize", ["l1"], [], []],
+    ["Tensorize", ["l1"], ["dot"], []],
+    ["TransformLayout", ["b0"], [0, 1, "{}"], []],
+    ["TransformLayout", ["b0"], [0, 1, "{}", None], []],
+    ["CacheIndex", ["b0"], [0], []],
+    ["SetAxisSeparator", ["b0"], [0, 1, [1]], []],
+]
+
+
+@pytest.mark.parametrize("instruction", OLDER)
+def test_check_accepts_what_older_releases_wrote(instruction: list[Any]) -> None:
+    trace = [[*VALID[0], instruction], VALID[1]]
+    assert list(traces.check_trace(trace)) == trace
+    assert list(traces.join_trace(traces.split_trace(*trace))) == trace
+
+
+def test_a_form_that_no_release_wrote_is_refused() -> None:
+    """The inputs of one release do not go with the attributes of another."""
+    for instruction in (
+        ["TransformLayout", ["b0", '"x"'], [0, 1, None], []],
+        ["TransformLayout", ["b0"], [0, 1, None, None, None], []],
+        ["CacheIndex", ["b0"], [], []],
+        ["GetBlock", ["b0"], ["C", "main"], []],
+    ):
+        with pytest.raises(FormatError, match=f"{instruction[0]} at 12 takes"):
+            traces.check_trace([[*VALID[0], instruction], VALID[1]])
+
+
 @pytest.mark.parametrize(
     ("trace", "reason"),
     [
@@ -114,7 +152,10 @@ def test_check_accepts_an_empty_output() -> None:
         (changed([0, 0, 1], "b0"), r"instruction 0 is not"),
         (changed([0, 0, 0], "System"), "unknown instruction 'System' at 0"),
         (changed([0, 1, 1], []), "GetLoops at 1 takes 1 inputs, not 0"),
-        (changed([0, 3, 2], [1]), "Split at 3 takes 2 attributes, not 1"),
+        (changed([0, 3, 2], [1, 0, 0]), "Split at 3 takes 2 attributes, not 3"),
+        (changed([0, 5, 1], []), "CacheWrite at 5 takes 2 inputs, not 0"),
+        (changed([0, 0, 0], "GetBlocks"), "unknown instruction 'GetBlocks' at 0"),
+        (changed([0, 0], ["GetBlock", [], ["C"], ["b0"]]), "GetBlock at 0 takes 2 attributes"),
         (changed([0, 3, 1, 1], "v33"), "uses 'v33' before it is defined"),
         (changed([0, 3, 1, 1], "no name"), "uses 'no name' before it is defined"),
         (changed([0, 3, 1, 1], ""), "uses '' before it is defined"),
@@ -213,7 +254,7 @@ leaves = st.none() | st.booleans() | numbers | texts
 values = st.recursive(
     leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=3)
 )
-kinds = st.sampled_from([*traces.INSTRUCTIONS, traces.POSTPROC]) | texts
+kinds = st.sampled_from([*traces.INSTRUCTIONS, *traces.OLDER, traces.POSTPROC]) | texts
 instruction = st.tuples(
     kinds, st.lists(values, max_size=4), st.lists(values, max_size=3), st.lists(texts, max_size=3)
 ).map(list)

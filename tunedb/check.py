@@ -6,7 +6,6 @@ Reads rows as they lie in the tables, because :mod:`tunedb.query` derives what i
 from __future__ import annotations
 
 import random
-import statistics
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -24,13 +23,13 @@ from .records import (
     Failure,
     FailureKind,
     Phase,
-    Record,
     Session,
     Status,
     Target,
     Trust,
     Workload,
 )
+from .results import Record
 from .store import Store
 from .times import mean_of
 
@@ -242,6 +241,7 @@ _CONTENT: dict[Table, Callable[[Any], bytes]] = {
     schema.sketch: lambda row: identity.digest("sketch", decompress(row.body)),
     schema.tail: lambda row: identity.digest("tail", decompress(row.body)),
     schema.args_info: lambda row: identity.digest("args_info", row.body.encode()),
+    schema.context: lambda row: identity.digest("context", row.body.encode()),
     schema.session: lambda row: Session(row.key, row.started_at, row.fingerprint.encode()).digest,
     schema.source: lambda row: identity.digest("source", row.store.encode(), row.name.encode()),
     schema.failure: _failure_digest,
@@ -288,7 +288,7 @@ def _measurements(connection: Connection, ids: Sequence[int] | None) -> Iterator
     )
     statement = (
         select(
-            *(m.id, m.digest, m.workload_id, m.target_id, m.mean, m.median, m.minimum, m.served),
+            *(m.id, m.digest, m.workload_id, m.target_id, m.mean, m.served),
             *(p.id.label("program_id"), p.digest.label("program_digest")),
             *(p.workload_id.label("program_workload"), p.target_id.label("program_target")),
             schema.source.c.trust,
@@ -333,8 +333,6 @@ def _derived(record: Record, row: Any) -> dict[str, Any]:
         "workload_id": row.program_workload,
         "target_id": row.program_target,
         "mean": mean_of(times) if times else None,
-        "median": statistics.median(times) if times else None,
-        "minimum": min(times) if times else None,
         "served": int(served and measurement.status is Status.OK),
     }
 

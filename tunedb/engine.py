@@ -14,6 +14,7 @@ import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -274,17 +275,22 @@ class Prepared:
             return connection.exec_driver_sql(sql, values)
         return connection.exec_driver_sql(sql, tuple([values[name] for name in names]))
 
-    def many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Execute the statement for every row."""
+    def many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
+        """Execute the statement for every row; return how many rows it inserted or changed."""
         if not rows:
-            return
+            return 0
         sql, names, constants = self._render(connection)
         if constants:
             rows = [constants | dict(row) for row in rows]
         if names is None:
-            connection.exec_driver_sql(sql, [dict(row) for row in rows])
-        else:
-            connection.exec_driver_sql(sql, [tuple([row[n] for n in names]) for row in rows])
+            return connection.exec_driver_sql(sql, [dict(row) for row in rows]).rowcount
+        # Faster than tuple([row[n] for n in names]), of which an import makes millions.
+        values = (
+            [(row[names[0]],) for row in rows]
+            if len(names) == 1
+            else [*map(itemgetter(*names), rows)]
+        )
+        return connection.exec_driver_sql(sql, values).rowcount
 
 
 _REASONS: tuple[tuple[str, type[TuneDBError], str], ...] = (

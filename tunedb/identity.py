@@ -9,23 +9,26 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable
-from hashlib import blake2b
+from functools import lru_cache
 from typing import Any
 
 import orjson
+
+from . import limits
+from ._digest import digest as _digest
 
 #: Raised when the canonical form of any row changes; digests of different versions never meet.
 VERSION = 1
 
 DIGEST_BYTES = 16
 
-_PREFIX = bytes([VERSION])
-_pack_length = struct.Struct("<I").pack
+_pack_float = struct.Struct("<d").pack
+_pack_int = struct.Struct("<q").pack
 _INT64 = 2.0**63
 
 
 def digest(kind: str, *fields: bytes) -> bytes:
-    """Return the 16-byte digest of a row.
+    """Return the 16-byte digest of a row (BLAKE2b, RFC 7693).
 
     Parameters
     ----------
@@ -34,11 +37,22 @@ def digest(kind: str, *fields: bytes) -> bytes:
     *fields : bytes
         The row's canonical fields in the order of the data contract.
     """
-    parts = [_PREFIX, kind.encode(), b"\0"]
-    for field in fields:
-        parts.append(_pack_length(len(field)))
-        parts.append(field)
-    return blake2b(b"".join(parts), digest_size=DIGEST_BYTES).digest()
+    return _digest(VERSION, DIGEST_BYTES, kind, fields)
+
+
+def shared_digest(kind: str, body: bytes) -> bytes:
+    """Return the digest of a row with one field that many others refer to.
+
+    Those of short ones are remembered.
+    """
+    if len(body) > limits.MAX_REMEMBERED_BYTES:
+        return digest(kind, body)
+    return _remembered_digest(kind, body)
+
+
+@lru_cache(maxsize=4096)
+def _remembered_digest(kind: str, body: bytes) -> bytes:
+    return digest(kind, body)
 
 
 def canonical_json(value: Any) -> bytes:
@@ -50,7 +64,8 @@ def canonical_json(value: Any) -> bytes:
         For what JSON cannot hold. NaN and infinities become ``null`` in JSON and must be
         refused before.
     """
-    return orjson.dumps(value, option=orjson.OPT_SORT_KEYS)
+    # orjson's own bytes sit in a buffer of up to 16 KB each, which whoever keeps them keeps too.
+    return bytes(memoryview(orjson.dumps(value, option=orjson.OPT_SORT_KEYS)))
 
 
 def canonical_numbers(value: Any) -> Any:
@@ -80,6 +95,8 @@ def clean_text(text: str) -> str:
 def pack_floats(values: Iterable[float]) -> bytes:
     """Return float64 values as little-endian bytes, bit for bit."""
     items = tuple(values)
+    if len(items) == 1:
+        return _pack_float(items[0])
     return struct.pack(f"<{len(items)}d", *items)
 
 
@@ -90,4 +107,4 @@ def unpack_floats(data: bytes) -> tuple[float, ...]:
 
 def pack_int(value: int) -> bytes:
     """Return a signed 64-bit integer as little-endian bytes."""
-    return struct.pack("<q", value)
+    return _pack_int(value)

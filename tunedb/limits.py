@@ -9,6 +9,29 @@ MAX_LINE_BYTES = 64 * 2**20
 #: Most instructions in one trace. Real ones stay below 300.
 MAX_INSTRUCTIONS = 100_000
 
+#: Most values in one JSON text. An empty list takes 2 bytes as text and 64 as an object, so a line
+#: of the longest allowed length could take 2 GB. The largest public module has 150,000.
+MAX_VALUES = 1_000_000
+
+#: Deepest nesting of a JSON value. Real ones nest five deep, and every walk over them is recursive.
+MAX_DEPTH = 32
+
+#: Bytes of one workload file's modules that are held, compressed to about a tenth, while its
+#: records are read. Those of the largest public database take 0.2 MB.
+MAX_WORKLOADS_BYTES = 128 * 2**20
+
+#: Bytes of bodies whose digests are remembered, each; a longer one is hashed again.
+MAX_REMEMBERED_BYTES = 2**14
+
+#: Longest target text. Real ones stay below 300.
+MAX_TARGET_CHARS = 16_384
+
+#: Longest name of a function or task that is kept as a label; the workload has all of it.
+MAX_NAME_CHARS = 200
+
+#: Longest version text of a log.
+MAX_VERSION_CHARS = 64
+
 #: Most repeats in one measurement.
 MAX_RUN_SECS = 100_000
 
@@ -21,5 +44,41 @@ MAX_QUARANTINE_BYTES = 2**20
 #: Largest body (workload graph, script) after decompression.
 MAX_BODY_BYTES = 256 * 2**20
 
-#: Rows in one write transaction: 5,000 keep a writer below 0.2 s, so that others get their turn.
+#: Times that a compressed log may grow when it is unpacked, once :data:`MIN_EXPANDED_BYTES` came
+#: out. Logs reach 60; gzip itself ends at 1,032.
+MAX_EXPANSION = 1_000
+
+#: Unpacked bytes from which the expansion counts: a small file of equal lines is no attack.
+MIN_EXPANDED_BYTES = 64 * 2**20
+
+#: Memory that unpacking a stream may take. ``xz -9`` takes 65 MiB, ``zstd --ultra -22`` 128 MiB;
+#: a frame may ask for gigabytes.
+MAX_WINDOW_BYTES = 128 * 2**20
+
+#: Lines that a file may begin with before one that some format knows; then it is no log.
+MAX_LEADING_LINES = 1_000
+
+#: Lines that an import names when it ends; the others are counted, and all are in quarantine.
+MAX_NAMED_LINES = 5
+
+#: Reasons that an import counts apart; a reason may name a column, so each line may have its own.
+MAX_REASONS = 50
+
+#: Lines between two reports of progress.
+PROGRESS_LINES = 256
+
+#: Equal lines of a file are told apart over this many lines at least, and twice as many at most:
+#: 25 MB. Records with a time of measurement are equal only where a line was copied.
+EQUAL_LINES = 250_000
+
+#: Rows in one write transaction of a live store: 5,000 keep a writer below 0.2 s, so that others
+#: get their turn.
 BATCH_ROWS = 5_000
+
+#: Rows in one write transaction of an import: larger batches change each page of an index less
+#: often (18 instead of 33 us per record in a database of a million), and hold a writer 0.6 s.
+IMPORT_ROWS = 20_000
+
+#: Bytes of lines in one write transaction of an import: 20,000 lines may be long ones. Lines of
+#: auto_scheduler (1.2 KB) stay below it.
+IMPORT_BYTES = 32 * 2**20

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
-from functools import lru_cache
 from typing import Any
 
 import orjson
@@ -21,6 +20,8 @@ class Status(IntEnum):
 
     OK = 0
     FAILED = 1
+    #: The log names the program and says that nobody ran it (TenSet's ``to_measure_programs``).
+    UNMEASURED = 2
 
 
 class Phase(StrEnum):
@@ -106,6 +107,44 @@ class Alias:
     key: str
 
 
+class WorkloadFormat(StrEnum):
+    """What a workload's body is, which also says how the traces of its programs are stored."""
+
+    #: tvm-ffi's object graph of an IRModule (TVM >= 0.22); MetaSchedule traces.
+    GRAPH = "tvm-graph"
+    #: The node list of an IRModule of an earlier TVM; MetaSchedule traces.
+    NODES = "tvm-nodes"
+    #: ``[index, args_info]`` of records whose workload file is lost; MetaSchedule traces.
+    ARGUMENTS = "metaschedule-arguments"
+    #: auto_scheduler's workload key, verbatim; transform steps.
+    ANSOR = "ansor-key"
+    #: AutoTVM's ``[task name, args, kwargs]``; knobs.
+    AUTOTVM = "autotvm-task"
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What can be told about a workload without TVM; None where it cannot.
+
+    Parameters
+    ----------
+    function : str or None
+        Name of the function or task.
+    arguments : tuple or None
+        ``(dtype, shape)`` of each tensor argument, inputs before outputs; dtype is None where
+        the log does not say it.
+    family : str or None
+        Operator family, e.g. ``conv2d`` (:mod:`tunedb.signatures.families`).
+    flops : float or None
+        Floating-point (or integer multiply-add) operations of one run.
+    """
+
+    function: str | None = None
+    arguments: tuple[tuple[str | None, tuple[int, ...]], ...] | None = None
+    family: str | None = None
+    flops: float | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A computation to be tuned.
@@ -113,7 +152,7 @@ class Workload:
     Parameters
     ----------
     format : str
-        Format of `body`, e.g. ``tvm-graph`` (the ffi object graph of an IRModule).
+        A :class:`WorkloadFormat`, or a format of a newer tunedb.
     body : bytes
         The workload as given, in canonical form and without its version metadata.
     name : str
@@ -173,6 +212,13 @@ class Target:
         return value
 
     @property
+    def label(self) -> str:
+        """The kind and what tells devices apart, for people: ``llvm skylake-avx512``."""
+        attributes = self.attributes or {}
+        device = attributes.get("model") or self.architecture
+        return f"{self.kind} {device}".rstrip()
+
+    @property
     def architecture(self) -> str:
         """What must be equal, besides the kind, for a program to be worth trying elsewhere.
 
@@ -203,12 +249,6 @@ class Trace:
         return self.sketch == b"[]"
 
 
-@lru_cache(maxsize=4096)
-def _part_digest(kind: str, body: bytes) -> bytes:
-    """Return the digest of a sketch or tail; many programs share each."""
-    return identity.digest(kind, body)
-
-
 @dataclass(frozen=True, slots=True)
 class Program:
     """A workload, a target and the trace that schedules it."""
@@ -221,8 +261,8 @@ class Program:
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        sketch = _part_digest("sketch", self.trace.sketch)
-        tail = None if self.trace.tail is None else _part_digest("tail", self.trace.tail)
+        sketch = identity.shared_digest("sketch", self.trace.sketch)
+        tail = None if self.trace.tail is None else identity.shared_digest("tail", self.trace.tail)
         value = identity.digest(
             "program",
             self.workload.digest,
@@ -322,6 +362,13 @@ class Measurement:
         Where the candidate came from.
     donor : bytes or None
         Digest of the program it was made from.
+    all_cost : float or None
+        Wall-clock seconds of the whole trial, build and run, where the log has them.
+    context : bytes or None
+        Canonical JSON of what many lines of a log say alike: versions, the target's raw text,
+        hardware parameters.
+    extra : bytes or None
+        Canonical JSON of what this line alone says and no other field holds.
     failure : Failure or None
         The cause, where it is known. Not part of the identity: it may be learnt later.
     """
@@ -335,12 +382,14 @@ class Measurement:
     args_info: bytes | None = None
     origin: Origin = Origin.UNKNOWN
     donor: bytes | None = None
+    all_cost: float | None = None
+    context: bytes | None = None
+    extra: bytes | None = None
     failure: Failure | None = None
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        value = identity.digest(
-            "measurement",
+        fields = [
             self.program.digest,
             bytes([self.status]),
             b"-" if self.run_secs is None else b"+" + identity.pack_floats(self.run_secs),
@@ -350,7 +399,16 @@ class Measurement:
             self.args_info or b"",
             self.origin.encode(),
             self.donor or b"",
-        )
+        ]
+        if not (self.all_cost is None and self.context is None and self.extra is None):
+            # Records without them keep the digest that they had before these fields were.
+            fields += [
+                # SQLite keeps no -0.0.
+                b"" if self.all_cost is None else identity.pack_floats((self.all_cost + 0.0,)),
+                self.context or b"",
+                self.extra or b"",
+            ]
+        value = identity.digest("measurement", *fields)
         object.__setattr__(self, "digest", value)
 
     @property
@@ -367,106 +425,3 @@ class Quarantined:
     line: int
     reason: str
     data: bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A measurement as it stands in a database.
-
-    Parameters
-    ----------
-    id : int
-        Local number, in order of insertion.
-    workload_id, target_id : int
-        Local numbers of its workload and target.
-    measurement : Measurement
-        What was stored.
-    source : Source
-        Where it came from.
-    mean : float or None
-        Mean of ``run_secs`` in seconds, which ranks records.
-    retracted : bool
-        Whether it was taken back.
-    """
-
-    id: int
-    workload_id: int
-    target_id: int
-    measurement: Measurement
-    source: Source
-    mean: float | None
-    retracted: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a tuning loop needs of a record: a fraction of :class:`Record`'s reads.
-
-    Parameters
-    ----------
-    id, workload_id, target_id : int
-        Local numbers.
-    trace : Trace
-        How to schedule the workload.
-    run_secs : tuple of float or None
-        All repeats in seconds.
-    args_info : bytes or None
-        Canonical JSON of the arguments' description.
-    """
-
-    id: int
-    workload_id: int
-    target_id: int
-    trace: Trace
-    run_secs: tuple[float, ...] | None
-    args_info: bytes | None
-
-
-@dataclass(frozen=True, slots=True)
-class WorkloadSummary:
-    """A workload with what the database knows about it."""
-
-    id: int
-    digest: bytes
-    name: str
-    format: str
-    tvm_version: str | None
-    records: int
-    failed: int
-    best: float | None
-    targets: int
-
-
-@dataclass(frozen=True, slots=True)
-class TargetSummary:
-    """A target with what the database knows about it."""
-
-    id: int
-    target: Target
-    records: int
-    workloads: int
-
-
-@dataclass(frozen=True, slots=True)
-class Counts:
-    """Sizes of a database in rows."""
-
-    workloads: int
-    targets: int
-    sketches: int
-    tails: int
-    programs: int
-    measurements: int
-    failed: int
-    sessions: int
-    sources: int
-    quarantined: int
-    retracted: int
-
-
-@dataclass(frozen=True, slots=True)
-class AddReport:
-    """What an insertion did: rows that were new, and rows that the database knew."""
-
-    new: int
-    known: int

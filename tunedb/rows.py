@@ -8,13 +8,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import orjson
 from sqlalchemy import Connection, select
 
 from . import identity, limits, schema, statements
 from .compression import compress
 from .errors import FormatError
-from .records import Failure, Measurement, Quarantined, Session, Source, Target, Trust, Workload
-from .times import mean_of, median_of
+from .records import (
+    Failure,
+    Measurement,
+    Origin,
+    Quarantined,
+    Session,
+    Signature,
+    Source,
+    Target,
+    Trust,
+    Workload,
+)
+from .signatures import signature_of
+from .times import checked_mean
 
 
 def now() -> int:
@@ -31,17 +44,17 @@ class Ids:
     _MOST = 100_000
 
     def __init__(self) -> None:
-        self._known: dict[tuple[str, bytes], int] = {}
-        self._pending: dict[tuple[str, bytes], int] = {}
+        # A digest covers the name of its table, so those of all tables may stand together.
+        self._known: dict[bytes, int] = {}
+        self._pending: dict[bytes, int] = {}
 
-    def get(self, table: str, digest: bytes) -> int | None:
+    def get(self, digest: bytes) -> int | None:
         """Return an id, or None where it is not known here."""
-        key = (table, digest)
-        return self._known.get(key) or self._pending.get(key)
+        return self._known.get(digest) or self._pending.get(digest)
 
-    def put(self, table: str, digest: bytes, id_: int) -> None:
+    def put(self, digest: bytes, id_: int) -> None:
         """Note an id of the transaction that is going on."""
-        self._pending[table, digest] = id_
+        self._pending[digest] = id_
 
     def commit(self) -> None:
         """Keep what the transaction has found."""
@@ -75,14 +88,14 @@ class Rows:
 
     def _ensure(self, connection: Connection, table: str, row: Mapping[str, Any]) -> int:
         """Return the id of the row with that digest, inserting it where it is missing."""
-        id_ = self.ids.get(table, row["digest"])
+        id_ = self.ids.get(row["digest"])
         if id_ is not None:
             return id_
         found = statements.id_of[table](connection, digest=row["digest"]).scalar()
         if found is None:
             statements.insert[table](connection, **row)
             found = statements.id_of[table](connection, digest=row["digest"]).scalar_one()
-        self.ids.put(table, row["digest"], found)
+        self.ids.put(row["digest"], found)
         return int(found)
 
     def measurement(
@@ -91,25 +104,32 @@ class Rows:
         """Return the parameters of the measurement's insertion, after all that it refers to."""
         program = measurement.program
         session, args = measurement.session, measurement.args_info
+        context, extra, origin = measurement.context, measurement.extra, measurement.origin
         times = measurement.run_secs
-        mean = mean_of(times) if times else None
+        mean = checked_mean(measurement) if times else None
+        parts = self._program(connection, measurement)
         return {
-            "_program": self._program(connection, measurement),
+            "_program": parts,
             "program": program.digest,
+            "workload_id": parts["workload_id"],
+            "target_id": parts["target_id"],
             "digest": measurement.digest,
             "status": int(measurement.status),
             "run_secs": None if times is None else identity.pack_floats(times),
             "mean": mean,
-            "median": median_of(times) if times else None,
-            "minimum": min(times) if times else None,
             "measured_at": measurement.measured_at,
             "occurrence": measurement.occurrence,
             "session_id": None if session is None else self._session(connection, session),
             "source_id": source_id,
-            "args_info_id": None if args is None else self._args_info(connection, args),
-            "origin": measurement.origin.value,
+            "args_info_id": None if args is None else self._interned(connection, "args_info", args),
+            "origin": None if origin is Origin.UNKNOWN else origin.value,
             "donor": measurement.donor,
             "served": int(measurement.is_valid and trust >= Trust.VERIFIED),
+            "all_cost": measurement.all_cost,
+            "context_id": None
+            if context is None
+            else self._interned(connection, "context", context),
+            "extra": None if extra is None else _exact(extra.decode()),
         }
 
     def _program(self, connection: Connection, measurement: Measurement) -> dict[str, Any]:
@@ -126,20 +146,23 @@ class Rows:
                 connection, "sketch", program.sketch_digest, program.trace.sketch
             ),
             "tail_id": tail_id,
-            "decisions": _exact(program.trace.decisions.decode()),
+            "decisions": program.trace.decisions,
         }
 
     def _body(self, connection: Connection, table: str, digest: bytes, body: bytes) -> int:
         """Return the id of a sketch or tail."""
-        id_ = self.ids.get(table, digest)
+        id_ = self.ids.get(digest)
         if id_ is not None:
             return id_
         return self._ensure(connection, table, {"digest": digest, "body": compress(body)})
 
-    def _args_info(self, connection: Connection, body: bytes) -> int:
-        digest = identity.digest("args_info", body)
-        row = {"digest": digest, "body": _exact(body.decode())}
-        return self._ensure(connection, "args_info", row)
+    def _interned(self, connection: Connection, table: str, body: bytes) -> int:
+        """Return the id of a JSON text that many measurements share."""
+        digest = identity.shared_digest(table, body)
+        id_ = self.ids.get(digest)
+        if id_ is not None:
+            return id_
+        return self._ensure(connection, table, {"digest": digest, "body": _exact(body.decode())})
 
     def _session(self, connection: Connection, session: Session) -> int:
         row = {
@@ -152,7 +175,7 @@ class Rows:
 
     def target(self, connection: Connection, target: Target) -> int:
         """Return the id of a target."""
-        id_ = self.ids.get("target", target.digest)
+        id_ = self.ids.get(target.digest)
         if id_ is not None:
             return id_
         row = {
@@ -166,19 +189,42 @@ class Rows:
 
     def workload(self, connection: Connection, workload: Workload) -> int:
         """Return the id of a workload."""
-        id_ = self.ids.get("workload", workload.digest)
+        id_ = self.ids.get(workload.digest)
         if id_ is not None:
             return id_
+        known = statements.id_of["workload"](connection, digest=workload.digest).scalar()
+        if known is not None:
+            self.ids.put(workload.digest, known)
+            return int(known)
+        signature = signature_of(workload)
         row = {
             "digest": workload.digest,
             "format": _exact(workload.format),
             "body": compress(workload.body),
             "name": label(workload.name),
             "tvm_version": label(workload.tvm_version),
-            "script": None if workload.script is None else compress(workload.script.encode()),
+            "script": None,
+            "function": label(signature.function),
+            "arguments": arguments_text(signature),
+            "family": label(signature.family),
+            "flops": signature.flops,
             "created_at": now(),
         }
         return self._ensure(connection, "workload", row)
+
+    def script(self, connection: Connection, workload: Workload) -> None:
+        """Store the script of a workload that is there, if it has none yet.
+
+        Only for own sources: a script is code, which the plugin may run.
+        """
+        if workload.script is None:
+            return
+        id_ = self.workload(connection, workload)
+        key = b"script" + workload.digest
+        if self.ids.get(key) is None:
+            text = compress(workload.script.encode())
+            statements.give_script(connection, workload=id_, text=text)
+            self.ids.put(key, id_)
 
     def source(self, connection: Connection, source: Source) -> tuple[int, int]:
         """Return the id and the trust of a source; one that exists keeps its trust."""
@@ -201,6 +247,13 @@ class Rows:
             select(schema.source.c.trust).where(schema.source.c.id == id_)
         ).scalar_one()
         return id_, int(trust)
+
+
+def arguments_text(signature: Signature) -> str | None:
+    """Return a signature's arguments as JSON ``[[dtype, shape], …]``."""
+    if signature.arguments is None:
+        return None
+    return label(orjson.dumps(signature.arguments).decode())
 
 
 def label(text: str | None) -> str | None:
@@ -227,15 +280,16 @@ def quarantine_row(row: Quarantined) -> dict[str, Any]:
     }
 
 
-def failure_row(measurement: bytes, failure: Failure) -> dict[str, Any]:
+def failure_row(measurement: Measurement, failure: Failure) -> dict[str, Any]:
     """Return the parameters of a failure's insertion; its digest is of what is kept."""
     seconds = failure.seconds
     if seconds is not None and not math.isfinite(seconds):
         seconds = None
     failure = replace(failure, message=identity.clean_text(failure.message), seconds=seconds)
     return {
-        "digest": failure.digest(measurement),
-        "measurement": measurement,
+        "digest": failure.digest(measurement.digest),
+        "measurement": measurement.digest,
+        "program": measurement.program.digest,
         "kind": failure.kind.value,
         "phase": failure.phase.value,
         "message": failure.message,

@@ -31,7 +31,7 @@ from sqlalchemy.types import REAL, TypeEngine
 
 #: Revisions of ``migrations/versions`` in order, so that a database can be checked without
 #: importing Alembic (0.2 s). A test compares them with the scripts.
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 HEAD = REVISIONS[-1]
 
 #: ``PRAGMA application_id`` of a tunedb file: "tndb".
@@ -105,6 +105,10 @@ workload = _table(
     Column("name", Text, nullable=False),
     Column("tvm_version", Text),
     Column("script", Blob),
+    Column("function", Text),
+    Column("arguments", Text),
+    Column("family", Text),
+    Column("flops", Real),
     Column("created_at", Int, nullable=False),
 )
 
@@ -132,6 +136,8 @@ tail = _table("tail", _id(), _digest(), Column("body", Blob, nullable=False))
 
 args_info = _table("args_info", _id(), _digest(), Column("body", Text, nullable=False))
 
+context = _table("context", _id(), _digest(), Column("body", Text, nullable=False))
+
 program = _table(
     "program",
     _id(),
@@ -140,29 +146,33 @@ program = _table(
     Column("target_id", Int, ForeignKey("target.id"), nullable=False),
     Column("sketch_id", Int, ForeignKey("sketch.id"), nullable=False),
     Column("tail_id", Int, ForeignKey("tail.id")),
-    Column("decisions", Text, nullable=False),
+    Column("decisions", Blob, nullable=False),
 )
 
+#: A measurement is found through its program: an index of digests alone would be written at
+#: random, which costs a large import half of its time, and 30 bytes of each record.
 measurement = _table(
     "measurement",
     _id(),
-    _digest(),
-    Column("program_id", Int, ForeignKey("program.id"), nullable=False, index=True),
+    Column("digest", Blob, nullable=False),
+    Column("program_id", Int, ForeignKey("program.id"), nullable=False),
     Column("workload_id", Int, ForeignKey("workload.id"), nullable=False),
     Column("target_id", Int, ForeignKey("target.id"), nullable=False),
     Column("status", Int, nullable=False),
     Column("run_secs", Blob),
     Column("mean", Real),
-    Column("median", Real),
-    Column("minimum", Real),
     Column("measured_at", Int, nullable=False),
     Column("occurrence", Int, nullable=False),
     Column("session_id", Int, ForeignKey("session.id")),
     Column("source_id", Int, ForeignKey("source.id"), nullable=False),
     Column("args_info_id", Int, ForeignKey("args_info.id")),
-    Column("origin", Text, nullable=False),
+    Column("origin", Text),
     Column("donor", Blob),
     Column("served", Int, nullable=False),
+    Column("all_cost", Real),
+    Column("context_id", Int, ForeignKey("context.id")),
+    Column("extra", Text),
+    UniqueConstraint("program_id", "digest"),
 )
 
 #: Serves top-k without touching the table: every column that the query names is in it, ``served``

@@ -2,9 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from sqlalchemy import Table, bindparam, case, exists, literal_column, select, update
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    Table,
+    and_,
+    bindparam,
+    case,
+    delete,
+    exists,
+    literal_column,
+    select,
+    update,
+)
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Executable
 
@@ -14,52 +27,67 @@ from .engine import Prepared
 _INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
-def _insertion(table: Table, source: Executable | None = None) -> Prepared:
-    """Return ``INSERT … ON CONFLICT DO NOTHING`` of all columns but ``id``, per dialect."""
+def _insertion(table: Table, computed: Mapping[str, Any] | None = None) -> Prepared:
+    """Return ``INSERT … ON CONFLICT DO NOTHING`` of all columns but ``id``, per dialect.
+
+    Parameters
+    ----------
+    table : Table
+        Where to.
+    computed : mapping or None
+        Column → expression, for columns that are not given as parameters.
+    """
     statements: dict[str, Executable] = {}
-    columns = [column for column in table.columns if column.name != "id"]
+    values: dict[str, Any] = {
+        c.name: bindparam(c.name, type_=c.type) for c in table.columns if c.name != "id"
+    }
     for name, dialect_insert in _INSERT.items():
-        statement: Any = dialect_insert(table)
-        if source is None:
-            statement = statement.values({c.name: bindparam(c.name, type_=c.type) for c in columns})
-        else:
-            statement = statement.from_select([c.name for c in columns], source)
+        statement: Any = dialect_insert(table).values({**values, **(computed or {})})
         statements[name] = statement.on_conflict_do_nothing()
     return Prepared(statements)
 
 
+def this_program() -> ScalarSelect[int]:
+    """Return the id of the program with the digest ``program``; only its index is read."""
+    p = schema.program.c
+    return select(p.id).where(p.digest == bindparam("program", type_=schema.Blob)).scalar_subquery()
+
+
+def this_measurement() -> ColumnElement[bool]:
+    """Return the condition for the measurement with a digest and its program's digest.
+
+    Its parameters are called ``measurement`` and ``program``.
+    """
+    m = schema.measurement.c
+    return and_(
+        m.program_id == this_program(),
+        m.digest == bindparam("measurement", type_=schema.Blob),
+    )
+
+
 def _insert_measurement() -> Prepared:
     """Return the insertion that finds its program by digest and derives ``served``."""
-    m, p, r = schema.measurement.c, schema.program.c, schema.retraction.c
-    given: dict[str, Any] = {c.name: bindparam(c.name, type_=c.type) for c in m}
+    m, r = schema.measurement.c, schema.retraction.c
     retracted = exists(
         select(literal_column("1")).where(
             r.subject == literal_column("'measurement'"),
             r.digest == bindparam("digest", type_=m.digest.type),
         )
     )
-    columns = {
-        **given,
-        "program_id": p.id,
-        "workload_id": p.workload_id,
-        "target_id": p.target_id,
-        "served": case((retracted, literal_column("0")), else_=given["served"]),
-    }
-    source = select(*(columns[c.name] for c in m if c.name != "id")).where(
-        p.digest == bindparam("program", type_=p.digest.type)
-    )
-    return _insertion(schema.measurement, source)
+    served = case((retracted, literal_column("0")), else_=bindparam("served", type_=schema.Int))
+    return _insertion(schema.measurement, {"program_id": this_program(), "served": served})
 
 
 def _insert_failure() -> Prepared:
-    """Return the insertion that finds its measurement by digest."""
-    f, m = schema.failure.c, schema.measurement.c
-    given: dict[str, Any] = {c.name: bindparam(c.name, type_=c.type) for c in f}
-    columns = {**given, "measurement_id": m.id}
-    source = select(*(columns[c.name] for c in f if c.name != "id")).where(
-        m.digest == bindparam("measurement", type_=m.digest.type)
-    )
-    return _insertion(schema.failure, source)
+    """Return the insertion that finds its measurement; without one it inserts nothing."""
+    columns = {c.name: bindparam(c.name, type_=c.type) for c in schema.failure.c if c.name != "id"}
+    found = {**columns, "measurement_id": schema.measurement.c.id}
+    source = select(*found.values()).where(this_measurement())
+    statements: dict[str, Executable] = {}
+    for name, dialect_insert in _INSERT.items():
+        statement: Any = dialect_insert(schema.failure).from_select(list(found), source)
+        statements[name] = statement.on_conflict_do_nothing()
+    return Prepared(statements)
 
 
 #: Table → its insertion.
@@ -74,6 +102,7 @@ insert = {
         schema.sketch,
         schema.tail,
         schema.args_info,
+        schema.context,
         schema.program,
         schema.quarantine,
         schema.retraction,
@@ -102,16 +131,23 @@ measurements_after = Prepared(
 )
 stop_serving = Prepared(
     update(schema.measurement)
-    .where(schema.measurement.c.digest == bindparam("measurement", type_=schema.Blob))
+    .where(schema.measurement.c.id == bindparam("measurement", type_=schema.Int))
     .values(served=0)
 )
 
+
+measurement_id = Prepared(select(schema.measurement.c.id).where(this_measurement()))
+less_trusted = Prepared(
+    select(schema.source.c.id)
+    .where(schema.source.c.trust < bindparam("trust", type_=schema.Int))
+    .limit(literal_column("1"))
+)
 
 #: A record known from a source that is trusted less belongs to the better one from then on.
 take_over = Prepared(
     update(schema.measurement)
     .where(
-        schema.measurement.c.digest == bindparam("measurement", type_=schema.Blob),
+        this_measurement(),
         schema.measurement.c.source_id.in_(
             select(schema.source.c.id).where(
                 schema.source.c.trust < bindparam("trust", type_=schema.Int)
@@ -132,6 +168,12 @@ take_over = Prepared(
             ),
             else_=bindparam("valid", type_=schema.Int),
         ),
+    )
+)
+
+release = Prepared(
+    delete(schema.quarantine).where(
+        schema.quarantine.c.id == bindparam("quarantined", type_=schema.Int)
     )
 )
 

@@ -18,7 +18,7 @@ Threads and processes
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
@@ -28,7 +28,6 @@ from typing import Any, Self
 from sqlalchemy import Connection
 
 from . import identity, limits, statements, versions
-from .compression import compress
 from .engine import (
     connect_reader,
     converted_errors,
@@ -40,7 +39,6 @@ from .engine import (
 from .errors import StorageError, UsageError
 from .query import Query
 from .records import (
-    AddReport,
     Alias,
     Failure,
     Measurement,
@@ -50,8 +48,8 @@ from .records import (
     Trust,
     Workload,
 )
+from .results import AddReport
 from .rows import Rows, failure_row, label, now, quarantine_row
-from .times import check_times
 
 
 class Store:
@@ -204,57 +202,85 @@ class Store:
         new : int
             How many were not known before.
         """
-        for measurement in batch:
-            check_times(measurement)
         with self._transaction() as connection:
-            source_id, trust = self._rows.source(connection, source)
-            rows = [self._rows.measurement(connection, m, source_id, trust) for m in batch]
-            programs = {row["program"]: row for row in rows}
-            statements.insert["program"].many(
-                connection, [row["_program"] for row in programs.values()]
-            )
             last = statements.last_measurement(connection).scalar() or 0
-            statements.insert["measurement"].many(connection, rows)
+            self._insert(connection, batch, source)
             after: Sequence[Any] = statements.measurements_after(connection, id=last).all()
             added = {digest: id_ for id_, digest in after}
-            ids = [self._measurement_id(connection, m.digest, added) for m in batch]
-            if trust >= Trust.VERIFIED:
-                self._take_over(connection, batch, added, source_id, trust)
-            failures = [m for m in batch if m.failure is not None]
-            statements.insert["failure"].many(
-                connection, [failure_row(m.digest, m.failure) for m in failures if m.failure]
-            )
+            ids = [added.get(m.digest) or _measurement_id(connection, m) for m in batch]
         return ids, len(added.keys() & {m.digest for m in batch})
 
-    def _take_over(
+    def import_batch(
         self,
-        connection: Connection,
         batch: Sequence[Measurement],
-        added: Mapping[bytes, int],
-        source_id: int,
-        trust: int,
+        source: Source,
+        workloads: Iterable[Workload] = (),
+        quarantined: Iterable[Quarantined] = (),
+    ) -> list[bool]:
+        """Add what was read of a log in one transaction.
+
+        Parameters
+        ----------
+        batch : sequence of Measurement
+            Records.
+        source : Source
+            Where they come from.
+        workloads : iterable of Workload
+            Workloads that need not have a record.
+        quarantined : iterable of Quarantined
+            Bytes that were not understood.
+
+        Returns
+        -------
+        list of bool
+            For each measurement whether it was new.
+        """
+        with self._transaction() as connection:
+            last = statements.last_measurement(connection).scalar() or 0
+            number = self._insert(connection, batch, source) if batch else 0
+            for workload in workloads:
+                self._rows.workload(connection, workload)
+            self._insert_quarantined(connection, quarantined, source)
+            if number in (0, len(batch)):
+                return [number > 0] * len(batch)
+            after: Sequence[Any] = statements.measurements_after(connection, id=last).all()
+        added = {digest for _, digest in after}
+        return [m.digest in added for m in batch]
+
+    def _insert(self, connection: Connection, batch: Sequence[Measurement], source: Source) -> int:
+        """Insert measurements with all that they name; return how many were new."""
+        source_id, trust = self._rows.source(connection, source)
+        rows = [self._rows.measurement(connection, m, source_id, trust) for m in batch]
+        if trust >= Trust.OWN:
+            for workload in {id(m.program.workload): m.program.workload for m in batch}.values():
+                self._rows.script(connection, workload)
+        programs = {row["program"]: row["_program"] for row in rows}
+        statements.insert["program"].many(connection, list(programs.values()))
+        new = statements.insert["measurement"].many(connection, rows)
+        if new < len(rows) and trust >= Trust.VERIFIED:
+            self._take_over(connection, batch, source_id, trust)
+        statements.insert["failure"].many(
+            connection, [failure_row(m, m.failure) for m in batch if m.failure is not None]
+        )
+        return new
+
+    def _take_over(
+        self, connection: Connection, batch: Sequence[Measurement], source_id: int, trust: int
     ) -> None:
         """Let known records of less trusted sources be this source's."""
+        if statements.less_trusted(connection, trust=trust).scalar() is None:
+            return
         rows = [
             {
                 "measurement": measurement.digest,
+                "program": measurement.program.digest,
                 "source": source_id,
                 "trust": trust,
                 "valid": int(measurement.is_valid),
             }
             for measurement in batch
-            if measurement.digest not in added
         ]
         statements.take_over.many(connection, rows)
-
-    def _measurement_id(
-        self, connection: Connection, digest: bytes, added: Mapping[bytes, int]
-    ) -> int:
-        """Return the id of a measurement that this transaction added or that was known."""
-        id_ = added.get(digest)
-        if id_ is None:
-            id_ = int(statements.id_of["measurement"](connection, digest=digest).scalar_one())
-        return id_
 
     # ------------------------------------------------------------------ everything else
 
@@ -265,9 +291,7 @@ class Store:
         """
         with self._transaction() as connection:
             id_ = self._rows.workload(connection, workload)
-            if workload.script is not None:
-                text = compress(workload.script.encode())
-                statements.give_script(connection, workload=id_, text=text)
+            self._rows.script(connection, workload)
             statements.insert["workload_alias"].many(
                 connection,
                 [
@@ -284,24 +308,32 @@ class Store:
 
     def add_failures(self, failures: Iterable[tuple[Measurement, Failure]]) -> None:
         """Add what was learnt later about measurements that are stored."""
-        rows = [failure_row(measurement.digest, failure) for measurement, failure in failures]
+        rows = [failure_row(measurement, failure) for measurement, failure in failures]
         with self._transaction() as connection:
             statements.insert["failure"].many(connection, rows)
 
     def quarantine(self, rows: Iterable[Quarantined], source: Source) -> int:
         """Keep bytes that could not be understood; return how many were new."""
-        moment = now()
         with self._transaction() as connection:
-            source_id, _ = self._rows.source(connection, source)
-            before = self.query.count_quarantined(connection)
-            statements.insert["quarantine"].many(
-                connection,
-                [
-                    {**quarantine_row(row), "source_id": source_id, "created_at": moment}
-                    for row in rows
-                ],
-            )
-            return self.query.count_quarantined(connection) - before
+            return self._insert_quarantined(connection, rows, source)
+
+    def release(self, ids: Iterable[int]) -> None:
+        """Take rows out of quarantine, because their bytes were understood meanwhile."""
+        with self._transaction() as connection:
+            statements.release.many(connection, [{"quarantined": id_} for id_ in ids])
+
+    def _insert_quarantined(
+        self, connection: Connection, rows: Iterable[Quarantined], source: Source
+    ) -> int:
+        """Insert bytes that could not be understood; return how many were new."""
+        kept = [quarantine_row(row) for row in rows]
+        if not kept:
+            return 0
+        source_id, _ = self._rows.source(connection, source)
+        moment = now()
+        return statements.insert["quarantine"].many(
+            connection, [{**row, "source_id": source_id, "created_at": moment} for row in kept]
+        )
 
     def retract(self, ids: Iterable[int], reason: str) -> int:
         """Take records back: they stay stored and are never served again.
@@ -323,21 +355,27 @@ class Store:
         NotFoundError
             An id that does not exist; nothing is retracted then.
         """
+        ids = list(ids)
         digests = [self.query.digest_of(id_) for id_ in ids]
         if not reason:
             raise UsageError("a retraction needs a reason")
         reason = identity.clean_text(reason)
         moment = now()
         with self._transaction() as connection:
-            before = self.query.count_retracted(connection)
-            statements.insert["retraction"].many(
+            new = statements.insert["retraction"].many(
                 connection,
                 [
                     {"subject": "measurement", "digest": d, "reason": reason, "created_at": moment}
                     for d in digests
                 ],
             )
-            statements.stop_serving.many(
-                connection, [{"measurement": digest} for digest in digests]
-            )
-            return self.query.count_retracted(connection) - before
+            statements.stop_serving.many(connection, [{"measurement": id_} for id_ in ids])
+            return new
+
+
+def _measurement_id(connection: Connection, measurement: Measurement) -> int:
+    """Return the id of a measurement that is there."""
+    found = statements.measurement_id(
+        connection, measurement=measurement.digest, program=measurement.program.digest
+    )
+    return int(found.scalar_one())

@@ -25,15 +25,6 @@ def mean_of(run_secs: Sequence[float]) -> float:
     return total / len(run_secs)
 
 
-def median_of(run_secs: Sequence[float]) -> float:
-    """Return the median, as :func:`statistics.median` does in five times the time."""
-    ordered = sorted(run_secs)
-    middle = len(ordered) // 2
-    if len(ordered) % 2:
-        return ordered[middle]
-    return (ordered[middle - 1] + ordered[middle]) / 2
-
-
 def status_of(run_secs: Sequence[float] | None) -> Status:
     """Return whether run times count in TVM's eyes: some time is not the sentinel 1e10."""
     if run_secs and any(value != NO_TIME for value in run_secs):
@@ -41,18 +32,25 @@ def status_of(run_secs: Sequence[float] | None) -> Status:
     return Status.FAILED
 
 
-def check_times(measurement: Measurement) -> None:
-    """Raise FormatError for a time that no clock can give."""
-    times = measurement.run_secs
-    if not times:
-        return
+def checked_mean(measurement: Measurement) -> float:
+    """Return the mean of the run times, of which there is one at least.
+
+    Raises
+    ------
+    FormatError
+        A time is one that no clock can give.
+    """
+    times = measurement.run_secs or ()
     if len(times) > limits.MAX_RUN_SECS:
         raise FormatError(f"{len(times)} run times in one record are over the limit")
+    mean = mean_of(times)
+    # A mean that is finite has finite parts.
+    if math.isfinite(mean):
+        return mean
     for value in times:
         if not math.isfinite(value):
             raise FormatError(
                 f"run time {value} of workload {measurement.program.workload.name!r} "
                 "is not finite; measure the program again"
             )
-    if not math.isfinite(mean_of(times)):
-        raise FormatError("the mean of the run times is not finite; measure the program again")
+    raise FormatError("the mean of the run times is not finite; measure the program again")

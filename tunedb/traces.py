@@ -81,10 +81,24 @@ INSTRUCTIONS: dict[str, tuple[int | None, int, int]] = {
     "WriteAt": (2, 2, 0),
 }
 
-POSTPROC = "EnterPostproc"
+#: What releases from 0.8 on wrote besides: inputs and attributes of each kind in other forms
+#: (``tunedb.upgrades`` knows the way to today's).
+OLDER: dict[str, tuple[tuple[int | None, int], ...]] = {
+    "Blockize": ((1, 0),),
+    "CacheIndex": ((1, 1),),
+    "CacheRead": ((1, 2),),
+    "CacheWrite": ((1, 2),),
+    "ComputeAt": ((2, 1),),
+    "Fuse": ((None, 0),),
+    "GetBlock": ((0, 2),),
+    "ReverseComputeAt": ((2, 1),),
+    "SetAxisSeparator": ((1, 3),),
+    "Split": ((None, 0), (None, 1)),
+    "Tensorize": ((1, 1),),
+    "TransformLayout": ((1, 3), (1, 4)),
+}
 
-#: Deepest nesting of a field. Real ones nest three deep, and every walk here is recursive.
-MAX_DEPTH = 32
+POSTPROC = "EnterPostproc"
 
 #: What stands for an output that TVM left empty (``sample_perfect_tile`` of a dynamic loop).
 NO_OUTPUT = "_"
@@ -92,6 +106,7 @@ NO_OUTPUT = "_"
 _LITERAL: dict[str, Any] = {}
 _INSTRUCTION_FIELDS = 4
 _TILINGS = frozenset({"SamplePartitionedTile", "SamplePerfectTile"})
+_SAMPLING = frozenset(kind for kind, (_, _, n_decisions) in INSTRUCTIONS.items() if n_decisions)
 
 
 def split_trace(instructions: list[Any], decisions: list[Any]) -> Trace:
@@ -169,11 +184,13 @@ def dump_value(value: Any) -> bytes:
 def check_trace(value: Any) -> tuple[list[Any], list[Any]]:
     """Return ``(instructions, decisions)`` of a trace read from a file, or say what is wrong.
 
+    Traces of TVM 0.8 to 0.27 are accepted; what each release wrote stays as it is.
+
     Raises
     ------
     FormatError
-        When the value is not a trace, names an unknown instruction, has the wrong number of
-        inputs or attributes, uses a variable before it is defined, or exceeds a limit.
+        When the value is not a trace, names an unknown instruction, has a number of inputs or
+        attributes that no release wrote, uses a variable before it is defined, or exceeds a limit.
     """
     if not (
         isinstance(value, list) and len(value) == 2 and all(isinstance(x, list) for x in value)
@@ -195,7 +212,7 @@ def _check_decisions(instructions: list[Any], decisions: list[Any]) -> None:
         if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int):
             raise FormatError("a decision is [instruction index, value]")
         index, value = pair
-        if not 0 <= index < len(instructions) or not INSTRUCTIONS[instructions[index][0]][2]:
+        if not 0 <= index < len(instructions) or instructions[index][0] not in _SAMPLING:
             raise FormatError(f"decision for instruction {index}, which takes none")
         kind = instructions[index][0]
         if kind not in _TILINGS:
@@ -207,7 +224,7 @@ def _check_decisions(instructions: list[Any], decisions: list[Any]) -> None:
 
 
 def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
-    """Raise FormatError unless `instruction` is one of TVM 0.27 over the variables `defined`."""
+    """Raise FormatError unless `instruction` is one of TVM over the variables `defined`."""
     if not (
         isinstance(instruction, list)
         and len(instruction) == _INSTRUCTION_FIELDS
@@ -216,24 +233,34 @@ def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
     ):
         raise FormatError(f"instruction {index} is not [kind, inputs, attrs, outputs]")
     kind, inputs, attrs, outputs = instruction
-    if kind not in INSTRUCTIONS:
-        raise FormatError(f"unknown instruction {kind!r} at {index}")
-    n_inputs, n_attrs, _ = INSTRUCTIONS[kind]
-    if n_inputs is not None and len(inputs) != n_inputs:
-        raise FormatError(f"{kind} at {index} takes {n_inputs} inputs, not {len(inputs)}")
-    # n-ary instructions without attributes write [] for them.
-    if len(attrs) != n_attrs:
-        raise FormatError(f"{kind} at {index} takes {n_attrs} attributes, not {len(attrs)}")
-    _check_inputs(kind, index, inputs, defined, MAX_DEPTH)
+    _check_arity(kind, index, len(inputs), len(attrs))
+    _check_inputs(kind, index, inputs, defined, limits.MAX_DEPTH)
     for attr in attrs:
         if isinstance(attr, list | dict):
-            _check_depth(kind, index, attr, MAX_DEPTH)
+            _check_depth(kind, index, attr, limits.MAX_DEPTH)
     for name in outputs:
         if name == NO_OUTPUT:
             continue
         if not _is_variable(name) or name in defined:
             raise FormatError(f"{kind} at {index} has an output that is no new variable")
         defined.add(name)
+
+
+def _check_arity(kind: str, index: int, n_inputs: int, n_attrs: int) -> None:
+    """Raise FormatError unless some release wrote so many inputs and attributes."""
+    # n-ary instructions without attributes write [] for them.
+    forms = OLDER.get(kind, ())
+    if kind in INSTRUCTIONS:
+        forms = (INSTRUCTIONS[kind][:2], *forms)
+    if not forms:
+        raise FormatError(f"unknown instruction {kind[:80]!r} at {index}")
+    for inputs, attrs in forms:
+        if inputs in (None, n_inputs) and attrs == n_attrs:
+            return
+    wanted_inputs, wanted_attrs = forms[0]
+    if wanted_inputs not in (None, n_inputs):
+        raise FormatError(f"{kind} at {index} takes {wanted_inputs} inputs, not {n_inputs}")
+    raise FormatError(f"{kind} at {index} takes {wanted_attrs} attributes, not {n_attrs}")
 
 
 def _check_inputs(kind: str, index: int, inputs: list[Any], defined: set[str], depth: int) -> None:

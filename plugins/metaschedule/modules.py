@@ -9,11 +9,13 @@ import tvm
 import tvm_ffi
 
 from ...identity import canonical_json, digest
-from ...logs.metaschedule import GRAPH
-from ...records import Alias, Target, Workload
+from ...records import Alias, Target, Workload, WorkloadFormat
 
 #: TVM's module equalities (``src/s_tir/meta_schedule/module_equality.cc``).
 EQUALITIES = ("structural", "ignore-tensor", "anchor-block")
+
+#: Formats of workloads that are modules; those of other tools' logs are never handed to TVM.
+MODULES = (WorkloadFormat.GRAPH, WorkloadFormat.NODES)
 
 _find_anchor = tvm_ffi.get_global_func("s_tir.analysis.find_anchor_sblock")
 
@@ -63,7 +65,7 @@ def to_workload(mod: Any) -> Workload:
     graph = orjson.loads(str(tvm.ir.save_json(mod)).encode())
     graph.pop("metadata", None)
     return Workload(
-        GRAPH,
+        WorkloadFormat.GRAPH,
         canonical_json(graph),
         name=name_of(mod),
         tvm_version=str(tvm.__version__),
@@ -74,6 +76,28 @@ def to_workload(mod: Any) -> Workload:
 def to_module(workload: Workload) -> Any:
     """Return the module of a stored graph. Never call it with a foreign source's."""
     return tvm.ir.load_json(workload.body.decode())
+
+
+def is_readable(workload: Workload) -> bool:
+    """Tell whether a workload's body is a graph of the TVM that runs."""
+    version = workload.tvm_version or ""
+    return workload.format == WorkloadFormat.GRAPH and version.startswith(tvm_version())
+
+
+def from_script(script: str) -> Any:
+    """Return the module of a TVMScript text, which TVM evaluates like a program.
+
+    Only ever call it with a script of an own source.
+
+    Raises
+    ------
+    Exception
+        Whatever TVM's parser, or the text itself, raises.
+    """
+    mod = tvm.script.from_source(script)
+    if not isinstance(mod, tvm.IRModule):
+        raise ValueError(f"a script of a {type(mod).__name__}, not of an IRModule")
+    return mod
 
 
 def name_of(mod: Any) -> str:

@@ -13,8 +13,10 @@ from tvm.s_tir import meta_schedule as ms
 from ... import limits
 from ...errors import BusyError, StorageError
 from ...identity import canonical_json
-from ...records import Answer, Quarantined, Source, Trace
+from ...records import Quarantined, Source, Trace
+from ...results import Answer
 from ...store import Store
+from ...upgrades import upgrade
 from . import trace_codec
 from .targets import TargetTable, first_line
 from .trace_codec import TraceBuilder
@@ -25,6 +27,9 @@ _log = logging.getLogger("tunedb")
 
 class RecordTable:
     """Builds TuningRecords without replaying them, and keeps the last ones that were asked for.
+
+    Traces of older releases are upgraded to today's instruction set. Records of workloads that
+    are no modules of this TVM are for models and people: they are passed over.
 
     A record that cannot be built, or that turned out not to replay, is quarantined and passed
     over by this table from then on. It stays stored: another TVM may be able to use it.
@@ -112,7 +117,9 @@ class RecordTable:
     def _build(self, answer: Answer) -> Any:
         """Return the TuningRecord of a stored record, or None where it cannot be built."""
         try:
-            known = self._workloads.known(answer.workload_id)
+            known = self._workloads.get(answer.workload_id)
+            if known is None:
+                return None
             return ms.database.TuningRecord(
                 self._trace(answer.trace, known),
                 known.workload,
@@ -128,6 +135,7 @@ class RecordTable:
 
     def _trace(self, trace: Trace, known: Known) -> Any:
         """Return TVM's trace, built without replaying it where every instruction is known."""
+        trace = upgrade(trace)
         try:
             return self._builder.build(trace)
         except trace_codec.UnknownInstructionError:
@@ -152,7 +160,7 @@ class RecordTable:
             return
         trace = answer.trace
         parts = (trace.sketch, trace.tail or b"", trace.decisions)
-        data = canonical_json([part.decode() for part in parts])
+        data = canonical_json([part.decode(errors="backslashreplace") for part in parts])
         self._store.quarantine(
             [Quarantined(self._store.location, answer.id, reason, data)], self._source
         )

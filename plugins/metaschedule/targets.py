@@ -105,8 +105,15 @@ class TargetTable:
         if self.bound is not None:
             mine = self._row(self.bound)
             return None if ids == [mine] else [id_ for id_ in ids if id_ == mine]
+        kinds = {self._store.query.target(id_).kind for id_ in ids} - {NO_TARGET.kind}
+        if len(kinds) > 1:
+            # Logs of other tools, whose programs are never shown, may be for other devices.
+            workloads = self._store.query.workloads()
+            ids = self._store.query.targets_of(
+                w.id for w in workloads if w.format in modules.MODULES
+            )
         shown = self._one_kind(ids, "")
-        return None if shown == ids else shown
+        return None if shown == self._store.query.target_ids() else shown
 
     def _one_kind(self, ids: list[int], what: str) -> list[int]:
         """Return rows of one kind, without those of records that name no target."""

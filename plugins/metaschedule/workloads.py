@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-import tvm
 from tvm.s_tir import meta_schedule as ms
 
 from ...errors import StorageError
-from ...records import Alias, Workload
+from ...records import Alias, Trust, Workload
 from ...store import Store
 from . import modules
+from .targets import first_line
 
 _log = logging.getLogger("tunedb")
+
+#: More records than any workload has.
+_ALL = 2**31 - 1
 
 #: Objects remembered by their address; more are found by hash (20 µs).
 _MOST_HANDLES = 1024
@@ -62,14 +66,43 @@ class WorkloadTable:
         self._aliased_up_to = -1
         # Names of imported workloads of a read-only store, where they cannot be written down.
         self._names: dict[Alias, list[int]] = {}
+        # Rows of which this TVM can make no module.
+        self._lost: set[int] = set()
 
-    def known(self, id_: int) -> Known:
-        """Return the workload of a row."""
+    def get(self, id_: int) -> Known | None:
+        """Return the workload of a row, or None where this TVM can make no module of it."""
         found = self._by_id.get(id_)
-        if found is None:
+        if found is None and id_ not in self._lost:
             record = self._store.query.workload(id_)
-            found = self._remember(id_, record, ms.database.Workload(modules.to_module(record)))
+            for make in self._ways(id_, record):
+                try:
+                    return self._remember(id_, record, ms.database.Workload(make()))
+                except Exception as error:  # TVM's parsers raise whatever they meet
+                    _log.warning(
+                        "%s: TVM cannot read workload %d: %s",
+                        *(self._store.location, id_, first_line(error)),
+                    )
+            self._lost.add(id_)
         return found
+
+    def _ways(self, id_: int, record: Workload) -> Iterator[Callable[[], Any]]:
+        """Yield what may make the module of a row: reading its graph, or its script.
+
+        The graph is for the release that wrote it: another may crash on it (0.27 on one of 0.26).
+        The script outlives releases, but it is code: it is read only where an own source has
+        records to serve.
+        """
+        if modules.is_readable(record):
+            yield lambda: modules.to_module(record)
+        script = record.script
+        if script is not None and record.format in modules.MODULES and self._is_own(id_):
+            yield lambda: modules.from_script(script)
+
+    def _is_own(self, id_: int) -> bool:
+        """Tell whether a row has a record of an own source that can be served."""
+        query = self._store.query
+        served = query.top_k_ids([id_], query.served_targets([id_]), _ALL)
+        return any(query.record(row).source.trust is Trust.OWN for row in served)
 
     def _remember(self, id_: int, record: Workload, workload: Any) -> Known:
         known = Known(id_, record, workload, modules.alias(workload.mod, self._equality))
@@ -95,15 +128,16 @@ class WorkloadTable:
         if len(same) > 1:
             exact = self._store.query.workload_id(modules.to_workload(mod).digest)
             if exact in same:
-                return self.known(exact)
-        return self.known(same[0])
+                return self.get(exact)
+        return self.get(same[0])
 
     def _equal_among(self, ids: list[int], mod: Any) -> list[int]:
         """Return those of some rows whose modules are equal to one."""
+        rows = [(id_, self.get(id_)) for id_ in ids]
         return [
             id_
-            for id_ in ids
-            if modules.modules_equal(self.known(id_).workload.mod, mod, self._equality)
+            for id_, known in rows
+            if known is not None and modules.modules_equal(known.workload.mod, mod, self._equality)
         ]
 
     def _rows_named(self, alias: Alias) -> list[int]:
@@ -137,7 +171,12 @@ class WorkloadTable:
         return known
 
     def _commit_read_only(self, mod: Any, id_: int | None) -> Known:
-        known = self.find(mod) if id_ is None else self.known(id_)
+        if id_ is None:
+            known = self.find(mod)
+        else:
+            known = self._by_id.get(id_) or self._remember(
+                id_, self._store.query.workload(id_), ms.database.Workload(mod)
+            )
         if known is None:
             raise StorageError(
                 f"{self._store.location}: it was opened read-only and does not know this workload"
@@ -178,29 +217,24 @@ class WorkloadTable:
         return equal
 
     def _alias_imported(self) -> None:
-        """Give names to workloads that were imported without TVM.
+        """Give names to workloads that were imported without TVM, or are of another release.
 
-        Only those with records to serve, which a foreign source's are not: TVM never reads the
-        graph of a source that is not trusted.
+        Only those with records to serve, which a foreign source's are not: TVM never reads
+        anything of a source that is not trusted.
         """
-        last = self._store.query.last_workload()
+        query = self._store.query
+        last = query.last_workload()
         if last == self._aliased_up_to:
             return
-        version = modules.tvm_version()
-        for id_ in self._store.query.workloads_without(self._scheme, version, self._aliased_up_to):
-            record = self._store.query.workload(id_)
-            try:
-                mod = modules.to_module(record)
-                script = str(mod.script(show_meta=True))
-            except (tvm.error.InternalError, RuntimeError, ValueError, TypeError) as error:
-                _log.warning(
-                    "%s: TVM cannot read workload %d: %s", self._store.location, id_, error
-                )
+        for id_ in query.workloads_without(self._scheme, "", self._aliased_up_to):
+            known = self.get(id_)
+            if known is None:
                 continue
-            names = modules.aliases(mod, script)
+            script = str(known.workload.mod.script(show_meta=True))
+            names = modules.aliases(known.workload.mod, script)
             if self._store.read_only:
                 for name in names:
                     self._names.setdefault(name, []).append(id_)
             else:
-                self._store.add_workload(replace(record, script=script), names)
+                self._store.add_workload(replace(known.record, script=script), names)
         self._aliased_up_to = last

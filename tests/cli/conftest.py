@@ -13,7 +13,9 @@ from click.testing import CliRunner
 from tunedb.cli import main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "logs"))
+sys.path.insert(0, str(Path(__file__).parent))
 
+import legacy
 import workdirs
 
 
@@ -73,6 +75,16 @@ def start():
         for stream in (process.stdout, process.stderr):
             if stream is not None:
                 stream.close()
+
+
+@pytest.fixture
+def legacy_file(sqlite_file, tmp_path):
+    """A database with records 1 and 2 of auto_scheduler, 3 and 4 of AutoTVM."""
+    log = tmp_path / "legacy.log"
+    log.write_text("".join(json.dumps(line) + "\n" for line in [*legacy.ANSOR, *legacy.AUTOTVM]))
+    arguments = ["--db", str(sqlite_file), "import", "logs", str(log), "--source", "old"]
+    assert CliRunner().invoke(main, arguments).exit_code == 0
+    return sqlite_file
 
 
 RECORDS = [

@@ -128,7 +128,7 @@ def test_debug_shows_the_traceback(run, tmp_path):
         assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
-def test_errors_nobody_thought_of(run, filled, monkeypatch):
+def test_error_numbersbody_thought_of(run, filled, monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("one\ntwo\x1b[2J")
 
@@ -139,24 +139,24 @@ def test_errors_nobody_thought_of(run, filled, monkeypatch):
 
 
 def test_what_was_imported_is_told_before_an_error(run, filled, tmp_path, monkeypatch):
-    import tunedb.logs.importer as importer
     from tunedb.errors import StorageError
+    from tunedb.store import Store
 
-    add = importer._add
+    import_batch = Store.import_batch
     calls = []
 
     def fail(*args, **kwargs):
         calls.append(1)
         if len(calls) > 1:
             raise StorageError("disk full")
-        add(*args, **kwargs)
+        return import_batch(*args, **kwargs)
 
-    monkeypatch.setattr(importer, "_add", fail)
+    monkeypatch.setattr(Store, "import_batch", fail)
     for name in ("a", "b"):
         workdirs.write(tmp_path / "logs" / name, [workdirs.record([0.25])])
     result = run("--db", filled, "import", "logs", tmp_path / "logs", "--csv", code=1)
-    assert result.stdout.splitlines()[1].split(",")[3:5] == ["1", "1"]
-    assert result.stderr == "Error: disk full\n"
+    assert result.stdout.splitlines()[1].split(",")[2:4] == ["1", "1"]
+    assert result.stderr.splitlines()[-1] == "Error: disk full"
 
 
 def test_interrupted(run, filled, monkeypatch):

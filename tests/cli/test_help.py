@@ -31,7 +31,8 @@ COMMANDS = dict(walk(main))
 def test_all_commands_are_there():
     assert {" ".join(path) for path in COMMANDS} == {
         *("", "import", "import logs", "export", "top", "show", "history", "workloads", "targets"),
-        *("quarantine", "db", "db init", "db upgrade", "db check", "db info"),
+        *("quarantine", "quarantine list", "quarantine show", "quarantine retry"),
+        *("db", "db init", "db upgrade", "db check", "db info"),
         *("plugins", "completion"),
     }
 

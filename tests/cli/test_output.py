@@ -19,22 +19,28 @@ EVIL_SHOWN = "mat\\x1b[31mmul\\x9b2J\\u202ecod\\n"
 KEYS = {
     "top": "rank id digest workload_id workload arguments target_id target mean median minimum "
     "repeats spread source trust decisions",
-    "workloads": "id digest name arguments format tvm_version records failed best targets",
+    "workloads": "id digest name function family arguments flops format tvm_version records failed "
+    "best flops_per_second targets rebuildable",
     "targets": "id digest kind architecture config records workloads",
     "history matmul": "target_id target step id mean best",
-    "quarantine": "file line reason size data",
-    "plugins": "name kind package entry_point loads reason",
-    "import logs LOG": "path format source read new known failed quarantined reasons dry_run",
+    "quarantine": "id created_at source file line reason size data",
+    "quarantine list": "id created_at source file line reason size data",
+    "plugins": "name reads exports package entry_point loads reason",
+    "import logs LOG": "path source read new known failed unmeasured workloads skipped quarantined "
+    "groups reasons refused dry_run",
 }
 OBJECT_KEYS = {
-    "show 1": "id digest status mean median minimum spread run_secs measured_at occurrence "
-    "retracted failure workload target program origin donor source session decisions trace script",
+    "show 1": "id digest status mean median minimum spread run_secs measured_at all_cost "
+    "occurrence retracted failure workload target program origin donor source session context "
+    "extra decisions steps trace script",
+    "quarantine show 1": "id created_at source file line reason size data",
+    "quarantine retry": "tried recovered known left reasons",
     "db info": "location state advice revision head size created_by created_at store counts "
     "failures sources",
     "db check": "location ok rows measurements found problems",
     "db init": "location revision created",
     "db upgrade": "location before after backup dry_run",
-    "export OUT": "format directories workloads records left_out",
+    "export OUT": "format directories file workloads records left_out",
 }
 
 
@@ -80,6 +86,9 @@ def test_nested_keys(run_json, filled):
     ]
     assert list(shown["target"]) == ["id", "kind", "config"]
     assert list(shown["source"]) == ["name", "kind", "trust"]
+    assert [list(step) for step in shown["steps"]] == [
+        ["number", "code", "name", "stage", "loop", "arguments"]
+    ] * 7
     info = run_json("--db", filled, "db", "info")
     assert list(info["counts"]) == [
         *("workloads", "targets", "programs", "sketches", "tails", "measurements", "failed"),
@@ -116,7 +125,8 @@ def test_two_formats_are_a_usage_error(run, filled):
 def test_a_pipe_gets_whole_aligned_lines(run, filled):
     lines = run("--db", filled, "workloads").stdout.splitlines()
     assert lines[0].split() == [
-        *("id", "name", "arguments", "format", "TVM", "records", "failed", "best", "targets"),
+        *("id", "name", "family", "arguments", "flop", "format", "records", "failed", "best"),
+        *("flop/s", "TVM", "0.27"),
     ]
     assert not any("\x1b" in line or "…" in line for line in lines)
     start = lines[0].index("records") + len("records")
@@ -138,15 +148,16 @@ def test_control_characters_of_names_are_escaped(run, filled, tmp_path):
 
 def test_control_characters_of_bad_lines_are_escaped(run, sqlite_file, tmp_path):
     bad = b'[0, "\x1b]0;owned\x07'
-    folder = workdirs.write(tmp_path / "log", [bad])
+    folder = workdirs.write(tmp_path / "log", [workdirs.record(), bad])
     assert "\x1b" not in run("--db", sqlite_file, "import", "logs", folder).output
     for option in ([], ["--json"], ["--csv"]):
         assert "\x1b" not in run("--db", sqlite_file, "quarantine", *option).output
+        assert "\x1b" not in run("--db", sqlite_file, "quarantine", "show", "1", *option).output
     assert "\x1b" not in run("--db", sqlite_file, "top", "\x1b[2J", code=3).output
 
 
 def test_quarantine_counts_what_it_leaves_out(run, sqlite_file, tmp_path):
-    folder = workdirs.write(tmp_path / "log", ["[]", "[1]", "[2]"])
+    folder = workdirs.write(tmp_path / "log", [workdirs.record(), "[]", "[1]", "[2]"])
     run("--db", sqlite_file, "import", "logs", folder)
     result = run("--db", sqlite_file, "quarantine", "--limit", 2)
     assert result.stdout.count("\n") == 3
@@ -177,13 +188,24 @@ def test_a_terminal_gets_a_table_that_fits(filled):
     plain = on_terminal(["--db", filled, "workloads"], NO_COLOR="1", TERM="dumb")
     assert "\x1b" not in plain
     # What all rows share stands above the table.
-    assert plain.splitlines()[0].split() == ["format", "tvm-graph"]
+    assert plain.splitlines()[0].split() == ["format", "MetaSchedule"]
     assert "────" in plain
     for columns in (60, 80):
         shown = on_terminal(["--db", filled, "top"], columns, NO_COLOR="1")
         lines = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
         assert max(map(len, lines)) <= columns
         assert any(line.split()[0] == "2" and "1.050 ms" in line for line in lines[2:])
+
+
+def test_narrow_terminals_keep_what_says_most(filled):
+    widths = {}
+    for columns in (80, 120):
+        shown = on_terminal(["--db", filled, "workloads"], columns, NO_COLOR="1", TERM="dumb")
+        lines = re.sub("\x1b\\[[0-9;]*m", "", shown).splitlines()
+        assert max(map(len, lines)) <= columns
+        widths[columns] = next(line for line in lines if line.lstrip().startswith("id"))
+    assert widths[80].split() == ["id", "name", "arguments", "records", "best", "flop/s"]
+    assert {"flop", "failed"} <= set(widths[120].split())
 
 
 def test_no_color(filled):
@@ -226,6 +248,23 @@ def test_seconds(value, shown):
     assert text.seconds(value) == shown
 
 
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        *((None, text.NOTHING), (0, "0"), (999.4, "999"), (999.6, "1.0 k"), (27_648.0, "27.6 k")),
+        *((1.25e9, "1.2 G"), (231_211_008, "231 M"), (6.4e12, "6.4 T"), (3e16, "30,000 T")),
+    ],
+)
+def test_operations(value, shown):
+    assert text.operations(value) == shown
+
+
+def test_spans():
+    assert [text.span(seconds) for seconds in (0.04, 9.94, 12.4, 200, 3599.7, 93_900)] == [
+        *("0.0 s", "9.9 s", "12 s", "3 min 20 s", "1 h 00 min", "26 h 05 min"),
+    ]
+
+
 def test_clean():
     assert text.clean("plain") == "plain"
     assert text.clean("größe 矩阵") == "größe 矩阵"
@@ -238,6 +277,7 @@ def test_arguments_and_sparklines():
     assert text.arguments([["TENSOR", "float32", [1, 2]], ["TENSOR", "int8", []]]) == (
         "f32 1x2, i8 scalar"
     )
+    assert text.arguments([["TENSOR", None, [4]], ["TENSOR", None, [2, 2]]]) == "4, 2x2"
     assert text.arguments("strange") == "strange"
     assert text.arguments(None) == text.NOTHING
     assert text.sparkline([]) == ""

@@ -64,26 +64,35 @@ def entries(monkeypatch):
     added = []
     for module in ("tunedb.cli.plugins", "tunedb.logs.base"):
         monkeypatch.setattr(f"{module}.entry_points", lambda group: [*own, *added])
-    base.formats.cache_clear()
+    base.load_formats.cache_clear()
     yield added
-    base.formats.cache_clear()
+    base.load_formats.cache_clear()
 
 
-def test_plugins(run_json):
-    (row,) = run_json("plugins")
-    assert row["name"] == "metaschedule"
-    assert row["loads"] is True
-    assert row["package"].startswith("tunedb ")
-    assert row["entry_point"] == "tunedb.logs.metaschedule:MetaScheduleFormat"
+def test_plugins(run, run_json):
+    rows = {row["name"]: row for row in run_json("plugins")}
+    assert list(rows) == ["ansor", "autotvm", "metaschedule", "metaschedule-sqlite"]
+    assert all(row["loads"] and row["package"].startswith("tunedb ") for row in rows.values())
+    assert rows["metaschedule"]["entry_point"] == "tunedb.logs.metaschedule:MetaScheduleFormat"
+    assert [row["reads"] for row in rows.values()] == ["lines", "lines", "lines", "whole files"]
+    assert [row["exports"] for row in rows.values()] == [True, True, True, False]
+    # Nothing to explain, so no column for it.
+    assert "reason" not in run("plugins").stdout
 
 
 def test_a_plugin_that_fails_is_reported_and_stops_nothing(run, entries, log, sqlite_file):
     entries.append(Entry("broken", "broken:Format", SystemError("no \x1b[2J such library")))
     result = run("plugins", "--json", code=1)
-    broken, ours = json.loads(result.stdout)
-    assert (broken["loads"], ours["loads"]) == (False, True)
+    rows = {row["name"]: row for row in json.loads(result.stdout)}
+    broken = rows.pop("broken")
+    assert (broken["loads"], broken["reads"], broken["exports"]) == (False, None, None)
+    assert all(row["loads"] for row in rows.values())
     assert broken["reason"] == "SystemError: no \x1b[2J such library"
-    assert "\x1b" not in run("plugins", code=1).stdout
+    base.load_formats.cache_clear()
+    text = run("plugins", code=1)
+    assert "\x1b" not in text.output
+    assert "no \\x1b[2J such library" in text.stdout
+    base.load_formats.cache_clear()
     result = run("--db", sqlite_file, "import", "logs", log)
     assert "Warning: log format broken" in result.stderr
     assert "\x1b" not in result.stderr
@@ -93,7 +102,9 @@ def test_plugins_of_others_can_be_left_out(run_json, entries, monkeypatch):
     entries.append(Entry("broken", "broken:Format", ImportError("x")))
     monkeypatch.setenv("TUNEDB_PLUGINS", "")
     rows = run_json("plugins")
-    assert [row["loads"] for row in rows] == [None, True]
+    assert {row["loads"] for row in rows if row["name"] != "broken"} == {True}
+    (broken,) = [row for row in rows if row["name"] == "broken"]
+    assert (broken["loads"], broken["reason"]) == (None, "TUNEDB_PLUGINS leaves it out")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
@@ -124,6 +135,7 @@ def test_completion(run, filled, monkeypatch, tmp_path):
     assert complete(run, "tunedb history so", 2) == ["softmax"]
     assert complete(run, "tunedb top --target c", 3) == ["cuda"]
     assert complete(run, "tunedb export x --workload s", 4) == ["softmax"]
+    assert complete(run, "tunedb export --format a", 3) == ["ansor", "autotvm"]
     monkeypatch.setenv("TUNEDB_URL", str(tmp_path / "missing.db"))
     assert complete(run, "tunedb top ", 2) == []
     assert complete(run, f"tunedb --db {filled} top m", 4) == ["matmul"]

@@ -4,7 +4,7 @@ import pytest
 import workdirs
 
 import tunedb
-from tunedb.cli.steps import steps
+from tunedb.cli.steps import line_of
 from tunedb.records import (
     Failure,
     FailureKind,
@@ -16,6 +16,8 @@ from tunedb.records import (
     Status,
     Workload,
 )
+from tunedb.steps.metaschedule import steps_of
+from tunedb.traces import split_trace
 
 
 def test_a_record_by_id_and_by_digest(run, run_json, filled):
@@ -44,13 +46,13 @@ def test_unknown_records(run, filled):
 def test_steps_stop_at_post_processing(run, filled):
     text = run("--db", filled, "show", 2).stdout
     assert (
-        "3  v3, v4 = sample_perfect_tile(l1, n=2, max_innermost_factor=64, decision=[2, 32])"
+        "2  v3, v4 = sample_perfect_tile(l1, n=2, max_innermost_factor=64, decision=[2, 32])"
         in (text)
     )
     assert "annotate" not in text
     assert "3 steps of post-processing (--trace)" in text
     text = run("--db", filled, "show", 2, "--trace").stdout
-    assert '7  annotate(b7, 1, ann_key="pragma_unroll_explicit")' in text
+    assert '6  annotate(b7, 1, ann_key="pragma_unroll_explicit")' in text
     assert "--trace" not in text
 
 
@@ -170,4 +172,5 @@ def test_retracted_records_say_so(run, run_json, filled):
     ],
 )
 def test_steps(instruction, decision, line):
-    assert steps([instruction], [] if decision is None else [[0, decision]]) == [line]
+    trace = split_trace([instruction], [] if decision is None else [[0, decision]])
+    assert [line_of(step) for step in steps_of(trace)] == [line]

@@ -28,8 +28,24 @@ def graph(name="matmul", extent=16):
     }
 
 
+def node_list(name="matmul", init="0", **attrs):
+    """A module in the encoding before TVM 0.22, as far as tunedb looks at it."""
+    return {
+        "root": 1,
+        "nodes": [
+            {"type_key": ""},
+            {"type_key": "IRModule", "attrs": {"functions": "0"}},
+            {"type_key": "tir.Block", "attrs": {"name_hint": "3", "init": init}},
+            {"type_key": "runtime.String", "repr_str": name},
+        ],
+        "b64ndarrays": [],
+        "attrs": {"tvm_version": "0.13.dev0", **attrs},
+    }
+
+
 def workload_line(graph_):
-    text = json.dumps(graph_).encode()
+    """A line of a workload file; a graph that is bytes is its text."""
+    text = graph_ if isinstance(graph_, bytes) else json.dumps(graph_).encode()
     body = base64.b64encode(struct.pack("<q", len(text)) + text).decode()
     return json.dumps(["0", body])
 
@@ -50,16 +66,36 @@ def trace(first=4, second=16):
     ]
 
 
+def old_trace():
+    """A trace as TVM 0.9 to 0.16 wrote it."""
+    return [
+        [
+            ["GetBlock", [], ["root", "main"], ["b0"]],
+            ["GetBlock", [], ["matmul", "main"], ["b1"]],
+            ["GetLoops", ["b1"], [], ["l2", "l3"]],
+            ["SamplePerfectTile", ["l2"], [2, 64], ["v4", "v5"]],
+            ["Split", ["l2", "v4", "v5"], [1], ["l6", "l7"]],
+            ["CacheWrite", ["b1"], [0, "local"], ["b8"]],
+            ["EnterPostproc", [], [], []],
+            ["Fuse", ["l6", "l7"], [1], ["l9"]],
+        ],
+        [[3, [4, 16]]],
+    ]
+
+
 def record(times=(1e-3, 1.1e-3), *, workload=0, target=LLVM, tile=(4, 16), args=ARGS):
     times = None if times is None else list(times)
     return [workload, [trace(*tile), times, target, args]]
 
 
 def write(folder, records, graphs=None, *, end="\n"):
-    """Write a work directory; a record that is text or bytes is written as it is."""
+    """Write a work directory; a record that is text or bytes is written as it is.
+
+    A graph that is text is a line of the workload file.
+    """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    workloads = [workload_line(g) for g in graphs or [graph()]]
+    workloads = [g if isinstance(g, str) else workload_line(g) for g in graphs or [graph()]]
     (folder / "database_workload.json").write_text("\n".join(workloads) + "\n")
     lines = [encode(line) for line in records]
     data = b"\n".join(lines) + end.encode()

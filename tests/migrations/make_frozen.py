@@ -40,6 +40,7 @@ from tunedb.records import (
     Quarantined,
     Status,
     Trace,
+    Workload,
 )
 from tunedb.store import Store
 
@@ -79,6 +80,23 @@ def measurements():
     ]
 
 
+def logged():
+    """Return records as logs of other tools give them: since revision 0002."""
+    workload = Workload("ansor-key", b'["matmul", 64, 64, 64]', "matmul")
+    sketch = b'{"layout_rewrite":0,"steps":[["SP",2,0,null,[null,null],1]]}'
+    programs = [
+        Program(workload, make_target(), Trace(sketch, None, bytes([64, 4, n]))) for n in (1, 200)
+    ]
+    context = identity.canonical_json({"log": "ansor", "version": "v0.6"})
+    timeout = Failure(FailureKind.TIMEOUT, Phase.BUILD, "BUILD_TIMEOUT")
+    fields = {"measured_at": NOW, "all_cost": 1.5, "context": context}
+    return [
+        Measurement(programs[0], (0.25,), **fields, extra=b'{"timestamp":1767225600.1234567}'),
+        Measurement(programs[0], (1e10,), Status.FAILED, **fields, failure=timeout),
+        Measurement(programs[1], (0.0,), Status.UNMEASURED, **fields),
+    ]
+
+
 def fill(path):
     """Put at least one row into every table."""
     with Store(path) as store:
@@ -93,6 +111,7 @@ def fill(path):
             make_workload(1), [Alias("tvm:0.27:structural", "17"), Alias("script", "ab" * 16)]
         )
         store.add_workload(make_workload(3), [Alias("tvm:0.27:structural", "17")])
+        store.add_batch(logged(), OWN)
         data = compress(identity.pack_floats([1.0] * 4))
         parameters = identity.canonical_json({"max_depth": 6})
         with store._transaction() as connection:

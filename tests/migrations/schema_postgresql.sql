@@ -3,6 +3,9 @@ alembic_version.version_num: character varying NOT NULL
 args_info.id: bigint NOT NULL DEFAULT nextval('args_info_id_seq'::regclass)
 args_info.digest: bytea NOT NULL
 args_info.body: text NOT NULL
+context.id: bigint NOT NULL DEFAULT nextval('context_id_seq'::regclass)
+context.digest: bytea NOT NULL
+context.body: text NOT NULL
 failure.id: bigint NOT NULL DEFAULT nextval('failure_id_seq'::regclass)
 failure.digest: bytea NOT NULL
 failure.measurement_id: bigint NOT NULL
@@ -27,16 +30,17 @@ measurement.target_id: bigint NOT NULL
 measurement.status: bigint NOT NULL
 measurement.run_secs: bytea
 measurement.mean: double precision
-measurement.median: double precision
-measurement.minimum: double precision
 measurement.measured_at: bigint NOT NULL
 measurement.occurrence: bigint NOT NULL
 measurement.session_id: bigint
 measurement.source_id: bigint NOT NULL
 measurement.args_info_id: bigint
-measurement.origin: text NOT NULL
+measurement.origin: text
 measurement.donor: bytea
 measurement.served: bigint NOT NULL
+measurement.all_cost: double precision
+measurement.context_id: bigint
+measurement.extra: text
 meta.key: text NOT NULL
 meta.value: text NOT NULL
 model.id: bigint NOT NULL DEFAULT nextval('model_id_seq'::regclass)
@@ -53,7 +57,7 @@ program.workload_id: bigint NOT NULL
 program.target_id: bigint NOT NULL
 program.sketch_id: bigint NOT NULL
 program.tail_id: bigint
-program.decisions: text NOT NULL
+program.decisions: bytea NOT NULL
 quarantine.id: bigint NOT NULL DEFAULT nextval('quarantine_id_seq'::regclass)
 quarantine.digest: bytea NOT NULL
 quarantine.source_id: bigint NOT NULL
@@ -100,6 +104,10 @@ workload.name: text NOT NULL
 workload.tvm_version: text
 workload.script: bytea
 workload.created_at: bigint NOT NULL
+workload.function: text
+workload.arguments: text
+workload.family: text
+workload.flops: double precision
 workload_alias.scheme: text NOT NULL
 workload_alias.key: text NOT NULL
 workload_alias.workload_id: bigint NOT NULL
@@ -108,6 +116,8 @@ workload_alias.workload_id: bigint NOT NULL
 alembic_version.alembic_version_pkc: PRIMARY KEY (version_num)
 args_info.pk_args_info: PRIMARY KEY (id)
 args_info.uq_args_info_digest: UNIQUE (digest)
+context.pk_context: PRIMARY KEY (id)
+context.uq_context_digest: UNIQUE (digest)
 failure.fk_failure_measurement_id_measurement: FOREIGN KEY (measurement_id) REFERENCES measurement(id)
 failure.pk_failure: PRIMARY KEY (id)
 failure.uq_failure_digest: UNIQUE (digest)
@@ -117,13 +127,14 @@ feature.pk_feature: PRIMARY KEY (program_id, feature_set_id)
 feature_set.pk_feature_set: PRIMARY KEY (id)
 feature_set.uq_feature_set_name_version: UNIQUE (name, version)
 measurement.fk_measurement_args_info_id_args_info: FOREIGN KEY (args_info_id) REFERENCES args_info(id)
+measurement.fk_measurement_context_id_context: FOREIGN KEY (context_id) REFERENCES context(id)
 measurement.fk_measurement_program_id_program: FOREIGN KEY (program_id) REFERENCES program(id)
 measurement.fk_measurement_session_id_session: FOREIGN KEY (session_id) REFERENCES session(id)
 measurement.fk_measurement_source_id_source: FOREIGN KEY (source_id) REFERENCES source(id)
 measurement.fk_measurement_target_id_target: FOREIGN KEY (target_id) REFERENCES target(id)
 measurement.fk_measurement_workload_id_workload: FOREIGN KEY (workload_id) REFERENCES workload(id)
 measurement.pk_measurement: PRIMARY KEY (id)
-measurement.uq_measurement_digest: UNIQUE (digest)
+measurement.uq_measurement_program_id_digest: UNIQUE (program_id, digest)
 meta.pk_meta: PRIMARY KEY (key)
 model.pk_model: PRIMARY KEY (id)
 model.uq_model_digest: UNIQUE (digest)
@@ -155,10 +166,10 @@ workload_alias.pk_workload_alias: PRIMARY KEY (scheme, key, workload_id)
 -- indexes
 CREATE UNIQUE INDEX alembic_version_pkc ON public.alembic_version USING btree (version_num)
 CREATE INDEX ix_failure_measurement_id ON public.failure USING btree (measurement_id)
-CREATE INDEX ix_measurement_program_id ON public.measurement USING btree (program_id)
 CREATE INDEX ix_measurement_top_k ON public.measurement USING btree (workload_id, target_id, mean, id, served) WHERE (served = 1)
 CREATE INDEX ix_workload_alias_workload_id ON public.workload_alias USING btree (workload_id)
 CREATE UNIQUE INDEX pk_args_info ON public.args_info USING btree (id)
+CREATE UNIQUE INDEX pk_context ON public.context USING btree (id)
 CREATE UNIQUE INDEX pk_failure ON public.failure USING btree (id)
 CREATE UNIQUE INDEX pk_feature ON public.feature USING btree (program_id, feature_set_id)
 CREATE UNIQUE INDEX pk_feature_set ON public.feature_set USING btree (id)
@@ -176,9 +187,10 @@ CREATE UNIQUE INDEX pk_target ON public.target USING btree (id)
 CREATE UNIQUE INDEX pk_workload ON public.workload USING btree (id)
 CREATE UNIQUE INDEX pk_workload_alias ON public.workload_alias USING btree (scheme, key, workload_id)
 CREATE UNIQUE INDEX uq_args_info_digest ON public.args_info USING btree (digest)
+CREATE UNIQUE INDEX uq_context_digest ON public.context USING btree (digest)
 CREATE UNIQUE INDEX uq_failure_digest ON public.failure USING btree (digest)
 CREATE UNIQUE INDEX uq_feature_set_name_version ON public.feature_set USING btree (name, version)
-CREATE UNIQUE INDEX uq_measurement_digest ON public.measurement USING btree (digest)
+CREATE UNIQUE INDEX uq_measurement_program_id_digest ON public.measurement USING btree (program_id, digest)
 CREATE UNIQUE INDEX uq_model_digest ON public.model USING btree (digest)
 CREATE UNIQUE INDEX uq_program_digest ON public.program USING btree (digest)
 CREATE UNIQUE INDEX uq_quarantine_digest ON public.quarantine USING btree (digest)
@@ -191,6 +203,7 @@ CREATE UNIQUE INDEX uq_workload_digest ON public.workload USING btree (digest)
 
 -- others
 S args_info_id_seq
+S context_id_seq
 S failure_id_seq
 S feature_set_id_seq
 S measurement_id_seq

@@ -12,6 +12,15 @@ CREATE TABLE args_info (
 )
  STRICT;
 
+CREATE TABLE context (
+    id INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    body TEXT NOT NULL,
+    CONSTRAINT pk_context PRIMARY KEY (id),
+    CONSTRAINT uq_context_digest UNIQUE (digest)
+)
+ STRICT;
+
 CREATE TABLE failure (
     id INTEGER NOT NULL,
     digest BLOB NOT NULL,
@@ -58,16 +67,17 @@ CREATE TABLE measurement (
     status INTEGER NOT NULL,
     run_secs BLOB,
     mean REAL,
-    median REAL,
-    minimum REAL,
     measured_at INTEGER NOT NULL,
     occurrence INTEGER NOT NULL,
     session_id INTEGER,
     source_id INTEGER NOT NULL,
     args_info_id INTEGER,
-    origin TEXT NOT NULL,
+    origin TEXT,
     donor BLOB,
     served INTEGER NOT NULL,
+    all_cost REAL,
+    context_id INTEGER,
+    extra TEXT,
     CONSTRAINT pk_measurement PRIMARY KEY (id),
     CONSTRAINT fk_measurement_args_info_id_args_info FOREIGN KEY(args_info_id) REFERENCES args_info (id),
     CONSTRAINT fk_measurement_program_id_program FOREIGN KEY(program_id) REFERENCES program (id),
@@ -75,7 +85,8 @@ CREATE TABLE measurement (
     CONSTRAINT fk_measurement_source_id_source FOREIGN KEY(source_id) REFERENCES source (id),
     CONSTRAINT fk_measurement_target_id_target FOREIGN KEY(target_id) REFERENCES target (id),
     CONSTRAINT fk_measurement_workload_id_workload FOREIGN KEY(workload_id) REFERENCES workload (id),
-    CONSTRAINT uq_measurement_digest UNIQUE (digest)
+    CONSTRAINT fk_measurement_context_id_context FOREIGN KEY(context_id) REFERENCES context (id),
+    CONSTRAINT uq_measurement_program_id_digest UNIQUE (program_id, digest)
 )
  STRICT;
 
@@ -107,7 +118,7 @@ CREATE TABLE program (
     target_id INTEGER NOT NULL,
     sketch_id INTEGER NOT NULL,
     tail_id INTEGER,
-    decisions TEXT NOT NULL,
+    decisions BLOB NOT NULL,
     CONSTRAINT pk_program PRIMARY KEY (id),
     CONSTRAINT fk_program_sketch_id_sketch FOREIGN KEY(sketch_id) REFERENCES sketch (id),
     CONSTRAINT fk_program_tail_id_tail FOREIGN KEY(tail_id) REFERENCES tail (id),
@@ -206,6 +217,10 @@ CREATE TABLE workload (
     name TEXT NOT NULL,
     tvm_version TEXT,
     script BLOB,
+    function TEXT,
+    arguments TEXT,
+    family TEXT,
+    flops REAL,
     created_at INTEGER NOT NULL,
     CONSTRAINT pk_workload PRIMARY KEY (id),
     CONSTRAINT uq_workload_digest UNIQUE (digest)
@@ -223,8 +238,6 @@ CREATE TABLE workload_alias (
  STRICT;
 
 CREATE INDEX ix_failure_measurement_id ON failure (measurement_id);
-
-CREATE INDEX ix_measurement_program_id ON measurement (program_id);
 
 CREATE INDEX ix_measurement_top_k ON measurement (workload_id, target_id, mean, id, served) WHERE served = 1;
 

@@ -423,8 +423,8 @@ def test_record_that_does_not_replay_is_skipped_and_quarantined(path, tools):
         assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.2]]
         database.close()
     with tunedb.open(path) as store:
-        (row,) = store.query.quarantine()
-        assert "cannot be rebuilt" in row.reason
+        (row,) = store.query.quarantined()
+        assert "cannot be rebuilt" in row.item.reason
         assert store.query.size() == 2
 
 
@@ -436,7 +436,7 @@ def test_unknown_instruction_is_skipped_and_quarantined(path, tools):
     (record,) = database.store.query.iterate()
     _add_with_unknown_instruction(database.store, record.measurement)
     assert tools.seconds(database.get_top_k(workload, 5)) == [[0.2]]
-    assert "record 2 cannot be rebuilt" in database.store.query.quarantine()[0].reason
+    assert "record 2 cannot be rebuilt" in database.store.query.quarantined()[0].item.reason
     database.close()
 
 
@@ -456,8 +456,8 @@ def test_times_that_are_not_finite_are_quarantined(database, tools, value):
     with pytest.warns(RuntimeWarning, match="not finite; measure the program again"):
         database.commit_tuning_record(record)
     assert len(database) == 0
-    (row,) = database.store.query.quarantine()
-    assert "not finite" in row.reason
+    (row,) = database.store.query.quarantined()
+    assert "not finite" in row.item.reason
     database.commit_tuning_record(tools.record(mod, workload, [1.0], target=tools.llvm))
     assert len(database) == 1
 
@@ -586,7 +586,8 @@ def test_sees_what_other_handles_commit(path, tools):
 
 def test_imported_workload_answers_a_live_one(tmp_path, path, tools):
     """A workload imported without TVM gets its names when the plugin first sees it."""
-    from tunedb.logs.importer import find_logs, import_log
+    from tunedb.logs.find import find_logs
+    from tunedb.logs.importer import import_log
 
     mod = tools.matmul()
     (tmp_path / "w").mkdir()
@@ -595,9 +596,9 @@ def test_imported_workload_answers_a_live_one(tmp_path, path, tools):
         tools.record(mod, json_db.commit_workload(mod), [0.5], target=tools.llvm)
     )
     with tunedb.open(path) as store:
-        for log, log_format in find_logs([tmp_path / "w"]):
-            report = import_log(store, log, log_format)
-        assert (report.new, report.quarantined) == (1, 0)
+        (log,) = find_logs([tmp_path / "w"])
+        report = import_log(store, log, source="file")
+        assert (report.total.new, report.quarantined) == (1, 0)
     for equality in ("structural", "anchor-block"):
         database = Database(path, target=tools.llvm, module_equality=equality)
         assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.5]]
@@ -610,7 +611,8 @@ def test_imported_workload_answers_a_live_one(tmp_path, path, tools):
 
 def test_imported_variant_answers_beside_a_live_workload(tmp_path, path, tools):
     """Also where the live workload came first, and from a store that cannot be written."""
-    from tunedb.logs.importer import find_logs, import_log
+    from tunedb.logs.find import find_logs
+    from tunedb.logs.importer import import_log
 
     live, variant = tools.matmul(), tools.matmul(block="Product")
     database = Database(path, target=tools.llvm)
@@ -625,8 +627,8 @@ def test_imported_variant_answers_beside_a_live_workload(tmp_path, path, tools):
     )
     json_db.commit_tuning_record(record)
     with tunedb.open(path) as store:
-        for log, log_format in find_logs([tmp_path / "w"]):
-            import_log(store, log, log_format)
+        (log,) = find_logs([tmp_path / "w"])
+        import_log(store, log, source="file")
     for read_only in (True, False):
         database = Database(path, target=tools.llvm, read_only=read_only)
         workload = database.commit_workload(live)

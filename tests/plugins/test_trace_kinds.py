@@ -19,6 +19,7 @@ from tvm.tirx import FloatImm, IndexMap, IntImm  # noqa: E402
 
 from tunedb import traces  # noqa: E402
 from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
+from tunedb.upgrades import upgrade  # noqa: E402
 
 
 @T.prim_func(s_tir=True)
@@ -601,3 +602,37 @@ def test_check_trace_accepts_what_tvm_writes(example: tuple[Any, Any]) -> None:
     _, sch = example
     instructions, decisions = traces.join_trace(trace_codec.encode(sch.trace))
     assert traces.check_trace([instructions, decisions]) == (instructions, decisions)
+
+
+#: The oldest form of an instruction of today, where its attributes are the defaults of the release
+#: that added them.
+OLDEST: dict[str, Callable[[list[Any], list[Any]], tuple[list[Any], list[Any]] | None]] = {
+    "Blockize": lambda inputs, attrs: (inputs, []) if attrs == [True] else None,
+    "CacheRead": lambda inputs, attrs: (inputs[:1], attrs) if inputs[1] == [] else None,
+    "CacheWrite": lambda inputs, attrs: (inputs[:1], attrs) if inputs[1] == [] else None,
+    "ComputeAt": lambda inputs, attrs: (inputs, attrs[:1]) if attrs[1] == -1 else None,
+    "Fuse": lambda inputs, attrs: (inputs, []) if attrs == [1] else None,
+    "ReverseComputeAt": lambda inputs, attrs: (inputs, attrs[:1]) if attrs[1] == -1 else None,
+    "Split": lambda inputs, attrs: (inputs, []) if attrs == [1, 0] else None,
+    "Tensorize": lambda inputs, attrs: (inputs, attrs[:1]) if attrs[1] is True else None,
+    "TransformLayout": lambda inputs, attrs: (
+        (inputs[:1], [*attrs[:2], inputs[1], attrs[2]]) if attrs[3] is False else None
+    ),
+}
+
+
+def test_oldest_form_is_upgraded(example: tuple[Any, Any]) -> None:
+    """Whatever a schedule of today is written as, its oldest form is upgraded to the same."""
+    function, sch = example
+    stored = trace_codec.encode(sch.trace)
+    instructions, decisions = traces.join_trace(stored)
+    old = []
+    for kind, inputs, attrs, outputs in instructions:
+        form = OLDEST.get(kind, lambda *_: None)(inputs, attrs)
+        name = "GetBlock" if kind == "GetSBlock" else kind
+        old.append([name, *(form or (inputs, attrs)), outputs])
+    older = traces.split_trace(*traces.check_trace([old, decisions]))
+    assert upgrade(older) == stored
+    built = trace_codec.TraceBuilder().build(upgrade(older))
+    expected = applied(trace_codec.replay(stored, function), function)
+    tvm.ir.assert_structural_equal(applied(built, function), expected)

@@ -3,99 +3,236 @@
 from __future__ import annotations
 
 import base64
+import io
 import json
 import random
-import struct
+import re
 
+import orjson
 import pytest
+import small_logs
 
+from tunedb.check import check
 from tunedb.errors import FormatError
+from tunedb.identity import canonical_numbers
+from tunedb.logs.base import LogFile, formats
+from tunedb.logs.export import export_lines, export_metaschedule
+from tunedb.logs.graph_lines import parse_workload
+from tunedb.logs.importer import import_log
 from tunedb.logs.lines import Line
-from tunedb.logs.metaschedule import _RecordReader, parse_workload
+from tunedb.logs.reading import read_log
+from tunedb.records import Measurement, Source
+from tunedb.signatures import signature_of
+from tunedb.store import Store
 
-GRAPH = {
-    "root_index": 2,
-    "nodes": [
-        {"type": "None"},
-        {"type": "ffi.String", "data": "matmul"},
-        {"type": "s_tir.SBlock", "data": {"name_hint": 1, "init": 0}},
-    ],
-    "metadata": {"tvm_version": "0.27.0"},
-}
-TEXT = json.dumps(GRAPH).encode()
-WORKLOAD = json.dumps(
-    ["123", base64.b64encode(struct.pack("<q", len(TEXT)) + TEXT).decode()]
-).encode()
-RECORD = json.dumps(
-    [
-        0,
-        [
-            [
-                [
-                    ["GetSBlock", [], ["matmul", "main"], ["b0"]],
-                    ["GetLoops", ["b0"], [], ["l1", "l2"]],
-                    ["SamplePerfectTile", ["l1"], [2, 16], ["v3", "v4"]],
-                    ["Split", ["l1", "v3", "v4"], [1, 0], ["l5", "l6"]],
-                    ["SampleCategorical", [], [[0, 16], [0.5, 0.5]], ["v7"]],
-                    ["Annotate", ["b0", "v7"], ["meta_schedule.unroll_explicit"], []],
-                    ["EnterPostproc", [], [], []],
-                    ["Split", ["l6", "None", 4], [1, 0], ["l8", "l9"]],
-                ],
-                [[2, [4, 4]], [4, 1]],
-            ],
-            [0.001, 1e-3, 1],
-            {"kind": "llvm", "keys": ["cpu"], "num-cores": 2},
-            [["TENSOR", "float32", [16, 16]]],
-        ],
-    ]
-).encode()
+#: How many bytes or values are changed in all, and how many rounds that are needed for it take.
+amounts = pytest.mark.parametrize(
+    "amount", [2_000, pytest.param(100_000, marks=pytest.mark.stress)]
+)
+
+#: Changes to one log before it is read: about one for each line.
+PER_LOG = 24
+
+#: What is put among the bytes.
+PIECES = [b"[", b"]", b"{}", b'"', b"-", b"1e999", b"NaN", b"\x00", b"null", b"\n", b"\xff", b"\\u"]
+
+#: What is put in the place of a value: JSON that is well formed and not what is expected.
+VALUES = [
+    *(b"null", b"true", b"false", b"[]", b"{}", b'""', b"[[]]", b'{"a":1}', b'"x"', b'"None"'),
+    *(b"0", b"1", b"-1", b"2", b"7", b"0.5", b"-0.0", b"1e-320", b"1e308", b"-1e308", b"0.0"),
+    *(b"1e9", b"1e10", b"10000000000", b"1000000000", b"4294967296", b"1e999", b"NaN"),
+    *(b"9223372036854775807", b"9223372036854775808", b"-9223372036854775809"),
+    *(b"9" * 30, b"9" * 5000, b"18446744073709551615", b"9007199254740993"),
+    *(b'"\\u0000"', b'"\\ud800"', b'"\xc3\xa9\xe2\x80\xae"', b'"' + b"y" * 20_000 + b'"'),
+    *(b"[" * 40 + b"]" * 40, b"[" * 2000 + b"]" * 2000, b'{"a":' * 40 + b"1" + b"}" * 40),
+    *(b"[" + b"1," * 3000 + b"1]", b'{"root_index":0,"nodes":[]}', b'"[\\"hash\\", 1]"'),
+]
+
+#: A JSON value without parts.
+VALUE = re.compile(rb'"(?:[^"\\]|\\.)*"|-?\d[\d.eE+-]*|null|true|false')
 
 
-PIECES = [b"[", b"]", b"{}", b'"', b"-", b"1e999", b"NaN", b"\x00", b"null"]
+def change_bytes(rng, data):
+    """Change, remove, double, insert or exchange a few bytes."""
+    at, kind = rng.randrange(len(data)), rng.randrange(5)
+    if kind == 0:
+        data[at] = rng.randrange(256)
+    elif kind == 1:
+        del data[at : at + rng.randint(1, 20)]
+    elif kind == 2:
+        data[at:at] = data[at : at + rng.randint(1, 40)]
+    elif kind == 3:
+        data[at:at] = rng.choice(PIECES)
+    else:
+        other = rng.randrange(len(data))
+        data[at], data[other] = data[other], data[at]
 
 
-def mutate(rng, seed):
-    """Return bytes with some of them changed, removed, doubled or moved."""
+def change_value(rng, data):
+    """Put another value, foreign or from elsewhere in the file, in the place of one."""
+    found = VALUE.search(data, rng.randrange(len(data)))
+    other = VALUE.search(data, rng.randrange(len(data))) if rng.random() < 0.3 else None
+    if found is not None:
+        data[found.start() : found.end()] = rng.choice(VALUES) if other is None else other[0]
+
+
+def overwrite(rng, data):
+    """Change bytes so that all others stay where they are, as the pages of a database must."""
+    at, size = rng.randrange(len(data)), rng.choice([1, 1, 2, 4, 30])
+    other = rng.randrange(len(data))
+    new = rng.choice([rng.randbytes(size), bytes(size), b"\xff" * size, data[other : other + size]])
+    data[at : at + size] = new[: len(data) - at]
+
+
+def mutated(rng, seed, times, changes=(change_bytes, change_value)):
+    """Return bytes that were changed so many times, as bytes or as JSON."""
     data = bytearray(seed)
-    for _ in range(rng.randint(1, 6)):
-        if not data:
-            break
-        at, kind = rng.randrange(len(data)), rng.randrange(5)
-        if kind == 0:
-            data[at] = rng.randrange(256)
-        elif kind == 1:
-            del data[at : at + rng.randint(1, 20)]
-        elif kind == 2:
-            data[at:at] = data[at : at + rng.randint(1, 40)]
-        elif kind == 3:
-            data[at:at] = rng.choice(
-                [b"[", b"]", b"{}", b'"', b"-", b"1e999", b"NaN", b"\x00", b"null"]
-            )
-        else:
-            other = rng.randrange(len(data))
-            data[at], data[other] = data[other], data[at]
+    for _ in range(times):
+        if data:
+            rng.choice(changes)(rng, data)
     return bytes(data)
 
 
-@pytest.mark.parametrize("rounds", [2_000, pytest.param(100_000, marks=pytest.mark.stress)])
-def test_mutated_lines(rounds):
-    rng = random.Random(rounds)
-    workload = parse_workload(WORKLOAD)
-    assert workload.name == "matmul"
-    understood = refused = 0
-    for number in range(rounds):
-        reader = _RecordReader([workload])
-        data = mutate(rng, RECORD)
+def mutated_workloads(rng, lines, times):
+    """Return workload lines whose graphs were changed; base64 would hide them from changes."""
+    changed = []
+    for line in lines.splitlines():
+        text = base64.b64decode(json.loads(line)[1])[8:]
+        changed.append(json.dumps(small_logs.workload_line(mutated(rng, text, times))).encode())
+    return b"\n".join(changed) + b"\n"
+
+
+def mutated_files(rng, files):
+    """Return the files of a log, changed in all places together :data:`PER_LOG` times."""
+    if "database.sqlite" in files:
+        changes = [overwrite] * 20 + [change_bytes]
+        times = rng.randint(1, 2 * PER_LOG)
+        return {name: mutated(rng, data, times, changes) for name, data in files.items()}
+    if len(files) == 1:
+        return {name: mutated(rng, data, PER_LOG) for name, data in files.items()}
+    records, workloads = files
+    times = rng.choice([0, 1, 3])
+    return {
+        records: mutated(rng, files[records], PER_LOG - 2 * times),
+        workloads: rng.choice([mutated, mutated_workloads])(rng, files[workloads], times),
+    }
+
+
+def canonical(line):
+    return json.dumps(canonical_numbers(orjson.loads(line)), sort_keys=True)
+
+
+class Understood:
+    """Lines that their format's reader understands, as they are and as they are written back."""
+
+    def __init__(self, name):
+        self.format = formats()[name]
+        self.lines = set()
+
+    def add(self, data):
+        reader = self.format.reader(LogFile(None, "log"))
+        for line in data.split(b"\n"):
+            try:
+                value = orjson.loads(line)
+            except orjson.JSONDecodeError:
+                continue
+            if self.format.matches(value):
+                self._add(reader, value, line)
+
+    def _add(self, reader, value, line):
         try:
-            reader.parse(Line(number, data, len(data), True, False))
-            understood += 1
+            item = reader.parse(value, Line(1, line, len(line)))
         except FormatError:
-            refused += 1
-        try:
-            parse_workload(mutate(rng, WORKLOAD))
-            understood += 1
-        except FormatError:
-            refused += 1
-    assert understood + refused == 2 * rounds
-    assert understood > rounds / 100
-    assert refused > rounds / 2
+            return
+        if isinstance(item, Measurement):
+            self.lines.add(canonical(line))
+
+
+def check_store(store, folder):
+    """Check that what was stored can be read, and that every row is what its digest says."""
+    for _ in store.query.iterate():
+        pass
+    store.query.workloads()
+    export_metaschedule(store.query, folder / "exported")
+    if store.location != ":memory:":
+        assert check(store.url).problems == []
+
+
+@amounts
+@pytest.mark.parametrize("name", small_logs.LOGS)
+def test_mutated_logs(name, amount, tmp_path):
+    rng = random.Random(f"{name} {amount}")
+    files = small_logs.LOGS[name]
+    written_back = name.split()[0] in ("autotvm", "ansor")
+    understood = Understood(name.split()[0]) if written_back else None
+    read = quarantined = refused = 0
+    with Store(tmp_path / "store.db") as store:
+        for _ in range(amount // PER_LOG):
+            changed = mutated_files(rng, files)
+            path = small_logs.write(tmp_path, changed)
+            report = import_log(store, LogFile(path, "log"), source="mutated")
+            read += report.total.read
+            quarantined += report.quarantined
+            refused += report.refused is not None
+            if understood is not None:
+                understood.add(changed[path.name])
+        check_store(store, tmp_path)
+        if understood is not None:
+            out = io.BytesIO()
+            exported = export_lines(store.query, name.split()[0], out)
+            assert exported.left_out == {}
+            assert {canonical(line) for line in out.getvalue().splitlines()} == understood.lines
+    rounds = amount // PER_LOG
+    assert read > rounds * (1 if "sqlite" in name else 3)
+    assert quarantined + refused > rounds
+
+
+@amounts
+@pytest.mark.parametrize("encoding", [small_logs.Nodes.OLD, small_logs.Nodes.NEW])
+def test_mutated_graphs(encoding, amount):
+    rng = random.Random(f"{encoding} {amount}")
+    text = json.dumps(small_logs.matmul(encoding, 64)).encode()
+    batch, known, told = [], 0, 0
+    with Store(":memory:") as store:
+        for number in range(amount):
+            value = small_logs.workload_line(mutated(rng, text, 1))
+            try:
+                workload = parse_workload(value)
+            except FormatError:
+                continue
+            known += 1
+            told += signature_of(workload).flops is not None
+            batch.append(workload)
+            if len(batch) == 500 or number == amount - 1:
+                store.import_batch([], Source("mutated"), batch)
+                batch = []
+    assert known > amount / 4
+    assert 0 < told < known
+
+
+def test_mutated_logs_in_every_database(store, tmp_path):
+    """PostgreSQL refuses other texts and numbers than SQLite does."""
+    rng = random.Random(5)
+    for name, files in small_logs.LOGS.items():
+        for number in range(6):
+            path = small_logs.write(tmp_path / name / str(number), mutated_files(rng, files))
+            import_log(store, LogFile(path, f"{name} {number}"), source="mutated")
+    check_store(store, tmp_path)
+
+
+def test_binary_junk(tmp_path):
+    """Bytes that no format has anything to do with; also in front of a log and behind it."""
+    rng = random.Random(6)
+    path = tmp_path / "junk"
+    for name, files in small_logs.LOGS.items():
+        whole = next(iter(files.values()))
+        for _ in range(10):
+            junk = rng.randbytes(rng.randint(1, 3000))
+            for data in (junk, junk + whole, junk + b"\n" + whole, whole + junk):
+                path.write_bytes(data)
+                try:
+                    found = list(read_log(LogFile(path, "junk")))
+                except FormatError:
+                    continue
+                if "sqlite" not in name:
+                    assert any(isinstance(one.item, Measurement) for one in found)

@@ -1,4 +1,14 @@
-"""What a format of tuning logs is, and which formats there are."""
+"""What a format of tuning logs is, and which formats there are.
+
+A format is one module with one class, registered under the entry point ``tunedb.logs``. There are
+two kinds:
+
+* a :class:`LineFormat` has one JSON value per line. Which format a line has is decided for each
+  line by the shape of its value, so one file may mix them;
+* a :class:`FileFormat` is recognised by the first bytes of a file and reads it as a whole.
+
+A format that can be written back has a ``write_line`` besides (:class:`LineWriter`).
+"""
 
 from __future__ import annotations
 
@@ -9,27 +19,113 @@ from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol, runtime_checkable
 
-from ..errors import FormatError, PluginError
-from ..records import Measurement, Quarantined
+from ..errors import PluginError
+from ..records import Measurement, Quarantined, Workload
+from ..results import Record
+from .lines import Line
 
 _log = logging.getLogger("tunedb")
 
 #: Entry points under which formats register.
 GROUP = "tunedb.logs"
 
+#: What a reader yields: a record, a workload without one, or bytes that were not understood.
+Item = Measurement | Workload | Quarantined
+
 
 @dataclass(frozen=True, slots=True)
-class Parsed:
-    """What a reader found, and how many bytes it has read so far."""
+class LogFile:
+    """A file to be imported.
 
-    item: Measurement | Quarantined
-    position: int
+    Parameters
+    ----------
+    path : Path or None
+        Where it is; None for standard input.
+    name : str
+        For messages and quarantine: the path as given, or ``<stdin>``.
+    """
+
+    path: Path | None
+    name: str
 
 
-class LogFormat(Protocol):
-    """A format of tuning logs. Register the class under the entry point ``tunedb.logs``.
+class LineReader(Protocol):
+    """Parses the lines of one file that have one format; it may remember what lines share."""
+
+    def begin(self) -> Iterator[Item]:
+        """Yield what is read before the first line: workloads of a companion file, for instance.
+
+        Called once, when the first line of the format is met.
+        """
+        ...
+
+    def parse(self, value: Any, line: Line) -> Item | None:
+        """Return what a line holds, or None for one that says nothing (a comment).
+
+        Parameters
+        ----------
+        value : object
+            The line's JSON value, for which :meth:`LineFormat.matches` was true.
+        line : Line
+            The line itself, never too long.
+
+        Raises
+        ------
+        FormatError
+            The line cannot be understood; it is quarantined with this reason.
+        """
+        ...
+
+
+@runtime_checkable
+class LineFormat(Protocol):
+    """A format with one JSON value per line.
+
+    Attributes
+    ----------
+    name : str
+        The format's name, as ``--format`` takes it.
+    """
+
+    name: str
+
+    def matches(self, value: Any) -> bool:
+        """Tell whether a line's value has this format's shape. Cheap; formats do not overlap."""
+        ...
+
+    def companions(self, path: Path) -> list[Path]:
+        """Return existing files that :meth:`reader` of `path` reads besides, judged by name."""
+        ...
+
+    def reader(self, file: LogFile) -> LineReader:
+        """Return a reader of one file's lines."""
+        ...
+
+
+@runtime_checkable
+class LineWriter(Protocol):
+    """A line format that can be written back."""
+
+    def writes(self, workload: Workload) -> bool:
+        """Tell whether records of this workload can be lines of the format."""
+        ...
+
+    def write_line(self, record: Record) -> bytes:
+        """Return the record as a line, with its line break.
+
+        Raises
+        ------
+        FormatError
+            What is stored is damaged.
+        """
+        ...
+
+
+@runtime_checkable
+class FileFormat(Protocol):
+    """A format that is read as a whole file.
 
     Attributes
     ----------
@@ -39,49 +135,44 @@ class LogFormat(Protocol):
 
     name: str
 
-    def matches(self, path: Path) -> bool:
-        """Tell whether a file or directory looks like this format; reads little or nothing."""
+    def matches_file(self, head: bytes, path: Path) -> bool:
+        """Tell whether a file has this format, by its first 4,096 bytes (decompressed)."""
         ...
 
-    def files(self, path: Path) -> list[Path]:
-        """Return the files that :meth:`read` reads, whose sizes make up the progress."""
+    def read_file(self, file: LogFile) -> Iterator[Item]:
+        """Yield what the file holds, in its order. Never raises for a bad row."""
         ...
 
-    def read(self, path: Path) -> Iterator[Parsed]:
-        """Yield what the log holds, in its order. Never raises for a bad line."""
-        ...
+
+LogFormat = LineFormat | FileFormat
 
 
 @cache
-def formats() -> dict[str, LogFormat]:
-    """Return all formats by name; one that fails to load is reported and left out.
+def load_formats() -> tuple[dict[str, LogFormat], dict[str, str]]:
+    """Return all formats by name, and why others do not load.
 
-    ``TUNEDB_PLUGINS=""`` leaves out those of other packages.
+    A format that fails to load is reported and left out. ``TUNEDB_PLUGINS=""`` leaves out those
+    of other packages.
     """
     found: dict[str, LogFormat] = {}
+    broken: dict[str, str] = {}
     own_only = os.environ.get("TUNEDB_PLUGINS") == ""
     for entry in entry_points(group=GROUP):
         if own_only and not entry.value.startswith("tunedb."):
             continue
         try:
-            found[entry.name] = entry.load()()
+            candidate = entry.load()()
+            if not isinstance(candidate, LineFormat | FileFormat):
+                raise TypeError("it is no LineFormat and no FileFormat (tunedb.logs.base)")
+            found[entry.name] = candidate
         except Exception as error:  # a plugin's import may raise anything
+            broken[entry.name] = f"{type(error).__name__}: {error}"
             _log.warning("log format %s (%s) does not load: %s", entry.name, entry.value, error)
     if not found:
         raise PluginError("no log format is registered; reinstall tunedb: pip install tunedb")
-    return found
+    return found, broken
 
 
-def format_of(path: Path) -> LogFormat:
-    """Return the format of a file or directory.
-
-    Raises
-    ------
-    FormatError
-        None matches.
-    """
-    for candidate in formats().values():
-        if candidate.matches(path):
-            return candidate
-    names = ", ".join(sorted(formats()))
-    raise FormatError(f"{path}: no log that tunedb knows (formats: {names})")
+def formats() -> dict[str, LogFormat]:
+    """Return all formats that load, by name."""
+    return load_formats()[0]

@@ -1,32 +1,35 @@
-"""Writing MetaSchedule's ``JSONDatabase`` so that TVM loads it.
+"""Writing records as other tools' files.
 
-Its loader is brittle (``docs/design.md``): workloads must be unique, their line numbers are the
-records' references, and one blank line crashes it. What the format cannot hold is counted, never
-dropped in silence: times of day, sessions, causes of failure. Modules that differ in block names
-alone are one workload to TVM, so each further one goes to a directory of its own
-(``DIR/variant-1``, …).
+MetaSchedule's ``JSONDatabase`` is written so that TVM loads it. Its loader is brittle
+(``docs/design.md``): workloads must be unique, their line numbers are the records' references,
+and one blank line crashes it. What the format cannot hold is counted, never dropped in silence:
+times of day, sessions, causes of failure. Modules that differ in block names alone are one
+workload to TVM, so each further one goes to a directory of its own (``DIR/variant-1``, …).
+Records whose workload file was lost go to ``DIR/without-workloads``, as they came.
 """
 
 from __future__ import annotations
 
-import base64
 import os
-import struct
+import re
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import orjson
 
 from ..errors import FormatError, StorageError, UsageError
 from ..query import Query
-from ..records import Record, Trust, Workload
-from ..traces import join_trace
-from .metaschedule import GRAPH, RECORDS, WORKLOADS
+from ..records import Trust, WorkloadFormat
+from ..results import Record
+from ..signatures import is_rebuildable
+from .base import LineWriter, formats
+from .metaschedule import RECORDS, WORKLOADS, record_fields, workload_line
 
-_NO_VERSION = "0.27.0"
+#: Workloads that are modules.
+_MODULES = (WorkloadFormat.GRAPH, WorkloadFormat.NODES)
 
 
 @dataclass
@@ -78,23 +81,24 @@ def export_metaschedule(
         The directory cannot be written.
     """
     report = ExportReport()
-    writers: dict[int, _Writer] = {}
-    layers = _layers(query)
+    writers: dict[Path, _Writer] = {}
+    folders = _folders(query, directory)
     try:
         for record in query.iterate(target_ids=target_ids):
             if on_record is not None:
                 on_record()
             reason = _reason_to_leave_out(record, workload_ids)
+            if reason is None and record.workload_id not in folders:
+                reason = "no MetaSchedule workload"
             if reason is not None:
                 report.leave_out(reason)
                 continue
-            layer = layers[record.workload_id]
-            if layer not in writers:
-                folder = directory if layer == 0 else directory / f"variant-{layer}"
-                writers[layer] = _Writer(folder, force=force)
+            folder = folders[record.workload_id]
+            if folder not in writers:
+                writers[folder] = _Writer(folder, force=force)
                 report.directories.append(str(folder))
             try:
-                writers[layer].write(record)
+                writers[folder].write(record)
             except FormatError:
                 report.leave_out("its trace cannot be read")
             else:
@@ -109,13 +113,29 @@ def export_metaschedule(
     return report
 
 
-def _layers(query: Query) -> dict[int, int]:
-    """Return for each workload how many equal ones stand before it."""
-    layers = {}
+def _folders(query: Query, directory: Path) -> dict[int, Path]:
+    """Return where the records of each workload of MetaSchedule go.
+
+    One graph of TVM 0.26 ends the process of a TVM 0.27 that loads it, so each version has a
+    folder of its own, and what today's TVM loads stands in `directory` itself.
+    """
+    folders = {}
     for summary in query.workloads():
-        equal = query.equivalent(summary.id)
-        layers[summary.id] = equal.index(summary.id)
-    return layers
+        version = summary.tvm_version
+        if summary.format == WorkloadFormat.ARGUMENTS:
+            folders[summary.id] = directory / "without-workloads"
+        elif summary.format in _MODULES:
+            folder = directory
+            if not is_rebuildable(summary.format, version, has_script=False):
+                folder = directory / f"tvm-{_folder_name(version or 'unknown')}"
+            before = query.equivalent(summary.id).index(summary.id)
+            folders[summary.id] = folder / f"variant-{before}" if before else folder
+    return folders
+
+
+def _folder_name(version: str) -> str:
+    """Return a version from a file as one part of a path."""
+    return re.sub(r"[^0-9A-Za-z._+-]", "_", version)[:64]
 
 
 def _reason_to_leave_out(record: Record, workload_ids: Sequence[int] | None) -> str | None:
@@ -126,37 +146,73 @@ def _reason_to_leave_out(record: Record, workload_ids: Sequence[int] | None) -> 
         return "retracted"
     if record.source.trust < Trust.VERIFIED:
         return "foreign source"
-    if record.measurement.program.workload.format != GRAPH:
-        return "no MetaSchedule workload"
     return None
 
 
-def workload_line(workload: Workload) -> bytes:
-    """Return a workload's line. TVM computes the hash anew, so 0 stands for it."""
-    graph = orjson.loads(workload.body)
-    graph["metadata"] = {"tvm_version": workload.tvm_version or _NO_VERSION}
-    text = orjson.dumps(graph)
-    body = base64.b64encode(struct.pack("<q", len(text)) + text).decode()
-    return orjson.dumps(["0", body]) + b"\n"
+def export_lines(
+    query: Query,
+    format_name: str,
+    out: IO[bytes],
+    *,
+    target_ids: Sequence[int] | None = None,
+    workload_ids: Sequence[int] | None = None,
+    on_record: Callable[[], None] | None = None,
+) -> ExportReport:
+    """Write records as lines of a format, in order of insertion, failed ones included.
 
+    Own and verified records; those of workloads that the format cannot hold are left out.
 
-def record_fields(record: Record) -> list[Any]:
-    """Return a record's fields.
+    Parameters
+    ----------
+    query : Query
+        The database.
+    format_name : str
+        A format whose records are lines: ``ansor``, ``autotvm``, or one of another package.
+    out : binary file
+        Where to.
+    target_ids, workload_ids : sequence of int or None
+        Only these.
+    on_record : callable or None
+        Called for each record that was looked at.
 
     Raises
     ------
-    FormatError
-        Its stored trace is damaged.
+    UsageError
+        The format cannot be written.
+    StorageError
+        `out` cannot be written.
     """
-    measurement = record.measurement
-    instructions, decisions = join_trace(measurement.program.trace)
-    args = measurement.args_info
-    return [
-        [instructions, decisions],
-        None if measurement.run_secs is None else list(measurement.run_secs),
-        measurement.program.target.attributes,
-        None if args is None else orjson.loads(args),
-    ]
+    writer = formats().get(format_name)
+    if not isinstance(writer, LineWriter):
+        names = [name for name, known in formats().items() if isinstance(known, LineWriter)]
+        raise UsageError(f"{format_name}: no format that is written as lines ({', '.join(names)})")
+    report = ExportReport()
+    met: set[int] = set()
+    for record in query.iterate(target_ids=target_ids):
+        if on_record is not None:
+            on_record()
+        reason = _reason_to_leave_out(record, workload_ids)
+        workload = record.measurement.program.workload
+        if reason is None and not writer.writes(workload):
+            reason = f"no {format_name} workload"
+        if reason is not None:
+            report.leave_out(reason)
+            continue
+        try:
+            line = writer.write_line(record)
+        except FormatError as error:
+            report.leave_out(str(error))
+            continue
+        try:
+            out.write(line)
+        except BrokenPipeError:  # `| head`
+            raise
+        except OSError as error:
+            raise StorageError(f"the log cannot be written ({error.strerror})") from None
+        report.records += 1
+        met.add(record.workload_id)
+    report.workloads = len(met)
+    return report
 
 
 class _Writer:
@@ -177,15 +233,23 @@ class _Writer:
     def write(self, record: Record) -> None:
         """Write a record, after its workload."""
         fields = record_fields(record)
+        workload = record.measurement.program.workload
         index = self._index.get(record.workload_id)
-        if index is None:
+        if index is None and workload.format == WorkloadFormat.ARGUMENTS:
+            index = self._index[record.workload_id] = orjson.loads(workload.body)[0]
+        elif index is None:
+            line = workload_line(workload)  # it may fail, and must not leave a number then
             index = self._index[record.workload_id] = len(self._index)
-            self._files[0].write(workload_line(record.measurement.program.workload))
+            self._files[0].write(line)
         self._files[1].write(orjson.dumps([index, fields]) + b"\n")
 
     def finish(self) -> int:
         """Give the files their names; return the number of workloads."""
         for file, temporary, path in zip(self._files, self._temporary, self._paths, strict=True):
+            if not file.tell():
+                # Without a workload, a file of them would only say that there is none.
+                path.unlink(missing_ok=True)
+                continue
             file.flush()
             os.fsync(file.fileno())
             file.close()

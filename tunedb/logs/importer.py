@@ -1,160 +1,281 @@
-"""Bringing logs into a store, in batches."""
+"""Bringing logs into a store, in batches.
+
+Each batch is one transaction, and a record is known by its digest: an import that is killed and
+run again ends as one run does, and a log that grew adds its new lines.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections import Counter
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import limits
-from ..errors import FormatError, NotFoundError
-from ..records import Measurement, Quarantined, Source, SourceKind, Status, Trust
+from ..engine import sqlite_path
+from ..errors import FormatError, StorageError
+from ..records import Measurement, Quarantined, Source, SourceKind, Status, Trust, Workload
 from ..store import Store
-from .base import LogFormat, format_of
+from .base import LogFile
+from .reading import Found, read_log
+from .streams import STDIN_NAME
 
 
 @dataclass
-class ImportReport:
-    """What an import found in one log.
+class Tally:
+    """Numbers of records.
 
     Parameters
     ----------
-    path, format : str
-        The log.
     read : int
         Records that were understood.
     new, known : int
         Those that the database lacked, and those it had.
     failed : int
-        Records of failed measurements.
-    quarantined : int
-        Lines that were not understood.
-    reasons : dict
-        Reason → number of lines, for what was not understood.
+        Those of failed measurements.
+    unmeasured : int
+        Programs that nobody ran.
     """
 
-    path: str
-    format: str
     read: int = 0
     new: int = 0
     known: int = 0
     failed: int = 0
+    unmeasured: int = 0
+
+    def count(self, number: int, status: Status, *, new: bool) -> None:
+        """Count records."""
+        self.read += number
+        self.new += number if new else 0
+        self.known += 0 if new else number
+        self.failed += number if status is Status.FAILED else 0
+        self.unmeasured += number if status is Status.UNMEASURED else 0
+
+    def __iadd__(self, other: Tally) -> Tally:
+        for name in ("read", "new", "known", "failed", "unmeasured"):
+            setattr(self, name, getattr(self, name) + getattr(other, name))
+        return self
+
+
+@dataclass
+class ImportReport:
+    """What an import found in one file.
+
+    Parameters
+    ----------
+    file : str
+        The file.
+    groups : dict
+        ``(format, target)`` → :class:`Tally`; the target as :attr:`Target.label` names it.
+    workloads : int
+        Workloads that were read apart from records, in a workload file.
+    skipped : int
+        Comments and blank lines.
+    quarantined : int
+        Lines that were not understood.
+    reasons : dict
+        Reason → number of lines, for what was not understood.
+    bad : list of Quarantined
+        The first of them.
+    refused : str or None
+        Why the file was not read, or not to its end.
+    """
+
+    file: str
+    groups: dict[tuple[str, str], Tally] = field(default_factory=dict)
+    workloads: int = 0
+    skipped: int = 0
     quarantined: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
+    bad: list[Quarantined] = field(default_factory=list)
+    refused: str | None = None
+
+    @property
+    def total(self) -> Tally:
+        """All groups together."""
+        total = Tally()
+        for tally in self.groups.values():
+            total += tally
+        return total
 
 
-def find_logs(paths: Iterable[Path]) -> Iterator[tuple[Path, LogFormat]]:
-    """Yield the logs among files and directories, directories searched to the bottom.
+class Occurrences:
+    """Counts equal records of a file, in bounded memory."""
 
-    Raises
-    ------
-    NotFoundError
-        A path that does not exist, or a directory without any log.
-    FormatError
-        A file of no known format.
-    """
-    for path in paths:
-        if not path.exists():
-            raise NotFoundError(f"{path}: no such file or directory")
-        if not path.is_dir():
-            yield path, format_of(path)
-            continue
-        found = False
-        for folder in [path, *sorted(p for p in path.rglob("*") if p.is_dir())]:
-            try:
-                yield folder, format_of(folder)
-            except FormatError:
-                continue
-            found = True
-        if not found:
-            raise NotFoundError(f"{path}: no log that tunedb knows in this directory")
+    def __init__(self) -> None:
+        self._new: dict[bytes, int] = {}
+        self._old: dict[bytes, int] = {}
+
+    def next(self, digest: bytes) -> int:
+        """Return how many equal records came before, as far as they are remembered."""
+        number = self._new.get(digest)
+        if number is None:
+            number = self._old.get(digest, 0)
+            if len(self._new) >= limits.EQUAL_LINES:
+                self._old, self._new = self._new, {}
+        self._new[digest] = number + 1
+        return number
 
 
 def import_log(
     store: Store,
-    path: Path,
-    log_format: LogFormat,
+    file: LogFile,
     *,
-    source: str | None = None,
+    source: str,
     trust: Trust = Trust.OWN,
     dry_run: bool = False,
-    on_progress: Callable[[int], None] | None = None,
+    on_position: Callable[[int], None] | None = None,
+    on_batch: Callable[[], None] | None = None,
     report: ImportReport | None = None,
 ) -> ImportReport:
-    """Import one log.
-
-    Each batch is a transaction: an import that is killed and run again ends as one run does.
+    """Import one file.
 
     Parameters
     ----------
     store : Store
         Where to.
-    path : Path
-        The log.
-    log_format : LogFormat
-        Its format.
-    source : str or None
-        Name of the source; the absolute path where None.
+    file : LogFile
+        The file; what it holds is found out (:func:`tunedb.logs.reading.read_log`).
+    source : str
+        Name of the source.
     trust : Trust
         Trust of the source, if it is new.
     dry_run : bool
-        Read and compare with what is stored, write nothing; a record that two logs share counts
+        Read and compare with what is stored, write nothing; a record that two files share counts
         as new in both.
-    on_progress : callable or None
-        Called with the number of bytes read so far.
+    on_position : callable or None
+        Called now and then with the number of bytes of the file that were read.
+    on_batch : callable or None
+        Called after each batch; what it raises ends the import, and what was stored stays.
     report : ImportReport or None
         Filled in as batches finish, so that a caller has it when interrupted.
 
     Returns
     -------
     ImportReport
+        A file that is no log, cannot be read, or is damaged from some point on has ``refused``
+        set.
+
+    Raises
+    ------
+    StorageError
+        The database cannot be written.
     """
-    report = report or ImportReport(str(path), log_format.name)
-    origin = Source(source or str(path.resolve()), SourceKind.FILE, trust)
-    batch: list[Measurement] = []
-    bad: list[Quarantined] = []
-
-    def flush() -> None:
-        _add(store, batch, bad, origin, report, dry_run=dry_run)
-        batch.clear()
-        bad.clear()
-
-    for parsed in log_format.read(path):
-        if isinstance(parsed.item, Quarantined):
-            bad.append(parsed.item)
-        else:
-            batch.append(parsed.item)
-        if len(batch) + len(bad) >= limits.BATCH_ROWS:
-            flush()
-        if on_progress is not None:
-            on_progress(parsed.position)
-    flush()
+    report = report or ImportReport(file.name)
+    batch = _Batch(store, Source(source, SourceKind.FILE, trust), report, dry_run=dry_run)
+    if file.path is not None and _is_own(store, file.path):
+        report.refused = "it is the database that is written to"
+        return report
+    items = read_log(file, on_position)
+    while True:
+        try:
+            found = next(items, None)
+        except (FormatError, StorageError) as error:
+            # Of the file, not of the database: that is only written below.
+            report.refused = str(error)
+            break
+        if found is None:
+            break
+        batch.add(found)
+        if batch.is_full:
+            batch.flush()
+            if on_batch is not None:
+                on_batch()
+    batch.flush()
     return report
 
 
-def _add(
-    store: Store,
-    batch: list[Measurement],
-    bad: list[Quarantined],
-    source: Source,
-    report: ImportReport,
-    *,
-    dry_run: bool,
-) -> None:
-    """Store one batch and count it."""
-    if batch:
-        new = (
-            sum(not store.query.knows(measurement.digest) for measurement in batch)
-            if dry_run
-            else store.add_batch(batch, source)[1]
+def _is_own(store: Store, path: Path) -> bool:
+    """Tell whether a file is the store's, which must not even be opened.
+
+    Closing it would drop the locks that SQLite holds on it (``tunedb.versions.check_file``).
+    """
+    own = sqlite_path(store.url)
+    if own is None:
+        return False
+    for suffix in ("", "-wal", "-shm", "-journal"):
+        with suppress(OSError):
+            if path.samefile(own.with_name(own.name + suffix)):
+                return True
+    return False
+
+
+class _Batch:
+    """What was read and is not stored yet."""
+
+    def __init__(
+        self, store: Store, source: Source, report: ImportReport, *, dry_run: bool
+    ) -> None:
+        self._store = store
+        self._source = source
+        self._report = report
+        self._dry_run = dry_run
+        self._occurrences = Occurrences()
+        self._measurements: list[Measurement] = []
+        self._formats: list[str] = []
+        self._workloads: list[Workload] = []
+        self._bad: list[Quarantined] = []
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether it is time for a transaction."""
+        return (
+            len(self._measurements) >= limits.IMPORT_ROWS
+            or self._bytes >= limits.IMPORT_BYTES
+            or len(self._bad) + len(self._workloads) >= limits.PROGRESS_LINES
         )
-        report.read += len(batch)
-        report.new += new
-        report.known += len(batch) - new
-        report.failed += sum(m.status is Status.FAILED for m in batch)
-    if bad:
-        if not dry_run:
-            store.quarantine(bad, source)
-        report.quarantined += len(bad)
-        for row in bad:
-            report.reasons[row.reason] = report.reasons.get(row.reason, 0) + 1
+
+    def add(self, found: Found) -> None:
+        """Take what was read."""
+        item = found.item
+        self._bytes += found.size
+        if isinstance(item, Measurement):
+            occurrence = self._occurrences.next(item.digest)
+            if occurrence:
+                # Equal lines of one file are as many measurements.
+                item = replace(item, occurrence=occurrence)
+            self._measurements.append(item)
+            self._formats.append(found.format)
+        elif isinstance(item, Quarantined):
+            if item.file != STDIN_NAME:
+                # A retry may run in another directory.
+                item = replace(item, file=str(Path(item.file).absolute()))
+            self._bad.append(item)
+        elif isinstance(item, Workload):
+            self._workloads.append(item)
+        else:
+            self._report.skipped += 1
+
+    def flush(self) -> None:
+        """Store what there is, and count it."""
+        if self._dry_run:
+            new: Sequence[bool] = [not self._store.query.knows(m) for m in self._measurements]
+        else:
+            new = self._store.import_batch(
+                self._measurements, self._source, self._workloads, self._bad
+            )
+        report = self._report
+        kinds = Counter(
+            (format_, measurement.program.target.digest, measurement.status, is_new)
+            for measurement, format_, is_new in zip(
+                self._measurements, self._formats, new, strict=True
+            )
+        )
+        targets = {m.program.target.digest: m.program.target for m in self._measurements}
+        for (format_, digest, status, is_new), number in kinds.items():
+            key = format_, targets[digest].label
+            tally = report.groups.setdefault(key, Tally())
+            tally.count(number, status, new=is_new)
+        report.workloads += len(self._workloads)
+        report.quarantined += len(self._bad)
+        for row in self._bad:
+            reason = row.reason
+            if reason not in report.reasons and len(report.reasons) >= limits.MAX_REASONS:
+                reason = "other reasons"
+            report.reasons[reason] = report.reasons.get(reason, 0) + 1
+        report.bad += self._bad[: max(0, limits.MAX_NAMED_LINES - len(report.bad))]
+        for part in (self._measurements, self._formats, self._workloads, self._bad):
+            part.clear()
+        self._bytes = 0

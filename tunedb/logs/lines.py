@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, NamedTuple
 
 from .. import limits
-from ..errors import StorageError
+
+#: Bytes of a line that is too long which are passed over at a time.
+_PIECE = 2**20
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
-    """A line of a file.
+class Line(NamedTuple):
+    """A line of a log.
 
     Parameters
     ----------
@@ -21,7 +21,7 @@ class Line:
     data : bytes
         Without its end; only the first bytes where `too_long`.
     position : int
-        Offset of the line's end in the file.
+        How many bytes of the file (compressed, where it is) were read when the line was.
     is_whole : bool
         Whether it ends in a line break; a killed writer leaves a last line without.
     too_long : bool
@@ -31,28 +31,26 @@ class Line:
     number: int
     data: bytes
     position: int
-    is_whole: bool
-    too_long: bool
+    is_whole: bool = True
+    too_long: bool = False
 
 
-def read_lines(path: Path) -> Iterator[Line]:
-    """Yield the lines of a file; memory is bounded by one line of the longest allowed length.
+def read_lines(stream: BinaryIO, position: Callable[[], int]) -> Iterator[Line]:
+    """Yield the lines of a stream; memory is bounded by one line of the longest allowed length.
 
-    Raises
-    ------
-    StorageError
-        The file cannot be read.
+    Parameters
+    ----------
+    stream : binary file
+        What to read, decompressed.
+    position : callable
+        Returns how many bytes of the file behind it were read so far.
     """
     most = limits.MAX_LINE_BYTES
-    try:
-        with path.open("rb") as file:
-            number = 0
-            while data := file.readline(most + 1):
-                number += 1
-                too_long = len(data) > most
-                kept = data[: limits.MAX_QUARANTINE_BYTES] if too_long else data.rstrip(b"\r\n")
-                while too_long and data and not data.endswith(b"\n"):
-                    data = file.readline(most)
-                yield Line(number, kept, file.tell(), data.endswith(b"\n"), too_long)
-    except OSError as error:
-        raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
+    number = 0
+    while data := stream.readline(most + 1):
+        number += 1
+        too_long = len(data) > most
+        kept = data[: limits.MAX_QUARANTINE_BYTES] if too_long else data.rstrip(b"\r\n")
+        while too_long and data and not data.endswith(b"\n"):
+            data = stream.readline(_PIECE)
+        yield Line(number, kept, position(), data.endswith(b"\n"), too_long)

@@ -1,219 +1,280 @@
-"""MetaSchedule's ``JSONDatabase``: a work directory with two files.
+"""MetaSchedule's ``JSONDatabase`` of TVM 0.8 to 0.27: a work directory with two files.
 
 ``database_workload.json``
-    A line ``["<structural hash>", "<base64>"]`` for each workload; the base64 holds 8 bytes of
-    little-endian length and the JSON text of the ffi object graph.
+    A line ``["<structural hash>", "<base64>"]`` for each workload
+    (:mod:`tunedb.logs.graph_lines`).
 ``database_tuning_record.json``
     A line ``[workload, [trace, run_secs, target, args_info]]`` for each record; ``workload`` is
     the number of its line in the other file, from 0.
 
-(``src/s_tir/meta_schedule/database/json_database.cc``, apache/tvm 0.27.) Lines are read without
-TVM and one by one, so that a bad one costs only itself.
+(``src/s_tir/meta_schedule/database/json_database.cc``, apache/tvm 0.27; TVM's testing scripts call
+them ``<task>_workload.json`` and ``<task>_candidates.json``.) Lines are read without TVM and one by
+one, so that a bad one costs only itself. Traces are kept as they are written
+(:mod:`tunedb.upgrades` makes today's of them).
+
+Workload lines may also stand before the records in one stream (``cat workload.json
+record.json``): each run of them is the list that the records after it refer to.
 """
 
 from __future__ import annotations
 
-import base64
 import math
-import struct
-from collections import Counter
+import re
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
-
-import orjson
+from typing import Any, NamedTuple
 
 from .. import limits
+from ..compression import compress, decompress
 from ..errors import FormatError
 from ..identity import canonical_json, canonical_numbers
-from ..records import Measurement, Program, Quarantined, Target, Trace, Workload
+from ..records import Measurement, Program, Quarantined, Target, Workload, WorkloadFormat
+from ..results import Record
 from ..times import mean_of, status_of
-from ..traces import MAX_DEPTH, check_trace, split_trace
-from .base import Parsed
+from ..traces import check_trace, join_trace, split_trace
+from ..values import check_value, parse_json
+from .base import Item, LogFile
+from .graph_lines import (
+    check_integers,
+    is_workload_line,
+    parse_workload,
+    workload_line,
+)
 from .lines import Line, read_lines
+from .streams import open_log
+
+__all__ = [
+    "RECORDS",
+    "WORKLOADS",
+    "MetaScheduleFormat",
+    "Records",
+    "companion_of",
+    "parse_workload",
+    "record_fields",
+    "workload_line",
+]
 
 WORKLOADS = "database_workload.json"
 RECORDS = "database_tuning_record.json"
 
-#: ``Workload.format`` of the ffi object graph of an IRModule (TVM >= 0.22).
-GRAPH = "tvm-graph"
+#: What record files are called, and what to put there for the workload file's name.
+_RECORD_NAME = re.compile(r"(.*)(?:tuning_record|candidates)(.*)", re.DOTALL)
 
-_LENGTH = struct.Struct("<q")
+_PACKED = ("", ".gz", ".xz", ".bz2", ".zst")
+
+_FIELDS = 4
 
 
 class MetaScheduleFormat:
-    """Work directories of TVM MetaSchedule (see :class:`tunedb.logs.base.LogFormat`)."""
+    """Lines of MetaSchedule's work directories (see :class:`tunedb.logs.base.LineFormat`)."""
 
     name = "metaschedule"
 
-    def matches(self, path: Path) -> bool:
-        """Tell whether `path` is a work directory or its record file."""
-        if path.is_dir():
-            return (path / RECORDS).is_file()
-        return path.name == RECORDS and path.is_file()
+    def matches(self, value: Any) -> bool:
+        """Tell whether a value is a workload or a number with a record."""
+        return is_workload_line(value) or (
+            isinstance(value, list)
+            and len(value) == 2
+            and type(value[0]) is int
+            and isinstance(value[1], list)
+        )
 
-    def files(self, path: Path) -> list[Path]:
-        """Return the two files of the work directory."""
-        folder = path if path.is_dir() else path.parent
-        return [file for file in (folder / WORKLOADS, folder / RECORDS) if file.is_file()]
+    def companions(self, path: Path) -> list[Path]:
+        """Return the workload file of a record file, judged by their names."""
+        found = companion_of(path, ".json")
+        return [] if found is None else [found]
 
-    def read(self, path: Path) -> Iterator[Parsed]:
-        """Yield the records of a work directory, and its bad lines as quarantined."""
-        folder = path if path.is_dir() else path.parent
-        workloads: list[Workload | str] = []
-        position = 0
-        if (folder / WORKLOADS).is_file():
-            for line in read_lines(folder / WORKLOADS):
-                position = line.position
-                try:
-                    workloads.append(parse_workload(line.data))
-                except FormatError as error:
-                    workloads.append(str(error))
-                    yield _quarantined(folder / WORKLOADS, line, str(error), position)
-        yield from self._read_records(folder / RECORDS, workloads, position)
-
-    def _read_records(
-        self, file: Path, workloads: list[Workload | str], offset: int
-    ) -> Iterator[Parsed]:
-        """Yield the records of one file, given the workloads or what is wrong with them."""
-        reader = _RecordReader(workloads)
-        for line in read_lines(file):
-            if not line.data.strip():
-                continue
-            position = offset + line.position
-            try:
-                yield Parsed(reader.parse(line), position)
-            except FormatError as error:
-                yield _quarantined(file, line, str(error), position)
+    def reader(self, file: LogFile) -> _Reader:
+        """Return a reader of one file's lines."""
+        return _Reader(file)
 
 
-def _quarantined(file: Path, line: Line, reason: str, position: int) -> Parsed:
+def companion_of(path: Path, suffix: str) -> Path | None:
+    """Return the workload file beside a record file, or None; either may be compressed.
+
+    Parameters
+    ----------
+    path : Path
+        The record file.
+    suffix : str
+        How the names of both end: ``.json``.
+    """
+    packed = next((end for end in _PACKED[1:] if path.name.endswith(end)), "")
+    match = _RECORD_NAME.fullmatch(path.name.removesuffix(packed))
+    if match is None or not match[2].endswith(suffix):
+        return None
+    plain = f"{match[1]}workload{match[2]}"
+    candidates = [path.with_name(plain + end) for end in (packed, *_PACKED)]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+class _Reader:
+    """Reads the lines of one file (see :class:`tunedb.logs.base.LineReader`)."""
+
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
+        self._records = Records()
+        # Line of the first workload of the run that is being read.
+        self._run: int | None = None
+
+    def begin(self) -> Iterator[Item]:
+        """Yield the workloads of the companion file, and its bad lines as quarantined."""
+        path = None if self._file.path is None else companion_of(self._file.path, ".json")
+        if path is None:
+            return
+        self._records.begin_workloads()
+        try:
+            with open_log(path) as (stream, position):
+                for line in read_lines(stream, position):
+                    yield from self._read_workload(path, line)
+        except FormatError as error:  # an archive, or compressed data that is damaged
+            yield Quarantined(str(path), 0, str(error), b"")
+
+    def _read_workload(self, path: Path, line: Line) -> Iterator[Item]:
+        try:
+            yield self._records.add_workload(line.number - 1, _value_of(line))
+        except FormatError as error:
+            self._records.add_bad(line.number - 1, str(error))
+            if line.data.strip():
+                yield _quarantined(path, line, str(error))
+
+    def parse(self, value: Any, line: Line) -> Item:
+        """Return the workload or measurement of a line (FormatError: it is neither)."""
+        check_integers(line.data)
+        if is_workload_line(value):
+            if self._run is None:
+                self._run = line.number
+                self._records.begin_workloads()
+            return self._records.add_workload(line.number - self._run, value)
+        self._run = None
+        return self._records.parse(value)
+
+
+def _value_of(line: Line) -> Any:
+    if line.too_long:
+        raise FormatError(f"longer than {limits.MAX_LINE_BYTES} bytes")
+    return parse_json(line.data)
+
+
+def _quarantined(path: Path, line: Line, reason: str) -> Quarantined:
     if not line.is_whole and not line.too_long:
         reason += " (the line is cut off: its writer was killed)"
-    data = line.data[: limits.MAX_QUARANTINE_BYTES]
-    return Parsed(Quarantined(str(file), line.number, reason, data), position)
+    return Quarantined(str(path), line.number, reason, line.data[: limits.MAX_QUARANTINE_BYTES])
 
 
-def _parse_json(data: bytes) -> Any:
-    try:
-        return orjson.loads(data)
-    except orjson.JSONDecodeError as error:
-        raise FormatError(f"not JSON: {error}") from None
+class _Packed(NamedTuple):
+    """A workload as it is kept until its records come."""
+
+    format: str
+    body: bytes
+    name: str
+    tvm_version: str | None
+
+    @classmethod
+    def of(cls, workload: Workload) -> _Packed:
+        """Return a workload packed."""
+        return cls(workload.format, compress(workload.body), workload.name, workload.tvm_version)
+
+    def unpack(self) -> Workload:
+        """Return the workload."""
+        return Workload(self.format, decompress(self.body), self.name, self.tvm_version)
 
 
-def _check_depth(value: Any, depth: int) -> None:
-    """Raise FormatError for lists and dictionaries nested too deep to be walked and written."""
-    if depth == 0:
-        raise FormatError("nested too deep")
-    for item in value.values() if isinstance(value, dict) else value:
-        if isinstance(item, list | dict):
-            _check_depth(item, depth - 1)
+class Records:
+    """Parses records that refer to workloads by number; remembers what records share."""
 
-
-def parse_workload(data: bytes) -> Workload:
-    """Return the workload of a line.
-
-    Raises
-    ------
-    FormatError
-        It is no workload, or one of a TVM before 0.22, whose graph nothing of today reads.
-    """
-    value = _parse_json(data)
-    if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], str)):
-        raise FormatError("a workload is [hash, base64]")
-    try:
-        raw = base64.b64decode(value[1], validate=True)
-    except ValueError as error:  # binascii.Error, or text that is not ASCII
-        raise FormatError(f"a workload's base64 is damaged: {error}") from None
-    if len(raw) < _LENGTH.size or _LENGTH.unpack_from(raw)[0] != len(raw) - _LENGTH.size:
-        raise FormatError("a workload's length does not fit its text")
-    graph = _parse_json(raw[_LENGTH.size :])
-    if not isinstance(graph, dict):
-        raise FormatError("a workload's text is no graph")
-    if "root" in graph:
-        attrs = graph.get("attrs")
-        version = attrs.get("tvm_version", "before 0.22") if isinstance(attrs, dict) else "?"
-        raise FormatError(f"a graph of TVM {version}; tunedb reads those since 0.22")
-    if "root_index" not in graph or not isinstance(graph.get("nodes"), list):
-        raise FormatError("a workload's graph has no root_index or nodes")
-    _check_depth(graph, MAX_DEPTH)
-    metadata = graph.pop("metadata", None) or {}
-    version = metadata.get("tvm_version") if isinstance(metadata, dict) else None
-    return Workload(
-        GRAPH,
-        canonical_json(graph),
-        name=_graph_name(graph["nodes"]),
-        tvm_version=version if isinstance(version, str) else None,
-    )
-
-
-def _graph_name(nodes: list[Any]) -> str:
-    """Return a name for people: the block that reduces, or the last one.
-
-    As the plugin names live workloads, as far as that can be told without TVM.
-    """
-    name = "main"
-    for node in nodes:
-        if not isinstance(node, dict) or not str(node.get("type", "")).endswith(".SBlock"):
-            continue
-        data = node.get("data")
-        if not isinstance(data, dict):
-            continue
-        text = _referred(nodes, data.get("name_hint"))
-        if not isinstance(text, str) or text == "root":
-            continue
-        name = text
-        if _referred(nodes, data.get("init")) is not None:
-            return name
-    return name
-
-
-def _referred(nodes: list[Any], index: Any) -> Any:
-    """Return the data of the node that a field refers to, or None."""
-    if type(index) is not int or not 0 <= index < len(nodes) or not isinstance(nodes[index], dict):
-        return None
-    return nodes[index].get("data")
-
-
-class _RecordReader:
-    """Parses record lines of one file; remembers what lines share."""
-
-    def __init__(self, workloads: list[Workload | str]) -> None:
-        self._workloads = workloads
+    def __init__(self) -> None:
+        # A workload, or what is wrong with it; None where there is no list of workloads.
+        self._workloads: list[_Packed | str] | None = None
+        self._bytes = 0
+        # Records of one workload stand together, so few have to be unpacked again.
+        self._unpack = lru_cache(maxsize=8)(_Packed.unpack)
         self._targets: dict[bytes, Target] = {}
-        self._seen: Counter[bytes] = Counter()
 
-    def parse(self, line: Line) -> Measurement:
-        """Return the measurement of a line, or raise FormatError."""
-        if line.too_long:
-            raise FormatError(f"longer than {limits.MAX_LINE_BYTES} bytes")
-        value = _parse_json(line.data)
+    def begin_workloads(self) -> None:
+        """Begin a new list of workloads."""
+        self._workloads = []
+        self._bytes = 0
+
+    def add_workload(self, index: int, value: Any) -> Workload:
+        """Put a workload into the list.
+
+        Parameters
+        ----------
+        index : int
+            Its number; never below those that were added before.
+        value : object
+            The workload line as JSON.
+
+        Raises
+        ------
+        FormatError
+            It cannot be understood; records that refer to it cannot be either.
+        """
+        try:
+            workload = parse_workload(value)
+            packed = _Packed.of(workload)
+            self._bytes += len(packed.body)
+            if self._bytes > limits.MAX_WORKLOADS_BYTES:
+                raise FormatError(
+                    f"over {limits.MAX_WORKLOADS_BYTES} bytes of workloads; split the file"
+                )
+        except FormatError as error:
+            self.add_bad(index, str(error))
+            raise
+        self._put(index, packed)
+        return workload
+
+    def add_bad(self, index: int, reason: str) -> None:
+        """Note why the workload with this number is not in the list."""
+        self._put(index, reason)
+
+    def _put(self, index: int, item: _Packed | str) -> None:
+        if self._workloads is None:
+            self._workloads = []
+        missing = index - len(self._workloads)
+        if missing >= 0:
+            self._workloads.extend(["no workload line"] * missing)
+            self._workloads.append(item)
+
+    def parse(self, value: Any) -> Measurement:
+        """Return the measurement of ``[workload, [trace, run_secs, target, args_info]]``.
+
+        Raises
+        ------
+        FormatError
+            It cannot be understood.
+        """
         if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list)):
             raise FormatError("a record is [workload, [trace, run_secs, target, args_info]]")
         index, fields = value
-        if len(fields) != 4:
-            raise FormatError(f"a record has 4 fields, not {len(fields)}")
+        if len(fields) != _FIELDS:
+            raise FormatError(f"a record has {_FIELDS} fields, not {len(fields)}")
         trace, run_secs, target, args_info = fields
-        program = Program(self._workload(index), self._target(target), _trace(trace))
-        times = _run_secs(run_secs)
         args = None if args_info is None else _args_info(args_info)
-        measurement = Measurement(program, times, status_of(times), args_info=args)
-        # Equal lines of one file are as many measurements; the same file read again is none.
-        occurrence = self._seen[measurement.digest]
-        self._seen[measurement.digest] += 1
-        if not occurrence:
-            return measurement
-        return Measurement(
-            program, times, measurement.status, occurrence=occurrence, args_info=args
+        instructions, decisions = check_trace(trace)
+        program = Program(
+            self._workload(index, args_info, instructions),
+            self._target(target),
+            split_trace(instructions, decisions),
         )
+        times = _run_secs(run_secs)
+        return Measurement(program, times, status_of(times), args_info=args)
 
-    def _workload(self, index: Any) -> Workload:
-        if type(index) is not int or not 0 <= index < len(self._workloads):
-            raise FormatError(f"its workload {index!r} is not in {WORKLOADS}")
+    def _workload(self, index: Any, args_info: Any, instructions: list[Any]) -> Workload:
+        if type(index) is not int or index < 0:
+            raise FormatError(f"a record's workload is a line number, not {str(index)[:80]!r}")
+        if self._workloads is None:
+            # All that is known of it: the same number with other arguments is another one.
+            body = canonical_json([index, canonical_numbers(args_info)])
+            return Workload(WorkloadFormat.ARGUMENTS, body, name=_first_block(instructions))
+        if index >= len(self._workloads):
+            raise FormatError(f"its workload {index} is not in the workload file")
         workload = self._workloads[index]
         if isinstance(workload, str):
             raise FormatError(f"its workload (line {index + 1}) was not understood: {workload}")
-        return workload
+        return self._unpack(workload)
 
     def _target(self, config: Any) -> Target:
         if config is not None and not (
@@ -222,29 +283,30 @@ class _RecordReader:
             raise FormatError("a target is a configuration with a kind, or null")
         if config is not None and "\0" in config["kind"]:
             raise FormatError("a target's kind holds NUL, which PostgreSQL could not keep")
-        _check_depth(config or {}, MAX_DEPTH)
+        check_value(config, "a target")
         key = canonical_json(config)
         if key not in self._targets:
             self._targets[key] = Target.from_config(config)
         return self._targets[key]
 
 
-def _trace(value: Any) -> Trace:
-    instructions, decisions = check_trace(value)
-    return split_trace(instructions, decisions)
+def _first_block(instructions: list[Any]) -> str:
+    """Return the first block that a trace asks for by name, which tells people most."""
+    names = (attrs[0] for kind, _, attrs, _ in instructions if kind in ("GetSBlock", "GetBlock"))
+    return next((name for name in names if isinstance(name, str) and name != "root"), "main")
 
 
 def _run_secs(value: Any) -> tuple[float, ...] | None:
-    """Return run times, or raise FormatError for what no clock gives."""
+    """Return run times in seconds, or raise FormatError for what no clock gives."""
     if value is None:
         return None
     if not isinstance(value, list) or len(value) > limits.MAX_RUN_SECS:
         raise FormatError("run_secs is a list of numbers, or null")
     for item in value:
         if isinstance(item, bool) or not isinstance(item, int | float):
-            raise FormatError(f"run_secs holds {item!r}, which is no number")
-        if not math.isfinite(item):
-            raise FormatError(f"run_secs holds {item!r}, which is not finite")
+            raise FormatError(f"run_secs holds {str(item)[:80]!r}, which is no number")
+        if not math.isfinite(item) or item < 0 or float(item) != item:
+            raise FormatError(f"run_secs holds {item!r}, which is no time")
     times = tuple(float(item) for item in value)
     if times and not math.isfinite(mean_of(times)):
         raise FormatError("run_secs has a mean that is not finite")
@@ -254,5 +316,23 @@ def _run_secs(value: Any) -> tuple[float, ...] | None:
 def _args_info(value: Any) -> bytes:
     if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
         raise FormatError("args_info is a list of argument descriptions, or null")
-    _check_depth(value, MAX_DEPTH)
+    check_value(value, "args_info")
     return canonical_json(canonical_numbers(value))
+
+
+def record_fields(record: Record) -> list[Any]:
+    """Return ``[trace, run_secs, target, args_info]`` of a record, as they were read.
+
+    Raises
+    ------
+    FormatError
+        Its stored trace is damaged.
+    """
+    measurement = record.measurement
+    args = measurement.args_info
+    return [
+        list(join_trace(measurement.program.trace)),
+        None if measurement.run_secs is None else list(measurement.run_secs),
+        measurement.program.target.attributes,
+        None if args is None else parse_json(args),
+    ]

@@ -1,6 +1,6 @@
 """Workloads, targets, sources and sessions."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import orjson
@@ -13,15 +13,16 @@ from ..records import (
     Alias,
     Quarantined,
     Session,
+    Signature,
     Source,
     SourceKind,
     Status,
     Target,
-    TargetSummary,
     Trust,
     Workload,
-    WorkloadSummary,
 )
+from ..results import QuarantineRow, TargetSummary, WorkloadSummary
+from ..signatures import is_rebuildable, signature_of
 from . import statements as st
 from .reader import Reader
 
@@ -182,7 +183,12 @@ class Catalog(Reader):
         )
         w = schema.workload.c
         rows = self._select(
-            select(w.id, w.digest, w.name, w.format, w.tvm_version, stats)
+            select(
+                *(w.id, w.digest, w.name, w.format, w.tvm_version),
+                *(w.function, w.arguments, w.family, w.flops),
+                w.script.is_not(None).label("has_script"),
+                stats,
+            )
             .select_from(schema.workload.outerjoin(stats, stats.c.workload_id == w.id))
             .order_by(w.id)
         )
@@ -193,6 +199,10 @@ class Catalog(Reader):
                 name=row.name,
                 format=row.format,
                 tvm_version=row.tvm_version,
+                signature=self._signature(row),
+                rebuildable=is_rebuildable(
+                    row.format, row.tvm_version, has_script=bool(row.has_script)
+                ),
                 records=row.records or 0,
                 failed=row.failed or 0,
                 best=row.best,
@@ -200,6 +210,15 @@ class Catalog(Reader):
             )
             for row in rows
         ]
+
+    def _signature(self, row: Any) -> Signature:
+        """Return the signature of a workload's row; that of a row of revision 0001 is made now."""
+        if (row.function, row.arguments, row.family, row.flops) == (None, None, None, None):
+            return signature_of(self.workload(row.id))
+        arguments = None
+        if row.arguments is not None:
+            arguments = tuple((d, tuple(shape)) for d, shape in orjson.loads(row.arguments))
+        return Signature(row.function, arguments, row.family, row.flops)
 
     def targets(self) -> list[TargetSummary]:
         """Return all targets with their numbers of records and workloads."""
@@ -261,10 +280,36 @@ class Catalog(Reader):
         )
         return {row[0]: row[1] for row in rows}
 
-    def quarantine(self, limit: int = 100) -> list[Quarantined]:
-        """Return what could not be understood, newest first."""
+    def quarantined(
+        self, limit: int | None = None, ids: Sequence[int] | None = None
+    ) -> list[QuarantineRow]:
+        """Return what could not be understood, newest first.
+
+        Parameters
+        ----------
+        limit : int or None
+            How many at most.
+        ids : sequence of int or None
+            Only these rows.
+        """
         q = schema.quarantine.c
-        rows = self._select(
-            select(q.file, q.line, q.reason, q.data).order_by(q.id.desc()).limit(limit)
-        )
-        return [Quarantined(row.file, row.line, row.reason, bytes(row.data)) for row in rows]
+        statement = select(schema.quarantine).order_by(q.id.desc()).limit(limit)
+        if ids is not None:
+            statement = statement.where(q.id.in_(ids))
+        return [
+            QuarantineRow(
+                row.id,
+                self._sources.fetch(row.source_id, self.source),
+                row.created_at,
+                Quarantined(row.file, row.line, row.reason, bytes(row.data)),
+            )
+            for row in self._select(statement)
+        ]
+
+    def quarantined_ids(self, file: str | None = None) -> list[int]:
+        """Return the ids of what could not be understood, oldest first; of one file, or all."""
+        q = schema.quarantine.c
+        statement = select(q.id).order_by(q.id)
+        if file is not None:
+            statement = statement.where(q.file == file)
+        return [row.id for row in self._select(statement)]

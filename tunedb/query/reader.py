@@ -10,14 +10,8 @@ from sqlalchemy import Connection, Select, func, select
 from .. import schema
 from ..engine import Prepared, converted_errors
 from ..errors import SchemaError
-from ..records import (
-    Counts,
-    Session,
-    Source,
-    Status,
-    Target,
-    Workload,
-)
+from ..records import Session, Source, Status, Target, Workload
+from ..results import Counts
 from . import statements as st
 
 T = TypeVar("T")
@@ -150,11 +144,3 @@ class Reader:
             quarantined=values["quarantine"],
             retracted=values["retraction"],
         )
-
-    def count_quarantined(self, connection: Connection) -> int:
-        """Return the number of quarantined rows as a writer's transaction sees it."""
-        return int(st.count_quarantined(connection).scalar_one())
-
-    def count_retracted(self, connection: Connection) -> int:
-        """Return the number of retractions as a writer's transaction sees it."""
-        return int(st.count_retracted(connection).scalar_one())

@@ -12,17 +12,17 @@ from ..compression import decompress
 from ..errors import NotFoundError, UsageError
 from ..records import (
     Alias,
-    Answer,
     Failure,
     FailureKind,
     Measurement,
     Origin,
     Phase,
     Program,
-    Record,
     Status,
     Trace,
+    Trust,
 )
+from ..results import Answer, Record
 from . import statements as st
 from .catalog import Catalog
 
@@ -154,17 +154,23 @@ class Query(Catalog):
             id=id_,
             workload_id=row.workload_id,
             target_id=row.target_id,
-            trace=Trace(sketch, tail, row.decisions.encode()),
+            trace=Trace(sketch, tail, bytes(row.decisions)),
             run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
             args_info=None if row.args_info is None else row.args_info.encode(),
         )
 
     def answers(self, target_ids: Sequence[int] | None = None) -> Iterator[Answer]:
-        """Yield all records that were not retracted, in order of insertion, failed ones too."""
+        """Yield all trusted records that were not retracted, in order of insertion, failed too."""
         gone = select(schema.retraction.c.digest).where(
             schema.retraction.c.subject == "measurement", schema.retraction.c.digest == _m.digest
         )
-        statement = select(_m.id).where(~gone.exists()).order_by(_m.id).limit(_PAGE)
+        trusted = select(schema.source.c.id).where(schema.source.c.trust >= int(Trust.VERIFIED))
+        statement = (
+            select(_m.id)
+            .where(~gone.exists(), _m.source_id.in_(trusted))
+            .order_by(_m.id)
+            .limit(_PAGE)
+        )
         if target_ids is not None:
             statement = statement.where(_m.target_id.in_(target_ids))
         after, ids = 0, [0]
@@ -173,9 +179,10 @@ class Query(Catalog):
             yield from map(self.answer, ids)
             after = ids[-1] if ids else 0
 
-    def knows(self, digest: bytes) -> bool:
-        """Tell whether a measurement with this digest is stored."""
-        return bool(self._rows(st.measurement_by_digest, digest=digest))
+    def knows(self, measurement: Measurement) -> bool:
+        """Tell whether a measurement is stored."""
+        digests = {"measurement": measurement.digest, "program": measurement.program.digest}
+        return bool(self._rows(st.measurement_by_digest, **digests))
 
     def digest_of(self, id_: int) -> bytes:
         """Return the digest of the measurement with this id."""
@@ -233,7 +240,7 @@ class Query(Catalog):
     def _record(self, row: Any) -> Record:
         """Return the record of a row of :func:`st.record_query`."""
         tail = None if row.tail_id is None else self._trace_body("tail", row.tail_id)
-        trace = Trace(self._trace_body("sketch", row.sketch_id), tail, row.decisions.encode())
+        trace = Trace(self._trace_body("sketch", row.sketch_id), tail, bytes(row.decisions))
         failure = None
         if row.failure_kind is not None:
             failure = Failure(
@@ -247,8 +254,11 @@ class Query(Catalog):
             occurrence=row.occurrence,
             session=None if row.session_id is None else self.session(row.session_id),
             args_info=None if row.args_info is None else row.args_info.encode(),
-            origin=Origin(row.origin),
+            origin=Origin.UNKNOWN if row.origin is None else Origin(row.origin),
             donor=None if row.donor is None else bytes(row.donor),
+            all_cost=row.all_cost,
+            context=None if row.context is None else row.context.encode(),
+            extra=None if row.extra is None else row.extra.encode(),
             failure=failure,
         )
         source = self._sources.fetch(row.source_id, self.source)

@@ -8,6 +8,7 @@ from sqlalchemy import Select, bindparam, case, func, literal_column, select
 
 from .. import schema
 from ..engine import Prepared
+from ..statements import this_measurement
 
 _m, _p, _f = schema.measurement.c, schema.program.c, schema.failure.c
 
@@ -45,6 +46,7 @@ def record_query() -> Select[Any]:
     joined = (
         schema.measurement.join(schema.program, _p.id == _m.program_id)
         .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
+        .outerjoin(schema.context, schema.context.c.id == _m.context_id)
         .outerjoin(schema.failure, _f.id == last_failure)
     )
     return select(
@@ -65,6 +67,9 @@ def record_query() -> Select[Any]:
         schema.args_info.c.body.label("args_info"),
         _m.origin,
         _m.donor,
+        _m.all_cost,
+        schema.context.c.body.label("context"),
+        _m.extra,
         _f.kind.label("failure_kind"),
         _f.phase,
         _f.message,
@@ -168,10 +173,6 @@ workloads_without = Prepared(
     )
     .order_by(schema.workload.c.id)
 )
-measurement_by_digest = Prepared(
-    select(_m.id).where(_m.digest == bindparam("digest", type_=schema.Blob))
-)
+measurement_by_digest = Prepared(select(_m.id).where(this_measurement()))
 last_workload = Prepared(select(func.max(schema.workload.c.id)))
 size = Prepared(select(func.count()).select_from(schema.measurement))
-count_quarantined = Prepared(select(func.count()).select_from(schema.quarantine))
-count_retracted = Prepared(select(func.count()).select_from(schema.retraction))

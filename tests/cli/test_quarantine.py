@@ -1,0 +1,80 @@
+"""``tunedb quarantine list``, ``show`` and ``retry``."""
+
+import json
+
+import pytest
+from legacy import ANSOR
+
+import tunedb
+from tunedb.records import Quarantined, Source, SourceKind
+
+BAD = b'{"junk\x1b[2J": "\xff"'
+
+
+@pytest.fixture
+def kept(sqlite_file):
+    """A database with a bad line of ``a.log``, and a good line of ``b.log`` of a newer format."""
+    good = json.dumps(ANSOR[0]).encode()
+    with tunedb.open(sqlite_file) as store:
+        source = Source("old", SourceKind.FILE)
+        store.quarantine([Quarantined("/logs/a.log", 3, "not JSON", BAD)], source)
+        store.quarantine([Quarantined("/logs/b.log", 8, "unknown", good)], source)
+    return sqlite_file
+
+
+def test_the_group_alone_is_the_list(run, run_json, kept):
+    rows = run_json("--db", kept, "quarantine")
+    assert [(row["id"], row["line"], row["size"], row["source"]) for row in rows] == [
+        *((2, 8, len(json.dumps(ANSOR[0])), "old"), (1, 3, len(BAD), "old")),
+    ]
+    assert rows == run_json("--db", kept, "quarantine", "list")
+    assert run_json("--db", kept, "quarantine", "--limit", 1) == rows[:1]
+    assert run_json("--db", kept, "quarantine", "--file", "/logs/a.log") == rows[1:]
+    missing = run("--db", kept, "quarantine", "list", "--file", "c.log", code=3)
+    assert "tunedb quarantine list" in missing.stderr
+    # A selection must not be lost in silence.
+    result = run("--db", kept, "quarantine", "--file", "/logs/a.log", "retry", code=2)
+    assert "tunedb quarantine retry" in result.stderr
+
+
+def test_show(run, run_json, kept):
+    text = run("--db", kept, "quarantine", "show", 1).stdout
+    assert '{"junk\\x1b[2J": "\\xff"' in text
+    assert "/logs/a.log" in text
+    assert "old (own)" in text
+    raw = run("--db", kept, "quarantine", "show", 1, "--raw")
+    assert raw.stdout_bytes == BAD
+    assert run_json("--db", kept, "quarantine", "show", 1)["reason"] == "not JSON"
+    assert "tunedb quarantine list" in run("--db", kept, "quarantine", "show", 9, code=3).stderr
+    run("--db", kept, "quarantine", "show", 1, "--raw", "--json", code=2)
+
+
+def test_long_lines_are_shown_whole(run, sqlite_file):
+    data = bytes(range(48, 58)) * 25
+    with tunedb.open(sqlite_file) as store:
+        store.quarantine([Quarantined("x", 1, "long", data)], Source("s"))
+    shown = run("--db", sqlite_file, "quarantine", "show", 1).stdout.partition("Bytes\n")[2]
+    assert [len(line) for line in shown.splitlines()] == [100, 100, 50]
+    assert shown.replace("\n", "").encode() == data
+
+
+def test_retry(run, run_json, kept):
+    assert run_json("--db", kept, "quarantine", "retry", 1)["left"] == 1
+    report = run_json("--db", kept, "quarantine", "retry")
+    assert (report["tried"], report["recovered"], report["known"], report["left"]) == (2, 1, 0, 1)
+    assert [row["id"] for row in run_json("--db", kept, "quarantine")] == [1]
+    shown = run_json("--db", kept, "show", 1)
+    assert (shown["mean"], shown["source"]["name"]) == (0.003, "old")
+    text = run("--db", kept, "quarantine", "retry", "--file", "/logs/a.log").stdout
+    assert text.splitlines()[1].startswith("left: not JSON")
+
+
+def test_retry_of_lines_that_are_not_there(run, kept, sqlite_file):
+    run("--db", kept, "quarantine", "retry", 1, 7, code=3)
+    run("--db", kept, "quarantine", "retry", 1, "--file", "/logs/a.log", code=2)
+
+
+def test_nothing_in_quarantine(run, sqlite_file):
+    for words in (["quarantine"], ["quarantine", "retry"]):
+        result = run("--db", sqlite_file, *words)
+        assert (result.stdout, result.stderr) == ("", "nothing is quarantined\n")

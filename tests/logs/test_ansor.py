@@ -1,0 +1,664 @@
+"""Logs of auto_scheduler: lines written by hand, generated ones, damaged ones, and real files."""
+
+from __future__ import annotations
+
+import lzma
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.identity import canonical_json
+from tunedb.logs import ansor
+from tunedb.logs.ansor import AnsorFormat
+from tunedb.logs.base import LineFormat, LineWriter, LogFile
+from tunedb.logs.lines import Line
+from tunedb.records import (
+    Failure,
+    FailureKind,
+    Measurement,
+    Phase,
+    Source,
+    Status,
+    Workload,
+    WorkloadFormat,
+)
+from tunedb.results import Record
+
+FORMAT = AnsorFormat()
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+KEY = '["matmul_add", 128, 128, 128, "float32"]'
+TARGET = "llvm -keys=cpu -mcpu=skylake-avx512"
+HARDWARE = [18, 64, 64, 0, 0, 0, 0, 0]
+STEPS = [
+    ["SP", 2, 0, 128, [4, 2, 4], 1],
+    ["FU", 4, [0, 1]],
+    ["AN", 4, 0, 3],
+    ["PR", 2, 0, "auto_unroll_max_step$64"],
+]
+
+
+def make(task=(KEY, TARGET), steps=STEPS, result=([0.5], 0, 0.25, 1603402396), version="v0.2"):
+    return {"i": [list(task), [[], steps]], "r": list(result), "v": version}
+
+
+def parse(value, reader=None, raw=b"{"):
+    assert FORMAT.matches(value)
+    reader = reader or FORMAT.reader(LogFile(None, "<stdin>"))
+    assert list(reader.begin()) == []
+    return reader.parse(value, Line(1, raw, 0))
+
+
+def write(measurement):
+    return FORMAT.write_line(Record(1, 1, 1, measurement, Source("x"), None))
+
+
+def assert_round_trip(value):
+    measurement = parse(value)
+    line = write(measurement)
+    assert line.endswith(b"}\n")
+    assert orjson.loads(line) == value
+    return measurement
+
+
+def refuse(value, message):
+    with pytest.raises(FormatError, match=message):
+        parse(value)
+
+
+def test_it_is_a_format_that_reads_and_writes():
+    assert isinstance(FORMAT, LineFormat)
+    assert isinstance(FORMAT, LineWriter)
+    assert FORMAT.companions(Path("x.json")) == []
+    assert FORMAT.writes(Workload(WorkloadFormat.ANSOR, b"[]"))
+    assert not FORMAT.writes(Workload(WorkloadFormat.AUTOTVM, b"[]"))
+
+
+@pytest.mark.parametrize(
+    ("value", "is_it"),
+    [
+        (make(), True),
+        ({"v": "v0.6", "r": 1, "i": 2}, True),
+        ({"i": ["llvm", "conv2d", [], {}, None, {}], "r": [[1], 0, 1, 1], "v": 0.1}, False),
+        ({"input": [], "config": {}, "result": [], "version": 0.2}, False),
+        ({"i": [], "v": "v0.6"}, False),
+        ([0, [[], [], None, None]], False),
+        ("v", False),
+        (None, False),
+    ],
+)
+def test_lines_are_known_by_their_shape(value, is_it):
+    assert FORMAT.matches(value) is is_it
+
+
+def test_a_line_by_hand():
+    measurement = assert_round_trip(
+        make((KEY, TARGET, HARDWARE, "llvm -mcpu=host", 2, ["W"]), version="v0.6")
+    )
+    program = measurement.program
+    assert program.workload == Workload("ansor-key", KEY.encode(), "matmul_add")
+    assert program.workload.name == "matmul_add"
+    assert (program.target.kind, program.target.text) == ("llvm", TARGET)
+    assert program.trace.sketch == (
+        b'{"layout_rewrite":2,"steps":[["SP",2,0,null,[null,null,null],1],["FU",4,[0,1]],'
+        b'["AN",4,0,3],["PR",2,0,"auto_unroll_max_step$",null]]}'
+    )
+    assert program.trace.decisions == bytes([128, 1, 4, 2, 4, 64])
+    assert (measurement.status, measurement.failure) == (Status.OK, None)
+    assert (measurement.run_secs, measurement.all_cost) == ((0.5,), 0.25)
+    assert measurement.measured_at == 1603402396_000000
+    assert measurement.extra is None
+    assert orjson.loads(measurement.context) == {
+        "log": "ansor",
+        "version": "v0.6",
+        "target": TARGET,
+        "hardware_params": HARDWARE,
+        "target_host": "llvm -mcpu=host",
+        "task_input_names": ["W"],
+    }
+
+
+@pytest.mark.parametrize(
+    ("task", "layout_rewrite"),
+    [
+        ([KEY, TARGET], b"null"),  # v0.2
+        ([KEY, TARGET, HARDWARE], b"null"),  # v0.3, and v0.4 without a host
+        ([KEY, TARGET, HARDWARE, "llvm"], b"null"),  # v0.4
+        ([KEY, TARGET, HARDWARE, "", 0], b"0"),  # v0.5
+        ([KEY, TARGET, HARDWARE, "", 2, []], b"2"),  # v0.6
+        ([KEY, TARGET, 1, HARDWARE, ""], b"1"),  # v0.5 as it was written for five days
+    ],
+)
+def test_each_version_comes_back_with_the_items_that_it_had(task, layout_rewrite):
+    measurement = assert_round_trip(make(task, version="v0.3"))  # edited logs mix versions
+    assert measurement.program.trace.sketch.startswith(
+        b'{"layout_rewrite":' + layout_rewrite + b',"steps":'
+    )
+
+
+def test_the_layout_rewrite_makes_another_program():
+    first, second = (parse(make([KEY, TARGET, HARDWARE, "", n])) for n in (0, 1))
+    assert first.program.digest != second.program.digest
+    assert first.context == second.context
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [
+        ('["conv2d_layer", 1, [1, 1], "SAME", ["TENSOR", [1, 2], "float32"]]', "conv2d_layer"),
+        ('["module.Class.<locals>.f"]', "module.Class.<locals>.f"),
+        ('["d7b65649a4dd54becea0a52aabbc5af5"]', "d7b65649"),
+        ('["d7b65649a4dd54becea0a52aabbc5af5", 1, 1000, 1, 1000]', "d7b65649"),
+        ('["d7b65649a4dd54becea0a52aabbc5af5", [1, 1000], []]', "d7b65649"),
+        ('["my hash", [1, 1000]]', "my hash"),
+        ('["a\\u0000b"]', "a\\0b"),
+        ('[  "spaces"  ,1.50 ]', "spaces"),
+    ],
+)
+def test_all_forms_of_a_workload_key(key, name):
+    workload = assert_round_trip(make([key, TARGET])).program.workload
+    assert (workload.body, workload.name) == (key.encode(), name)
+
+
+@pytest.mark.parametrize(
+    ("key", "message"),
+    [
+        ("matmul", "a workload key that is no JSON"),
+        ("", "a workload key that is no JSON"),
+        ('["f", NaN]', "a workload key that is no JSON"),
+        ('["f"', "a workload key that is no JSON"),
+        ("[]", "a workload key is"),
+        ('{"f": 1}', "a workload key is"),
+        ("[1, 2]", "a workload key is"),
+        ('["f", ' + "[" * 40 + "]" * 40 + "]", "nested deeper than 32"),
+    ],
+)
+def test_a_key_that_cannot_be_understood(key, message):
+    refuse(make([key, TARGET]), message)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        ([KEY], "a task has 2 to 6 items, not 1"),
+        ([], "a task has 2 to 6 items, not 0"),
+        ([KEY, TARGET, HARDWARE, "", 0, [], 1], "a task has 2 to 6 items, not 7"),
+        ([1, TARGET], "workload_key cannot be 1"),
+        ([KEY, None], "target cannot be None"),
+        ([KEY, TARGET, [1.5]], r"hardware_params cannot be \[1.5\]"),
+        ([KEY, TARGET, [True]], r"hardware_params cannot be \[True\]"),
+        ([KEY, TARGET, [2**63]], "hardware_params cannot be"),
+        ([KEY, TARGET, "llvm"], "hardware_params cannot be 'llvm'"),
+        ([KEY, TARGET, HARDWARE, None], "target_host cannot be None"),
+        ([KEY, TARGET, HARDWARE, "", 3], "layout_rewrite_option cannot be 3"),
+        ([KEY, TARGET, HARDWARE, "", True], "layout_rewrite_option cannot be True"),
+        ([KEY, TARGET, HARDWARE, "", 0, [1]], r"task_input_names cannot be \[1\]"),
+        ([KEY, TARGET, True, HARDWARE, ""], "hardware_params cannot be True"),
+        ([KEY, ""], "a target without a kind"),
+    ],
+)
+def test_a_task_that_cannot_be_understood(task, message):
+    refuse(make(task), message)
+
+
+def test_a_version_of_any_length_is_no_version():
+    refuse(make(version="v" * 65), "a version of 65 characters")
+
+
+UNNAMED = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, "")
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "failure"),
+    [
+        ([[0.5, 0.25], 0, 1.5, 1], Status.OK, None),
+        ([[0.5, 0], 0, 1.5, 1], Status.OK, None),
+        ([[1e10], 4, 1.5, 1], Status.FAILED,
+         Failure(FailureKind.RUNTIME_ERROR, Phase.RUN, "RUNTIME_DEVICE")),
+        ([[10000000000], 5, 1.5, 1], Status.FAILED,
+         Failure(FailureKind.WRONG_RESULT, Phase.RUN, "WRONG_ANSWER")),
+        ([[1e10], 6, 0, 1], Status.FAILED,
+         Failure(FailureKind.TIMEOUT, Phase.BUILD, "BUILD_TIMEOUT")),
+        ([[], 2, 0, 1], Status.FAILED,
+         Failure(FailureKind.COMPILE_ERROR, Phase.BUILD, "COMPILE_HOST")),
+        ([[0.5], 7, 0, 1], Status.FAILED,
+         Failure(FailureKind.TIMEOUT, Phase.RUN, "RUN_TIMEOUT")),
+        ([[1e10], 0, 0, 1], Status.FAILED, UNNAMED),
+        ([[10000000000, 1e10], 0, 0, 1], Status.FAILED, UNNAMED),
+        ([[0], 0, 0, 1], Status.UNMEASURED, None),
+        ([[0.0, -0.0], 0, 0, 1], Status.UNMEASURED, None),
+        ([[], 0, 0, 1], Status.UNMEASURED, None),
+    ],
+)  # fmt: skip
+def test_what_results_mean(result, status, failure):
+    measurement = assert_round_trip(make(result=result))
+    assert (measurement.status, measurement.failure) == (status, failure)
+    assert measurement.run_secs == tuple(result[0])
+    assert all(type(value) is float for value in (*measurement.run_secs, measurement.all_cost))
+
+
+def test_sentinels_are_read_from_text_in_each_spelling():
+    for text in (b"10000000000", b"1e10", b"1e+10", b"1E10", b"10000000000.0"):
+        line = orjson.dumps(make(result=([0.5], 0, 1, 1))).replace(b"0.5", text)
+        assert parse(orjson.loads(line)).status is Status.FAILED
+
+
+@pytest.mark.parametrize(
+    ("result", "message"),
+    [
+        ([[0.5, 1e10], 0, 1, 1], "costs of runs that failed and of others"),
+        ([[0, 1e10], 0, 1, 1], "costs of runs that failed and of others"),
+        ([[-1e-9], 0, 1, 1], "cost -1e-09 is no time in seconds"),
+        ([[float("nan")], 0, 1, 1], "cost nan is no time in seconds"),
+        ([[float("inf")], 4, 1, 1], "cost inf is no time in seconds"),
+        ([[True], 0, 1, 1], "cost True is no time in seconds"),
+        ([["0.5"], 0, 1, 1], "cost '0.5' is no time in seconds"),
+        ([[None], 0, 1, 1], "cost None is no time in seconds"),
+        ([[2**53 + 1], 0, 1, 1], "cost 9007199254740993 is no time in seconds"),
+        ([[0.5], 9, 1, 1], "error number 9"),
+        ([[0.5], -1, 1, 1], "error number -1"),
+        ([[0.5], 0.0, 1, 1], "error number 0.0 is no integer"),
+        ([[0.5], False, 1, 1], "error number False is no integer"),
+        ([[0.5], None, 1, 1], "error number None is no integer"),
+        ([[0.5], 0, -1, 1], "all_cost -1 is no time in seconds"),
+        ([[0.5], 0, None, 1], "all_cost None is no time in seconds"),
+        ([[0.5], 0, 1, -1], "timestamp -1 is no time"),
+        ([[0.5], 0, 1, 2**63], "timestamp 9223372036854775808 is no time"),
+        ([[0.5], 0, 1, 1e30], "timestamp 1e.30 is no time"),
+        ([[0.5], 0, 1, "1"], "timestamp '1' is no time"),
+        ([[0.5], 0, 1, True], "timestamp True is no time"),
+        ([0.5, 0, 1, 1], "a line is"),
+        (["0.5", 0, 1, 1], "a line is"),
+        ([[0.5], 0, 1], "a line is"),
+        ([[0.5], 0, 1, 1, 1], "a line is"),
+    ],
+)
+def test_results_that_no_run_gives(result, message):
+    refuse(make(result=result), message)
+
+
+def test_more_costs_than_the_limit(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_RUN_SECS", 2)
+    parse(make(result=([1, 2], 0, 1, 1)))
+    refuse(make(result=([1, 2, 3], 0, 1, 1)), "3 costs are over the limit of 2")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {**make(), "i": 5},
+        {**make(), "i": []},
+        {**make(), "i": {"a": 1, "b": 2}},
+        {**make(), "i": "ab"},
+        {**make(), "i": [[KEY, TARGET], [[], STEPS], 3]},
+        {**make(), "i": [[KEY, TARGET], [[1], STEPS]]},
+        {**make(), "i": [[KEY, TARGET], [None, STEPS]]},
+        {**make(), "i": [[KEY, TARGET], [STEPS]]},
+        {**make(), "i": [[KEY, TARGET], {"a": 1, "b": 2}]},
+        {**make(), "i": [{"a": 1}, [[], STEPS]]},
+        {**make(), "i": ["ab", [[], STEPS]]},
+        {**make(), "r": None},
+        {**make(), "r": {"a": 1, "b": 2, "c": 3, "d": 4}},
+        {**make(), "r": "abcd"},
+    ],
+)
+def test_lines_of_another_shape(value):
+    refuse(value, "a line is {i:")
+
+
+def test_steps_are_checked():
+    refuse(make(steps=[["CI", 1], ["XX", 1]]), "step 1 has the unknown code 'XX'")
+    refuse(make(steps={"CI": 1}), "the steps are no list")
+
+
+def test_a_line_that_starts_with_a_space_is_a_comment():
+    reader = FORMAT.reader(LogFile(None, "<stdin>"))
+    assert parse(make(), reader, b' {"i"') is None
+    assert isinstance(parse(make(), reader, b'{"i"'), Measurement)
+
+
+def test_unknown_keys_are_kept():
+    value = {**make(), "py_code": "s[C].split()", "w": [1, {"a": None}]}
+    measurement = assert_round_trip(value)
+    assert orjson.loads(measurement.extra) == {
+        "keys": {"py_code": "s[C].split()", "w": [1, {"a": None}]}
+    }
+    # They are no part of the program.
+    assert measurement.program.digest == parse(make()).program.digest
+    deep = [1]
+    for _ in range(40):
+        deep = [deep]
+    refuse({**make(), "w": deep}, "nested deeper than 32")
+
+
+def test_unknown_keys_do_not_hide_known_ones():
+    assert_round_trip({**make(), "timestamp": 5, "keys": {"i": 1}})
+
+
+@pytest.mark.parametrize(
+    ("timestamp", "measured_at", "is_extra"),
+    [
+        (0, 0, False),
+        (1603402396, 1603402396_000000, False),
+        (9223372036853, 9223372036853_000000, False),
+        (1603402396.0, 1603402396_000000, False),
+        (1603402396.25, 1603402396_250000, False),
+        (0.1234567, 123457, True),
+    ],
+)
+def test_timestamps(timestamp, measured_at, is_extra):
+    for value in (make(result=([0.5], 0, 1, timestamp)), {**make(result=([0.5], 0, 1, timestamp)),
+                                                          "key": 1}):  # fmt: skip
+        measurement = assert_round_trip(value)
+        assert measurement.measured_at == measured_at
+        extra = orjson.loads(measurement.extra or b"{}")
+        assert ("timestamp" in extra) is is_extra
+
+
+def tenset(path):
+    return FORMAT.reader(LogFile(Path(path), path))
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [
+        ("/d/measure_records/e5-2673/([ab,1],llvm).json", "e5-2673"),
+        ("/d/measure_records/t4/sub/x.json", "t4"),
+        ("/d/measure_records/x.json", None),
+        ("/d/to_measure_programs/x.json", None),
+        ("/d/other/e5-2673/x.json", None),
+    ],
+)
+def test_the_folder_of_tenset_names_the_model(path, model):
+    measurement = parse(make(), tenset(path))
+    target = measurement.program.target
+    assert target.attributes.get("model") == model
+    assert target.text == TARGET
+    assert orjson.loads(write(measurement)) == make()
+
+
+def test_a_model_in_the_target_counts_more_than_the_folder():
+    value = make([KEY, "llvm -model=epyc-7452"])
+    measurement = parse(value, tenset("/d/measure_records/e5-2673/x.json"))
+    assert measurement.program.target.attributes["model"] == "epyc-7452"
+
+
+def test_lines_share_what_they_have_in_common():
+    reader = FORMAT.reader(LogFile(None, "<stdin>"))
+    first = parse(make(), reader)
+    second = parse(make(steps=[["CI", 1]], result=([1], 0, 1, 2)), reader)
+    assert first.program.workload is second.program.workload
+    assert first.program.target is second.program.target
+    assert first.context is second.context
+    assert parse(make(version="v0.3"), reader).context != first.context
+
+
+def test_a_line_is_judged_as_if_it_stood_alone():
+    reader = FORMAT.reader(LogFile(None, "<stdin>"))
+    parse(make([KEY, TARGET, [1], "", 1]), reader)
+    for task in ([KEY, TARGET, [1.0], "", 1], [KEY, TARGET, [True], "", 1],
+                 [KEY, TARGET, [1], "", True]):  # fmt: skip
+        with pytest.raises(FormatError, match="cannot be"):
+            parse(make(task), reader)
+
+
+def test_memory_of_a_reader_is_bounded(monkeypatch):
+    monkeypatch.setattr(ansor, "_MAX_TASKS", 4)
+    monkeypatch.setattr(ansor, "_MAX_TASK_BYTES", 200)
+    reader = FORMAT.reader(LogFile(None, "<stdin>"))
+    for number in range(20):
+        measurement = parse(make([f'["f", {number}]', TARGET]), reader)
+        assert measurement.program.workload.body == f'["f", {number}]'.encode()
+        assert len(reader._tasks) <= 4
+    known = dict(reader._tasks)
+    parse(make([f'["{"f" * 200}"]', TARGET]), reader)
+    assert reader._tasks == known
+
+
+def test_deep_lines_are_refused():
+    for depth in (300, 900):
+        deep = orjson.loads(b"[" * depth + b"]" * depth)
+        for value in (
+            make([KEY, TARGET, deep]),
+            make([KEY, TARGET, HARDWARE, deep]),
+            make(deep),
+            make(steps=deep),
+            make(steps=[["SP", 0, 0, 8, deep, 1]]),
+            make(steps=[["CI", deep]]),
+            make(steps=[deep]),
+            make(result=([deep], 0, 1, 1)),
+            make(result=(deep, 0, 1, 1)),
+            make(result=([1], deep, 1, 1)),
+            make(result=([1], 0, deep, 1)),
+            make(result=([1], 0, 1, deep)),
+            {**make(), "w": deep},
+        ):
+            with pytest.raises(FormatError):
+                parse(value)
+
+
+GOOD = parse(make())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"run_secs": None},
+        {"all_cost": None},
+        {"context": None},
+        {"context": b"[1]"},
+        {"context": b"{"},
+        {"context": b'{"log":"autotvm","target":"llvm"}'},
+        {"context": b'{"log":"ansor"}'},
+        {"context": b'{"log":"ansor","target":"llvm","target_host":""}'},
+        {"context": b'{"log":"ansor","target":"llvm","task_input_names":[]}'},
+        {"context": b'{"log":"ansor","target":' + b"[" * 400 + b"]" * 400 + b"}"},
+        {"extra": b"7"},
+        {"extra": b'{"keys":[]}'},
+        {"status": Status.FAILED},
+        {"failure": UNNAMED},
+        {"status": Status.FAILED, "failure": Failure(FailureKind.CRASH, Phase.RUN, "boom")},
+    ],
+)
+def test_damaged_records_are_not_written(change):
+    fields = {
+        name: getattr(GOOD, name)
+        for name in ("program", "run_secs", "status", "measured_at", "all_cost", "context", "extra",
+                     "failure")
+    }  # fmt: skip
+    assert orjson.loads(write(Measurement(**fields))) == make()
+    with pytest.raises(FormatError):
+        write(Measurement(**{**fields, **change}))
+
+
+# ---- generated lines -----------------------------------------------------------------------------
+
+indexes = st.integers(0, 2**63 - 1) | st.integers(0, 40)
+steps = st.lists(
+    st.one_of(
+        st.tuples(st.just("CI"), indexes),
+        st.tuples(st.just("AN"), indexes, indexes, st.integers(0, 11)),
+        st.tuples(st.just("RE"), indexes, st.lists(indexes)),
+        st.tuples(
+            st.just("SP"),
+            indexes,
+            indexes,
+            indexes,
+            st.lists(st.none() | indexes) | st.lists(indexes),
+            st.integers(0, 1),
+        ),
+        st.tuples(st.just("CHR"), indexes, st.text(), st.lists(indexes)),
+        st.tuples(
+            st.just("PR"), indexes, indexes, st.builds("auto_unroll_max_step${}".format, indexes)
+        ),
+    ).map(list),
+    max_size=5,
+)
+keys = st.builds(
+    lambda head, rest: orjson.dumps([head, *rest]).decode(),
+    st.text(),
+    st.lists(st.integers(0, 4096) | st.lists(st.integers(0, 99)) | st.text() | st.none()),
+)
+targets = st.sampled_from(
+    ["cuda", "llvm -mcpu=core-avx2", "opencl -device=mali", "metal -keys=metal,gpu", "x -1 \t -y"]
+)
+hardware = st.lists(st.integers(-(2**63), 2**63 - 1), min_size=8, max_size=8)
+hosts, rewrites, names = st.text(), st.integers(0, 2), st.lists(st.text())
+tasks = st.one_of(
+    st.tuples(keys, targets),
+    st.tuples(keys, targets, hardware),
+    st.tuples(keys, targets, hardware, hosts),
+    st.tuples(keys, targets, hardware, hosts, rewrites),
+    st.tuples(keys, targets, hardware, hosts, rewrites, names),
+    st.tuples(keys, targets, rewrites, hardware, hosts),
+)
+seconds = st.floats(0, 1e9, exclude_max=True) | st.integers(0, 10**9)
+times = (
+    st.lists(seconds, max_size=4)
+    | st.just([1e10])
+    | st.lists(st.just(10000000000), max_size=3)
+    | st.just([0])
+)
+stamps = st.integers(0, 2**43) | st.floats(0, 2e9)
+results = st.tuples(times, st.integers(0, 8), seconds, stamps)
+values = st.builds(
+    lambda task, steps, result, version, extra: {**extra, **make(task, steps, result, version)},
+    tasks,
+    steps,
+    results,
+    st.sampled_from(["v0.2", "v0.3", "v0.4", "v0.5", "v0.6"]),
+    st.just({}) | st.dictionaries(st.text(), st.integers(0, 9) | st.text(), max_size=2),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(values)
+def test_generated_lines_come_back(value):
+    read = orjson.loads(orjson.dumps(value))
+    measurement = assert_round_trip(read)
+    failed = value["r"][1] != 0 or (value["r"][0] and set(value["r"][0]) == {1e10})
+    assert (measurement.status is Status.FAILED) is bool(failed)
+
+
+SMALL = [
+    make(),
+    make([KEY, TARGET, HARDWARE, "llvm"], result=([1e10], 4, 0, 5)),
+    make([KEY, TARGET, HARDWARE, "", 1, ["W"]], [["CHR", 2, "shared", [3]], ["RF", 1, 2, 3]],
+         ([0], 0, 0, 7)),
+]  # fmt: skip
+
+
+def test_mutated_bytes_raise_nothing_else():
+    random.seed(7)
+    reader = FORMAT.reader(LogFile(None, "<stdin>"))
+    outcomes = Counter()
+    alphabet = b'0123456789-.eE[]{},:"\\ unltrfasvSPFUCHR$\x00\x80\xff'
+    for _ in range(6000):
+        data = bytearray(orjson.dumps(random.choice(SMALL)))
+        for _ in range(random.randint(1, 3)):
+            place = random.randrange(len(data))
+            kind = random.randrange(4)
+            if kind == 0:
+                data[place] = random.choice(alphabet)
+            elif kind == 1:
+                data.insert(place, random.choice(alphabet))
+            elif kind == 2:
+                del data[place]
+            else:
+                other = random.randrange(len(data))
+                data[place:place] = data[other : other + random.randint(1, 12)]
+        try:
+            value = orjson.loads(bytes(data))
+        except orjson.JSONDecodeError:
+            continue
+        if not FORMAT.matches(value):
+            continue
+        try:
+            measurement = parse(value, reader)
+        except FormatError:
+            outcomes["refused"] += 1
+        else:
+            assert orjson.loads(write(measurement)) == value
+            outcomes["understood"] += 1
+    assert outcomes["refused"] > 300
+    assert outcomes["understood"] > 300
+
+
+# ---- real files ----------------------------------------------------------------------------------
+
+
+def real(folder):
+    if not (DATA / folder).is_dir():
+        pytest.skip("the real logs are not here")
+    return DATA / folder
+
+
+def read_real(path, every=1):
+    """Return numbers of error codes and contexts; every line must come back as it was."""
+    codes, contexts = Counter(), set()
+    reader = FORMAT.reader(LogFile(path, str(path)))
+    with (lzma.open if path.suffix == ".xz" else open)(path, "rb") as file:
+        for number, data in enumerate(file):
+            if number % every or not data.strip() or data.startswith(b"#"):
+                continue
+            value = orjson.loads(data)
+            measurement = parse(value, reader, data)
+            assert orjson.loads(write(measurement)) == value
+            assert measurement.extra is None
+            assert (measurement.failure is None) == (value["r"][1] == 0)
+            codes[value["r"][1] if measurement.status is Status.FAILED else 0] += 1
+            contexts.add(measurement.context)
+    assert len(contexts) == 1
+    return codes
+
+
+def test_real_logs():
+    folder = real("ansor")
+    section = (DATA / "SOURCES.md").read_text().split("\n## ansor\n")[1].split("\n## ")[0]
+    rows = [row.split(" | ") for row in section.splitlines() if re.match(r"\| \S+/", row)]
+    assert len(rows) == len([path for path in folder.rglob("*") if path.is_file()]) == 24
+    for row in rows:
+        expected = {int(code): int(n) for code, n in re.findall(r"(\d+):(\d+)", row[9])}
+        codes = read_real(folder / row[0].removeprefix("| "))
+        assert (codes.total(), codes) == (int(row[6]), expected), row[0]
+
+
+def test_real_tenset():
+    folder = real("tenset/derived_layout_sample")
+    for path in folder.rglob("*.json"):
+        assert read_real(path) == {0: 1}
+        measurement = parse(orjson.loads(path.read_bytes()), tenset(str(path)))
+        is_measured = "measure_records" in path.parts
+        assert measurement.status is (Status.OK if is_measured else Status.UNMEASURED)
+        attributes = measurement.program.target.attributes
+        assert attributes.get("model") == ("e5-2673" if is_measured else None)
+
+
+@pytest.mark.parametrize(("name", "records"), [("v100", 88_210), ("k80", 93_076)])
+def test_every_20th_line_of_the_archives(name, records):
+    codes = read_real(real("costmodel/roller_ansor") / f"{name}.jsonl.xz", every=20)
+    assert codes.total() == -(-records // 20)
+    assert set(codes) == {0, 4, 6}
+
+
+def test_the_archive_has_few_sketches_and_small_decisions():
+    sketches, decisions, count = set(), 0, 0
+    reader = FORMAT.reader(LogFile(None, "<stdin>"))
+    with lzma.open(real("costmodel/roller_ansor") / "v100.jsonl.xz", "rb") as file:
+        for number, data in enumerate(file):
+            if number % 40 == 0:
+                trace = parse(orjson.loads(data), reader).program.trace
+                sketches.add(trace.sketch)
+                decisions += len(trace.decisions)
+                count += 1
+    assert len(sketches) <= 12
+    assert decisions / count < 32
+    assert all(sketch == canonical_json(orjson.loads(sketch)) for sketch in sketches)

@@ -1,0 +1,555 @@
+"""Logs of AutoTVM: lines written by hand, and the collected ones."""
+
+import copy
+import json
+import random
+import re
+from collections import Counter
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.logs import autotvm
+from tunedb.logs.autotvm import AutoTVMFormat
+from tunedb.logs.base import LineFormat, LineWriter, LogFile
+from tunedb.logs.error_numbers import error_no_of
+from tunedb.logs.lines import Line
+from tunedb.records import NO_TARGET, Measurement, Program, Source, Status, Trace, Workload
+from tunedb.results import Record
+from tunedb.steps.autotvm import join_knobs
+
+DATA = Path(__file__).parents[2].parent / "shared" / "data"
+
+FORMAT = AutoTVMFormat()
+
+V1 = {
+    "i": [
+        "llvm -device=arm_cpu -model=pynq -target=armv7a-linux-eabi",
+        "topi_nn_conv2d",
+        [["TENSOR", [1, 3, 32, 32], "float32"], ["TENSOR", [8, 3, 3, 3], "float32"], [1, 1], None],
+        {},
+        ["conv2d", [1, 3, 32, 32, "float32"], [8, 3, 3, 3, "float32"], [1, 1], 0],
+        {
+            "i": 812,
+            "t": "direct",
+            "c": None,
+            "e": [
+                ["tile_co", "sp", [-1, 4]],
+                ["reorder_0", "re", [0, 1, 2]],
+                ["ann_spatial", "an", ["unroll", "vec"]],
+            ],
+        },
+    ],
+    "r": [[0.0021, 0.0023], 0, 0.75, 1530000000.25],
+    "v": 0.1,
+}
+V2 = {
+    "input": [
+        "cuda -keys=cuda,gpu -max_num_threads=1024 -model=v100",
+        "dense_small_batch.cuda",
+        [["TENSOR", [1, 512], "float32"], ["TENSOR", [64, 512], "float32"], None, "float32"],
+        {},
+    ],
+    "config": {
+        "index": 30,
+        "code_hash": None,
+        "entity": [["tile_k", "sp", [-1, 128]], ["unroll_explicit", "ot", True]],
+    },
+    "result": [[3.5e-06], 0, 2, 1600000000.5],
+    "version": 0.2,
+    "tvm_version": "0.8.dev0",
+}
+ANSOR = {
+    "i": [[["key"], "llvm"], [[], [["SP", 2, 0, 512, [8, 8], 1]]]],
+    "r": [[0.001], 0, 1, 1],
+    "v": "v0.6",
+}
+
+
+def parse(value, reader=None):
+    assert FORMAT.matches(value)
+    return (reader or FORMAT.reader(LogFile(None, "<stdin>"))).parse(value, Line(1, b"", 0))
+
+
+def write(measurement):
+    data = FORMAT.write_line(Record(1, 1, 1, measurement, Source("test"), None))
+    assert data.endswith(b"\n")
+    assert data.count(b"\n") == 1
+    return orjson.loads(data)
+
+
+def typed(value):
+    """Return canonical text in which true is not 1, but 2 is 2.0, as Python compares them."""
+    if isinstance(value, dict):
+        return {key: typed(item) for key, item in value.items()}
+    if isinstance(value, list):
+        return [typed(item) for item in value]
+    return float(value) if type(value) is int and abs(value) < 2**53 else value
+
+
+def assert_lossless(value):
+    again = json.dumps(typed(write(parse(value))), sort_keys=True)
+    assert again == json.dumps(typed(value), sort_keys=True)
+
+
+def changed(value, path, new):
+    """Return a copy of a line with one field replaced."""
+    value = copy.deepcopy(value)
+    place = value
+    for key in path[:-1]:
+        place = place[key]
+    place[path[-1]] = new
+    return value
+
+
+def test_it_is_a_line_format_that_can_be_written():
+    assert isinstance(FORMAT, LineFormat)
+    assert isinstance(FORMAT, LineWriter)
+    assert FORMAT.name == "autotvm"
+    assert FORMAT.companions(Path("log")) == []
+    assert list(FORMAT.reader(LogFile(None, "<stdin>")).begin()) == []
+
+
+def test_lines_of_other_formats_do_not_match():
+    assert FORMAT.matches(V1)
+    assert FORMAT.matches(V2)
+    assert FORMAT.matches({"input": 0, "config": 0, "result": 0})
+    others = [ANSOR, None, 1, "text", [], ["0", "aGk="], [0, [[[], []], [1.0], {}, []]], {}]
+    others += [{"input": [], "result": []}, {"i": [], "r": [], "v": True}, {"i": [], "r": []}]
+    assert not any(FORMAT.matches(other) for other in others)
+
+
+def test_a_line_of_version_1():
+    measurement = parse(V1)
+    program = measurement.program
+    assert program.workload.format == "autotvm-task"
+    assert json.loads(program.workload.body) == V1["i"][1:4]
+    assert program.workload.name == "topi_nn_conv2d"
+    assert program.workload.tvm_version is None
+    assert program.target.kind == "llvm"
+    assert program.target.attributes["mtriple"] == "armv7a-linux-eabi"
+    assert program.target.text == V1["i"][0]
+    config = V1["i"][5]
+    template = {"index": 812, "template_key": "direct", "code_hash": None}
+    assert join_knobs(program.trace) == (config["e"], template)
+    assert measurement.run_secs == (0.0021, 0.0023)
+    assert measurement.status is Status.OK
+    assert measurement.failure is None
+    assert measurement.all_cost == 0.75
+    assert measurement.measured_at == 1_530_000_000_250_000
+    assert measurement.is_valid
+    assert json.loads(measurement.context) == {
+        "log": "autotvm",
+        "version": 0.1,
+        "target": V1["i"][0],
+        "workload": V1["i"][4],
+    }
+    assert measurement.extra is None
+
+
+def test_a_line_of_version_2():
+    measurement = parse(V2)
+    assert json.loads(measurement.program.workload.body) == V2["input"][1:]
+    assert measurement.program.workload.tvm_version == "0.8.dev0"
+    assert measurement.program.target.attributes == {
+        "kind": "cuda",
+        "keys": ["cuda", "gpu"],
+        "max_num_threads": 1024,
+        "model": "v100",
+    }
+    assert measurement.all_cost == 2.0
+    assert json.loads(measurement.context) == {
+        "log": "autotvm",
+        "version": 0.2,
+        "target": V2["input"][0],
+        "tvm_version": "0.8.dev0",
+    }
+
+
+def test_lines_of_one_task_share_what_they_have_in_common():
+    reader = FORMAT.reader(LogFile(None, "<stdin>"))
+    first = parse(V2, reader)
+    second = parse(changed(V2, ["config", "index"], 31), reader)
+    assert first.program.workload is second.program.workload
+    assert first.program.target is second.program.target
+    assert first.context is second.context
+    other = parse(changed(V2, ["tvm_version"], "0.9.dev0"), reader)
+    assert other.context != first.context
+    assert other.program.workload.digest == first.program.workload.digest
+
+
+def test_the_memory_of_a_reader_is_bounded(monkeypatch):
+    monkeypatch.setattr(autotvm, "_MEMORY", 2_000)
+    reader = FORMAT.reader(LogFile(None, "<stdin>"))
+    for number in range(200):
+        parse(changed(V2, ["input", 1], f"task {number}"), reader)
+        assert sum(len(a) + len(b) for a, b in reader._seen) <= 2_000
+    parse(changed(V2, ["input", 1], "x" * 5_000), reader)
+    assert len(reader._seen) == 1
+
+
+@pytest.mark.parametrize("value", [V1, V2], ids=["v0.1", "v0.2"])
+def test_lines_are_written_back(value):
+    assert_lossless(value)
+    reordered = {key: value[key] for key in reversed(value)}
+    assert write(parse(reordered)) == value
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        (["i", 4], None),
+        (["i", 4], []),
+        (["i", 3], {"layout": "NCHW", "n": 1.5}),
+        (["i", 2], None),
+        (["i", 2], []),
+        (["i", 2, 0], 1.0),
+        (["i", 5], {"e": []}),
+        (["i", 5], {"i": 3, "c": "direct", "e": []}),
+        (["i", 5, "t"], ""),
+        (["i", 5, "t"], None),
+        (["i", 5, "c"], "0123abcd"),
+        (["i", 5, "new"], {"a": [1]}),
+        (["i", 5, "entity"], []),
+        (["v"], 0),
+        (["v"], 0.2),
+        (["note"], "hand made"),
+        (["input"], 5),
+        (["tvm_version"], "0.6"),
+        (["version"], 0.1),
+    ],
+)
+def test_odd_lines_of_version_1_are_written_back(path, new):
+    assert_lossless(changed(V1, path, new))
+
+
+@pytest.mark.parametrize(
+    ("path", "new"),
+    [
+        (["input", 3], {"out_dtype": "int32"}),
+        (["input", 3], None),
+        (["input", 2], [None, True, 1, 1.0, -0.5, [[[]]], {"a": {}}]),
+        (["config", "entity"], []),
+        (["config", "code_hash"], "abc"),
+        (["config", "index"], None),
+        (["config", "index"], 2**63 - 1),
+        (["config"], {"entity": [["k", "ot", None], ["k", "ot", 0.25], ["k", "ot", ""]]}),
+        (["config", "t"], "direct"),
+        (["version"], 0.3),
+        (["tvm_version"], None),
+        (["extra"], {"timestamp": 5}),
+        (["i"], 1),
+        (["v"], 0.1),
+    ],
+)
+def test_odd_lines_of_version_2_are_written_back(path, new):
+    assert_lossless(changed(V2, path, new))
+
+
+@pytest.mark.parametrize("missing", [["version"], ["tvm_version"], ["version", "tvm_version"]])
+def test_lines_without_versions_are_written_back(missing):
+    assert_lossless({key: value for key, value in V2.items() if key not in missing})
+
+
+@pytest.mark.parametrize(
+    ("result", "status", "name"),
+    [
+        ([[1e9], 0, 1.5, 1.0], Status.FAILED, ""),
+        ([[1e9, 1000000000], 0, 1.5, 1.0], Status.FAILED, ""),
+        ([[1e9], 1, 1.5, 1.0], Status.FAILED, "INSTANTIATION_ERROR"),
+        ([[0.5], 4, 1.5, 1.0], Status.FAILED, "RUNTIME_DEVICE"),
+        ([[], 6, 10, 1], Status.FAILED, "BUILD_TIMEOUT"),
+        ([[0.5, 1e9], 8, 1e9, 1], Status.FAILED, "UNKNOWN_ERROR"),
+        ([[0], 0, 0, 1], Status.UNMEASURED, None),
+        ([[0, 0.0], 0, 0, 1], Status.UNMEASURED, None),
+        ([[], 0, None, 0], Status.UNMEASURED, None),
+        ([[0, 1e-3], 0, 1, 0], Status.OK, None),
+        ([[1e10], 0, 1, 0], Status.OK, None),
+        ([[1], 0, 1, 0], Status.OK, None),
+    ],
+)
+def test_results_become_what_they_mean_and_go_back(result, status, name):
+    value = changed(V2, ["result"], result)
+    measurement = parse(value)
+    assert measurement.status is status
+    assert (measurement.failure and measurement.failure.message) == name
+    assert measurement.run_secs == tuple(result[0])
+    assert_lossless(value)
+
+
+@pytest.mark.parametrize(
+    ("given_", "microseconds", "exact"),
+    [
+        (1600000000, 1_600_000_000_000_000, True),
+        (1600000000.123456, 1_600_000_000_123_456, True),
+        # The nearest double of .1234567 has no whole microseconds.
+        (1600000000.1234567, 1_600_000_000_123_457, False),
+        (1e-7, 0, False),
+        (0, 0, True),
+    ],
+)
+def test_timestamps_are_kept_exactly(given_, microseconds, exact):
+    value = changed(V1, ["r", 3], given_)
+    measurement = parse(value)
+    assert measurement.measured_at == microseconds
+    extra = None if exact else {"timestamp": given_}
+    assert (measurement.extra and json.loads(measurement.extra)) == extra
+    assert_lossless(value)
+
+
+def bad_results():
+    good = V2["result"]
+    for position, values in [
+        (0, [None, 1.0, "x", ["1"], [None], [True], [-1e-9], [[1]], [float("nan")], [1e400]]),
+        (0, [[1e9, 0.5], [0, 1e9], [1.7e308, 1.7e308], [2**64], [2**53 + 1]]),
+        (1, [None, True, 0.0, "0", 9, -1, [0]]),
+        (2, ["1", True, -1, float("inf"), float("nan"), [1]]),
+        (3, [None, "1", True, -1, -1e-9, float("nan"), 1e18, 253_402_300_800, 2**64, []]),
+    ]:
+        for value in values:
+            yield [*good[:position], value, *good[position + 1 :]]
+    yield from ([], None, {}, good[:3], [*good, 1])
+
+
+@pytest.mark.parametrize("result", list(bad_results()), ids=repr)
+def test_bad_results_are_refused(result):
+    for value, key in ((V1, "r"), (V2, "result")):
+        with pytest.raises(FormatError) as caught:
+            parse(changed(value, [key], result))
+        assert "\n" not in str(caught.value)
+
+
+def test_too_many_costs_are_refused(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_RUN_SECS", 3)
+    parse(changed(V2, ["result", 0], [0.5] * 3))
+    with pytest.raises(FormatError, match="at most 3"):
+        parse(changed(V2, ["result", 0], [0.5] * 4))
+
+
+DEEP = json.loads("[" * 900 + "]" * 900)
+NESTED = json.loads("[" * 33 + "]" * 33)
+
+
+@pytest.mark.parametrize(
+    ("value", "path", "new"),
+    [
+        (V1, ["i"], None),
+        (V1, ["i"], V1["i"][:5]),
+        (V1, ["i"], [*V1["i"], 1]),
+        (V1, ["i", 5], None),
+        (V1, ["i", 5], []),
+        (V1, ["i", 5], {}),
+        (V1, ["i", 5, "t"], 1),
+        (V1, ["i", 5, "i"], "1"),
+        (V1, ["i", 5, "e"], None),
+        (V1, ["i", 4], DEEP),
+        (V1, ["more"], DEEP),
+        (V1, ["more"], NESTED),
+        (V2, ["input"], None),
+        (V2, ["input"], V2["input"][:3]),
+        (V2, ["input"], [*V2["input"], 1]),
+        (V2, ["input", 0], None),
+        (V2, ["input", 0], {"kind": "llvm"}),
+        (V2, ["input", 0], ""),
+        (V2, ["input", 0], "cuda\0"),
+        (V2, ["input", 1], None),
+        (V2, ["input", 1], "a\0b"),
+        (V2, ["input", 2], NESTED),
+        (V2, ["input", 2], DEEP),
+        (V2, ["input", 2], [2**63]),
+        (V2, ["input", 2], [2**64]),
+        (V2, ["input", 3], {"n": -(2**63) - 1}),
+        (V2, ["config"], None),
+        (V2, ["config"], {"index": 1}),
+        (V2, ["config", "index"], 1.5),
+        (V2, ["config", "index"], 2**63),
+        (V2, ["config", "entity"], DEEP),
+        (V2, ["config", "entity", 0], DEEP),
+        (V2, ["config", "more"], 2**63),
+        (V2, ["version"], "0.2"),
+        (V2, ["version"], None),
+        (V2, ["version"], True),
+        (V2, ["version"], 2**63),
+        (V2, ["tvm_version"], 1),
+        (V2, ["tvm_version"], "0.8\0"),
+        (V2, ["tvm_version"], DEEP),
+    ],
+    ids=lambda value: str(value)[:20],
+)
+def test_bad_lines_are_refused(value, path, new):
+    with pytest.raises(FormatError) as caught:
+        parse(changed(value, path, new))
+    assert "\n" not in str(caught.value)
+    assert len(str(caught.value)) < 300
+
+
+def measurement_of(context, extra=None, **changes):
+    good = parse(V2)
+    program = changes.pop("program", good.program)
+    return Measurement(program, (1.0,), context=context, extra=extra, **changes)
+
+
+@pytest.mark.parametrize(
+    "measurement",
+    [
+        measurement_of(None),
+        measurement_of(b'{"log":"auto_scheduler"}'),
+        measurement_of(b'{"log":"autotvm"}'),
+        measurement_of(b"[]"),
+        measurement_of(b"{"),
+        measurement_of(parse(V2).context, b"[]"),
+        measurement_of(parse(V2).context, b'{"config":3}'),
+        measurement_of(parse(V2).context, status=Status.FAILED),
+        measurement_of(
+            parse(V2).context,
+            program=Program(parse(V2).program.workload, NO_TARGET, Trace(b"[]", None, b"[]")),
+        ),
+        measurement_of(
+            parse(V2).context,
+            program=Program(Workload("autotvm-task", b"[1]"), NO_TARGET, parse(V2).program.trace),
+        ),
+    ],
+)
+def test_records_that_are_no_lines_are_refused(measurement):
+    with pytest.raises(FormatError):
+        write(measurement)
+
+
+def test_only_tasks_of_autotvm_are_written():
+    assert FORMAT.writes(parse(V1).program.workload)
+    assert not FORMAT.writes(Workload("ansor-key", b'["f"]'))
+
+
+TEXT = st.text(alphabet=st.characters(exclude_characters="\0", exclude_categories=["Cs"]))
+INT64 = st.integers(-(2**63), 2**63 - 1)
+FINITE = st.floats(allow_nan=False, allow_infinity=False)
+JSON = st.recursive(
+    st.none() | st.booleans() | INT64 | FINITE | TEXT,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(TEXT, inner, max_size=3),
+    max_leaves=6,
+)
+TARGETS = st.sampled_from(["cuda", "llvm -mcpu=x", "opencl -device=mali --a b", '{"kind":"c"}'])
+KNOBS = st.one_of(
+    st.tuples(TEXT, st.sampled_from(["sp", "re", "an"]), st.lists(INT64, max_size=4)),
+    st.tuples(TEXT, st.just("an"), st.lists(TEXT, max_size=3)),
+    st.tuples(TEXT, st.just("ot"), JSON),
+).map(list)
+SECONDS = st.integers(0, 10**6) | st.floats(0, 1e6)
+RESULTS = st.tuples(
+    st.lists(SECONDS, max_size=4) | st.just([1e9]),
+    st.integers(0, 8),
+    st.none() | SECONDS,
+    st.floats(0, 4e9) | st.integers(0, 4 * 10**9),
+).map(list)
+LINES_1 = st.builds(
+    lambda inputs, config, result, other: other | {"i": [*inputs, config], "r": result, "v": 0.1},
+    st.tuples(TARGETS, TEXT, JSON, JSON, JSON),
+    st.fixed_dictionaries(
+        {"e": st.lists(KNOBS, max_size=4)},
+        optional={
+            "i": st.none() | INT64,
+            "t": st.none() | TEXT,
+            "c": st.none() | TEXT,
+            "timestamp": JSON,
+        },
+    ),
+    RESULTS,
+    st.dictionaries(st.sampled_from(["input", "line", "timestamp"]), JSON, max_size=1),
+)
+LINES_2 = st.fixed_dictionaries(
+    {
+        "input": st.tuples(TARGETS, TEXT, JSON, JSON).map(list),
+        "config": st.fixed_dictionaries(
+            {"entity": st.lists(KNOBS, max_size=4)},
+            optional={"index": st.none() | INT64, "code_hash": st.none() | TEXT, "e": JSON},
+        ),
+        "result": RESULTS,
+    },
+    optional={
+        "version": st.just(0.2) | st.integers(0, 9),
+        "tvm_version": st.none() | TEXT,
+        "config_": JSON,
+    },
+)
+
+
+@given(LINES_1 | LINES_2)
+def test_whatever_is_valid_is_written_back(value):
+    assert_lossless(value)
+
+
+@pytest.mark.parametrize("value", [V1, V2], ids=["v0.1", "v0.2"])
+def test_mutated_lines_are_records_or_format_errors(value):
+    chance = random.Random(3)
+    data = orjson.dumps(value)
+    reader = FORMAT.reader(LogFile(None, "<stdin>"))
+    outcomes = Counter()
+    for number in range(6_000):
+        mutated = bytearray(data)
+        for _ in range(chance.choice((1, 1, 2, 5))):
+            place = chance.randrange(len(mutated))
+            action = chance.randrange(3)
+            if action == 0:
+                mutated[place] = chance.choice(b'0123456789-.eE[]{}",:ntf \x00\xff')
+            elif action == 1:
+                del mutated[place : place + chance.choice((1, 1, 8))]
+            else:
+                mutated[place:place] = chance.choice((b"1", b"-", b"[", b"null", b"9" * 20, b"1e9"))
+        try:
+            found = orjson.loads(mutated)
+        except orjson.JSONDecodeError:
+            continue
+        if not FORMAT.matches(found):
+            continue
+        try:
+            measurement = reader.parse(found, Line(number, bytes(mutated), 0))
+        except FormatError:
+            outcomes["refused"] += 1
+        else:
+            outcomes["read"] += 1
+            assert write(measurement) == found
+    assert outcomes["read"] > 100
+    assert outcomes["refused"] > 100
+
+
+def rows_of_sources():
+    """Return ``{path: (records, other lines, {error number: count})}`` of ``SOURCES.md``."""
+    text = (DATA / "SOURCES.md").read_text(encoding="utf-8")
+    section = text.split("## autotvm")[1].split("\n## ")[0]
+    found = {}
+    for row in section.splitlines():
+        cells = [cell.strip() for cell in row.split("|")[1:-1]]
+        if len(cells) == 13 and cells[6].isdecimal():
+            errors = {int(a): int(b) for a, b in re.findall(r"(\d+):(\d+)", cells[9])}
+            found[cells[0]] = int(cells[6]), int(cells[7]), errors
+    return found
+
+
+def test_every_real_line_is_read_and_written_back():
+    if not DATA.is_dir():
+        pytest.skip("the collected logs are not here")
+    sources = rows_of_sources()
+    folder = DATA / "autotvm"
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
+    assert {str(path.relative_to(folder)) for path in paths} == set(sources)
+    for path in paths:
+        reader = FORMAT.reader(LogFile(path, str(path)))
+        errors, others = Counter(), 0
+        for number, data in enumerate(path.read_bytes().splitlines(), 1):
+            if not data.strip() or data.startswith(b"#"):
+                others += 1
+                continue
+            value = orjson.loads(data)
+            assert FORMAT.matches(value)
+            measurement = reader.parse(value, Line(number, data, 0))
+            failure = measurement.failure
+            errors[0 if failure is None else error_no_of(failure)] += 1
+            assert (measurement.status is Status.FAILED) == (failure is not None)
+            assert write(measurement) == value
+        records, lines, codes = sources[str(path.relative_to(folder))]
+        assert (errors.total(), others, dict(errors)) == (records, lines, codes), path

@@ -1,0 +1,42 @@
+"""Error numbers of the legacy logs."""
+
+import pytest
+
+from tunedb.errors import FormatError
+from tunedb.logs.error_numbers import UNNAMED, error_no_of, failure_of
+from tunedb.records import Failure, FailureKind, Phase
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "phase", "name"),
+    [
+        (1, "compile_error", "build", "INSTANTIATION_ERROR"),
+        (2, "compile_error", "build", "COMPILE_HOST"),
+        (3, "compile_error", "build", "COMPILE_DEVICE"),
+        (4, "runtime_error", "run", "RUNTIME_DEVICE"),
+        (5, "wrong_result", "run", "WRONG_ANSWER"),
+        (6, "timeout", "build", "BUILD_TIMEOUT"),
+        (7, "timeout", "run", "RUN_TIMEOUT"),
+        (8, "unknown", "unknown", "UNKNOWN_ERROR"),
+    ],
+)
+def test_each_number_has_a_failure_and_back(number, kind, phase, name):
+    failure = failure_of(number)
+    assert (failure.kind, failure.phase, failure.message) == (kind, phase, name)
+    assert error_no_of(failure) == number
+
+
+@pytest.mark.parametrize("number", [0, 9, -1, 2**70, True, 1.0, "1", None, [1]])
+def test_other_numbers_are_refused(number):
+    with pytest.raises(FormatError, match="0 \\(none\\) to 8"):
+        failure_of(number)
+
+
+def test_a_sentinel_without_error_number_goes_back_to_zero():
+    assert error_no_of(UNNAMED) == 0
+
+
+def test_a_failure_of_a_live_session_has_no_number():
+    failure = Failure(FailureKind.CRASH, Phase.RUN, "killed by signal 11")
+    with pytest.raises(FormatError, match="killed by signal 11"):
+        error_no_of(failure)

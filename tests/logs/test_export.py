@@ -1,0 +1,415 @@
+"""Writing records back as the logs that they came from."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from pathlib import Path
+
+import pytest
+import small_logs
+import workdirs
+
+from tunedb.errors import StorageError, UsageError
+from tunedb.identity import canonical_numbers
+from tunedb.logs import base
+from tunedb.logs.base import LogFile
+from tunedb.logs.export import export_lines, export_metaschedule
+from tunedb.logs.importer import import_log
+from tunedb.records import Measurement, Program, Source, Trace, Trust
+from tunedb.store import Store
+
+RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
+HASH = "f19692ed81d032b1697c08adee62f9a5"
+HARDWARE = [-1, 64, 64, 49152, 65536, 1024, 8, 32]
+STEPS = [
+    ["CHW", 2, "local"],
+    ["SP", 2, 0, 64, [2, 1, 8], 1],
+    ["SP", 2, 4, 0, [None], 0],
+    ["FSP", 3, 0, 1, 2],
+    ["FFSP", 3, 4, [1, 2], 1, 1],
+    ["RE", 2, [0, 4, 1, 5, 2, 3]],
+    ["CA", 2, 3, 1],
+    ["CHR", 0, "shared", [2, 3]],
+    ["AN", 3, 0, 3],
+    ["PR", 2, 0, "auto_unroll_max_step$512"],
+]
+KNOBS = [
+    ["tile_f", "sp", [-1, 2, 8]],
+    ["reorder_0", "re", [0, 2, 1]],
+    ["ann_spatial", "an", ["unroll", "vec", "none"]],
+    ["auto_unroll_max_step", "ot", 1500],
+    ["unroll_explicit", "ot", True],
+    ["wino", "ot", None],
+    ["dtype", "ot", "float16"],
+    ["ratio", "ot", 0.5],
+]
+TARGET = "cuda -keys=cuda,gpu -max_num_threads=1024 -model=v100 -libs='cudnn' "
+
+
+def ansor(result, task, version, steps=STEPS, **others):
+    return {"i": [task, [[], steps]], "r": result, "v": version, **others}
+
+
+ANSOR = [
+    ansor([[0.001, 0.0011], 0, 2.5, 1600000000], ['["matmul", 64, 64]', "llvm"], "v0.2"),
+    ansor([[1], 0, 2, 1600000000], [f'["{HASH}"]', TARGET], "v0.2", []),
+    ansor([[0.002], 0, 0, 0], ['["f", [1, "x"]]', TARGET, HARDWARE], "v0.3"),
+    ansor([[0.002], 0, 0, 0], ['["f", [1, "x"]]', TARGET, []], "v0.3"),
+    ansor([[1e10], 1, 0.1, 1609459200], [f'["{HASH}", 1, 2]', TARGET, HARDWARE, ""], "v0.4"),
+    ansor([[1e10], 6, 15.0, 1609459200], [f'["{HASH}", 1]', "c", HARDWARE, "llvm"], "v0.4"),
+    # The items of a task in the order of the first v0.5.
+    ansor([[0.5], 0, 1.5, 1608800000], ['["g", 7]', "llvm", 1, HARDWARE, "llvm"], "v0.5"),
+    ansor([[0.5], 0, 1.5, 1610000000], ['["g", 7]', "llvm", HARDWARE, "", 2], "v0.5"),
+    ansor([[0.5], 0, 1, 1620000000], ['["g", 7]', "llvm", HARDWARE, "", 0, []], "v0.6"),
+    ansor([[0.5], 0, 1, 1620000000], ['["g", 7]', "llvm", HARDWARE, "", 1, ["B"]], "v0.6"),
+    *(
+        ansor([[1e10], number, 1, 1620000001], ['["g", 7]', "llvm", HARDWARE], "v0.6")
+        for number in range(9)
+    ),
+    # Nobody ran these (TenSet).
+    ansor([[0], 0, 0, 1620000002], ['["g", 7]', "llvm -model=e5-2673", HARDWARE], "v0.6"),
+    ansor([[], 0, 0, 1620000002], ['["g", 7]', "llvm", HARDWARE], "v0.6"),
+    ansor([[0.25], 4, 0, 1620000003], ['["g", 7]', "llvm", HARDWARE], "v0.6"),
+    # What no TVM writes, and edited logs have.
+    ansor([[0.5], 0, 1.5, 1610000000.25], ['["g", 7]', "llvm"], "v0.6-fork", note={"a": [None]}),
+    ansor([[0.5], 0, 1.5, 1610000000.1234567], [' [ "g" ,7] ', " llvm"], "v0.6", k=1.0, z=False),
+]
+
+
+def v1(result, config, *, target="llvm -device=arm_cpu", workload=("conv2d", [1, "a"]), **others):
+    args = [["TENSOR", [1, 3, 32, 32], "float32"], [1, 1], None, "NCHW", 1, 0.5, True]
+    task = [target, "topi_nn_conv2d", args, {}, workload and list(workload), config]
+    return {"i": task, "r": result, "v": 0.1, **others}
+
+
+def v2(result, config, *, target=TARGET, kwargs=None, **others):
+    args = [["TENSOR", [1, 512], "float32"], ["TENSOR", [64, 512], "int8"], None, "float32"]
+    line = {"input": [target, "dense.cuda", args, kwargs or {}], "config": config}
+    return {**line, "result": result, "version": 0.2, "tvm_version": "0.8.dev0", **others}
+
+
+AUTOTVM = [
+    v1([[0.001, 0.0011], 0, 2.5, 1530000000.5], {"i": 7, "t": "direct", "c": None, "e": KNOBS}),
+    v1([[1], 0, 2, 1530000000], {"i": 0, "t": "winograd", "c": None, "e": []}, workload=None),
+    v1([[1e9], 4, 2.5, 1530000000.1234567], {"i": 2**40, "t": None, "c": "hash", "e": KNOBS}),
+    v1([[2.0], 0, 0.1, 1.0], {"e": KNOBS, "x": [1]}, target="opencl -device=mali", more={"b": 2}),
+    v2([[3.5e-06], 0, 2, 1600000000.5], {"index": 30, "code_hash": None, "entity": KNOBS}),
+    v2(
+        [[0.1], 0, 2.0, 1600000000.25],
+        {"index": 0, "code_hash": "ab", "entity": []},
+        kwargs={"a": 1},
+    ),
+    v2([[0.1], 0, 2.0, 1e9], {"index": -1, "code_hash": None, "entity": KNOBS}, target="llvm"),
+    *(
+        v2([[1e9], number, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS})
+        for number in range(9)
+    ),
+    v2([[1e9, 1e9], 0, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS}),
+    v2([[], 0, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS}),
+    v2([[0.0], 0, 10, 1600000000.75], {"index": 1, "code_hash": None, "entity": KNOBS}),
+    v2([[0.5], 0, 1, 2], {"index": 1, "entity": KNOBS, "zz": None}, tvm_version="0.7", extra="é"),
+]
+
+
+def no_version(line):
+    return {key: item for key, item in line.items() if key != "tvm_version"}
+
+
+AUTOTVM += [no_version(AUTOTVM[4])]
+
+#: Every line twice: as equal lines, of which the second ones come in another order.
+LINES = {"ansor": ANSOR + ANSOR[::-1], "autotvm": AUTOTVM + AUTOTVM[::-1]}
+
+
+def canonical(line):
+    """A line so that equal ones are equal text: 1.0 is 1, and true is not."""
+    value = json.loads(line) if isinstance(line, bytes | str) else line
+    return json.dumps(canonical_numbers(value), sort_keys=True)
+
+
+def bring(store, path, **options):
+    options.setdefault("source", "mine")
+    report = import_log(store, LogFile(Path(path), str(path)), **options)
+    assert report.refused is None
+    return report
+
+
+def write(path, lines):
+    path.write_text("".join((x if isinstance(x, str) else json.dumps(x)) + "\n" for x in lines))
+    return path
+
+
+def exported(store, name, **options):
+    out = io.BytesIO()
+    report = export_lines(store.query, name, out, **options)
+    lines = out.getvalue().splitlines(keepends=True)
+    assert report.records == len(lines)
+    assert all(line.endswith(b"\n") and b"\n" not in line[:-1] for line in lines)
+    return lines, report
+
+
+def digests(store):
+    return [record.measurement.digest for record in store.query.iterate()]
+
+
+# ------------------------------------------------------------------ lines
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_come_back_as_they_were(name, store, tmp_path):
+    lines = LINES[name]
+    report = bring(store, write(tmp_path / "log", ["# comment", "", *lines]))
+    assert (report.total.new, report.quarantined) == (len(lines), 0)
+    written, report = exported(store, name)
+    assert [canonical(line) for line in written] == [canonical(line) for line in lines]
+    assert report.left_out == {}
+    assert report.workloads == store.query.counts().workloads
+
+    # The other database gets the same records, occurrences and failures included.
+    (tmp_path / "again").write_bytes(b"".join(written))
+    with Store(":memory:") as other:
+        assert bring(other, tmp_path / "again").total.new == len(lines)
+        assert digests(other) == digests(store)
+        assert exported(other, name)[0] == written
+        assert {r.measurement.occurrence for r in other.query.iterate()} >= {0, 1}
+        causes = [[r.measurement.failure for r in s.query.iterate()] for s in (store, other)]
+        assert causes[0] == causes[1]
+
+
+@pytest.mark.parametrize("name", [n for n in small_logs.LOGS if not n.startswith("metaschedule")])
+def test_small_logs_come_back(name, memory, tmp_path):
+    path = small_logs.write(tmp_path, small_logs.LOGS[name])
+    bad = bring(memory, path).bad
+    data = path.read_bytes().splitlines()
+    lines = [x for n, x in enumerate(data, 1) if n not in {row.line for row in bad}]
+    lines = [line for line in lines if line.strip() and not line.startswith(b"#")]
+    written, _ = exported(memory, name.split()[0])
+    assert [canonical(line) for line in written] == [canonical(line) for line in lines]
+
+
+def test_each_format_takes_its_own(memory, tmp_path):
+    folder = workdirs.write(tmp_path / "work", [workdirs.record()])
+    bring(memory, write(tmp_path / "a", ANSOR[:3]))
+    bring(memory, folder / RECORDS)
+    bring(memory, write(tmp_path / "b", AUTOTVM[:2]))
+    for name, lines in (("ansor", ANSOR[:3]), ("autotvm", AUTOTVM[:2])):
+        written, report = exported(memory, name)
+        assert [canonical(line) for line in written] == [canonical(line) for line in lines]
+        assert report.left_out == {f"no {name} workload": 6 - len(lines)}
+    report = export_metaschedule(memory.query, tmp_path / "out")
+    assert (report.records, report.left_out) == (1, {"no MetaSchedule workload": 5})
+
+
+def test_what_is_left_out(store, tmp_path):
+    bring(store, write(tmp_path / "a", ANSOR[:4]))
+    bring(store, write(tmp_path / "b", ANSOR[4:7]), source="a friend", trust=Trust.FOREIGN)
+    bring(store, write(tmp_path / "c", ANSOR[7:8]), source="checked", trust=Trust.VERIFIED)
+    store.retract([2], "wrong machine")
+    calls = []
+    written, report = exported(store, "ansor", on_record=lambda: calls.append(1))
+    kept = [ANSOR[0], *ANSOR[2:4], ANSOR[7]]
+    assert [canonical(line) for line in written] == [canonical(line) for line in kept]
+    assert report.left_out == {"retracted": 1, "foreign source": 3}
+    assert len(calls) == 8
+
+
+def test_only_some(memory, tmp_path):
+    bring(memory, write(tmp_path / "a", ANSOR[:4]))
+    records = list(memory.query.iterate())
+    (target,) = {records[1].target_id, records[2].target_id}
+    written, report = exported(memory, "ansor", target_ids=[target])
+    assert [canonical(line) for line in written] == [canonical(line) for line in ANSOR[1:4]]
+    assert report.left_out == {}
+    chosen = [records[2].workload_id]
+    written, report = exported(memory, "ansor", target_ids=[target], workload_ids=chosen)
+    assert [canonical(line) for line in written] == [canonical(line) for line in ANSOR[2:4]]
+    assert (report.workloads, report.left_out) == (1, {"other workload": 1})
+    written, report = exported(memory, "ansor", target_ids=[], workload_ids=[])
+    assert (written, report.records) == ([], 0)
+
+
+def with_trace(measurement, sketch, decisions=b""):
+    program = measurement.program
+    return Measurement(
+        Program(program.workload, program.target, Trace(sketch, None, decisions)),
+        measurement.run_secs,
+        all_cost=measurement.all_cost,
+        context=measurement.context,
+    )
+
+
+@pytest.mark.parametrize(("name", "line"), [("ansor", ANSOR[0]), ("autotvm", AUTOTVM[0])])
+def test_damaged_records_are_left_out(name, line, memory, tmp_path):
+    bring(memory, write(tmp_path / "log", [line]))
+    good = memory.query.record(1).measurement
+    bare = Measurement(good.program, good.run_secs, measured_at=1)
+    damaged = [with_trace(good, sketch) for sketch in (b"{}", b'[["SP"]]', b"[[]]", b"junk")]
+    memory.add([bare, *damaged], Source("damage"))
+    written, report = exported(memory, name)
+    assert [canonical(text) for text in written] == [canonical(line)]
+    assert sum(report.left_out.values()) == 5
+
+
+@pytest.mark.parametrize("name", ["metaschedule", "metaschedule-sqlite", "nonsense", ""])
+def test_formats_that_are_not_written_as_lines(name, memory):
+    with pytest.raises(UsageError, match=r"no format that is written as lines \(.*ansor.*\)"):
+        export_lines(memory.query, name, io.BytesIO())
+
+
+def test_a_disk_that_is_full(memory, tmp_path):
+    bring(memory, write(tmp_path / "log", ANSOR[:1]))
+
+    class Full(io.BytesIO):
+        def write(self, data):
+            raise OSError(28, "No space left on device")
+
+    with pytest.raises(StorageError, match="No space left on device"):
+        export_lines(memory.query, "ansor", Full())
+
+
+def test_a_format_of_another_package(memory, tmp_path, monkeypatch):
+    class Other:
+        name = "other"
+
+        def writes(self, workload):
+            return workload.name == "matmul"
+
+        def write_line(self, record):
+            return b"%d\n" % record.id
+
+    bring(memory, write(tmp_path / "log", ANSOR[:2]))
+    monkeypatch.setattr("tunedb.logs.export.formats", lambda: {"other": Other()})
+    assert isinstance(Other(), base.LineWriter)
+    written, report = exported(memory, "other")
+    assert written == [b"1\n"]
+    assert report.left_out == {"no other workload": 1}
+
+
+# ------------------------------------------------------------------ MetaSchedule
+
+
+def graph_of(line):
+    """The graph in a workload line, with the version that wrote it."""
+    _, body = json.loads(line)
+    return canonical(base64.b64decode(body)[8:])
+
+
+def write_all(store, folder):
+    """Export all records of MetaSchedule; return the one directory that they need."""
+    report = export_metaschedule(store.query, folder)
+    (directory,) = report.directories
+    return Path(directory), report
+
+
+def pairs(folder):
+    """Each record with its workload."""
+    graphs = [graph_of(line) for line in (folder / WORKLOADS).read_bytes().splitlines()]
+    lines = [json.loads(line) for line in (folder / RECORDS).read_bytes().splitlines()]
+    return [(graphs[index], canonical(fields)) for index, fields in lines]
+
+
+@pytest.mark.parametrize("name", ["metaschedule old", "metaschedule new"])
+def test_work_directories_come_back(name, store, tmp_path):
+    path = small_logs.write(tmp_path / "in", small_logs.LOGS[name])
+    bad = {row.line for row in bring(store, path).bad}
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(line for n, line in enumerate(lines, 1) if n not in bad))
+    out, report = write_all(store, tmp_path / "out")
+    assert (report.records, report.workloads, report.left_out) == (small_logs.RECORDS, 2, {})
+    # What today's TVM cannot load stands apart.
+    assert out == tmp_path / ("out" if name.endswith("new") else "out/tvm-0.9.dev0")
+    assert pairs(out) == pairs(tmp_path / "in")
+    with Store(":memory:") as other:
+        bring(other, out / RECORDS)
+        assert digests(other) == digests(store)
+
+
+@pytest.mark.parametrize("name", ["stream", "sqlite"])
+def test_other_layouts_are_written_as_work_directories(name, memory, tmp_path):
+    same = "metaschedule " + ("old" if name == "sqlite" else "new")
+    bring(memory, small_logs.write(tmp_path / "in", small_logs.LOGS[f"metaschedule {name}"]))
+    out, _ = write_all(memory, tmp_path / "out")
+    with Store(":memory:") as other:
+        bring(other, small_logs.write(tmp_path / "same", small_logs.LOGS[same]))
+        expected, _ = write_all(other, tmp_path / "expected")
+        assert pairs(out) == pairs(expected)
+        assert digests(memory) == digests(other)
+
+
+def test_records_whose_workload_file_is_lost(memory, tmp_path):
+    """They go to a folder of their own, without workloads, as they came."""
+    args = [["TENSOR", "float32", [7]]]
+    lines = [workdirs.record([1.0]), workdirs.record([2.0], workload=4, args=args)]
+    folder = workdirs.write(tmp_path / "in", [*lines, workdirs.record([3.0], args=args)])
+    (folder / WORKLOADS).unlink()
+    bring(memory, workdirs.write(tmp_path / "whole", [workdirs.record([4.0])]) / RECORDS)
+    assert bring(memory, folder / RECORDS).total.new == 3
+    report = export_metaschedule(memory.query, tmp_path / "out")
+    assert (report.records, report.workloads, report.left_out) == (4, 4, {})
+    lost = tmp_path / "out" / "without-workloads"
+    assert sorted(report.directories) == [str(tmp_path / "out"), str(lost)]
+    assert [path.name for path in lost.iterdir()] == [RECORDS]
+    written = [(folder / RECORDS).read_bytes(), (lost / RECORDS).read_bytes()]
+    assert [canonical(line) for line in written[0].splitlines()] == [
+        canonical(line) for line in written[1].splitlines()
+    ]
+    assert pairs(tmp_path / "out") == pairs(tmp_path / "whole")
+    with Store(":memory:") as other:
+        bring(other, tmp_path / "out" / RECORDS)
+        bring(other, lost / RECORDS)
+        assert digests(other) == digests(memory)
+
+
+def test_what_a_work_directory_leaves_out(memory, tmp_path):
+    lines = [workdirs.record([float(n)]) for n in range(1, 6)]
+    own = workdirs.write(tmp_path / "own", lines[:3])
+    friend = workdirs.write(tmp_path / "friend", lines[3:])
+    bring(memory, own / RECORDS)
+    bring(memory, friend / RECORDS, source="a friend", trust=Trust.FOREIGN)
+    memory.retract([1], "wrong machine")
+    report = export_metaschedule(memory.query, tmp_path / "out")
+    assert report.left_out == {"retracted": 1, "foreign source": 2}
+    assert [record for _, record in pairs(tmp_path / "out")] == [
+        canonical(line[1]) for line in lines[1:3]
+    ]
+
+
+def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path):
+    """Records refer to workloads by number of line."""
+    graphs = [workdirs.graph("a"), workdirs.graph("b"), workdirs.graph("c")]
+    lines = [workdirs.record([float(n + 1)], workload=n % 3) for n in range(6)]
+    folder = workdirs.write(tmp_path / "in", lines, graphs)
+    bring(memory, folder / RECORDS)
+    damaged = memory.query.workloads()[0]
+    good = memory.query.workload(damaged.id)
+
+    def workload_line(workload):
+        if workload == good:
+            raise base_error
+        return real(workload)
+
+    from tunedb.errors import FormatError
+    from tunedb.logs import export
+
+    base_error, real = FormatError("damaged"), export.workload_line
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(export, "workload_line", workload_line)
+        report = export_metaschedule(memory.query, tmp_path / "out")
+    assert (report.records, report.workloads) == (4, 2)
+    assert sum(report.left_out.values()) == 2
+    bad = {"a": 0, "b": 1, "c": 2}[good.name]
+    expected = [pair for n, pair in enumerate(pairs(folder)) if n % 3 != bad]
+    assert pairs(tmp_path / "out") == expected
+
+
+def test_files_that_are_there_stay(memory, tmp_path):
+    folder = workdirs.write(tmp_path / "in", [workdirs.record()])
+    bring(memory, folder / RECORDS)
+    before = {path: path.read_bytes() for path in folder.iterdir()}
+    with pytest.raises(UsageError, match="--force"):
+        export_metaschedule(memory.query, folder)
+    assert {path: path.read_bytes() for path in folder.iterdir()} == before
+    export_metaschedule(memory.query, folder, force=True)
+    assert {path.name for path in folder.iterdir()} == {RECORDS, WORKLOADS}

@@ -1,0 +1,328 @@
+import os
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+from tunedb.errors import NotFoundError
+from tunedb.logs import find
+from tunedb.logs.base import FileFormat, LineFormat, LogFile
+from tunedb.logs.find import find_logs
+
+
+class Pairs:
+    """A format whose files ``x.record`` are read together with ``x.workload``."""
+
+    name = "pairs"
+
+    def matches(self, value):
+        return False
+
+    def companions(self, path):
+        other = path.with_suffix(".workload")
+        return [other] if path.suffix == ".record" and other.exists() else []
+
+    def reader(self, file):
+        raise AssertionError("nothing is read")
+
+
+class Whole:
+    name = "whole"
+
+    def matches_file(self, head, path):
+        raise AssertionError("nothing is read")
+
+    def read_file(self, file):
+        raise AssertionError("nothing is read")
+
+
+@pytest.fixture(autouse=True)
+def formats(monkeypatch):
+    assert isinstance(Pairs(), LineFormat)
+    assert isinstance(Whole(), FileFormat)
+    monkeypatch.setattr(find, "formats", lambda: {"pairs": Pairs(), "whole": Whole()})
+
+
+@pytest.fixture
+def tree(tmp_path, monkeypatch):
+    """A function that writes files and goes where they are."""
+    monkeypatch.chdir(tmp_path)
+
+    def tree(*names, text="{}\n"):
+        for name in names:
+            path = Path(name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+
+    return tree
+
+
+def names(*paths, skipped=None):
+    """Return the names of what is found, with ``/`` between parts."""
+    on_skipped = None if skipped is None else lambda *what: skipped.append(what)
+    found = find_logs(paths, on_skipped)
+    for file in found:
+        assert file.path is None or str(file.path) == str(Path(file.name))
+    return [file.name for file in found]
+
+
+class TestNamed:
+    def test_files_in_their_order(self, tree):
+        tree("b.json", "a.json")
+        assert names("b.json", "a.json") == ["b.json", "a.json"]
+        assert names(Path("a.json")) == ["a.json"]
+
+    def test_nothing_named(self):
+        assert names() == []
+
+    def test_the_name_is_as_it_was_given(self, tree):
+        tree("a/b.json")
+        assert names("./a/../a/b.json") == ["./a/../a/b.json"]
+
+    def test_whatever_it_is(self, tree):
+        tree("a/.hidden", "notes.md", "SOURCES.tsv")
+        tree("empty.log", text="")
+        given = ["a/.hidden", "notes.md", "SOURCES.tsv", "empty.log"]
+        assert names(*given) == given
+
+    def test_a_pipe_is_no_exception(self, tree):
+        # bash's <(zcat log) is one.
+        os.mkfifo("pipe")
+        assert names("pipe") == ["pipe"]
+
+    def test_once(self, tree):
+        tree("a/b.json")
+        Path("link.json").symlink_to("a/b.json")
+        os.link("a/b.json", "hard.json")
+        assert names("a/b.json", "a/b.json", "./a/b.json", "link.json", "hard.json") == ["a/b.json"]
+        assert names("link.json", "a") == ["link.json"]
+        assert names("a", "a/b.json", ".") == ["a/b.json"]
+
+    @pytest.mark.parametrize("name", ["gone", "gone/x", "a.json/x", "x" * 5000, "a\0b", ""])
+    def test_missing(self, tree, name):
+        tree("a.json")
+        with pytest.raises(NotFoundError, match="no such file or directory"):
+            find_logs(["a.json", name])
+
+    def test_a_link_to_nothing(self, tree):
+        Path("broken").symlink_to("gone")
+        Path("loop").symlink_to("loop")
+        with pytest.raises(NotFoundError, match="broken: cannot be followed"):
+            find_logs(["broken"])
+        with pytest.raises(NotFoundError, match="loop: cannot be followed"):
+            find_logs(["loop"])
+
+    def test_standard_input(self, tree):
+        tree("a.json")
+        assert find_logs(["a.json", "-", "-"])[1:] == [LogFile(None, "<stdin>")]
+        assert names("-") == ["<stdin>"]
+
+    def test_a_file_called_dash(self, tree):
+        tree("-")
+        assert names("./-") == ["./-"]
+        assert names("-") == ["<stdin>"]
+
+    def test_names_that_are_no_text(self, tmp_path):
+        path = os.fsencode(tmp_path) + b"/\xff\xfe.json"
+        try:
+            Path(os.fsdecode(path)).write_text("{}\n")
+        except OSError:
+            pytest.skip("the file system wants UTF-8")
+        for paths in ([os.fsdecode(path)], [tmp_path], [f"{tmp_path}/*.json"]):
+            (file,) = find_logs(paths)
+            assert os.fsencode(file.path) == path
+            assert os.fsencode(file.name) == path
+
+
+class TestSearch:
+    def test_to_the_bottom_in_order(self, tree):
+        tree("d/z.json", "d/b/2.json", "d/b/10.json", "d/a/c/x.log", "d/a.json")
+        assert names("d") == ["d/a.json", "d/z.json", "d/a/c/x.log", "d/b/10.json", "d/b/2.json"]
+
+    def test_here(self, tree):
+        tree("z.json", "a/x.json")
+        assert names(".") == ["z.json", "a/x.json"]
+
+    def test_deep(self, tree):
+        folder = Path("d")
+        for _ in range(400):
+            folder /= "d"
+        folder.mkdir(parents=True)
+        (folder / "x.json").write_text("{}")
+        assert names("d") == [str(folder / "x.json")]
+
+    def test_hidden_and_empty_files_are_passed_over(self, tree):
+        tree("d/.git/x.json", "d/.cache", "d/x.json")
+        tree("d/empty.json", text="")
+        skipped = []
+        assert names("d", skipped=skipped) == ["d/x.json"]
+        assert skipped == []
+
+    def test_a_hidden_directory_that_is_named(self, tree):
+        tree(".dataset_cache/x.json")
+        assert names(".dataset_cache") == [".dataset_cache/x.json"]
+
+    def test_loops(self, tree):
+        tree("d/a/x.json", "d/b/y.json")
+        Path("d/a/up").symlink_to("..")
+        Path("d/a/self").symlink_to(".")
+        Path("d/b/to_a").symlink_to("../a")
+        Path("d/b/far").symlink_to(Path("d").resolve())
+        assert names("d") == ["d/a/x.json", "d/b/y.json"]
+        assert names("d/**/*.json") == ["d/a/x.json", "d/b/y.json"]
+
+    def test_links_are_followed(self, tree):
+        tree("elsewhere/x.json", "d/y.json")
+        Path("d/link").symlink_to("../elsewhere")
+        Path("d/z.json").symlink_to("../elsewhere/x.json")
+        assert names("d") == ["d/y.json", "d/z.json"]
+        Path("d/z.json").unlink()
+        assert names("d") == ["d/y.json", "d/link/x.json"]
+
+    def test_what_cannot_be_looked_at_is_reported(self, tree):
+        tree("d/x.json")
+        Path("d/broken").symlink_to("gone")
+        Path("d/loop").symlink_to("loop")
+        os.mkfifo("d/pipe")
+        with socket.socket(socket.AF_UNIX) as bound:
+            bound.bind("d/socket")
+            Path("d/zero").symlink_to("/dev/zero")
+            skipped = []
+            assert names("d", skipped=skipped) == ["d/x.json"]
+        assert sorted(name for name, _ in skipped) == [
+            "d/broken", "d/loop", "d/pipe", "d/socket", "d/zero"
+        ]  # fmt: skip
+        reasons = dict(skipped)
+        assert reasons["d/broken"].startswith("cannot be followed")
+        assert reasons["d/pipe"] == reasons["d/zero"] == "no regular file"
+        assert find_logs(["d"])  # and nobody needs to listen
+
+    def test_a_directory_that_cannot_be_read(self, tree, monkeypatch):
+        tree("d/a/x.json", "d/b/y.json")
+        listed = Path.iterdir
+
+        def refuse(path):
+            if path.name == "a":
+                raise PermissionError(13, "Permission denied")
+            return listed(path)
+
+        # Permission bits do not bind root.
+        monkeypatch.setattr(Path, "iterdir", refuse)
+        skipped = []
+        assert names("d", skipped=skipped) == ["d/b/y.json"]
+        assert skipped == [("d/a", "cannot be read (Permission denied)")]
+
+    def test_nothing_in_it(self, tree):
+        tree("d/empty.json", "e/.hidden/x.json", text="")
+        with pytest.raises(NotFoundError, match="d, e: no file to import there"):
+            find_logs(["d", "e"])
+        tree("f/x.json")
+        assert names("d", "f") == ["f/x.json"]
+
+
+class TestPatterns:
+    def test_one_directory(self, tree):
+        tree("a.json", "b.json", "c.log", ".d.json", "e/f.json")
+        assert names("*.json") == ["a.json", "b.json"]
+        assert names("?.*") == ["a.json", "b.json", "c.log"]
+        assert names("[!a].json") == ["b.json"]
+
+    def test_absolute(self, tree, tmp_path):
+        tree("a/x.json", "b/x.json", "b/y.json")
+        assert names(f"{tmp_path}/*/x.json") == [f"{tmp_path}/{f}/x.json" for f in "ab"]
+
+    def test_directories_are_searched(self, tree):
+        tree("runs/1/a/x.json", "runs/2/y.json", "runs/z.json")
+        assert names("runs/*") == ["runs/1/a/x.json", "runs/2/y.json", "runs/z.json"]
+        assert names("runs/*/") == ["runs/1/a/x.json", "runs/2/y.json"]
+
+    def test_any_depth(self, tree):
+        tree("d/x.json", "d/a/x.json", "d/a/b/x.json", "d/a/b/y.log", "d/.h/x.json")
+        everything = ["d/x.json", "d/a/x.json", "d/a/b/x.json"]
+        assert names("d/**/x.json") == everything
+        assert names("**/x.json") == everything
+        assert names("**/**/*.json") == everything
+        assert names("d/**/b/*") == ["d/a/b/x.json", "d/a/b/y.log"]
+        assert sorted(names("d/**")) == sorted([*everything, "d/a/b/y.log"])
+
+    def test_parent_directories(self, tree, monkeypatch):
+        tree("a/x.json", "b/y.json")
+        monkeypatch.chdir("b")
+        assert names("../?/*.json") == ["../a/x.json", "../b/y.json"]
+
+    def test_many_loops_take_no_time(self, tree):
+        tree("d/a/x.json")
+        for number in range(30):
+            Path(f"d/a/l{number}").symlink_to("..")
+            Path(f"d/l{number}").symlink_to("a")
+        assert names("d/**/x.json") == ["d/a/x.json"]
+        assert names("d/**/**/x*") == ["d/a/x.json"]
+
+    def test_names_of_tenset_are_no_patterns(self, tree):
+        name = "measure_records/t4/([0bcb86dd,1,56,56],cuda).json"
+        tree(name)
+        assert names(name) == [name]
+        # The shell left this alone; the brackets in it are meant as they are.
+        assert names("measure_records/*/([0bcb86dd,1,56,56],cuda).json") == [name]
+
+    def test_no_match(self, tree):
+        tree("a/x.json", "a/y")
+        for pattern in ("*.log", "a/*/x", "a/**/z", "gone/**", "**/gone/*", "a/y/*", "a/y/**"):
+            with pytest.raises(NotFoundError, match="no such file or directory") as caught:
+                find_logs([pattern])
+            assert str(caught.value).startswith(f"{pattern}: ")
+
+    def test_broken_brackets(self, tree):
+        tree("a[.json")
+        assert names("*[.json") == ["a[.json"]
+
+    def test_what_is_no_file_is_not_opened(self, tree):
+        tree("a.log")
+        os.mkfifo("b.log")
+        Path("c.log").symlink_to("gone")
+        skipped = []
+        assert names("*.log", skipped=skipped) == ["a.log"]
+        assert [name for name, _ in skipped] == ["b.log", "c.log"]
+
+    def test_empty_files_are_named_by_a_pattern(self, tree):
+        tree("a.log", text="")
+        assert names("*.log") == ["a.log"]
+
+    def test_several_patterns_for_one_file(self, tree):
+        tree("a.log", "b.log")
+        assert names("b*", "*.log", ".") == ["b.log", "a.log"]
+
+
+class TestCompanions:
+    def test_left_out(self, tree):
+        tree("d/x.record", "d/x.workload", "d/y.workload")
+        found = ["d/x.record", "d/y.workload"]
+        assert names("d") == found
+        assert names("d/*") == found
+        assert names("d/x.workload", "d/x.record", "d/y.workload") == found
+
+    def test_in_several_arguments(self, tree):
+        tree("d/x.record", "d/x.workload")
+        assert names("d/x.workload", "d") == ["d/x.record"]
+
+    def test_alone(self, tree):
+        tree("d/x.record", "d/x.workload")
+        assert names("d/x.workload") == ["d/x.workload"]
+
+    def test_of_a_record_file_that_is_passed_over(self, tree):
+        tree("d/x.workload")
+        tree("d/x.record", text="")
+        assert names("d") == ["d/x.workload"]
+
+    def test_that_vanishes(self, tree, monkeypatch):
+        tree("x.record")
+        monkeypatch.setattr(Pairs, "companions", lambda self, path: [Path("gone")])
+        assert names("x.record") == ["x.record"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no /proc")
+def test_proc_does_no_harm():
+    """Its files have no size, and its links lead everywhere."""
+    skipped = []
+    assert names("/proc/self/fdinfo", "/proc/self/limits", skipped=skipped) == ["/proc/self/limits"]

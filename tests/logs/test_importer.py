@@ -1,0 +1,615 @@
+"""Importing files into both databases: what is counted, what is stored, and stopping anywhere."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import shutil
+import tracemalloc
+from functools import cache
+from itertools import count
+from pathlib import Path
+
+import pytest
+import small_logs
+import workdirs
+
+from tunedb import limits
+from tunedb.check import check
+from tunedb.logs import importer
+from tunedb.logs.base import LogFile
+from tunedb.logs.importer import ImportReport, Tally, import_log
+from tunedb.records import Status, Trust, WorkloadFormat
+from tunedb.store import Store
+
+ARGS = [["TENSOR", [64, 64], "float32"], None]
+LEGACY = ["autotvm v0.1", "autotvm v0.2", "ansor v0.2", "ansor v0.6"]
+ALL = [*LEGACY, "metaschedule old", "metaschedule new", "metaschedule stream"]
+
+
+def ansor(cost=0.001, error=0, *, tile=8, target="llvm", time=1700000000, key='["add", 64]'):
+    costs = cost if isinstance(cost, list) else [cost]
+    state = [[], [["SP", 2, 0, 64, [tile], 1]]]
+    return json.dumps({"i": [[key, target], state], "r": [costs, error, 1.0, time], "v": "v0.2"})
+
+
+def autotvm(cost=0.001, error=0, *, tile=8, target="cuda", time=1600000000.5):
+    costs = cost if isinstance(cost, list) else [cost]
+    line = {
+        "input": [target, "dense", ARGS, {}],
+        "config": {"index": tile, "code_hash": None, "entity": [["tile_x", "sp", [-1, tile]]]},
+        "result": [costs, error, 1.0, time],
+        "version": 0.2,
+        "tvm_version": "0.8.0",
+    }
+    return json.dumps(line)
+
+
+def write(path, *lines, end=b"\n"):
+    path.write_bytes(b"\n".join(workdirs.encode(line) for line in lines) + end)
+    return path
+
+
+def bring(store, path, **options):
+    options.setdefault("source", "mine")
+    return import_log(store, LogFile(Path(path), str(path)), **options)
+
+
+def rows(store):
+    """All records in order of insertion, by digest."""
+    return [record.measurement.digest for record in store.query.iterate()]
+
+
+def kept(store):
+    """What is in quarantine, oldest first."""
+    return [(row.item.line, row.item.data, row.item.reason) for row in store.query.quarantined()][
+        ::-1
+    ]
+
+
+def is_metaschedule(name):
+    return name.startswith("metaschedule")
+
+
+@pytest.fixture(scope="session")
+def expected(tmp_path_factory):
+    """A function that tells what one import of a small log stores in a new database."""
+
+    @cache
+    def expected(name):
+        path = small_logs.write(tmp_path_factory.mktemp("expected"), small_logs.LOGS[name])
+        with Store(":memory:") as store:
+            bring(store, path)
+            return rows(store), kept(store)
+
+    return expected
+
+
+@pytest.fixture
+def new_store(sqlite_template, tmp_path):
+    """A function that opens a new SQLite database."""
+    numbers = count()
+
+    def new_store():
+        return Store(shutil.copyfile(sqlite_template, tmp_path / f"new-{next(numbers)}.db"))
+
+    return new_store
+
+
+# ------------------------------------------------------------------ counting
+
+
+def test_counts_by_format_and_target(store, tmp_path):
+    path = write(
+        tmp_path / "log",
+        *("# comment", ansor(1.0, tile=1), ansor(1e10, 6, tile=2), "", ansor([0], tile=4)),
+        *(ansor(1.0, target="cuda -arch=sm_70"), autotvm(1.0), autotvm(1e9, 4, tile=2), "junk"),
+        *(autotvm(1.0, tile=4), workdirs.workload_line(workdirs.graph())),
+    )
+    report = bring(store, path)
+    assert report.groups == {
+        ("ansor", "llvm"): Tally(read=3, new=3, failed=1, unmeasured=1),
+        ("ansor", "cuda sm_70"): Tally(read=1, new=1),
+        ("autotvm", "cuda"): Tally(read=3, new=3, failed=1),
+    }
+    assert report.total == Tally(read=7, new=7, failed=2, unmeasured=1)
+    assert (report.workloads, report.skipped, report.quarantined) == (1, 2, 1)
+    assert report.refused is None
+    assert report.file == str(path)
+    counts = store.query.counts()
+    assert (counts.measurements, counts.failed, counts.quarantined) == (7, 2, 1)
+
+    grown = write(tmp_path / "log", path.read_bytes().rstrip(), ansor(3.0, tile=1))
+    report = bring(store, grown)
+    assert report.groups[("ansor", "llvm")] == Tally(read=4, new=1, known=3, failed=1, unmeasured=1)
+    assert report.total == Tally(read=8, new=1, known=7, failed=2, unmeasured=1)
+    assert store.query.counts().quarantined == 1
+    assert check(store.url).problems == []
+
+
+def test_what_a_record_keeps(store, tmp_path):
+    bring(store, write(tmp_path / "log", autotvm(1e9, 7), ansor([0.25, 0.5])))
+    failed, good = (record.measurement for record in store.query.iterate())
+    assert (failed.status, failed.failure.message) == (Status.FAILED, "RUN_TIMEOUT")
+    assert failed.measured_at == 1_600_000_000_500_000
+    assert failed.program.target.text == "cuda"
+    assert (good.run_secs, good.all_cost) == ((0.25, 0.5), 1.0)
+    assert json.loads(good.context)["log"] == "ansor"
+    assert good.program.workload.format == WorkloadFormat.ANSOR
+
+
+@pytest.mark.parametrize("name", small_logs.LOGS)
+def test_one_log_of_each_kind(name, store, expected, tmp_path):
+    path = small_logs.write(tmp_path, small_logs.LOGS[name])
+    first = bring(store, path)
+    assert (first.total.read, first.total.new) == (small_logs.RECORDS, small_logs.RECORDS)
+    # A record of MetaSchedule without times is a failed one besides.
+    assert first.total.failed == small_logs.FAILED + is_metaschedule(name)
+    assert first.quarantined == 3
+    assert len(set(rows(store))) == small_logs.RECORDS
+    assert (rows(store), kept(store)) == expected(name)
+    second = bring(store, path)
+    assert (second.total.new, second.total.known) == (0, small_logs.RECORDS)
+    assert (second.total.failed, second.quarantined) == (first.total.failed, 3)
+    assert (rows(store), kept(store)) == expected(name)
+
+
+def test_a_report_is_bounded(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_REASONS", 3)
+    monkeypatch.setattr(limits, "MAX_NAMED_LINES", 2)
+    monkeypatch.setattr(limits, "PROGRESS_LINES", 4)  # several batches
+    bad = [ansor(1.0, error) for error in range(10, 20)]
+    report = bring(store, write(tmp_path / "log", ansor(), *bad, *bad))
+    assert report.quarantined == 20
+    assert sum(report.reasons.values()) == 20
+    assert len(report.reasons) == 4
+    assert report.reasons["other reasons"] == 14
+    assert [row.line for row in report.bad] == [2, 3]
+    assert [line for line, _, _ in kept(store)] == list(range(2, 22))
+
+
+# ------------------------------------------------------------------ equal lines, grown logs
+
+
+def occurrences(store):
+    return [record.measurement.occurrence for record in store.query.iterate()]
+
+
+def test_equal_lines_are_as_many_records(store, tmp_path):
+    a, b = ansor(tile=1), ansor(tile=2)
+    path = write(tmp_path / "log", a, a, b, a, b, autotvm())
+    assert bring(store, path).total.new == 6
+    assert occurrences(store) == [0, 1, 0, 2, 1, 0]
+    assert len(set(rows(store))) == 6
+    assert bring(store, path).total == Tally(read=6, known=6)
+
+
+def test_equal_values_are_equal_lines(store, tmp_path):
+    """Spaces, the order of fields and the form of numbers are no part of a record."""
+    line = ansor(1.0)
+    value = json.loads(line)
+    other = json.dumps(dict(reversed(value.items())), separators=(",", ":")).replace("1.0", "1")
+    bring(store, write(tmp_path / "a", line))
+    assert bring(store, write(tmp_path / "b", other)).total == Tally(read=1, known=1)
+
+
+def test_equal_lines_in_two_batches(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "IMPORT_ROWS", 2)
+    others = [ansor(tile=tile) for tile in range(2, 9)]
+    path = write(tmp_path / "log", ansor(), *others[:-1], ansor(), others[0])
+    assert bring(store, path).total.new == 9
+    assert occurrences(store) == [0, 0, 0, 0, 0, 0, 0, 1, 1]
+
+
+@pytest.mark.parametrize(
+    ("between", "told_apart"), [(0, True), (2, True), (3, True), (8, False), (20, False)]
+)
+def test_equal_lines_are_remembered_for_a_while(between, told_apart, memory, tmp_path, monkeypatch):
+    """Over EQUAL_LINES other lines at least, and twice as many at most."""
+    monkeypatch.setattr(limits, "EQUAL_LINES", 4)
+    others = [ansor(tile=tile) for tile in range(2, 2 + between)]
+    path = write(tmp_path / "log", ansor(tile=1), *others, ansor(tile=1), ansor(tile=1))
+    assert bring(memory, path).total.read == between + 3
+    expected = [0] * (between + 1) + ([1, 2] if told_apart else [1])
+    assert occurrences(memory) == expected
+
+
+def test_memory_of_equal_lines_is_bounded(monkeypatch):
+    monkeypatch.setattr(limits, "EQUAL_LINES", 10)
+    counter = importer.Occurrences()
+    for number in range(1000):
+        counter.next(b"%d" % number)
+        assert len(counter._new) + len(counter._old) <= 20
+
+
+def test_equal_lines_of_two_files_are_one(store, tmp_path):
+    bring(store, write(tmp_path / "a", ansor(), ansor()))
+    report = bring(store, write(tmp_path / "copy", ansor(), ansor(), ansor()), source="copy")
+    assert report.total == Tally(read=3, new=1, known=2)
+    assert [record.source.name for record in store.query.iterate()] == ["mine", "mine", "copy"]
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_log_that_grows(name, sqlite_file, expected, tmp_path):
+    """A tuner appends while a watcher imports; lines that are cut off come again whole."""
+    path = small_logs.write(tmp_path, small_logs.LOGS[name])
+    whole = path.read_bytes()
+    with Store(sqlite_file) as store:
+        for part in range(5):
+            path.write_bytes(whole[: len(whole) * part // 4])
+            bring(store, path)
+        assert sorted(rows(store)) == sorted(expected(name)[0])
+        assert bring(store, path).total.new == 0
+
+
+# ------------------------------------------------------------------ batches and interruptions
+
+
+@pytest.mark.parametrize("size", [1, 2, 7])
+@pytest.mark.parametrize("name", ALL)
+def test_small_batches_store_the_same(name, size, sqlite_file, expected, tmp_path, monkeypatch):
+    path = small_logs.write(tmp_path, small_logs.LOGS[name])
+    monkeypatch.setattr(limits, "IMPORT_ROWS", size)
+    batches = []
+    with Store(sqlite_file) as store:
+        report = bring(store, path, on_batch=lambda: batches.append(store.query.size()))
+        assert (rows(store), kept(store)) == expected(name)
+    assert report.total.new == small_logs.RECORDS
+    assert batches == list(range(size, small_logs.RECORDS + 1, size))
+
+
+def test_batches_of_workloads_and_of_bad_lines(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "PROGRESS_LINES", 3)
+    graphs = [workdirs.workload_line(workdirs.graph(extent=n)) for n in range(8)]
+    path = write(tmp_path / "log", *graphs, *["junk"] * 4)
+    batches = []
+
+    def on_batch():
+        counts = store.query.counts()
+        batches.append((counts.workloads, counts.quarantined))
+
+    report = bring(store, path, on_batch=on_batch)
+    assert (report.workloads, report.quarantined) == (8, 4)
+    assert batches == [(3, 0), (6, 0), (8, 1), (8, 4)]
+
+
+def long_lines(kind, number):
+    """Lines of about 100 kB."""
+    long = "x" * 100_000
+    if kind == "junk":
+        return [ansor(), *[f"{n} {long}" for n in range(number)]]
+    if kind == "leading junk":
+        return [*[f"{n} {long}" for n in range(number)], ansor()]
+    if kind == "keys":
+        return [ansor(key=json.dumps(["add", n, long])) for n in range(number)]
+    if kind == "unknown fields":
+        return [json.dumps({**json.loads(ansor(tile=n)), "note": long}) for n in range(number)]
+    steps = [["PR", 0, 0, f"auto_unroll_max_step${n}"] for n in range(3_000)]
+    line = json.loads(ansor())
+    line["i"][1][1] = steps
+    return [json.dumps({**line, "r": [[n + 1.0], 0, 0, 0]}) for n in range(number)]
+
+
+LONG = ["junk", "leading junk", "keys", "unknown fields", "steps"]
+
+
+@pytest.mark.parametrize("kind", LONG)
+def test_batches_of_long_lines(kind, memory, tmp_path, monkeypatch):
+    """A batch is over when it has as many bytes, however few its lines are."""
+    monkeypatch.setattr(limits, "IMPORT_BYTES", 500_000)
+    batches = []
+    report = bring(
+        memory, write(tmp_path / "log", *long_lines(kind, 21)), on_batch=lambda: batches.append(1)
+    )
+    assert report.total.read + report.quarantined == 21 + kind.endswith("junk")
+    assert len(batches) in (4, 5)
+
+
+@pytest.mark.parametrize("kind", LONG[:-1])
+def test_memory_is_that_of_a_batch(kind, sqlite_file, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "IMPORT_BYTES", 10**6)
+    path = write(tmp_path / "log", *long_lines(kind, 200))
+    size = path.stat().st_size
+    with Store(sqlite_file) as store:
+        bring(store, write(tmp_path / "first", ansor(tile=10_000)))
+        monkeypatch.setattr(limits, "MAX_LINE_BYTES", 10**6)  # for what is held
+        tracemalloc.start()
+        try:
+            report = bring(store, path)
+            peak = tracemalloc.get_traced_memory()[1]
+        finally:
+            tracemalloc.stop()
+    assert (report.refused is not None) == (kind == "leading junk")
+    assert peak < 0.5 * size
+
+
+class _Stop(KeyboardInterrupt):
+    pass
+
+
+@pytest.mark.parametrize("name", ["autotvm v0.2", "ansor v0.6", "metaschedule new"])
+def test_an_import_that_is_stopped_and_run_again(name, new_store, expected, tmp_path, monkeypatch):
+    path = small_logs.write(tmp_path, small_logs.LOGS[name])
+    monkeypatch.setattr(limits, "IMPORT_ROWS", 5)
+    for stop in range(1, 5):
+        with new_store() as store:
+            assert_stopped_and_continued(store, path, stop, expected(name))
+
+
+def test_an_import_that_is_stopped_on_both_databases(store, expected, tmp_path, monkeypatch):
+    path = small_logs.write(tmp_path, small_logs.LOGS["ansor v0.5"])
+    monkeypatch.setattr(limits, "IMPORT_ROWS", 5)
+    assert_stopped_and_continued(store, path, 2, expected("ansor v0.5"))
+
+
+def assert_stopped_and_continued(store, path, stop, expected):
+    calls = []
+
+    def on_batch():
+        calls.append(1)
+        if len(calls) == stop:
+            raise _Stop
+
+    report = ImportReport(str(path))
+    with pytest.raises(_Stop):
+        bring(store, path, on_batch=on_batch, report=report)
+    # What the report says is what is stored.
+    assert report.total.new == store.query.size() == 5 * stop
+    assert rows(store) == expected[0][: 5 * stop]
+    second = bring(store, path)
+    assert (second.total.known, second.total.new) == (5 * stop, small_logs.RECORDS - 5 * stop)
+    assert (rows(store), kept(store)) == expected
+
+
+def test_an_import_that_ends_anywhere_and_runs_again(new_store, expected, tmp_path):
+    """Whatever the byte: the log ends there, and its last line is kept as bad."""
+    path = small_logs.write(tmp_path, small_logs.LOGS["ansor v0.6"])
+    data = path.read_bytes()
+    for at in range(0, len(data), len(data) // 9):
+        with new_store() as store:
+            path.write_bytes(data[:at])
+            bring(store, path)
+            path.write_bytes(data)
+            bring(store, path)
+            assert rows(store) == expected("ansor v0.6")[0]
+
+
+# ------------------------------------------------------------------ damage
+
+
+@pytest.mark.parametrize("cut", [30, -30])
+def test_a_damaged_compressed_file(cut, store, tmp_path):
+    lines = [ansor(tile=tile, time=1700000000 + tile**3) for tile in range(1, 3000)]
+    path = tmp_path / "log.gz"
+    path.write_bytes(gzip.compress("\n".join(lines).encode())[:cut])
+    report = bring(store, path)
+    assert "cut off (the gzip data has no end)" in report.refused
+    assert report.total.read == store.query.size()
+    if cut < 0:
+        assert report.total.read > 2000
+        assert [r.measurement.measured_at for r in store.query.iterate()][:2] == [
+            1700000001000000,
+            1700000008000000,
+        ]
+    path.write_bytes(gzip.compress("\n".join(lines).encode()))
+    again = bring(store, path)
+    assert again.refused is None
+    assert again.total.read == 2999
+    assert store.query.size() == 2999
+
+
+def test_a_file_that_is_no_log(store, tmp_path):
+    report = bring(store, write(tmp_path / "table.tsv", "a\tb", "1\t2"))
+    assert report.refused.startswith("no tuning log that tunedb knows")
+    assert report.total == Tally()
+    counts = store.query.counts()
+    assert (counts.measurements, counts.quarantined, counts.sources) == (0, 0, 0)
+
+
+ODD = [
+    ansor([1e308, 1e308]),
+    ansor(float("nan")),
+    ansor(1.0, target="llvm -keys=\0"),
+    ansor(key='["\\u0000", 64]'),
+    autotvm([1e308, 1e308]),
+    autotvm(target="\0"),
+    autotvm().replace("dense", r"den\u0000se"),
+    autotvm().replace('"0.8.0"', r'"\u0000"'),
+    autotvm().replace('"float32"', r'"\u0000"'),
+    ansor().replace('"v0.2"', r'"\u0000"'),
+    ansor().replace('"v":', r'"\u0000": 1, "v":'),
+    ansor(key=json.dumps(["x" * 30_000, 64])),
+    autotvm(target="cuda -model=" + "y" * 10_000),
+    json.dumps(workdirs.record([1e308, 1e308])),
+    json.dumps(workdirs.record(target={"kind": "\0"})),
+    json.dumps(workdirs.record(target={"kind": "llvm", "mcpu": "\0"})),
+]
+
+
+def test_no_line_hurts_the_others_of_its_batch(store, tmp_path):
+    """What a reader lets through can be stored, on both databases."""
+    for number, line in enumerate(ODD):
+        before = store.query.size()
+        first, last = ansor(tile=10_000 + number), autotvm(tile=10_000 + number)
+        report = bring(store, write(tmp_path / "log", first, line, last))
+        assert report.refused is None
+        assert report.total.new + report.quarantined == 3, line[:300]
+        assert report.quarantined <= 1
+        assert store.query.size() == before + report.total.new
+    assert len(rows(store)) == store.query.size()
+    assert check(store.url).problems == []
+
+
+# ------------------------------------------------------------------ dry runs
+
+
+@pytest.mark.parametrize("name", ["autotvm v0.1", "ansor v0.6", "metaschedule stream"])
+def test_a_dry_run_counts_and_writes_nothing(name, store, tmp_path):
+    path = small_logs.write(tmp_path, small_logs.LOGS[name])
+    tables = store.query.counts()
+    dry = bring(store, path, dry_run=True)
+    assert store.query.counts() == tables
+    wet = bring(store, path)
+    assert dry == wet
+    known = bring(store, path, dry_run=True)
+    assert known.total.known == small_logs.RECORDS
+    assert known == bring(store, path)
+
+
+def test_a_dry_run_needs_no_right_to_write(sqlite_file, tmp_path):
+    path = write(tmp_path / "log", ansor(tile=1), ansor(tile=2), "junk")
+    with Store(sqlite_file) as store:
+        bring(store, write(tmp_path / "other", ansor(tile=2)))
+    with Store(sqlite_file, create=False, read_only=True) as store:
+        report = bring(store, path, dry_run=True)
+    assert report.total == Tally(read=2, new=1, known=1)
+    assert report.quarantined == 1
+
+
+# ------------------------------------------------------------------ sources and trust
+
+
+def served(store):
+    query = store.query
+    ids = [workload.id for workload in query.workloads()]
+    return [record.measurement.digest for record in query.top_k(ids, k=100)]
+
+
+def test_foreign_records_are_stored_and_not_served(store, tmp_path):
+    path = write(tmp_path / "log", ansor(0.5, tile=1), ansor(0.25, tile=2), ansor(1e10, 2))
+    bring(store, path, source="a friend", trust=Trust.FOREIGN)
+    assert store.query.size() == 3
+    assert served(store) == []
+    assert {r.source.trust for r in store.query.iterate()} == {Trust.FOREIGN}
+
+    report = bring(store, write(tmp_path / "own", ansor(0.25, tile=2)), source="own")
+    assert report.total == Tally(read=1, known=1)
+    assert served(store) == [rows(store)[1]]
+    assert [r.source.name for r in store.query.iterate()] == ["a friend", "own", "a friend"]
+
+    # The friend cannot take it back.
+    bring(store, path, source="a friend", trust=Trust.FOREIGN)
+    assert served(store) == [rows(store)[1]]
+    assert check(store.url).problems == []
+
+
+def test_verified_records_are_served(store, tmp_path):
+    bring(store, write(tmp_path / "log", ansor()), trust=Trust.VERIFIED)
+    assert len(served(store)) == 1
+
+
+def test_a_source_keeps_its_trust(store, tmp_path):
+    bring(store, write(tmp_path / "a", ansor(tile=1)), source="s", trust=Trust.FOREIGN)
+    bring(store, write(tmp_path / "b", ansor(tile=2)), source="s", trust=Trust.OWN)
+    assert served(store) == []
+    assert [(s.name, s.trust, n) for s, n in store.query.sources()] == [("s", Trust.FOREIGN, 2)]
+
+
+def test_quarantine_has_the_source_too(store, tmp_path):
+    bring(store, write(tmp_path / "log", ansor(), "junk"), source="s", trust=Trust.FOREIGN)
+    (row,) = store.query.quarantined()
+    assert (row.source.name, row.source.trust) == ("s", Trust.FOREIGN)
+
+
+# ------------------------------------------------------------------ what must not be imported
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_the_database_itself_is_not_opened(suffix, sqlite_file, tmp_path, monkeypatch):
+    log = write(tmp_path / "log", ansor())
+    with Store(sqlite_file) as store:
+        bring(store, log)
+        own = sqlite_file.with_name(sqlite_file.name + suffix)
+        assert own.exists()
+        (tmp_path / "link").symlink_to(own)
+        (tmp_path / "hard").hardlink_to(own)
+
+        def opened(*_):
+            raise AssertionError("it was opened")
+
+        monkeypatch.setattr(importer, "read_log", opened)
+        for path in (own, tmp_path / "link", tmp_path / "hard", tmp_path / "." / own.name):
+            report = bring(store, path)
+            assert report.refused == "it is the database that is written to"
+            assert report.total == Tally()
+        with pytest.raises(AssertionError):
+            bring(store, log)
+
+
+def test_another_database_is_no_log(store, sqlite_file, tmp_path):
+    other = tmp_path / "other.db"
+    other.write_bytes(sqlite_file.read_bytes())
+    report = bring(store, other)
+    assert "a database of tunedb, not a log" in report.refused
+
+
+def test_workloads_without_records_are_stored(store, tmp_path):
+    graphs = [workdirs.graph("a"), workdirs.graph("b"), workdirs.graph("c")]
+    folder = workdirs.write(tmp_path, [workdirs.record(workload=1)], graphs)
+    report = bring(store, folder / "database_tuning_record.json")
+    assert (report.workloads, report.total.read) == (3, 1)
+    assert sorted((w.name, w.records) for w in store.query.workloads()) == [
+        ("a", 0),
+        ("b", 1),
+        ("c", 0),
+    ]
+    report = bring(store, folder / "database_workload.json")
+    assert (report.workloads, report.total.read) == (3, 0)
+    assert store.query.counts().workloads == 3
+
+
+# ------------------------------------------------------------------ sentinels
+
+
+NEVER_TIMES = [
+    *(ansor(1e10, error) for error in range(9)),
+    *(ansor([1e10, 1e10], error) for error in (0, 7)),
+    *(ansor(0, error) for error in (0, 4)),
+    *(ansor([], error) for error in (0, 4)),
+    *(ansor([0.0, 0, 0], 0), ansor(0.001, 7), ansor([1e10, 0.001], 6), ansor([1e10, 0.001], 0)),
+    *(ansor(-1.0), ansor(0.001, 99), ansor(0.001, True)),
+    *(autotvm(1e9, error) for error in range(9)),
+    *(autotvm([1e9, 1e9], error) for error in (0, 7)),
+    *(autotvm(0, error) for error in (0, 4)),
+    *(autotvm([], error) for error in (0, 4)),
+    *(autotvm(1000000000, 0), autotvm(0.001, 7), autotvm([1e9, 0.001], 0), autotvm(-1.0)),
+    *(workdirs.record([1e10]), workdirs.record([10000000000]), workdirs.record([1e10, 1e10])),
+    *(workdirs.record(None), workdirs.record([]), workdirs.record([-1.0])),
+]
+
+
+def test_sentinels_are_never_a_best_time(store, tmp_path):
+    report = bring(store, write(tmp_path / "log", *NEVER_TIMES))
+    assert report.total.read + report.quarantined == len(NEVER_TIMES)
+    assert report.total.failed + report.total.unmeasured == report.total.read
+    assert served(store) == []
+    query = store.query
+    assert all(workload.best is None for workload in query.workloads())
+    for workload in query.workloads():
+        assert query.best([workload.id]) is None
+        assert query.history([workload.id]) == []
+
+
+@pytest.mark.parametrize(
+    "good",
+    [ansor(123.0, time=1), autotvm(123.0, time=1), json.dumps(workdirs.record([123.0]))],
+    ids=["ansor", "autotvm", "metaschedule"],
+)
+def test_the_worst_time_beats_all_sentinels(good, store, tmp_path):
+    bring(store, write(tmp_path / "log", *NEVER_TIMES, good, *NEVER_TIMES))
+    query = store.query
+    (workload,) = [w for w in query.workloads() if w.best is not None]
+    assert workload.best == 123.0
+    assert query.best([workload.id]).mean == 123.0
+    assert len(query.top_k([workload.id], k=100)) == 1
+
+
+def test_unmeasured_programs(store, tmp_path):
+    """TenSet's ``to_measure_programs``: kept as programs, neither served nor failed."""
+    bring(store, write(tmp_path / "log", ansor([0]), ansor([0], tile=2)))
+    assert {r.measurement.status for r in store.query.iterate()} == {Status.UNMEASURED}
+    counts = store.query.counts()
+    assert (counts.programs, counts.failed) == (2, 0)
+    bring(store, write(tmp_path / "measured", ansor(0.5)))
+    assert store.query.counts().programs == 2
+    assert len(served(store)) == 1

@@ -1,0 +1,140 @@
+import io
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.logs.lines import Line, read_lines
+
+
+def lines(data, position=lambda: 0):
+    return list(read_lines(io.BytesIO(data), position))
+
+
+@pytest.fixture
+def short(monkeypatch):
+    """Lines of at most ten bytes with their end, of which four are kept if they are longer."""
+    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 10)
+    monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 4)
+
+
+def test_numbers_from_one_and_blank_lines_count():
+    assert [(line.number, line.data) for line in lines(b"a\n\n \nb\n")] == [
+        (1, b"a"),
+        (2, b""),
+        (3, b" "),
+        (4, b"b"),
+    ]
+
+
+def test_nothing():
+    assert lines(b"") == []
+
+
+def test_the_last_line_may_have_no_end():
+    assert [line.is_whole for line in lines(b"a\nb")] == [True, False]
+    assert lines(b"a\nb")[1].data == b"b"
+
+
+def test_ends_of_windows():
+    assert [line.data for line in lines(b"a\r\nb\r\n\r\nc\r")] == [b"a", b"b", b"", b"c"]
+
+
+@given(st.binary(max_size=300))
+def test_only_a_line_feed_ends_a_line(data):
+    # Not \r, \v, \f, NUL or what Unicode calls a line separator.
+    found = lines(data)
+    assert [line.data for line in found] == [
+        part.rstrip(b"\r") for part in data.removesuffix(b"\n").split(b"\n") if data
+    ]
+    assert [line.number for line in found] == list(range(1, len(found) + 1))
+    assert [line.is_whole for line in found[:-1]] == [True] * len(found[:-1])
+    if data:
+        assert found[-1].is_whole == data.endswith(b"\n")
+
+
+def test_too_long_lines_end_where_they_end(short):
+    found = lines(b"0123456789abcdef\n" + b"ok\n" + b"x" * 95 + b"\n" + b"fine\n")
+    assert [(line.number, line.data, line.too_long) for line in found] == [
+        (1, b"0123", True),
+        (2, b"ok", False),
+        (3, b"xxxx", True),
+        (4, b"fine", False),
+    ]
+    assert all(line.is_whole for line in found)
+
+
+@pytest.mark.parametrize("length", range(7, 35))
+def test_every_length_around_the_limit(short, length):
+    found = lines(b"x" * (length - 1) + b"\n" + b"next\n")
+    assert [line.too_long for line in found] == [length > 10, False]
+    assert [line.number for line in found] == [1, 2]
+    assert len(found[0].data) == (4 if length > 10 else length - 1)
+    assert found[1].data == b"next"
+
+
+def test_a_too_long_line_at_the_end(short):
+    (line,) = lines(b"x" * 40)
+    assert (line.data, line.is_whole, line.too_long) == (b"xxxx", False, True)
+
+
+def test_positions_are_asked_for_with_each_line():
+    stream = io.BytesIO(b"one\ntwo\nthree\n")
+    assert [line.position for line in read_lines(stream, stream.tell)] == [4, 8, 14]
+
+
+def test_the_position_of_a_too_long_line_is_behind_it(short):
+    stream = io.BytesIO(b"x" * 40 + b"\nb\n")
+    assert [line.position for line in read_lines(stream, stream.tell)] == [41, 43]
+
+
+def test_one_line_at_a_time():
+    """A line is given before the next one is there: the stream may be a pipe."""
+    waiting = io.BytesIO(b"one\ntwo\n")
+    found = read_lines(waiting, waiting.tell)
+    assert next(found) == Line(1, b"one", 4)
+    assert waiting.tell() == 4
+
+
+def test_what_the_stream_raises_comes_after_the_lines_before():
+    pieces = [b"one\n", b"two\n"]
+
+    class Damaged:
+        def readline(self, size):
+            if not pieces:
+                raise FormatError("cut off")
+            return pieces.pop(0)
+
+    found = read_lines(Damaged(), lambda: 0)
+    assert [next(found).data, next(found).data] == [b"one", b"two"]
+    with pytest.raises(FormatError, match="cut off"):
+        next(found)
+
+
+def test_memory_is_one_line(monkeypatch):
+    """A line of 64 times the limit; the stream makes its bytes when they are asked for."""
+    import tracemalloc
+
+    class Long(io.RawIOBase):
+        left = 64 * 2**20
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            size = min(len(buffer), self.left)
+            buffer[:size] = b"x" * size
+            self.left -= size
+            return size
+
+    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 2**20)
+    tracemalloc.start()
+    try:
+        (line,) = read_lines(io.BufferedReader(Long(), 2**16), lambda: 0)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert line.too_long
+    assert peak < 5 * 2**20

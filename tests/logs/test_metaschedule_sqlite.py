@@ -1,0 +1,317 @@
+"""The SQLite layout of mshr-h, and what else a SQLite file may be."""
+
+import json
+import sqlite3
+from contextlib import closing, suppress
+from pathlib import Path
+
+import pytest
+import workdirs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.logs.base import FileFormat, LogFile
+from tunedb.logs.metaschedule import record_fields
+from tunedb.logs.metaschedule_sqlite import MetaScheduleSQLiteFormat
+from tunedb.logs.reading import read_log
+from tunedb.records import Measurement, Quarantined, Source, Status, Workload, WorkloadFormat
+from tunedb.results import Record
+from tunedb.store import Store
+
+FORMAT = MetaScheduleSQLiteFormat()
+
+WORKLOAD = "CREATE TABLE workload(shash text, mod text)"
+RECORD = (
+    "CREATE TABLE tuning_record(workload_index int, trace text, run_secs text, target text,"
+    " args_info text)"
+)
+TRACE = json.dumps(workdirs.old_trace())
+TARGET = json.dumps(workdirs.CUDA)
+ARGS = json.dumps(workdirs.ARGS)
+
+
+def row_of(graph):
+    return tuple(json.loads(workdirs.workload_line(graph)))
+
+
+MODULE = row_of(workdirs.node_list())
+GOOD = (0, TRACE, "[0.25, 0.5]", TARGET, ARGS)
+
+
+def make(path, *, workloads=None, records=None, script=()):
+    """Write a file with the tables for which rows are given, after some statements."""
+    with closing(sqlite3.connect(path)) as connection:
+        for statement in script:
+            connection.execute(statement)
+        if workloads is not None:
+            connection.execute(WORKLOAD)
+            connection.executemany("INSERT INTO workload VALUES (?, ?)", workloads)
+        if records is not None:
+            connection.execute(RECORD)
+            connection.executemany("INSERT INTO tuning_record VALUES (?, ?, ?, ?, ?)", records)
+        connection.commit()
+    return path
+
+
+def read(path):
+    return list(FORMAT.read_file(LogFile(path, str(path))))
+
+
+@pytest.fixture
+def both(tmp_path):
+    """One file with both tables."""
+
+    def write(records=(GOOD,), workloads=(MODULE,), **more):
+        return make(tmp_path / "log.sqlite", workloads=workloads, records=records, **more)
+
+    return write
+
+
+# ---------------------------------------------------------------------- what is read
+
+
+def test_it_is_a_file_format():
+    assert isinstance(FORMAT, FileFormat)
+    assert FORMAT.matches_file(b"SQLite format 3\0\x10\x00", Path("any name"))
+    assert not FORMAT.matches_file(b"SQLite format 2\0", Path("log.sqlite"))
+    assert not FORMAT.matches_file(b"", Path("log.sqlite"))
+
+
+def test_both_tables_in_one_file(both):
+    workload, found = read(both())
+    assert (workload.format, workload.name) == (WorkloadFormat.NODES, "matmul")
+    assert found.program.workload == workload
+    assert (found.run_secs, found.status) == ((0.25, 0.5), Status.OK)
+    fields = record_fields(Record(1, 1, 1, found, Source("own"), None))
+    assert fields == [json.loads(TRACE), [0.25, 0.5], workdirs.CUDA, workdirs.ARGS]
+
+
+def test_two_files_as_the_tool_writes_them(tmp_path):
+    rows = [row_of(workdirs.node_list(name)) for name in ("x", "y")]
+    workloads = make(tmp_path / "database_workload.sqlite", workloads=rows)
+    records = make(tmp_path / "database_tuning_record.sqlite", records=[(1, *GOOD[1:])])
+    assert [item.name for item in read(workloads)] == ["x", "y"]
+    *found, measurement = read(records)
+    assert [item.name for item in found] == ["x", "y"]
+    assert measurement.program.workload.name == "y"
+    workloads.unlink()
+    (alone,) = read(records)
+    assert alone.program.workload.format == WorkloadFormat.ARGUMENTS
+
+
+@pytest.mark.parametrize("null", ["None", "null", None])
+def test_what_null_is_written_as(both, null):
+    _, found = read(both([(0, TRACE, null, null, null)]))
+    assert (found.run_secs, found.status) == (None, Status.FAILED)
+    assert found.program.target.kind == "none"
+    assert found.args_info is None
+
+
+def test_the_same_record_in_json_is_one(both, tmp_path):
+    line = [0, [json.loads(TRACE), [0.25, 0.5], workdirs.CUDA, workdirs.ARGS]]
+    folder = workdirs.write(tmp_path / "json", [line], [workdirs.node_list()])
+    path = folder / "database_tuning_record.json"
+    from_json = [found.item for found in read_log(LogFile(path, str(path)))]
+    assert read(both()) == from_json
+
+
+def test_an_index_is_a_place_in_the_order_of_rows(both):
+    """Rows that were deleted leave gaps in ``rowid``, not in the numbers."""
+    path = both([(1, *GOOD[1:])], [row_of(workdirs.node_list(n)) for n in ("x", "y", "z")])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("DELETE FROM workload WHERE rowid = 2")
+        connection.commit()
+    assert read(path)[-1].program.workload.name == "z"
+
+
+def test_the_file_is_not_changed(both):
+    path = both()
+    before = path.read_bytes()
+    path.chmod(0o444)
+    read(path)
+    assert path.read_bytes() == before
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+def test_names_with_any_character(tmp_path):
+    folder = tmp_path / "a b?c#d%20"
+    folder.mkdir()
+    path = make(folder / "é?mode=rw.sqlite", workloads=[row_of(workdirs.graph())])
+    assert len(read(path)) == 1
+
+
+# ---------------------------------------------------------------------- bad rows
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ((5, *GOOD[1:]), "its workload 5 is not in the workload file"),
+        ((-1, *GOOD[1:]), "line number"),
+        (("zero", *GOOD[1:]), "line number"),
+        ((0.5, *GOOD[1:]), "line number"),
+        ((None, *GOOD[1:]), "line number"),
+        ((b"\0", *GOOD[1:]), "line number"),
+        ((0, None, *GOOD[2:]), "a trace is"),
+        ((0, "{", *GOOD[2:]), "not JSON"),
+        ((0, TRACE.encode(), *GOOD[2:]), "no text"),
+        ((0, "[[[]], []]", *GOOD[2:]), "instruction 0"),
+        ((0, TRACE, "[NaN]", *GOOD[3:]), "not JSON"),
+        ((0, TRACE, "[-1]", *GOOD[3:]), "no time"),
+        ((0, TRACE, "0.5", *GOOD[3:]), "list of numbers"),
+        ((0, TRACE, "[%s]" % ("9" * 30), *GOOD[3:]), "64 bits"),
+        ((0, TRACE, "[1.0]", "llvm", ARGS), "not JSON"),
+        ((0, TRACE, "[1.0]", '"llvm"', ARGS), "a target is"),
+        ((0, TRACE, "[1.0]", TARGET, "[1]"), "args_info is"),
+    ],
+)
+def test_a_bad_row_costs_only_itself(both, row, reason):
+    path = both([row, GOOD])
+    _, bad, good = read(path)
+    assert isinstance(good, Measurement)
+    assert (bad.file, bad.line) == (str(path), 1)
+    assert reason in bad.reason
+    assert bad.data
+
+
+def test_a_bad_workload_costs_only_its_records(both):
+    rows = [("0", "broken"), ("0", b"\xff"), (None, None), row_of(workdirs.node_list())]
+    records = [(index, *GOOD[1:]) for index in range(4)]
+    found = read(both(records, rows))
+    assert [type(item) for item in found[:4]] == [Quarantined] * 3 + [Workload]
+    assert [type(item) for item in found[4:]] == [Quarantined] * 3 + [Measurement]
+    assert "its workload (line 2) was not understood" in found[5].reason
+
+
+def test_text_that_is_no_utf8(both):
+    path = both(script=["PRAGMA encoding='UTF-8'"])
+    with closing(sqlite3.connect(path)) as connection:
+        connection.execute("UPDATE tuning_record SET target = CAST(x'7bff7d' AS TEXT)")
+        connection.commit()
+    _, bad = read(path)
+    assert "no UTF-8" in bad.reason
+
+
+def test_text_in_utf16(both):
+    assert len(read(both(script=["PRAGMA encoding='UTF-16le'"]))) == 2
+
+
+def test_rows_over_the_limit_are_not_read(both, monkeypatch):
+    path = both([(0, TRACE, "[1.0]", TARGET, json.dumps(["x" * 50_000])), GOOD])
+    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 20_000)
+    monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 100)
+    _, bad, good = read(path)
+    assert "SQLite cannot read the row" in bad.reason
+    assert len(bad.data) <= 100
+    assert isinstance(good, Measurement)
+
+
+# ---------------------------------------------------------------------- other files
+
+
+@pytest.mark.parametrize(
+    "statements",
+    [
+        [],
+        ["CREATE TABLE workload(id int, body blob)"],
+        ["CREATE TABLE workload(shash text, mod text, more text)"],
+        ["CREATE VIEW workload AS SELECT 'x' AS shash, 'y' AS mod"],
+        ["CREATE TABLE workload(shash text PRIMARY KEY, mod text) WITHOUT ROWID"],
+        ["CREATE TABLE workload(shash text, mod text AS (printf('%.*c', 1000000000, 'x')))"],
+        ["CREATE VIRTUAL TABLE workload USING fts5(shash, mod)"],
+        [
+            "CREATE VIEW tuning_record AS WITH RECURSIVE n(i) AS (SELECT 1 UNION ALL SELECT i + 1"
+            " FROM n) SELECT i AS workload_index, 'x' AS trace, 'x' AS run_secs, 'x' AS target,"
+            " 'x' AS args_info FROM n"
+        ],
+    ],
+)
+def test_a_file_of_another_tool(tmp_path, statements):
+    path = make(tmp_path / "other.sqlite", script=statements)
+    if not statements:
+        make(path, script=["CREATE TABLE notes(text text)"])
+    with pytest.raises(FormatError, match="without MetaSchedule's tables") as caught:
+        read(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_triggers_and_views_beside_the_tables_are_not_touched(both):
+    more = [
+        "CREATE TABLE other(x)",
+        "CREATE VIEW v AS SELECT load_extension('x') FROM other",
+        "CREATE TRIGGER t INSTEAD OF INSERT ON v BEGIN SELECT 1; END",
+    ]
+    assert len(read(both(script=more))) == 2
+
+
+def test_tunedb_itself_is_no_log(tmp_path):
+    path = tmp_path / "tune.db"
+    Store(path).close()
+    with pytest.raises(FormatError, match="a database of tunedb, not a log"):
+        read(path)
+
+
+def test_a_file_that_is_being_written(both):
+    """The changes beside it would be missed."""
+    path = both()
+    with closing(sqlite3.connect(path)) as writer:
+        writer.execute("PRAGMA journal_mode=WAL")
+        writer.execute("INSERT INTO workload VALUES ('0', 'x')")
+        writer.commit()
+        with pytest.raises(FormatError, match=r"log\.sqlite-wal holds changes"):
+            read(path)
+    assert len(read(path)) == 3
+
+
+def test_a_stream_is_no_file():
+    with pytest.raises(FormatError, match="give its path"):
+        list(FORMAT.read_file(LogFile(None, "<stdin>")))
+
+
+def test_what_only_looks_like_sqlite(tmp_path):
+    path = tmp_path / "log.sqlite"
+    path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5_000)
+    with pytest.raises(FormatError, match="SQLite cannot read it"):
+        read(path)
+
+
+@settings(
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(st.lists(st.tuples(st.integers(0, 2**20), st.binary(min_size=1, max_size=6)), max_size=6))
+def test_damaged_files(tmp_path_factory, changes):
+    """Whatever the bytes, rows are read or quarantined, or the file is refused."""
+    path = make(
+        tmp_path_factory.mktemp("log") / "log.sqlite", workloads=[MODULE] * 3, records=[GOOD] * 3
+    )
+    data = bytearray(path.read_bytes())
+    for place, value in changes:
+        place %= len(data) - len(value)
+        data[place : place + len(value)] = value
+    path.write_bytes(data)
+    with suppress(FormatError):
+        assert all(isinstance(item, Workload | Measurement | Quarantined) for item in read(path))
+
+
+# ---------------------------------------------------------------------- the real files
+
+
+def test_the_collected_database():
+    folder = Path(__file__).resolve().parents[2] / "../shared/data/metaschedule"
+    if not folder.is_dir():
+        pytest.skip("the collected logs are not here")
+    path = folder / "mshr-h_sqlite_v0.15" / "database_tuning_record.sqlite"
+    found = read(path)
+    runs = [item for item in found if isinstance(item, Measurement)]
+    assert (len(found), len(runs)) == (30 + 506, 506)
+    assert sum(m.status is Status.FAILED for m in runs) == 0
+    assert {m.program.workload.tvm_version for m in runs} == {"0.16.dev0"}
+    uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
+    with closing(sqlite3.connect(uri, uri=True)) as connection:
+        rows = connection.execute("SELECT * FROM tuning_record ORDER BY rowid").fetchall()
+    for measurement, (index, *texts) in zip(runs, rows, strict=True):
+        fields = record_fields(Record(1, 1, 1, measurement, Source("own"), None))
+        assert fields == [json.loads(text) for text in texts]
+        assert measurement.program.workload == found[index]

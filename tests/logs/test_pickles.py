@@ -1,0 +1,171 @@
+import base64
+import collections
+import json
+import pickle
+import random
+import types
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.logs.pickles import line_refusal, refusal
+
+PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+
+#: What Python 2.7 wrote (protocol 0): pickle.dumps(("task", [1, 2])) and of a new-style object.
+OF_PYTHON_2 = [
+    b"(S'task'\np0\n(lp1\nI1\naI2\natp2\n.",
+    b"ccopy_reg\n_reconstructor\np0\n(c__main__\nEntity\np1\nc__builtin__\nobject\np2\nNtp3\nRp4\n.",
+    b"(i__main__\nOld\np0\n(dp1\nb.",
+]
+
+#: In place of AutoTVM's ConfigEntity: an object with a class and a state.
+ENTITY = types.SimpleNamespace(index=7)
+TASK = ["conv2d", [["TENSOR", [1, 3, 224, 224], "float32"], [1, 1]], {}]
+RESULT = ((0.001, 0.002), 0, 1.5, 1546300800.0)
+
+
+def encoded(value, protocol):
+    """Return a field of AutoTVM's pickle protocol (TVM: python/tvm/autotvm/record.py)."""
+    return base64.b64encode(pickle.dumps(value, protocol)).decode()
+
+
+def line(protocol, *versions):
+    fields = [encoded(value, protocol) for value in (TASK, ENTITY, RESULT)]
+    return "\t".join(["cuda -model=1080ti", *fields, *versions]).encode()
+
+
+class TestFiles:
+    @pytest.mark.parametrize("protocol", PROTOCOLS)
+    @pytest.mark.parametrize(
+        "value",
+        [[], {}, [1, 2], {"a": 1}, TASK, collections.OrderedDict(a=1), ENTITY, [{"x": [1]}]],
+    )
+    def test_every_protocol(self, protocol, value):
+        reason = refusal(pickle.dumps(value, protocol))
+        assert "a pickle, which is refused because unpickling runs code; load it" in reason
+        assert "\n" not in reason
+
+    @pytest.mark.parametrize("protocol", range(2, pickle.HIGHEST_PROTOCOL + 1))
+    @pytest.mark.parametrize("value", [None, 1, "text", 0.5, (1, 2), b"x", {1}, RESULT])
+    def test_every_value(self, protocol, value):
+        assert "a pickle" in refusal(pickle.dumps(value, protocol))
+
+    @pytest.mark.parametrize("data", OF_PYTHON_2[1:])
+    def test_of_python_2(self, data):
+        assert "a pickle" in refusal(data)
+
+    def test_tenset(self):
+        def head(module, name):
+            return b"\x80\x04\x95\xff\x00\x00\x00\x00\x00\x00\x00\x8c" + bytes(
+                [len(module)]
+            ) + module + b"\x94\x8c" + bytes([len(name)]) + name  # fmt: skip
+
+        features = refusal(head(b"tvm.auto_scheduler.dataset", b"Dataset"))
+        assert "refused because unpickling runs code; it is TenSet's set of features" in features
+        assert "import the folder measure_records" in features
+        tasks = refusal(head(b"tvm.auto_scheduler.search_task", b"SearchTask"))
+        assert "it holds tasks and no measurements" in tasks
+
+    @pytest.mark.parametrize(
+        "head",
+        [
+            b"",
+            b"\x80",
+            b"\x80\x06",
+            b"\x80\x01",
+            b"[]",
+            b"[0, [[[]]]]",
+            b'{"i": []}',
+            b"# comment",
+            b"(l",
+            b"(london) is a town",
+            b"(list",
+            b"config\nfile\nof something",
+            b"cuda\nllvm\n",
+            b"SQLite format 3\0",
+            b"\x1f\x8b\x08",
+            b"c",
+            b"] q",
+        ],
+    )
+    def test_others(self, head):
+        assert refusal(head) is None
+
+    @given(st.recursive(st.none() | st.integers() | st.text(), st.lists))
+    def test_no_json(self, value):
+        assert refusal(json.dumps(value).encode()) is None
+        assert line_refusal(json.dumps(value).encode()) is None
+
+    @given(st.text())
+    def test_text_never_has_the_magic_number(self, text):
+        assert not text.encode(errors="ignore").startswith(b"\x80")
+
+
+class TestLines:
+    @pytest.mark.parametrize("protocol", PROTOCOLS)
+    def test_both_versions(self, protocol):
+        for versions in ((), ("0.2", "0.7.dev1")):
+            reason = line_refusal(line(protocol, *versions))
+            assert "refused because unpickling runs code" in reason
+            assert "autotvm.record.encode(inp, res, 'json')" in reason
+            assert "\n" not in reason
+
+    @pytest.mark.parametrize("end", [b"", b"\n", b"\r\n"])
+    def test_with_its_end(self, end):
+        assert line_refusal(line(2) + end)
+
+    def test_of_python_2(self):
+        fields = [base64.b64encode(data) for data in OF_PYTHON_2]
+        assert line_refusal(b"\t".join([b"llvm", *fields]))
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            b"",
+            b"\t\t\t",
+            b"2000\t1500\t1234\t5678",  # numbers are base64 as well
+            b"a\tb\tc\td\te\tf",
+            b"network\ttask\tlatency\tseconds",
+            line(4, "0.2"),
+            line(4, "0.2", "0.7", "more"),
+            line(4)[:-3],
+            b'{"a":\t1,\t"b":\t2}',
+        ],
+    )
+    def test_others(self, other):
+        assert line_refusal(other) is None
+
+    def test_fields_that_are_no_pickles(self):
+        text = base64.b64encode(b"just text.").decode()
+        for at in (1, 2, 3):
+            fields = line(4).decode().split("\t")
+            fields[at] = text
+            assert line_refusal("\t".join(fields).encode()) is None
+
+    def test_any_bytes(self):
+        rng = random.Random(1)
+        for _ in range(3000):
+            data = bytearray(line(rng.choice(PROTOCOLS)))
+            for _ in range(rng.randint(1, 4)):
+                data[rng.randrange(len(data))] = rng.randrange(256)
+            line_refusal(bytes(data))
+            refusal(bytes(data))
+
+
+def test_nothing_runs(tmp_path):
+    """The pickle of the text books, in every place where one may be."""
+
+    class Bomb:
+        def __reduce__(self):
+            return (type(tmp_path).touch, (tmp_path / "ran",))
+
+    for protocol in PROTOCOLS:
+        data = pickle.dumps(Bomb(), protocol)
+        refusal(data)
+        field = base64.b64encode(data)
+        assert line_refusal(b"\t".join([b"llvm", field, field, field]))
+    assert not (tmp_path / "ran").exists()
+    pickle.loads(data)
+    assert (tmp_path / "ran").exists()

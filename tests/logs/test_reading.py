@@ -1,0 +1,514 @@
+"""What a file holds: formats told apart line by line, and what is done with the other lines."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import pickle
+from collections import Counter
+from types import SimpleNamespace
+
+import pytest
+import small_logs
+import workdirs
+
+from tunedb import limits
+from tunedb.errors import FormatError, NotFoundError, PluginError
+from tunedb.logs import base, reading
+from tunedb.logs.base import LogFile
+from tunedb.logs.reading import LogReader, read_log
+from tunedb.records import Measurement, Quarantined, Workload, WorkloadFormat
+
+KNOBS = [["tile_x", "sp", [-1, 8]], ["unroll", "ot", 0]]
+ARGS = [["TENSOR", [64, 64], "float32"], None]
+
+V1 = json.dumps(
+    {
+        "i": ["llvm", "dense", ARGS, {}, ["dense", 64], {"i": 1, "t": "d", "c": None, "e": KNOBS}],
+        "r": [[0.001], 0, 1.0, 1500000000.5],
+        "v": 0.1,
+    }
+)
+V2 = json.dumps(
+    {
+        "input": ["cuda -model=v100", "dense.cuda", ARGS, {}],
+        "config": {"index": 2, "code_hash": None, "entity": KNOBS},
+        "result": [[0.002], 0, 1.0, 1600000000.5],
+        "version": 0.2,
+        "tvm_version": "0.8.0",
+    }
+)
+ANSOR = json.dumps(
+    {
+        "i": [['["add", 64]', "llvm"], [[], [["SP", 2, 0, 64, [8], 1]]]],
+        "r": [[0.003], 0, 1.0, 1700000000],
+        "v": "v0.2",
+    }
+)
+WORKLOAD = workdirs.workload_line(workdirs.graph())
+RECORD = json.dumps(workdirs.record([0.004]))
+
+
+def write(path, *lines, end=b"\n"):
+    path.write_bytes(b"\n".join(workdirs.encode(line) for line in lines) + end)
+    return path
+
+
+def read(path, **options):
+    return list(read_log(LogFile(path, "name"), **options))
+
+
+def kinds(found):
+    """What each line is: its format, and what came of it."""
+    return [(f.format, type(f.item).__name__) for f in found]
+
+
+def refused(path):
+    """Return what was read before a refusal, and its reason."""
+    found = []
+    with pytest.raises(FormatError) as caught:
+        for item in read_log(LogFile(path, "name")):
+            found.append(item)
+    return found, str(caught.value)
+
+
+@pytest.fixture
+def forget_formats():
+    """Let formats be looked up again, in the test and after it."""
+    base.load_formats.cache_clear()
+    yield
+    base.load_formats.cache_clear()
+
+
+# ------------------------------------------------------------------ formats of lines
+
+
+def test_each_line_has_its_own_format(tmp_path):
+    lines = [
+        *("# a comment", V1, "", ANSOR, V2, WORKLOAD, RECORD, "{}", "   ", V1, "not JSON", RECORD),
+        *("[1]", "#", V2, "nul", ANSOR[:-9]),
+    ]
+    found = read(write(tmp_path / "log", *lines, end=b""))
+    nothing, bad = ("", "NoneType"), ("", "Quarantined")
+    v1 = v2 = ("autotvm", "Measurement")
+    ansor, record = ("ansor", "Measurement"), ("metaschedule", "Measurement")
+    assert kinds(found) == [
+        *(nothing, v1, nothing, ansor, v2, ("metaschedule", "Workload"), record, bad, nothing),
+        *(v1, bad, record, bad, nothing, v2, bad, bad),
+    ]
+    times = [f.item.run_secs[0] for f in found if isinstance(f.item, Measurement)]
+    assert times == [0.001, 0.003, 0.002, 0.004, 0.001, 0.004, 0.002]
+    rows = [f.item for f in found if isinstance(f.item, Quarantined)]
+    assert [row.line for row in rows] == [8, 11, 13, 16, 17]
+    assert {row.file for row in rows} == {"name"}
+    assert [row.data for row in rows] == [b"{}", b"not JSON", b"[1]", b"nul", ANSOR[:-9].encode()]
+    assert [row.reason.split(":")[0] for row in rows] == [
+        *("its JSON is no record of a known format", "not JSON"),
+        *("its JSON is no record of a known format", "not JSON", "not JSON"),
+    ]
+    assert [
+        row.reason.endswith("(the line is cut off: its writer was killed)") for row in rows
+    ] == [
+        *(False, False, False, False, True),
+    ]
+
+
+def test_lines_of_windows_are_the_same(tmp_path):
+    lines = ["# comment", V1, "", ANSOR, WORKLOAD, RECORD, "junk", V2]
+    unix = read(write(tmp_path / "unix", *lines))
+    windows = read(write(tmp_path / "windows", "\r\n".join(lines), end=b"\r\n"))
+    assert windows == unix
+    assert [f.item.line for f in windows if isinstance(f.item, Quarantined)] == [7]
+
+
+def test_a_last_line_may_be_whole_without_its_end(tmp_path):
+    (found,) = read(write(tmp_path / "log", ANSOR, end=b""))
+    assert isinstance(found.item, Measurement)
+
+
+def test_spaces_around_a_line(tmp_path):
+    """A line that begins with a space is a comment to auto_scheduler, and to nobody else."""
+    found = read(write(tmp_path / "log", " " + ANSOR, "\t" + V1, "  " + V2, ANSOR + "  "))
+    assert kinds(found) == [
+        ("ansor", "NoneType"),
+        ("autotvm", "Measurement"),
+        ("autotvm", "Measurement"),
+        ("ansor", "Measurement"),
+    ]
+
+
+def test_the_order_of_formats_does_not_matter(tmp_path, monkeypatch):
+    path = write(tmp_path / "log", V1, ANSOR, WORKLOAD, RECORD, V2, "{}", ANSOR, V1)
+    expected = read(path)
+    turned = dict(reversed(base.formats().items()))
+    monkeypatch.setattr(reading, "formats", lambda: turned)
+    assert read(path) == expected
+
+
+def test_a_reader_is_begun_once(tmp_path):
+    """The workload file is read when the first record is met, and not again."""
+    folder = workdirs.write(tmp_path / "a", [RECORD, "junk", V1, RECORD])
+    found = read(folder / "database_tuning_record.json")
+    assert Counter(kinds(found)) == {
+        ("metaschedule", "Workload"): 1,
+        ("metaschedule", "Measurement"): 2,
+        ("autotvm", "Measurement"): 1,
+        ("", "Quarantined"): 1,
+    }
+    assert kinds(found)[0] == ("metaschedule", "Workload")
+    assert {
+        f.item.program.workload.format
+        for f in found
+        if f.format == "metaschedule" and f.item
+        if isinstance(f.item, Measurement)
+    } == {WorkloadFormat.GRAPH}
+
+
+@pytest.mark.parametrize("name", small_logs.LOGS)
+def test_one_log_of_each_kind(name, tmp_path):
+    found = read(small_logs.write(tmp_path, small_logs.LOGS[name]))
+    measurements = [f for f in found if isinstance(f.item, Measurement)]
+    assert len(measurements) == small_logs.RECORDS
+    assert {f.format for f in measurements} == {
+        "metaschedule-sqlite" if name.endswith("sqlite") else name.split()[0]
+    }
+
+
+def test_compressed_logs_are_the_same(tmp_path):
+    plain = write(tmp_path / "plain", V1, "junk", RECORD)
+    packed = tmp_path / "packed"
+    packed.write_bytes(gzip.compress(plain.read_bytes()))
+    assert read(packed) == read(plain)
+
+
+def test_there_is_no_such_file(tmp_path):
+    with pytest.raises(NotFoundError):
+        read(tmp_path / "missing")
+
+
+def test_positions(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "PROGRESS_LINES", 2)
+    positions = []
+    path = write(tmp_path / "log", V1, V1, V1, V1, V1)
+    read(path, on_position=positions.append)
+    assert len(positions) == 2
+    assert 0 < positions[0] <= positions[1] <= path.stat().st_size
+
+
+# ------------------------------------------------------------------ before the first known line
+
+
+def test_junk_before_a_log_is_kept(tmp_path):
+    path = write(tmp_path / "log", "Begin tuning...", "# no", "", "[7]", b"\xff\xfe", ANSOR, "junk")
+    found = read(path)
+    rows = [f.item for f in found if isinstance(f.item, Quarantined)]
+    assert [(row.line, row.data) for row in rows] == [
+        (1, b"Begin tuning..."),
+        (4, b"[7]"),
+        (5, b"\xff\xfe"),
+        (7, b"junk"),
+    ]
+    assert [kind for _, kind in kinds(found) if kind != "NoneType"] == [
+        *("Quarantined", "Quarantined", "Quarantined", "Measurement", "Quarantined"),
+    ]
+
+
+def test_a_known_format_is_enough(tmp_path):
+    """A line of a known shape makes a log even if it is damaged: nothing of it is dropped."""
+    broken = V2.replace("[0.002]", '["fast"]')
+    found = read(write(tmp_path / "log", "junk", broken))
+    assert [f.item.line for f in found] == [1, 2]
+    assert [f.format for f in found] == ["", "autotvm"]
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        ([], r"\(empty\)"),
+        (["# only", "", "# comments"], r"\(empty\)"),
+        (["# a table", "elapsed\tlatency", "1\t2"], r"\(line 2: not JSON: .*\)"),
+        (['{"a": 1}', "junk"], r"\(line 1: its JSON is no record of a known format\)"),
+        ([b"\x7fELF\2\1\1\0"], r"\(line 1: not JSON: .*\)"),
+    ],
+)
+def test_a_file_that_is_no_log(lines, reason, tmp_path):
+    found, message = refused(write(tmp_path / "file", *lines))
+    assert [f for f in found if f.item is not None] == []
+    assert pytest.RaisesExc(FormatError, match=reason).matches(FormatError(message))
+    assert message.startswith("no tuning log that tunedb knows")
+    assert "\n" not in message
+
+
+def test_leading_lines_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_LEADING_LINES", 4)
+    few = read(write(tmp_path / "few", "a", "", "b", "# c", "d", V1))
+    assert [f.item.line for f in few if isinstance(f.item, Quarantined)] == [1, 3, 5]
+    found, message = refused(write(tmp_path / "many", "a", "b", "c", "d", V1))
+    assert found == []
+    assert "line 1" in message
+
+
+def test_leading_bytes_are_bounded(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 1000)
+    few = read(write(tmp_path / "few", "a" * 400, "b" * 400, V1))
+    assert [f.item.line for f in few if isinstance(f.item, Quarantined)] == [1, 2]
+    found, _ = refused(write(tmp_path / "many", "a" * 400, "b" * 400, "c" * 400, V1))
+    assert found == []
+
+
+def test_lines_of_a_file_that_is_known_to_be_a_log_are_not_held():
+    reader = LogReader(LogFile(None, "name"), is_log=True)
+    (found,) = reader.read_line(base.Line(3, b"junk", 0))
+    assert (found.format, found.item.line, found.item.data) == ("", 3, b"junk")
+
+
+# ------------------------------------------------------------------ bad lines
+
+
+def quarantined(path):
+    return [f.item for f in read(path) if isinstance(f.item, Quarantined)]
+
+
+def test_too_long_lines(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 50)
+    long = json.dumps({**json.loads(V1), "more": "x" * 2000})
+    (row,) = quarantined(write(tmp_path / "log", V1, long, V2))
+    assert (row.line, row.data) == (2, long[:50].encode())
+    assert row.reason == "longer than 1000 bytes"
+    (row,) = quarantined(write(tmp_path / "log", V1, long, end=b""))
+    assert row.reason == "longer than 1000 bytes"
+
+
+def test_only_the_beginning_of_a_bad_line_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 50)
+    (row,) = quarantined(write(tmp_path / "log", V1, "x" * 60))
+    assert row.data == b"x" * 50
+
+
+BAD = {
+    "deep lists": ("[" * 100_000 + "]" * 100_000, "not JSON"),
+    "deep objects": ('{"i":' * 5_000 + "1" + "}" * 5_000, "not JSON"),
+    "deep knobs": (V2.replace("[-1, 8]", "[" * 500 + "]" * 500), "tile_x"),
+    "deep arguments": (V1.replace("null]", "[" * 500 + "]" * 500 + "]"), "no JSON form"),
+    "deep steps": (ANSOR.replace("[8]", "[" * 500 + "]" * 500), ""),
+    "deep trace": (RECORD.replace("[0.004]", "[" * 500 + "]" * 500), ""),
+    "NaN": (ANSOR.replace("0.003", "NaN"), "not JSON"),
+    "infinity": (V1.replace("0.001", "-Infinity"), "not JSON"),
+    "overflow": (V2.replace("0.002", "1e999"), ""),
+    "negative time": (ANSOR.replace("0.003", "-0.003"), "-0.003"),
+    "boolean time": (V1.replace("0.001", "true"), ""),
+    "text for a time": (V1.replace("0.001", '"0.001"'), ""),
+    "no UTF-8": (ANSOR.encode().replace(b"llvm", b"\xff\xfe"), "not JSON"),
+    "a lone surrogate": (ANSOR.replace("llvm", r"\ud800"), ""),
+    "an unknown step": (ANSOR.replace('"SP"', '"ZZ"'), "ZZ"),
+    "an unknown error number": (V2.replace("[0.002], 0,", "[0.002], 9,"), "9"),
+    "a key that is no JSON": (ANSOR.replace(r"[\"add\", 64]", "add_64"), "workload key"),
+    "two lines in one": (V1 + V2, "not JSON"),
+    "binary": (bytes(range(11, 256)), "not JSON"),
+    "a byte order mark": (b"\xef\xbb\xbf" + V1.encode(), "not JSON"),
+    "a mean beyond all numbers": (ANSOR.replace("0.003", "1e308, 1e308"), ""),
+    "a mean beyond them, AutoTVM": (V1.replace("0.001", "1e308, 1e308"), ""),
+    "a mean beyond them, MetaSchedule": (RECORD.replace("0.004", "1e308, 1e308"), ""),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_line_costs_only_itself(name, tmp_path):
+    line, reason = BAD[name]
+    found = read(write(tmp_path / "log", V1, ANSOR, RECORD, line, V2, ANSOR))
+    assert [kind for _, kind in kinds(found)] == [
+        *("Measurement", "Measurement", "Measurement", "Quarantined"),
+        *("Measurement", "Measurement"),
+    ]
+    row = found[3].item
+    assert row.line == 4
+    assert row.data == workdirs.encode(line)
+    assert reason in row.reason
+    assert "\n" not in row.reason
+    assert len(row.reason) < 500
+
+
+# ------------------------------------------------------------------ pickles
+
+
+def pickled_line(protocol):
+    """A line as AutoTVM wrote it with ``protocol='pickle'``."""
+
+    def field(value):
+        return base64.b64encode(pickle.dumps(value, protocol)).decode()
+
+    parts = ["llvm", field(("dense", [1])), field([1, 2]), field(([0.1], 0, 1.0, 2.0))]
+    return "\t".join(parts)
+
+
+def test_lines_of_the_pickle_protocol(tmp_path):
+    line = pickled_line(2)
+    (row,) = quarantined(write(tmp_path / "log", V1, line))
+    assert "autotvm.record.encode(inp, res, 'json')" in row.reason
+    assert row.data == line.encode()
+
+
+def test_a_log_of_the_pickle_protocol(tmp_path):
+    found, message = refused(write(tmp_path / "log", *[pickled_line(2)] * 3))
+    assert found == []
+    assert "autotvm.record.encode(inp, res, 'json')" in message
+
+
+class _Bomb:
+    def __reduce__(self):
+        return pytest.fail, ("it was unpickled",)
+
+
+@pytest.mark.parametrize("protocol", range(pickle.HIGHEST_PROTOCOL + 1))
+@pytest.mark.parametrize("pack", [bytes, gzip.compress], ids=["plain", "gzip"])
+def test_pickles(protocol, pack, tmp_path):
+    path = tmp_path / "dataset.pkl"
+    path.write_bytes(pack(pickle.dumps([_Bomb(), {"a": 1}], protocol)))
+    found, message = refused(path)
+    assert found == []
+    assert "a pickle, which is refused because unpickling runs code" in message
+
+
+# ------------------------------------------------------------------ formats of files
+
+
+class Whole:
+    """A format of files that begin with ``WHOLE``."""
+
+    name = "whole"
+
+    def matches_file(self, head, path):
+        return head.startswith(b"WHOLE")
+
+    def read_file(self, file):
+        yield Workload("tvm-graph", b"{}", name=file.path.name)
+        yield Quarantined(file.name, 1, "why", b"WHOLE")
+
+
+class Lines:
+    """A format of lines ``{"mine": number}``."""
+
+    name = "mine"
+
+    def matches(self, value):
+        return isinstance(value, dict) and "mine" in value
+
+    def companions(self, path):
+        return []
+
+    def reader(self, file):
+        return self
+
+    def begin(self):
+        yield Workload("tvm-graph", b"{}", name="begun")
+
+    def parse(self, value, line):
+        if value["mine"] < 0:
+            raise FormatError("below zero")
+        return None if value["mine"] == 0 else Workload("tvm-graph", b"%d" % value["mine"])
+
+
+def broken():
+    raise ImportError("libfoo is missing")
+
+
+@pytest.fixture
+def register(monkeypatch, forget_formats):
+    """A function that registers formats of another package beside ours."""
+
+    def register(**loads):
+        ours = list(base.entry_points(group=base.GROUP))
+        others = [
+            SimpleNamespace(name=name, value=f"other:{name}", load=load)
+            for name, load in loads.items()
+        ]
+        monkeypatch.setattr(base, "entry_points", lambda group: [*others, *ours])
+
+    return register
+
+
+def test_a_format_of_files(register, tmp_path):
+    register(whole=lambda: Whole)
+    path = write(tmp_path / "file", "WHOLE", V1)
+    assert kinds(read(path)) == [("whole", "Workload"), ("whole", "Quarantined")]
+    assert kinds(read(write(tmp_path / "other", V1))) == [("autotvm", "Measurement")]
+
+
+def test_a_stream_has_no_format_of_files(register, monkeypatch, tmp_path):
+    """Its file cannot be opened a second time."""
+    register(whole=lambda: Whole)
+    path = write(tmp_path / "file", "WHOLE", V1)
+    with path.open("rb") as stream:
+        monkeypatch.setattr("sys.stdin", SimpleNamespace(buffer=stream))
+        found = list(read_log(LogFile(None, "<stdin>")))
+    assert kinds(found) == [("", "Quarantined"), ("autotvm", "Measurement")]
+
+
+def test_a_format_of_another_package(register, tmp_path):
+    register(mine=lambda: Lines)
+    found = read(write(tmp_path / "log", '{"mine": 1}', V1, '{"mine": 0}', '{"mine": -1}', ANSOR))
+    assert kinds(found) == [
+        ("mine", "Workload"),
+        ("mine", "Workload"),
+        ("autotvm", "Measurement"),
+        ("mine", "NoneType"),
+        ("mine", "Quarantined"),
+        ("ansor", "Measurement"),
+    ]
+    assert found[4].item == Quarantined("name", 4, "below zero", b'{"mine": -1}')
+
+
+class Nothing:
+    """A class that is no format."""
+
+    name = "nothing"
+
+
+class Choosy(Lines):
+    def __init__(self):
+        raise SystemError("not on this machine")
+
+
+def test_formats_that_do_not_load(register, tmp_path, monkeypatch):
+    said = []
+    monkeypatch.setattr(base._log, "warning", lambda text, *values: said.append(text % values))
+    register(
+        broken=broken,
+        nothing=lambda: Nothing,
+        choosy=lambda: Choosy,
+        text=lambda: "text",
+        mine=lambda: Lines,
+    )
+    found, failed = base.load_formats()
+    assert {"mine", "ansor", "autotvm", "metaschedule", "metaschedule-sqlite"} == set(found)
+    assert failed.pop("broken") == "ImportError: libfoo is missing"
+    assert failed.pop("choosy") == "SystemError: not on this machine"
+    assert failed.pop("nothing").startswith("TypeError: it is no LineFormat and no FileFormat")
+    assert failed.pop("text").startswith("TypeError: ")
+    assert failed == {}
+    assert len(said) == 4
+    assert all("does not load" in line for line in said)
+    assert len(read(write(tmp_path / "log", V1, '{"mine": 0}'))) == 3
+
+
+def test_formats_are_loaded_once(register, monkeypatch):
+    loads = []
+    register(mine=lambda: loads.append(1) or Lines)
+    assert base.formats() is base.formats()
+    assert len(loads) == 1
+
+
+def test_only_our_own_formats(register, monkeypatch):
+    register(mine=lambda: Lines, broken=broken)
+    monkeypatch.setenv("TUNEDB_PLUGINS", "")
+    found, failed = base.load_formats()
+    assert set(found) == {"ansor", "autotvm", "metaschedule", "metaschedule-sqlite"}
+    assert failed == {}
+
+
+def test_no_format_at_all(monkeypatch, forget_formats):
+    monkeypatch.setattr(base, "entry_points", lambda group: [])
+    with pytest.raises(PluginError, match="reinstall"):
+        base.formats()

@@ -1,0 +1,335 @@
+"""Collected logs of other people: each comes in whole, and goes out as it came.
+
+What to expect stands in the tables of ``SOURCES.md`` beside the files.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import lzma
+import sqlite3
+from collections import Counter, defaultdict, deque
+from contextlib import closing
+from itertools import islice
+from pathlib import Path
+from typing import NamedTuple
+
+import orjson
+import pytest
+
+from tunedb.identity import canonical_numbers
+from tunedb.logs.export import export_lines, export_metaschedule
+from tunedb.logs.find import find_logs
+from tunedb.logs.importer import Tally, import_log
+from tunedb.records import Status
+from tunedb.store import Store
+
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+SECTIONS = ("autotvm", "ansor", "tenset", "metaschedule")
+ARCHIVES = DATA / "costmodel" / "roller_ansor"
+TENSET = "tenset/derived_layout_sample"
+
+pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the collected logs are not here")
+
+
+class Expected(NamedTuple):
+    """What SOURCES.md says of a file."""
+
+    records: int
+    outcomes: dict[str, int]  # number of error → records; of MetaSchedule "ok" and "inf"
+    kinds: dict[str, int]  # kind of target → records
+
+    @property
+    def failed(self):
+        return sum(number for code, number in self.outcomes.items() if code not in ("0", "ok"))
+
+
+def numbers(text):
+    """Return ``{"0": 12, "4": 3}`` of ``0:12 4:3``."""
+    pairs = (item.rsplit(":", 1) for item in text.split())
+    return {key: int(number) for key, number in pairs}
+
+
+def read_sources():
+    """Return what the tables say, by path below the folder of data."""
+    found, section, columns = {}, None, []
+    for line in (DATA / "SOURCES.md").read_text().splitlines():
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if line.startswith("#"):
+            section = line.strip("# ")
+        elif section not in SECTIONS or not line.startswith("| ") or set(line) <= set("|- "):
+            continue
+        elif cells[0] == "file":
+            columns = cells
+        else:
+            row = dict(zip(columns, cells, strict=False))
+            records, outcomes = row["records"].split()[0], row["error codes (code:count)"]
+            kinds = row["targets"] if ":" in row["targets"] else ""
+            found[f"{section}/{row['file']}"] = Expected(
+                int(records), numbers(outcomes), numbers(kinds)
+            )
+    return found
+
+
+SOURCES = read_sources() if DATA.is_dir() else {}
+
+
+def below(path):
+    return str(Path(path).resolve().relative_to(DATA))
+
+
+def is_read_on_its_own(path):
+    """Whether the file is no workload file, which is read with the records beside it."""
+    return not path.endswith("_workload.json")
+
+
+def bring(store, file):
+    return import_log(store, file, source=file.name)
+
+
+def find(*names):
+    return find_logs([DATA / name for name in names])
+
+
+def add_up(reports):
+    total = Tally()
+    for report in reports:
+        total += report.total
+    return total
+
+
+# ------------------------------------------------------------------ counts
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    """All logs in one database, as a user would import them, and the reports."""
+    path = tmp_path_factory.mktemp("real") / "all.db"
+    with Store(path) as store:
+        yield store, {below(file.name): bring(store, file) for file in find(*SECTIONS)}
+
+
+def test_the_tables_say_something_of_every_log(everything):
+    listed = {path for path in SOURCES if is_read_on_its_own(path) and "*" not in path}
+    read = {path for path in everything[1] if not path.startswith(TENSET)}
+    assert read == listed
+    assert len(listed) > 70
+    assert sum(expected.records for expected in SOURCES.values()) > 28_000
+
+
+def test_each_log_has_the_records_that_it_should_have(everything):
+    for path, report in everything[1].items():
+        if path.startswith(TENSET) or path.endswith("database_workload.sqlite"):
+            continue
+        expected = SOURCES[path]
+        found = report.total.read, report.total.failed, report.total.unmeasured
+        assert (path, *found) == (path, expected.records, expected.failed, 0)
+        kinds = Counter()
+        for (_, label), tally in report.groups.items():
+            kinds[label.split()[0]] += tally.read
+        assert not expected.kinds or (path, kinds) == (path, expected.kinds)
+
+
+def test_nothing_is_refused_or_quarantined(everything):
+    store, reports = everything
+    for report in reports.values():
+        assert (report.file, report.refused, report.quarantined) == (report.file, None, 0)
+    assert store.query.counts().quarantined == 0
+
+
+def test_the_formats_of_the_folders(everything):
+    formats = defaultdict(Counter)
+    for path, report in everything[1].items():
+        for (format_, _), tally in report.groups.items():
+            formats[path.split("/")[0]][format_] += tally.read
+    assert {section: set(found) for section, found in formats.items()} == {
+        "autotvm": {"autotvm"},
+        "ansor": {"ansor"},
+        "tenset": {"ansor"},
+        "metaschedule": {"metaschedule", "metaschedule-sqlite"},
+    }
+    assert formats["metaschedule"]["metaschedule-sqlite"] == 506
+
+
+def test_tenset(everything):
+    """Measured programs and others that nobody ran, with the model of the processor."""
+    store, reports = everything
+    found = {path: report for path, report in reports.items() if path.startswith(TENSET)}
+    assert len(found) == SOURCES[f"{TENSET}/**"].records == 12
+    assert add_up(found.values()) == Tally(read=12, new=12, unmeasured=6)
+    for path, report in found.items():
+        assert report.total.unmeasured == ("to_measure_programs" in path)
+        # Only measured programs have a folder with the processor's name.
+        model = "core-avx2" if "to_measure_programs" in path else "e5-2673"
+        assert {label for _, label in report.groups} == {f"llvm {model}"}
+    counts = Counter(r.measurement.status for r in store.query.iterate())
+    assert counts[Status.UNMEASURED] == 6
+
+
+def test_a_second_import_adds_nothing(everything):
+    store, reports = everything
+    before = store.query.counts()
+    first = add_up(reports.values())
+    second = add_up(bring(store, file) for file in find(*SECTIONS))
+    assert second == Tally(first.read, 0, first.read, first.failed, first.unmeasured)
+    assert store.query.counts() == before
+
+
+def test_no_sentinel_is_a_best_time(everything):
+    best = [w.best for w in everything[0].query.workloads() if w.best is not None]
+    assert len(best) > 2000
+    assert min(best) > 0
+    assert max(best) < 1e6
+
+
+def test_other_files_are_no_logs(everything):
+    store, _ = everything
+    before = store.query.counts()
+    tables = [file for file in find("costmodel", "SOURCES.md") if not file.name.endswith(".xz")]
+    assert {file.path.suffix for file in tables} == {".tsv", ".md"}
+    assert len(tables) > 10
+    for file in tables:
+        report = bring(store, file)
+        assert report.refused.startswith("no tuning log that tunedb knows (line ")
+        assert "\n" not in report.refused
+        assert report.total.read == report.quarantined == 0
+    assert store.query.counts() == before
+
+
+# ------------------------------------------------------------------ and back
+
+
+def logs_below(*sections):
+    """The logs in some folders, for parameters of tests."""
+    if not DATA.is_dir():
+        return []
+    return [pytest.param(file, id=below(file.name)[:100]) for file in find(*sections)]
+
+
+def lines_of(data):
+    """The records in a text log: JSON values without comments and blank lines."""
+    return [orjson.loads(x) for x in data.splitlines() if x.strip() and not x.startswith(b"#")]
+
+
+def assert_lines_come_back(store, name, data):
+    out = io.BytesIO()
+    report = export_lines(store.query, name, out)
+    lines = lines_of(data)
+    assert (report.records, report.left_out) == (len(lines), {})
+    for number, (written, read) in enumerate(zip(lines_of(out.getvalue()), lines, strict=True)):
+        assert written == read, number
+    return out.getvalue()
+
+
+@pytest.mark.parametrize("file", logs_below("autotvm", "ansor", "tenset"))
+def test_lines_come_back(file, sqlite_file):
+    name = "autotvm" if "autotvm" in below(file.name).split("/") else "ansor"
+    with Store(sqlite_file) as store:
+        bring(store, file)
+        written = assert_lines_come_back(store, name, file.path.read_bytes())
+    expected = SOURCES.get(below(file.name))
+    if expected is not None:
+        results = [line.get("r") or line["result"] for line in lines_of(written)]
+        assert Counter(str(result[1]) for result in results) == expected.outcomes
+
+
+def canonical(value):
+    return json.dumps(canonical_numbers(value), sort_keys=True)
+
+
+def graph_of(body):
+    return canonical(orjson.loads(base64.b64decode(body)[8:]))
+
+
+def pairs_of_directory(records):
+    workloads = records.with_name(records.name.replace("tuning_record", "workload"))
+    graphs = [graph_of(body) for _, body in lines_of(workloads.read_bytes())]
+    return [(graphs[n], canonical(fields)) for n, fields in lines_of(records.read_bytes())]
+
+
+def pairs_of_sqlite(records):
+    beside = records.with_name("database_workload.sqlite")
+    with closing(sqlite3.connect(beside)) as file:
+        rows = file.execute("SELECT mod FROM workload ORDER BY rowid").fetchall()
+    graphs = [graph_of(mod) for (mod,) in rows]
+    with closing(sqlite3.connect(records)) as file:
+        rows = file.execute(
+            "SELECT workload_index, trace, run_secs, target, args_info"
+            " FROM tuning_record ORDER BY rowid"
+        ).fetchall()
+    return [
+        (graphs[index], canonical([None if x == "None" else json.loads(x) for x in fields]))
+        for index, *fields in rows
+    ]
+
+
+@pytest.mark.parametrize("file", logs_below("metaschedule"))
+def test_work_directories_come_back(file, sqlite_file, tmp_path):
+    if file.path.name == "database_workload.sqlite":
+        pytest.skip("it holds no records")
+    with Store(sqlite_file) as store:
+        bring(store, file)
+        report = export_metaschedule(store.query, tmp_path / "out")
+    is_sqlite = file.path.suffix == ".sqlite"
+    expected = pairs_of_sqlite(file.path) if is_sqlite else pairs_of_directory(file.path)
+    assert (report.records, report.left_out) == (len(expected), {})
+    written = [
+        deque(pairs_of_directory(Path(folder) / "database_tuning_record.json"))
+        for folder in report.directories
+    ]
+    for number, pair in enumerate(expected):
+        # Modules may go to directories of their own; the records of each stay in order.
+        folder = next((folder for folder in written if folder and folder[0] == pair), None)
+        assert folder is not None, number
+        folder.popleft()
+    assert not any(written)
+
+
+# ------------------------------------------------------------------ archives of 100 MB
+
+
+def expected_of(data):
+    """What to find in a log of auto_scheduler, by its JSON alone."""
+    lines = lines_of(data)
+    failed = sum(1 for line in lines if line["r"][1])
+    return len(lines), failed, len({line["i"][0][0] for line in lines})
+
+
+def assert_archive(store, file, data):
+    records, failed, tasks = expected_of(data)
+    assert bring(store, file).total == Tally(records, records, 0, failed)
+    counts = store.query.counts()
+    assert (counts.measurements, counts.workloads, counts.quarantined) == (records, tasks, 0)
+    assert bring(store, file).total == Tally(records, 0, records, failed)
+    assert_lines_come_back(store, "ansor", data)
+
+
+@pytest.mark.parametrize("name", ["v100", "k80"])
+def test_the_beginning_of_an_archive(name, sqlite_file, tmp_path):
+    with lzma.open(ARCHIVES / f"{name}.jsonl.xz") as stream:
+        data = b"".join(islice(stream, 5_000))
+    path = tmp_path / f"{name}.jsonl.xz"
+    path.write_bytes(lzma.compress(data, preset=0))
+    with Store(sqlite_file) as store:
+        assert_archive(store, *find_logs([path]), data)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize(
+    ("name", "records", "workloads"), [("v100", 88_210, 124), ("k80", 93_076, 117)]
+)
+def test_a_whole_archive(name, records, workloads, sqlite_file):
+    row = next(
+        line
+        for line in (DATA / "SOURCES.md").read_text().splitlines()
+        if line.startswith(f"| roller_ansor/{name}.jsonl.xz")
+    )
+    assert f"{records:,}" in row
+    assert f"{workloads} workloads" in row
+    data = lzma.decompress((ARCHIVES / f"{name}.jsonl.xz").read_bytes())
+    with Store(sqlite_file) as store:
+        assert_archive(store, *find_logs([ARCHIVES / f"{name}.jsonl.xz"]), data)
+        counts = store.query.counts()
+        assert (counts.measurements, counts.workloads) == (records, workloads)

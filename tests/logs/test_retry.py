@@ -1,0 +1,288 @@
+"""Reading quarantined lines again."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import workdirs
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.logs import retry
+from tunedb.logs.ansor import AnsorReader
+from tunedb.logs.base import LogFile
+from tunedb.logs.importer import import_log
+from tunedb.logs.metaschedule import Records
+from tunedb.logs.retry import RetryReport, retry_quarantine
+from tunedb.records import Quarantined, Source, Trust, WorkloadFormat
+from tunedb.store import Store
+
+
+def ansor(tile=8, cost=0.001):
+    state = [[], [["SP", 2, 0, 64, [tile], 1]]]
+    task = ['["add", 64]', "llvm"]
+    return json.dumps({"i": [task, state], "r": [[cost], 0, 1.0, 1700000000], "v": "v0.2"})
+
+
+def write(path, *lines):
+    path.write_bytes(b"".join(workdirs.encode(line) + b"\n" for line in lines))
+    return path
+
+
+def bring(store, path, **options):
+    options.setdefault("source", "mine")
+    return import_log(store, LogFile(Path(path), str(path)), **options)
+
+
+def rows(store):
+    return [record.measurement.digest for record in store.query.iterate()]
+
+
+def lines_left(store):
+    return sorted((row.item.file, row.item.line) for row in store.query.quarantined())
+
+
+@pytest.fixture
+def old(monkeypatch):
+    """A context in which tunedb does not understand tiles from 50 on yet."""
+    parse = AnsorReader.parse
+
+    def refuse(self, value, line):
+        tile = value["i"][1][1][0][4][0]
+        if tile >= 50:
+            raise FormatError(f"a tile of {tile}")
+        return parse(self, value, line)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(AnsorReader, "parse", refuse)
+        yield patch
+        # Tests that need today's reader again call patch.undo().
+
+
+def test_nothing_to_do(store):
+    assert retry_quarantine(store) == RetryReport()
+    assert retry_quarantine(store, []) == RetryReport()
+
+
+def test_lines_that_are_understood_now(store, old, tmp_path):
+    path = write(tmp_path / "log", ansor(1), ansor(50), "junk", ansor(60), ansor(2))
+    bring(store, path, source="a friend", trust=Trust.FOREIGN)
+    assert (store.query.size(), store.query.counts().quarantined) == (2, 3)
+
+    # With the old reader, nothing changes.
+    report = retry_quarantine(store)
+    assert (report.tried, report.recovered, report.known, report.left) == (3, 0, 0, 3)
+    assert report.reasons["a tile of 50"] == 1
+    assert lines_left(store) == [(str(path), line) for line in (2, 3, 4)]
+
+    old.undo()
+    calls = []
+    report = retry_quarantine(store, on_row=lambda: calls.append(1))
+    assert (report.tried, report.recovered, report.known, report.left) == (3, 2, 0, 1)
+    (reason,) = report.reasons
+    assert reason.startswith("not JSON")
+    assert len(calls) == 3
+    assert lines_left(store) == [(str(path), 3)]
+    records = list(store.query.iterate())
+    assert len(records) == 4
+    assert {(r.source.name, r.source.trust) for r in records} == {("a friend", Trust.FOREIGN)}
+
+    # As if today's reader had read the file.
+    with Store(":memory:") as fresh:
+        bring(fresh, path)
+        assert sorted(rows(fresh)) == sorted(rows(store))
+    assert bring(store, path).total.new == 0
+
+
+def test_only_some_rows(store, old, tmp_path):
+    bring(store, write(tmp_path / "log", ansor(1), ansor(50), ansor(60), ansor(70)))
+    old.undo()
+    first, second, third = store.query.quarantined_ids()
+    report = retry_quarantine(store, [third, first, first])
+    assert (report.tried, report.recovered) == (2, 2)
+    assert store.query.quarantined_ids() == [second]
+    assert retry_quarantine(store, [first]) == RetryReport()
+    assert retry_quarantine(store, [second]).recovered == 1
+
+
+def test_lines_that_came_in_meanwhile(store, old, tmp_path):
+    path = write(tmp_path / "log", ansor(1), ansor(50))
+    bring(store, path)
+    old.undo()
+    bring(store, path)
+    report = retry_quarantine(store)
+    assert (report.tried, report.recovered, report.known, report.left) == (1, 0, 1, 0)
+    assert store.query.counts().quarantined == 0
+    assert store.query.size() == 2
+
+
+def test_equal_lines_stay_as_many(store, old, tmp_path):
+    path = write(tmp_path / "log", ansor(50), ansor(1), ansor(50), ansor(50))
+    other = write(tmp_path / "copy", ansor(50), ansor(1))
+    bring(store, path)
+    bring(store, other)
+    old.undo()
+    assert retry_quarantine(store).recovered == 3
+    assert store.query.size() == 4
+    assert bring(store, path).total.new == 0
+    assert bring(store, other).total.new == 0
+
+
+def test_more_rows_than_a_page(store, old, tmp_path, monkeypatch):
+    monkeypatch.setattr(retry, "_PAGE", 3)
+    path = write(tmp_path / "log", ansor(1), *[ansor(50 + n % 5) for n in range(10)])
+    bring(store, path)
+    old.undo()
+    report = retry_quarantine(store)
+    assert (report.tried, report.recovered) == (10, 10)
+    assert bring(store, path).total.new == 0
+
+
+def test_files_that_are_gone(store, old, tmp_path):
+    """A line of auto_scheduler or AutoTVM speaks for itself."""
+    path = write(tmp_path / "log", ansor(1), ansor(50))
+    bring(store, path)
+    path.unlink()
+    old.undo()
+    assert retry_quarantine(store).recovered == 1
+    assert store.query.size() == 2
+
+
+def test_the_folder_of_a_file_still_counts(store, old, tmp_path):
+    """TenSet's folders name the processor."""
+    folder = tmp_path / "measure_records" / "e5-2673"
+    folder.mkdir(parents=True)
+    path = write(folder / "log.json", ansor(1), ansor(50))
+    bring(store, path)
+    path.unlink()
+    old.undo()
+    retry_quarantine(store)
+    models = [r.measurement.program.target.attributes["model"] for r in store.query.iterate()]
+    assert models == ["e5-2673", "e5-2673"]
+
+
+def test_data_of_which_only_the_beginning_is_kept(store, tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", 40)
+    whole = ansor(1).replace(" ", "")
+    long = "[1] " + "x" * 60
+    bring(store, write(tmp_path / "log", whole, long, "[2]"))
+    report = retry_quarantine(store)
+    assert (report.tried, report.left) == (2, 2)
+    assert report.reasons["only its beginning is kept; import the file again"] == 1
+    assert lines_left(store) == [(str(tmp_path / "log"), 2), (str(tmp_path / "log"), 3)]
+
+
+def test_data_that_is_a_record_but_cut(store, monkeypatch):
+    """The first bytes may be a whole record, and still are not what stood there."""
+    data = ansor(1).encode()
+    monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", len(data))
+    store.quarantine([Quarantined("log", 1, "longer than 9 bytes", data + b" more")], Source("s"))
+    assert retry_quarantine(store).left == 1
+    assert store.query.size() == 0
+
+
+def test_standard_input(store, old):
+    store.quarantine([Quarantined("<stdin>", 7, "a tile of 50", ansor(50).encode())], Source("s"))
+    old.undo()
+    assert retry_quarantine(store).recovered == 1
+
+
+# ------------------------------------------------------------------ MetaSchedule
+
+
+@pytest.fixture
+def old_records(monkeypatch):
+    """A context in which tunedb does not understand times from 5 s on yet."""
+    parse = Records.parse
+
+    def refuse(self, value):
+        if value[1][1][0] >= 5:
+            raise FormatError("too slow")
+        return parse(self, value)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "parse", refuse)
+        yield patch
+
+
+def formats(store):
+    return Counter(r.measurement.program.workload.format for r in store.query.iterate())
+
+
+def test_records_with_workloads_beside(store, old_records, tmp_path):
+    graphs = [workdirs.graph("a"), workdirs.graph("b")]
+    lines = [workdirs.record([1.0]), workdirs.record([5.0], workload=1), workdirs.record([2.0])]
+    folder = workdirs.write(tmp_path / "log", lines, graphs)
+    bring(store, folder / "database_tuning_record.json")
+    old_records.undo()
+    report = retry_quarantine(store)
+    assert (report.tried, report.recovered, report.left) == (1, 1, 0)
+    assert formats(store) == {WorkloadFormat.GRAPH: 3}
+    names = [r.measurement.program.workload.name for r in store.query.iterate()]
+    assert names == ["a", "a", "b"]
+    assert bring(store, folder / "database_tuning_record.json").total.new == 0
+
+
+@pytest.mark.parametrize("gone", ["all", "workloads"])
+def test_records_whose_workloads_are_gone(gone, store, old_records, tmp_path):
+    lines = [workdirs.record([1.0]), workdirs.record([5.0])]
+    folder = workdirs.write(tmp_path / "log", lines)
+    bring(store, folder / "database_tuning_record.json")
+    (folder / "database_workload.json").unlink()
+    if gone == "all":
+        (folder / "database_tuning_record.json").unlink()
+    old_records.undo()
+    report = retry_quarantine(store)
+    assert (report.tried, report.recovered, report.left) == (1, 0, 1)
+    assert "workloads" in next(iter(report.reasons))
+    assert store.query.counts().quarantined == 1
+    assert formats(store) == {WorkloadFormat.GRAPH: 1}
+
+
+def test_records_whose_workloads_stand_before_them(store, old_records, tmp_path):
+    """In one stream: the line alone does not tell, so it waits for the file."""
+    lines = [workdirs.workload_line(workdirs.graph()), workdirs.record(), workdirs.record([5.0])]
+    path = write(tmp_path / "both.json", *lines)
+    bring(store, path)
+    old_records.undo()
+    report = retry_quarantine(store)
+    assert (report.recovered, report.left) == (0, 1)
+    assert bring(store, path).total.new == 1
+    assert formats(store) == {WorkloadFormat.GRAPH: 2}
+
+
+def test_workload_lines(store, tmp_path, monkeypatch):
+    folder = workdirs.write(tmp_path / "log", [workdirs.record([1.0])])
+    path = folder / "database_tuning_record.json"
+
+    def refuse(self, index, value):
+        raise FormatError("an unknown graph")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "add_workload", refuse)
+        bring(store, path)
+    beside = folder / "database_workload.json"
+    assert lines_left(store) == [(str(path), 1), (str(beside), 1)]
+    report = retry_quarantine(store)
+    # The record brings its workload along, so the workload's own line is known then.
+    assert (report.tried, report.recovered + report.known, report.left) == (2, 3, 0)
+    assert formats(store) == {WorkloadFormat.GRAPH: 1}
+    assert store.query.counts().quarantined == 0
+    assert bring(store, path).total.new == 0
+
+
+def test_workload_lines_alone_count(store, tmp_path, monkeypatch):
+    path = write(tmp_path / "w.json", workdirs.workload_line(workdirs.graph()), "junk")
+
+    def refuse(self, index, value):
+        raise FormatError("an unknown graph")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Records, "add_workload", refuse)
+        bring(store, path)
+    report = retry_quarantine(store)
+    assert (report.tried, report.recovered, report.known, report.left) == (2, 1, 0, 1)
+    assert store.query.counts().workloads == 1

@@ -1,0 +1,506 @@
+import bz2
+import gzip
+import io
+import lzma
+import os
+import subprocess
+import sys
+import tarfile
+import textwrap
+import zipfile
+import zlib
+from functools import cache
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError, NotFoundError, StorageError
+from tunedb.logs.streams import HEAD_BYTES, open_log
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+
+@cache
+def xz(data):
+    return lzma.compress(data, preset=1)
+
+
+@cache
+def lzma_alone(data):
+    return lzma.compress(data, format=lzma.FORMAT_ALONE, preset=1)
+
+
+@cache
+def bzip2(data):
+    return bz2.compress(data, 1)  # blocks of 100 kB
+
+
+@cache
+def zstandard(data):
+    return zstd.compress(data, options={zstd.CompressionParameter.checksum_flag: 1})
+
+
+CODECS = {
+    "gzip": gzip.compress,
+    "bzip2": bzip2,
+    "xz": xz,
+    "lzma": lzma_alone,
+    "zstd": zstandard,
+}
+codecs = pytest.mark.parametrize("codec", CODECS)
+
+#: Lines that do not compress to nothing, 0.5 MB.
+LINES = [b'{"i":%d,"r":%d}\n' % (n, zlib.crc32(b"%d" % n)) for n in range(20_000)]
+TEXT = b"".join(LINES)
+
+#: Blocks that only come out whole: 100 kB of bzip2, 128 of zstd.
+BLOCK = 2**17
+
+
+@pytest.fixture
+def write(tmp_path):
+    def write(data, name="log"):
+        path = tmp_path / name
+        path.write_bytes(data)
+        return path
+
+    return write
+
+
+def read(path):
+    with open_log(path) as (stream, position):
+        return stream.read(), position()
+
+
+def lines_until_error(path):
+    """Return the lines that a log delivers, and the message that ends them."""
+    lines = []
+    with open_log(path) as (stream, _), pytest.raises(FormatError) as caught:
+        while line := stream.readline():
+            lines.append(line)
+    return lines, str(caught.value)
+
+
+def test_plain(write):
+    assert read(write(TEXT)) == (TEXT, len(TEXT))
+
+
+@pytest.mark.parametrize("data", [b"", b"\n", b"x", b"\x1f", b"BZ", b"\x28\xb5\x2f"])
+def test_what_is_too_short_to_be_compressed_is_plain(write, data):
+    assert read(write(data)) == (data, len(data))
+
+
+@codecs
+def test_compressed(write, codec):
+    packed = CODECS[codec](TEXT)
+    assert len(packed) < len(TEXT)
+    # Names say nothing.
+    assert read(write(packed, "log.json")) == (TEXT, len(packed))
+
+
+@codecs
+def test_nothing_compressed(write, codec):
+    assert read(write(CODECS[codec](b"")))[0] == b""
+
+
+@codecs
+def test_members_one_after_another(write, codec):
+    pack = CODECS[codec]
+    packed = b"".join(pack(line) for line in LINES[:100])
+    assert read(write(packed))[0] == b"".join(LINES[:100])
+    assert read(write(pack(b"") + pack(TEXT) + pack(b"") + pack(b"end")))[0] == TEXT + b"end"
+
+
+def test_members_of_several_codecs(write):
+    packed = b"".join(pack(codec.encode()) for codec, pack in CODECS.items())
+    assert read(write(packed))[0] == b"gzipbzip2xzlzmazstd"
+
+
+@pytest.mark.parametrize("codec", ["gzip", "xz"])
+def test_padding_with_zeros(write, codec):
+    packed = CODECS[codec](TEXT) + bytes(20_000)
+    assert read(write(packed))[0] == TEXT
+    assert read(write(packed + CODECS[codec](b"end")))[0] == TEXT + b"end"
+
+
+def test_skippable_frames_of_zstd(write):
+    skippable = b"\x50\x2a\x4d\x18" + (4).to_bytes(4, "little") + b"\x00\x01\x02\x03"
+    packed = skippable + zstd.compress(TEXT) + skippable + zstd.compress(b"end") + skippable
+    assert read(write(packed))[0] == TEXT + b"end"
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    parts=st.lists(
+        st.tuples(st.sampled_from(sorted(CODECS)), st.binary(max_size=6000)), min_size=1, max_size=5
+    ),
+    size=st.integers(1, 9000),
+)
+def test_any_members_in_any_reads(tmp_path_factory, parts, size):
+    path = tmp_path_factory.mktemp("members") / "log"
+    # Members may begin anywhere in a step, and begin with zeros of padding of the last one.
+    parts = [("gzip", b"{"), *parts]  # an archive inside would be refused
+    path.write_bytes(b"".join(CODECS[codec](data) for codec, data in parts))
+    whole = b"".join(data for _, data in parts)
+    with open_log(path) as (stream, position):
+        pieces = list(iter(lambda: stream.read(size), b""))
+        assert position() == path.stat().st_size
+    assert b"".join(pieces) == whole
+
+
+@codecs
+def test_the_head_is_whole(write, codec):
+    for text in (TEXT, b"", b"short"):
+        for packed in (text, CODECS[codec](text)):
+            with open_log(write(packed)) as (stream, _):
+                assert stream.peek(1)[:HEAD_BYTES] == text[:HEAD_BYTES]
+                assert stream.read() == text
+
+
+@pytest.mark.parametrize("pack", [bytes, gzip.compress, zstd.compress])
+def test_position_grows_with_the_file_read(write, pack):
+    data = pack(os.urandom(4_000_000))
+    with open_log(write(data)) as (stream, position):
+        seen = [position()]
+        while stream.read(100_000):
+            seen.append(position())
+    assert seen == sorted(seen)
+    assert seen[0] <= 2**20
+    assert len(set(seen)) >= 3
+    assert seen[-1] == len(data)
+
+
+class TestDamage:
+    @codecs
+    @pytest.mark.parametrize("part", [0.5, 0.99])
+    def test_cut_off(self, write, codec, part):
+        packed = CODECS[codec](TEXT)
+        lines, message = lines_until_error(write(packed[: int(len(packed) * part)], "cut.x"))
+        assert lines == LINES[: len(lines)]
+        assert sum(map(len, lines)) > 0.95 * part * len(TEXT) - BLOCK
+        assert "cut off" in message
+        assert codec in message
+
+    @codecs
+    def test_cut_off_after_a_short_text(self, write, codec):
+        # The second member is cut off in its header, or right behind it.
+        for end in (1, 2, 3, 8):
+            packed = CODECS[codec](b"one\ntwo\n") + CODECS[codec](b"three\n")[:end]
+            lines, message = lines_until_error(write(packed))
+            assert lines == [b"one\n", b"two\n"]
+            assert "cut off" in message or "come bytes" in message
+
+    @codecs
+    def test_only_the_magic_number(self, write, codec):
+        path = write(CODECS[codec](TEXT)[:6])
+        with pytest.raises(FormatError, match="cut off"), open_log(path) as (stream, _):
+            stream.read()
+
+    @codecs
+    def test_damaged_in_the_middle(self, write, codec):
+        packed = bytearray(CODECS[codec](TEXT) + CODECS[codec](b"behind\n"))
+        middle = len(packed) // 2
+        packed[middle : middle + 64] = bytes(64)
+        lines, message = lines_until_error(write(bytes(packed), "bad.x"))
+        # What a checksum finds only later may have changed lines; those before are as they were.
+        same = next((n for n, line in enumerate(lines) if line != LINES[n]), len(lines))
+        assert sum(map(len, lines[:same])) > 0.45 * len(TEXT) - BLOCK
+        assert b"behind\n" not in lines
+        assert "cannot be unpacked further" in message or "cut off" in message
+        assert codec in message
+
+    @pytest.mark.parametrize("codec", ["gzip", "bzip2", "xz"])
+    def test_a_wrong_checksum(self, write, codec):
+        packed = bytearray(CODECS[codec](TEXT))
+        at = {"gzip": -6, "bzip2": -3, "xz": -20}[codec]
+        packed[at] ^= 0x55
+        lines, message = lines_until_error(write(bytes(packed)))
+        assert sum(map(len, lines)) > 0.95 * len(TEXT) - BLOCK
+        assert "cannot be unpacked further" in message
+
+    @codecs
+    def test_junk_behind(self, write, codec):
+        lines, message = lines_until_error(write(CODECS[codec](TEXT) + b"no such thing"))
+        assert lines == LINES
+        assert f"after the end of the {codec} data come bytes that are none" in message
+
+    @codecs
+    def test_the_error_stays(self, write, codec):
+        packed = CODECS[codec](TEXT)
+        with open_log(write(packed[: len(packed) // 2])) as (stream, _):
+            for _ in range(3):
+                with pytest.raises(FormatError, match="cut off"):
+                    while stream.readline():
+                        pass
+
+    @codecs
+    @settings(max_examples=40, deadline=None)
+    @given(data=st.data())
+    def test_any_byte_changed(self, tmp_path_factory, codec, data):
+        packed = bytearray(CODECS[codec](TEXT[:5000]))
+        for _ in range(data.draw(st.integers(1, 3))):
+            packed[data.draw(st.integers(0, len(packed) - 1))] = data.draw(st.integers(0, 255))
+        path = tmp_path_factory.mktemp("changed") / "log"
+        path.write_bytes(bytes(packed[: data.draw(st.integers(0, len(packed)))]))
+        try:
+            read(path)
+        except FormatError as error:
+            assert len(str(error)) < 250
+
+
+def bomb(codec, megabytes):
+    """Return `megabytes` of zeros, compressed piece by piece."""
+    packer = {
+        "gzip": lambda: zlib.compressobj(9, wbits=31),
+        "bzip2": bz2.BZ2Compressor,
+        "xz": lzma.LZMACompressor,
+        "lzma": lambda: lzma.LZMACompressor(format=lzma.FORMAT_ALONE),
+        "zstd": zstd.ZstdCompressor,
+    }[codec]()
+    piece = bytes(2**20)
+    return b"".join([packer.compress(piece) for _ in range(megabytes)] + [packer.flush()])
+
+
+class TestBombs:
+    @codecs
+    def test_growth_is_bounded(self, write, monkeypatch, codec):
+        monkeypatch.setattr(limits, "MAX_EXPANSION", 500)
+        monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 8 * 2**20)
+        packed = bomb(codec, 24)
+        # Behind real lines, which are kept.
+        path = write(CODECS[codec](b"one\n") + packed, "bomb.x")
+        read_bytes = 0
+        with (
+            open_log(path) as (stream, _),
+            pytest.raises(FormatError, match=r"expands more than 500 times.*unpack it"),
+        ):
+            assert stream.readline() == b"one\n"
+            while data := stream.read(2**16):
+                read_bytes += len(data)
+        # Eight MiB are allowed, or 500 times the file if that is more.
+        assert read_bytes <= max(8 * 2**20, 500 * len(packed)) + 2**20
+
+    @codecs
+    def test_a_small_log_of_equal_lines_is_none(self, write, codec):
+        data = b"the same line\n" * 150_000
+        packed = CODECS[codec](data)
+        assert read(write(packed))[0] == data
+
+    def test_growth_is_counted_over_the_whole_file(self, write, monkeypatch):
+        monkeypatch.setattr(limits, "MAX_EXPANSION", 10)
+        monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 1000)
+        packed = b"".join(zstd.compress(bytes(900)) for _ in range(2000))
+        with pytest.raises(FormatError, match="expands"):
+            read(write(packed))
+
+    def test_what_grows_as_much_as_allowed(self, write, monkeypatch):
+        data = bytes(2**20)
+        packed = zstd.compress(data)
+        monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 0)
+        monkeypatch.setattr(limits, "MAX_EXPANSION", len(data) / len(packed))
+        assert read(write(packed))[0] == data
+        monkeypatch.setattr(limits, "MAX_EXPANSION", len(data) / len(packed) - 1e-6)
+        with pytest.raises(FormatError, match="expands"):
+            read(write(packed))
+
+    def test_a_window_of_zstd(self, write, monkeypatch):
+        options = {zstd.CompressionParameter.window_log: 24}
+        compressor = zstd.ZstdCompressor(options=options)
+        packed = compressor.compress(TEXT) + compressor.flush()  # the size is not known before
+        assert read(write(packed))[0] == TEXT
+        monkeypatch.setattr(limits, "MAX_WINDOW_BYTES", 2**23)
+        with pytest.raises(FormatError, match=r"zstd: .*If it is not damaged, unpack it"):
+            read(write(packed))
+
+    @pytest.mark.parametrize(
+        ("codec", "kind"), [("xz", lzma.FORMAT_XZ), ("lzma", lzma.FORMAT_ALONE)]
+    )
+    def test_a_dictionary_of_xz(self, write, monkeypatch, codec, kind):
+        filters = [
+            {"id": lzma.FILTER_LZMA2 if codec == "xz" else lzma.FILTER_LZMA1, "dict_size": 2**24}
+        ]
+        packed = lzma.compress(TEXT, format=kind, filters=filters)
+        assert read(write(packed))[0] == TEXT
+        monkeypatch.setattr(limits, "MAX_WINDOW_BYTES", 2**23)
+        with pytest.raises(FormatError, match=rf"{codec}: .*If it is not damaged, unpack it"):
+            read(write(packed))
+
+    def test_the_best_levels_of_all_tools_fit(self):
+        # xz -9 has a dictionary of 64 MiB, zstd --ultra -22 and --long a window of 128.
+        assert limits.MAX_WINDOW_BYTES >= 2**27
+
+    def test_memory_is_bounded(self, tmp_path):
+        """A line of 100 MB in 10 kB of zstd; in a process of its own, whose peak is its own."""
+        packed = zstd.compress(b'["' + b"x" * 100 * 2**20 + b'"]\nnext\n')
+        path = tmp_path / "log.zst"
+        path.write_bytes(packed)
+        script = """
+            import resource, sys
+            from pathlib import Path
+            from tunedb import limits
+            from tunedb.logs.lines import read_lines
+            from tunedb.logs.streams import open_log
+            limits.MAX_LINE_BYTES = 2**20
+            limits.MAX_EXPANSION = 10**6
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            with open_log(Path(sys.argv[1])) as (stream, position):
+                lines = [(x.number, len(x.data), x.too_long) for x in read_lines(stream, position)]
+            print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+            print(lines)
+        """
+        done = subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(script), path],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=60,
+        )
+        grown, lines = done.stdout.splitlines()
+        assert lines == f"[(1, {limits.MAX_QUARANTINE_BYTES}, True), (2, 4, False)]"
+        assert int(grown) < 30_000  # KiB
+
+
+class TestRefused:
+    def test_zip(self, tmp_path):
+        path = tmp_path / "dataset_cpu_v3.3.zip"
+        with zipfile.ZipFile(path, "w") as archive:
+            archive.writestr("log.json", TEXT)
+        with pytest.raises(FormatError, match="a zip archive; unpack it"), open_log(path):
+            pass
+
+    def test_empty_zip(self, tmp_path):
+        path = tmp_path / "x"
+        zipfile.ZipFile(path, "w").close()
+        with pytest.raises(FormatError, match="a zip archive"), open_log(path):
+            pass
+
+    @pytest.mark.parametrize("mode", ["w", "w:gz", "w:bz2", "w:xz"])
+    @pytest.mark.parametrize("kind", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT])
+    def test_tar(self, tmp_path, mode, kind):
+        path = tmp_path / "logs.tar"
+        with tarfile.open(path, mode, format=kind) as archive:
+            archive.add(__file__, "log.json")
+        with pytest.raises(FormatError, match="a tar archive; unpack it"), open_log(path):
+            pass
+
+    @pytest.mark.parametrize(
+        ("head", "kind"), [(b"7z\xbc\xaf\x27\x1c\0\4", "7z"), (b"Rar!\x1a\x07\x01", "rar")]
+    )
+    def test_other_archives(self, write, head, kind):
+        with pytest.raises(FormatError, match=f"a {kind} archive"), open_log(write(head)):
+            pass
+
+    @codecs
+    def test_compressed_twice(self, write, codec):
+        path = write(gzip.compress(CODECS[codec](TEXT)))
+        with (
+            pytest.raises(FormatError, match=f"{codec} inside a compressed file; unpack it"),
+            open_log(path),
+        ):
+            pass
+
+    def test_missing(self, tmp_path):
+        with pytest.raises(NotFoundError, match="gone: no such file"), open_log(tmp_path / "gone"):
+            pass
+
+    def test_a_directory(self, tmp_path):
+        with pytest.raises(StorageError, match="cannot be opened"), open_log(tmp_path):
+            pass
+
+    def test_a_library_that_python_lacks(self, write, monkeypatch):
+        path = write(bz2.compress(TEXT))
+        monkeypatch.setitem(sys.modules, "bz2", None)
+        with pytest.raises(FormatError, match="this Python cannot unpack bzip2"), open_log(path):
+            pass
+
+    def test_a_medium_that_fails(self):
+        # /proc/self/mem begins with a page that no process has.
+        path = Path("/proc/self/mem")
+        if not path.exists():
+            pytest.skip("there is no /proc")
+        with pytest.raises(StorageError, match="mem: cannot be read"), open_log(path):
+            pass
+
+
+class TestFailingLater:
+    class Failing(io.RawIOBase):
+        """Delivers some data and then an error of the medium."""
+
+        def __init__(self, data):
+            self.pieces = [data[:10], data[10:]]
+
+        def readable(self):
+            return True
+
+        def readinto(self, buffer):
+            if not self.pieces:
+                raise OSError(5, "Input/output error")
+            piece = self.pieces.pop(0)
+            buffer[: len(piece)] = piece
+            return len(piece)
+
+    @pytest.mark.parametrize("pack", [bytes, gzip.compress])
+    def test_lines_before_are_delivered(self, monkeypatch, pack):
+        class Stdin:
+            buffer = io.BufferedReader(self.Failing(pack(b"one\ntwo\n")))
+
+        monkeypatch.setattr(sys, "stdin", Stdin)
+        lines = []
+        with (
+            open_log(None) as (stream, _),
+            pytest.raises(StorageError, match="<stdin>: cannot be read"),
+        ):
+            while line := stream.readline():
+                lines.append(line)
+        assert lines == [b"one\n", b"two\n"]
+
+
+class TestStandardInput:
+    SCRIPT = (
+        "import sys; from tunedb.logs.streams import open_log\n"
+        "with open_log(None) as (s, p): print(len(s.read()), p())\n"
+        "print(sys.stdin.closed)"
+    )
+
+    @pytest.mark.parametrize("codec", [None, *CODECS])
+    def test_from_a_pipe(self, codec):
+        data = CODECS[codec](TEXT) if codec else TEXT
+        done = subprocess.run(
+            [sys.executable, "-c", self.SCRIPT], input=data, capture_output=True, check=True
+        )
+        assert done.stdout.decode().split() == [str(len(TEXT)), str(len(data)), "False"]
+
+    def test_a_slow_writer_is_recognised(self):
+        """The first bytes may come one at a time."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", self.SCRIPT], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
+        packed = gzip.compress(b"one\ntwo\n")
+        with process:
+            for byte in packed:
+                process.stdin.write(bytes([byte]))
+                process.stdin.flush()
+            process.stdin.close()
+            assert process.stdout.read().split() == [b"8", str(len(packed)).encode(), b"False"]
+
+    def test_errors_name_it(self, monkeypatch):
+        class Stdin:
+            buffer = io.BytesIO(gzip.compress(TEXT)[:100])
+
+        monkeypatch.setattr(sys, "stdin", Stdin)
+        with (
+            pytest.raises(FormatError, match="cut off"),
+            open_log(None) as (stream, _),
+        ):
+            stream.read()
+
+    def test_none(self, monkeypatch):
+        monkeypatch.setattr(sys, "stdin", None)
+        with pytest.raises(NotFoundError, match="no standard input"), open_log(None):
+            pass

@@ -1,0 +1,288 @@
+"""Records of older releases and other tools beside a tuning handle of today."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+import tvm
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+import tunedb
+from tunedb.plugins.metaschedule import Database, modules
+from tunedb.records import (
+    Measurement,
+    Program,
+    Source,
+    SourceKind,
+    Target,
+    Trace,
+    Trust,
+    Workload,
+    WorkloadFormat,
+)
+from tunedb.traces import join_trace, split_trace
+
+OWN = Source("own", SourceKind.FILE)
+VERIFIED = Source("verified", SourceKind.FILE, Trust.VERIFIED)
+FOREIGN = Source("foreign", SourceKind.FILE, Trust.FOREIGN)
+
+#: A graph whose types TVM 0.27 does not have, and a module in the encoding before 0.22.
+GRAPH = b'{"nodes":[{"type":"None"},{"type":"tirx.SBlockRealize","data":{}}],"root_index":1}'
+NODES = b'{"b64ndarrays":[],"nodes":[{"type_key":""},{"type_key":"IRModule"}],"root":1}'
+
+OLD = [
+    (WorkloadFormat.GRAPH, GRAPH, "0.26.0"),
+    (WorkloadFormat.NODES, NODES, "0.13.dev0"),
+]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "tune.db"
+
+
+@pytest.fixture
+def live(tmp_path, tools):
+    """A module, and a measurement of a program of it, as the plugin stores them."""
+    mod = tools.matmul()
+    database = Database(tmp_path / "live.db", target=tools.llvm)
+    database.commit_tuning_record(
+        tools.record(mod, database.commit_workload(mod), [0.5], target=tools.llvm)
+    )
+    (record,) = database.store.query.iterate()
+    database.close()
+    return mod, record.measurement
+
+
+def as_of_0_13(trace):
+    """The same trace as TVM 0.13 wrote it."""
+    instructions, decisions = join_trace(trace)
+    old = [list(instruction) for instruction in instructions]
+    for instruction in old:
+        if instruction[0] == "GetSBlock":
+            instruction[0] = "GetBlock"
+        if instruction[0] == "Split":
+            instruction[2] = instruction[2][:1]
+    assert old != instructions
+    return split_trace(old, decisions)
+
+
+def old_measurement(live, form, *, seconds=0.5, script=True):
+    """The measurement as an older release would have stored it."""
+    mod, measurement = live
+    format_, body, version = form
+    text = str(mod.script(show_meta=True)) if script is True else script
+    workload = Workload(format_, body, "matmul", version, text)
+    program = replace(
+        measurement.program, workload=workload, trace=as_of_0_13(measurement.program.trace)
+    )
+    return replace(measurement, program=program, run_secs=(seconds,), session=None)
+
+
+@pytest.fixture
+def no_parser(monkeypatch):
+    """Fail where TVM reads a script or a graph."""
+    calls = []
+
+    def refuse(source, *_):
+        calls.append(source)
+        raise ValueError("TVM must not read this")
+
+    monkeypatch.setattr(modules, "from_script", refuse)
+    monkeypatch.setattr(modules, "to_module", refuse)
+    monkeypatch.setattr(tvm.script, "from_source", refuse)
+    monkeypatch.setattr(tvm.ir, "load_json", refuse)
+    yield
+    assert calls == []
+
+
+# ---- workloads of other releases -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("form", OLD, ids=["graph", "nodes"])
+@pytest.mark.parametrize("read_only", [False, True])
+def test_an_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form, read_only):
+    mod, _ = live
+    with tunedb.open(path) as store:
+        store.add([old_measurement(live, form)], OWN)
+    for _ in range(2):  # the second handle finds the names that the first wrote
+        database = Database(path, target=tools.llvm, read_only=read_only)
+        assert database.has_workload(mod)
+        assert not database.has_workload(tools.matmul(8))
+        assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
+        (record,) = database.get_top_k(database.commit_workload(mod), 5)
+        tvm.ir.assert_structural_equal(record.workload.mod, mod)
+        assert record.trace.insts[0].kind.name == "GetSBlock"
+        record.trace.apply_to_schedule(Schedule(record.workload.mod), remove_postproc=False)
+        schedule = database.query_schedule(mod, tools.llvm, "main")
+        assert "T.parallel" in schedule.mod.script()
+        assert database.query_ir_module(mod, tools.llvm, "main") is not None
+        assert len(database) == 1
+        database.close()
+    with tunedb.open(path) as store:
+        assert store.query.quarantined() == []
+        # What was measured stays as it was written.
+        (record,) = store.query.iterate()
+        assert b"GetBlock" in record.measurement.program.trace.sketch
+        assert record.measurement.program.workload.body == form[1]
+
+
+def test_an_old_record_stands_beside_live_ones(path, live, tools):
+    mod, measurement = live
+    with tunedb.open(path) as store:
+        store.add([old_measurement(live, OLD[0], seconds=0.25)], OWN)
+        store.add([measurement], OWN)
+    database = Database(path, target=tools.llvm)
+    assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.25], [0.5]]
+    assert tools.seconds(database.get_all_tuning_records()) == [[0.25], [0.5]]
+    database.close()
+
+
+def test_an_upgraded_trace_makes_the_same_module(path, live, tools):
+    mod, _ = live
+    with tunedb.open(path) as store:
+        store.add([old_measurement(live, OLD[0])], OWN)
+    database = Database(path, target=tools.llvm)
+    found = database.query_schedule(mod, tools.llvm, "main")
+    database.close()
+    expected = Schedule(mod)
+    record = tools.record(mod, ms.database.Workload(mod), None)
+    record.trace.apply_to_schedule(expected, remove_postproc=False)
+    tvm.ir.assert_structural_equal(found.mod, expected.mod)
+
+
+@pytest.mark.parametrize("source", [VERIFIED, FOREIGN], ids=["verified", "foreign"])
+@pytest.mark.parametrize("form", OLD, ids=["graph", "nodes"])
+@pytest.mark.usefixtures("no_parser")
+def test_scripts_of_others_are_never_parsed(path, live, tools, form, source):
+    mod, _ = live
+    with tunedb.open(path) as store:
+        store.add([old_measurement(live, form)], source)
+    served_to_nobody(path, mod, tools)
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_a_script_that_came_from_others_stays_unread(path, live, tools):
+    """Even where an own log holds a record of the same workload, without a script."""
+    mod, _ = live
+    with tunedb.open(path) as store:
+        store.add([old_measurement(live, OLD[0], seconds=0.25)], FOREIGN)
+        store.add([old_measurement(live, OLD[0], script=None)], OWN)
+    served_to_nobody(path, mod, tools, records=2)
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_an_old_workload_without_script(path, live, tools):
+    mod, _ = live
+    with tunedb.open(path) as store:
+        store.add([old_measurement(live, form, script=None) for form in OLD], OWN)
+    served_to_nobody(path, mod, tools, records=2)
+
+
+def served_to_nobody(path, mod, tools, records=1):
+    """Assert that no method of a handle fails, or hands anything out."""
+    for read_only in (True, False):
+        database = Database(path, target=tools.llvm, read_only=read_only)
+        assert not database.has_workload(mod)
+        assert database.get_all_tuning_records() == []
+        assert database.query_tuning_record(mod, tools.llvm, "main") is None
+        assert database.query_schedule(mod, tools.llvm, "main") is None
+        assert len(database) == records
+        assert database.store.query.quarantined() == []
+        if not read_only:
+            assert database.get_top_k(database.commit_workload(mod), 5) == []
+            assert database.has_workload(mod)
+        database.close()
+
+
+@pytest.mark.parametrize("script", ["", "x = 1", "def f(:", "import os"])
+def test_a_script_that_does_not_parse(path, live, tools, script):
+    mod, _ = live
+    with tunedb.open(path) as store:
+        store.add([old_measurement(live, OLD[0], script=script)], OWN)
+    served_to_nobody(path, mod, tools)
+
+
+def test_a_trace_that_cannot_be_upgraded(path, live, tools):
+    mod, measurement = live
+    instructions, decisions = join_trace(measurement.program.trace)
+    gone = [
+        *instructions[:1],
+        ["SetAxisSeparator", ["b0"], [0, 1, [1]], []],
+        *instructions[1:],
+    ]
+    moved = [[index + 1, value] for index, value in decisions]
+    program = replace(measurement.program, trace=split_trace(gone, moved))
+    with tunedb.open(path) as store:
+        store.add([measurement, replace(measurement, program=program, run_secs=(0.25,))], OWN)
+    database = Database(path, target=tools.llvm)
+    assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.5]]
+    assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
+    (row,) = database.store.query.quarantined()
+    assert "SetAxisSeparator" in row.item.reason
+    database.close()
+
+
+# ---- logs of other tools -------------------------------------------------------------------------
+
+
+def legacy(target):
+    """Records of AutoTVM, auto_scheduler, and of MetaSchedule without its workload file."""
+    other = Target.from_config({"kind": "opencl", "model": "unknown-to-tvm"})
+    bodies = {
+        WorkloadFormat.AUTOTVM: b'["dense.x86",[["TENSOR",[16,16],"float32"]],{}]',
+        WorkloadFormat.ANSOR: b'["d41d8cd98f00b204e9800998ecf8427e",16,16]',
+        WorkloadFormat.ARGUMENTS: b'[0,[["TENSOR","float32",[16,16]]]]',
+    }
+    trace = Trace(b'[["knobs"]]', None, b"\xff\x00\x80")
+    return [
+        Measurement(Program(Workload(format_, body), target_, trace), (1e-3,))
+        for format_, body in bodies.items()
+        for target_ in (target, other)
+    ]
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_logs_of_other_tools_are_for_models_and_people(path, live, tools):
+    mod, measurement = live
+    with tunedb.open(path) as store:
+        store.add(legacy(measurement.program.target), OWN)
+    database = Database(path, target=tools.llvm)
+    assert not database.has_workload(mod)
+    workload = database.commit_workload(mod)
+    assert database.get_top_k(workload, 5) == []
+    assert database.get_all_tuning_records() == []
+    assert database.query_schedule(mod, tools.llvm, "main") is None
+    database.commit_tuning_record(tools.record(mod, workload, [0.5], target=tools.llvm))
+    assert tools.seconds(database.get_top_k(workload, 5)) == [[0.5]]
+    assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
+    assert len(database) == 4
+    assert database.store.query.quarantined() == []
+    database.close()
+
+
+def test_their_targets_leave_an_unbound_handle_alone(path, live, tools):
+    """A log of another device does not make it unclear which device is meant."""
+    mod, measurement = live
+    with tunedb.open(path) as store:
+        store.add([measurement, *legacy(measurement.program.target)], OWN)
+    database = Database(path)
+    assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
+    assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.5]]
+    database.close()
+
+
+# ---- records of foreign sources ------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_foreign_records_are_not_among_all(path, live, tools):
+    _, measurement = live
+    with tunedb.open(path) as store:
+        store.add([measurement], FOREIGN)
+    database = Database(path, target=tools.llvm)
+    assert database.get_all_tuning_records() == []
+    assert database.store.query.quarantined() == []
+    database.close()

@@ -1,0 +1,436 @@
+"""Stored steps of auto_scheduler: hand-computed forms, and the kernel against a plain reference."""
+
+from __future__ import annotations
+
+import re
+
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.records import Trace
+from tunedb.steps.ansor import CODES, join_steps, split_steps, steps_of
+from tunedb.steps.base import Step
+
+INT64_MAX = 2**63 - 1
+
+# ---- the reference: what docs of tunedb.steps.ansor say, step by step and in plain Python --------
+
+#: Fields behind the code: i index, z integer, l list of indexes, s text, or the numbers allowed.
+PLAIN = {
+    "AN": ["i", "i", range(12)],
+    "FU": ["i", "l"],
+    "RE": ["i", "l"],
+    "FSP": ["i", "i", "i", "i"],
+    "FFSP": ["i", "i", "l", "i", range(2)],
+    "SA": ["i", "i", "i", "z"],
+    "CA": ["i", "i", "i"],
+    "CI": ["i"],
+    "CR": ["i"],
+    "CHR": ["i", "s", "l"],
+    "CHW": ["i", "s"],
+    "RF": ["i", "i", "i"],
+}
+
+
+def leb128(number):
+    groups = []
+    while number >= 128:
+        groups.append(number % 128 + 128)
+        number //= 128
+    return bytes([*groups, number])
+
+
+def is_index(value):
+    return type(value) is int and 0 <= value <= INT64_MAX
+
+
+def is_indexes(value):
+    return type(value) is list and all(map(is_index, value))
+
+
+def is_field(kind, value):
+    if kind == "s":
+        return type(value) is str
+    if kind == "l":
+        return is_indexes(value)
+    if kind == "z":
+        return type(value) is int and -INT64_MAX - 1 <= value <= INT64_MAX
+    return is_index(value) and (kind == "i" or value in kind)
+
+
+def reference_step(step):
+    """Return the step of the sketch and its numbers; None for what is no step."""
+    if type(step) is not list or not step or type(step[0]) is not str:
+        return None
+    code, *fields = step
+    if code == "SP":
+        if len(fields) != 5 or type(fields[3]) is not list:
+            return None
+        stage, loop, extent, lengths, inner = fields
+        known = [length for length in lengths if length is not None]
+        flag = type(inner) is int and inner in (0, 1)
+        if not (all(map(is_index, [stage, loop, extent])) and is_indexes(known) and flag):
+            return None
+        if len(known) < len(lengths):
+            return step, []
+        return ["SP", stage, loop, None, [None] * len(lengths), inner], [extent, *lengths]
+    if code == "PR":
+        if len(fields) != 3 or not all(map(is_index, fields[:2])) or type(fields[2]) is not str:
+            return None
+        found = re.fullmatch(r"auto_unroll_max_step\$(0|[1-9][0-9]*)", fields[2], re.ASCII)
+        if found is None or fields[2].endswith("\n") or int(found[1]) > INT64_MAX:
+            return step, []
+        return [*step[:3], "auto_unroll_max_step$", None], [int(found[1])]
+    kinds = PLAIN.get(code)
+    if kinds is None or len(kinds) != len(fields) or not all(map(is_field, kinds, fields)):
+        return None
+    return step, []
+
+
+def split_steps_reference(steps, layout_rewrite):
+    """Return the stored form of steps; None for what are no steps."""
+    if layout_rewrite is not None and layout_rewrite not in (0, 1, 2):
+        return None
+    if type(steps) is not list:
+        return None
+    parts = [reference_step(step) for step in steps]
+    if None in parts:
+        return None
+    sketch = {"layout_rewrite": layout_rewrite, "steps": [part[0] for part in parts]}
+    numbers = [number for part in parts for number in part[1]]
+    return Trace(orjson.dumps(sketch), None, b"".join(map(leb128, numbers)))
+
+
+# ---- each kind of step by hand -------------------------------------------------------------------
+
+
+def one(step, layout_rewrite=None):
+    return split_steps([step], layout_rewrite)
+
+
+def sketch_of(step):
+    return b'{"layout_rewrite":null,"steps":[' + step + b"]}"
+
+
+@pytest.mark.parametrize(
+    ("step", "stored", "decisions"),
+    [
+        (["AN", 8, 2, 6], b'["AN",8,2,6]', b""),
+        (["FU", 8, [0, 1, 2, 3]], b'["FU",8,[0,1,2,3]]', b""),
+        (["FU", 2, []], b'["FU",2,[]]', b""),
+        (["RE", 3, [0, 2, 1]], b'["RE",3,[0,2,1]]', b""),
+        (["SP", 3, 5, 512, [1, 64, 2, 1], 1], b'["SP",3,5,null,[null,null,null,null],1]',
+         b"\x80\x04\x01\x40\x02\x01"),
+        (["SP", 3, 5, 0, [], 0], b'["SP",3,5,null,[],0]', b"\x00"),
+        (["SP", 3, 5, 127, [128], 1], b'["SP",3,5,null,[null],1]', b"\x7f\x80\x01"),
+        (["SP", 3, 5, INT64_MAX, [16384], 1], b'["SP",3,5,null,[null],1]',
+         b"\xff\xff\xff\xff\xff\xff\xff\xff\x7f\x80\x80\x01"),
+        (["SP", 3, 5, 512, [4, None], 1], b'["SP",3,5,512,[4,null],1]', b""),
+        (["FSP", 6, 0, 1, 3], b'["FSP",6,0,1,3]', b""),
+        (["FFSP", 4, 0, [4, 3, 2, 1], 1, 1], b'["FFSP",4,0,[4,3,2,1],1,1]', b""),
+        (["SA", 1, 2, 32, -8], b'["SA",1,2,32,-8]', b""),
+        (["SA", 1, 2, 32, -(2**63)], b'["SA",1,2,32,-9223372036854775808]', b""),
+        (["CA", 3, 6, 11], b'["CA",3,6,11]', b""),
+        (["CI", 5], b'["CI",5]', b""),
+        (["CR", 10], b'["CR",10]', b""),
+        (["CHR", 2, "shared", [3]], b'["CHR",2,"shared",[3]]', b""),
+        (["CHW", 3, 'a"\u00e9\n'], '["CHW",3,"a\\"é\\n"]'.encode(), b""),
+        (["RF", 5, 3, 2], b'["RF",5,3,2]', b""),
+        (["PR", 5, 0, "auto_unroll_max_step$512"], b'["PR",5,0,"auto_unroll_max_step$",null]',
+         b"\x80\x04"),
+        (["PR", 5, 0, "auto_unroll_max_step$0"], b'["PR",5,0,"auto_unroll_max_step$",null]',
+         b"\x00"),
+        (["PR", 5, 0, "debug_skip_region"], b'["PR",5,0,"debug_skip_region"]', b""),
+    ],
+)  # fmt: skip
+def test_each_kind_of_step(step, stored, decisions):
+    trace = one(step)
+    assert (trace.sketch, trace.tail, trace.decisions) == (sketch_of(stored), None, decisions)
+    assert join_steps(trace) == ([step], None)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "auto_unroll_max_step$",
+        "auto_unroll_max_step",
+        "auto_unroll_max_step$007",
+        "auto_unroll_max_step$-1",
+        "auto_unroll_max_step$1 ",
+        "auto_unroll_max_step$9223372036854775808",
+        "auto_unroll_max_step$99999999999999999999",
+        "auto_unroll_max_step$\u0663",
+        "other$5",
+        "",
+    ],
+)
+def test_a_pragma_that_would_not_come_back_exactly_stays_as_it_is(text):
+    trace = one(["PR", 1, 0, text])
+    assert trace.sketch == sketch_of(orjson.dumps(["PR", 1, 0, text]))
+    assert trace.decisions == b""
+    assert join_steps(trace) == ([["PR", 1, 0, text]], None)
+
+
+def test_programs_that_differ_in_numbers_share_a_sketch():
+    first = split_steps([["SP", 2, 0, 64, [4, 2], 1], ["PR", 2, 0, "auto_unroll_max_step$16"]], 0)
+    second = split_steps([["SP", 2, 0, 96, [8, 3], 1], ["PR", 2, 0, "auto_unroll_max_step$64"]], 0)
+    assert first.sketch is second.sketch  # one object: its hash is computed once
+    assert (first.decisions, second.decisions) == (b"\x40\x04\x02\x10", b"\x60\x08\x03\x40")
+
+
+@pytest.mark.parametrize("layout_rewrite", [None, 0, 1, 2])
+def test_the_layout_rewrite_is_part_of_the_sketch(layout_rewrite):
+    trace = one(["CI", 5], layout_rewrite)
+    assert trace.sketch == orjson.dumps({"layout_rewrite": layout_rewrite, "steps": [["CI", 5]]})
+    assert join_steps(trace) == ([["CI", 5]], layout_rewrite)
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"),
+    [
+        ([["CI", 5], ["XX", 1]], "step 1 has the unknown code 'XX'"),
+        ([["SPLIT", 1]], "step 0 has the unknown code 'SPLIT'"),
+        ([[""]], "step 0 has the unknown code ''"),
+        ([["CI"]], "step 0 (CI) has 0 fields, not 1"),
+        ([["CI", 1, 2]], "step 0 (CI) has 2 fields, not 1"),
+        ([["CI", True]], "step 0 (CI): its stage is an index of 64 bits, not True"),
+        ([["CI", 1.0]], "step 0 (CI): its stage is an index of 64 bits, not 1.0"),
+        ([["CI", -1]], "step 0 (CI): its stage is an index of 64 bits, not -1"),
+        ([["CI", 2**63]], "not 9223372036854775808"),
+        ([["AN", 0, 0, 12]], "its annotation is an annotation from 0 to 11, not 12"),
+        ([["SP", 0, 0, None, [2], 1]], "its extent is an extent of 64 bits, not None"),
+        ([["SP", 0, 0, -1, [2], 1]], "its extent is an extent of 64 bits, not -1"),
+        ([["SP", 0, 0, 8, [2, -1], 1]], "its lengths is a list of lengths, not [2, -1]"),
+        ([["SP", 0, 0, 8, [None, 2.0], 1]], "its lengths is a list of lengths"),
+        ([["SP", 0, 0, 8, 2, 1]], "its lengths is a list of lengths, not 2"),
+        ([["SP", 0, 0, 8, [2], 2]], "its inner_to_outer is 0 or 1, not 2"),
+        ([["SP", 0, 0, 8, [2], True]], "its inner_to_outer is 0 or 1, not True"),
+        ([["FU", 0, [[1]]]], "its fused_iters is a list of indexes, not [[1]]"),
+        ([["PR", 0, 0, 16]], "its pragma is text, not 16"),
+        ([["CHW", 0, None]], "its scope is text, not None"),
+        ([["CHW", 0, "\ud800"]], "its scope is text"),
+        ([["\ud800", 0]], "step 0 has the unknown code"),
+        ([[5, 0]], "step 0 is not [code, field, …]"),
+        ([[]], "step 0 is not [code, field, …]"),
+        (["CI"], "step 0 is not [code, field, …]"),
+        ({"CI": 5}, "the steps are no list"),
+    ],
+)  # fmt: skip
+def test_what_is_no_step_is_named(steps, message):
+    with pytest.raises(FormatError, match=re.escape(message)):
+        split_steps(steps, None)
+
+
+@pytest.mark.parametrize("layout_rewrite", [3, -1, True, 1.0, "0", 2**70])
+def test_an_unknown_layout_rewrite_is_refused(layout_rewrite):
+    with pytest.raises(FormatError, match="layout_rewrite_option is 0, 1 or 2"):
+        split_steps([], layout_rewrite)
+
+
+def test_more_steps_than_the_limit_are_refused(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_INSTRUCTIONS", 3)
+    assert join_steps(split_steps([["CI", 1]] * 3, 0)) == ([["CI", 1]] * 3, 0)
+    with pytest.raises(FormatError, match="4 steps are over the limit of 3"):
+        split_steps([["CI", 1]] * 4, 0)
+
+
+def test_steps_longer_than_any_buffer():
+    steps = [["RE", 1, list(range(3000))], ["SP", 1, 0, 2**40, [2**20] * 1500, 1]] * 3
+    trace = split_steps(steps, 1)
+    assert trace == split_steps_reference(steps, 1)
+    assert join_steps(trace) == (steps, 1)
+
+
+def test_readable_steps():
+    trace = split_steps(
+        [
+            ["CHW", 3, "local"],
+            ["SP", 3, 5, 168, [2, 1], 1],
+            ["SP", 3, 9, 0, [None], 0],
+            ["FSP", 4, 0, 1, 3],
+            ["FFSP", 4, 1, [4, 3], 1, 0],
+            ["CA", 3, 4, 11],
+            ["FU", 6, [0, 1]],
+            ["RE", 6, [1, 0]],
+            ["AN", 6, 0, 5],
+            ["CHR", 2, "shared", [3]],
+            ["RF", 5, 3, 2],
+            ["SA", 1, 2, 32, 8],
+            ["PR", 5, 0, "auto_unroll_max_step$64"],
+            ["PR", 5, 1, "debug_skip_region"],
+            ["CI", 1],
+            ["CR", 7],
+        ],
+        0,
+    )
+    assert steps_of(trace) == [
+        Step(0, "CHW", "cache_write", 3, None, {"scope": "local"}),
+        Step(1, "SP", "split", 3, 5,
+             {"extent": 168, "lengths": [2, 1], "inner_to_outer": True}),
+        Step(2, "SP", "split", 3, 9,
+             {"extent": None, "lengths": [None], "inner_to_outer": False}),
+        Step(3, "FSP", "follow_split", 4, 0, {"src_step": 1, "n_split": 3}),
+        Step(4, "FFSP", "follow_fused_split", 4, 1,
+             {"src_steps": [4, 3], "level": 1, "factor_or_nparts": False}),
+        Step(5, "CA", "compute_at", 3, None, {"target_stage": 4, "target_iter": 11}),
+        Step(6, "FU", "fuse", 6, None, {"fused_iters": [0, 1]}),
+        Step(7, "RE", "reorder", 6, None, {"after_iters": [1, 0]}),
+        Step(8, "AN", "annotate", 6, 0, {"annotation": "blockIdx.x"}),
+        Step(9, "CHR", "cache_read", 2, None, {"scope": "shared", "readers": [3]}),
+        Step(10, "RF", "rfactor", 5, 3, {"factor_iter": 2}),
+        Step(11, "SA", "storage_align", 1, 2, {"factor": 32, "offset": 8}),
+        Step(12, "PR", "pragma", 5, 0, {"pragma": "auto_unroll_max_step", "value": 64}),
+        Step(13, "PR", "pragma", 5, 1, {"pragma": "debug_skip_region"}),
+        Step(14, "CI", "compute_inline", 1, None, {}),
+        Step(15, "CR", "compute_root", 7, None, {}),
+    ]  # fmt: skip
+
+
+def test_every_annotation_has_its_word():
+    trace = split_steps([["AN", 0, 0, number] for number in range(12)], 0)
+    assert " ".join(step.arguments["annotation"] for step in steps_of(trace)) == (
+        "none unroll vectorize parallel vthread blockIdx.x threadIdx.x blockIdx.y threadIdx.y "
+        "blockIdx.z threadIdx.z tensorize"
+    )
+
+
+def test_a_pragma_of_many_digits_is_readable():
+    text = "auto_unroll_max_step$" + "9" * 5000
+    assert steps_of(one(["PR", 0, 0, text]))[0].arguments == {"pragma": text}
+
+
+GOOD = split_steps([["SP", 3, 5, 512, [4, 2], 1], ["PR", 5, 0, "auto_unroll_max_step$16"]], 0)
+
+
+@pytest.mark.parametrize(
+    "trace",
+    [
+        Trace(GOOD.sketch, None, GOOD.decisions[:-1]),
+        Trace(GOOD.sketch, None, GOOD.decisions + b"\x01"),
+        Trace(GOOD.sketch, None, GOOD.decisions + b"\x80"),
+        Trace(GOOD.sketch, None, GOOD.decisions[:-1] + b"\x90\x00"),  # not the shortest form
+        Trace(GOOD.sketch, None, b"\xff" * 10 + GOOD.decisions),
+        Trace(GOOD.sketch, None, b"\xff" * 8 + b"\x80\x01" + GOOD.decisions),
+        Trace(GOOD.sketch.replace(b"null", b"1", 1), None, GOOD.decisions),
+        Trace(GOOD.sketch.replace(b'step$",null', b'stop$",null'), None, GOOD.decisions),
+        Trace(GOOD.sketch.replace(b'"SP"', b'"ZZ"'), None, GOOD.decisions),
+        Trace(GOOD.sketch[:-1], None, GOOD.decisions),
+        Trace(b"{}", None, b""),
+        Trace(b"[]", None, b""),
+        Trace(b'{"layout_rewrite":0,"steps":[[]]}', None, b""),
+        Trace(b'{"layout_rewrite":0,"steps":[["SP",1,2]]}', None, b""),
+        Trace(b'{"layout_rewrite":0,"steps":[["SP",1,2,null,5,1]]}', None, b"\x01"),
+        Trace(b'{"layout_rewrite":0,"steps":[7]}', None, b""),
+        Trace(b'{"layout_rewrite":0,"steps":{}}', None, b""),
+        Trace(b'{"layout_rewrite":9,"steps":[]}', None, b""),
+        Trace(b'{"steps":[],"layout_rewrite":0}', None, b""),
+        Trace(
+            b'{"layout_rewrite":0,"steps":[["PR",1,2,' + b"[" * 990 + b"]" * 990 + b",null]]}",
+            None,
+            b"\x01",
+        ),
+        Trace(b'{"layout_rewrite":0,"steps":' + b"[" * 900 + b"]" * 900 + b"}", None, b""),
+    ],
+)
+def test_damaged_parts_are_refused(trace):
+    with pytest.raises(FormatError, match="stored steps"):
+        join_steps(trace)
+    with pytest.raises(FormatError, match="stored steps"):
+        steps_of(trace)
+
+
+# ---- the kernel against the reference ------------------------------------------------------------
+
+small = st.integers(0, 300)
+index = small | st.integers(0, INT64_MAX)
+indexes = st.lists(small, max_size=6)
+words = st.sampled_from(["shared", "local", "warp"]) | st.text(max_size=8)
+pragmas = (
+    st.builds("auto_unroll_max_step${}".format, st.integers(-2, 2**70))
+    | st.builds("auto_unroll_max_step${}".format, st.text("0123456789", max_size=21))
+    | st.text(max_size=8)
+)
+lengths = st.lists(index, max_size=5) | st.lists(st.none() | index, max_size=5)
+BY_KIND = {
+    "i": index,
+    "z": st.integers(-(2**63), INT64_MAX),
+    "b": st.integers(0, 1),
+    "a": st.integers(0, 11),
+    "s": words,
+    "l": indexes,
+    "e": index,
+    "n": lengths,
+    "p": pragmas,
+}
+valid_steps = st.lists(
+    st.one_of(
+        [
+            st.tuples(st.just(code), *[BY_KIND[kind] for kind in value.kinds]).map(list)
+            for code, value in CODES.items()
+        ]
+    ),
+    max_size=8,
+)
+layouts = st.sampled_from([None, 0, 1, 2])
+junk = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.integers(-(2**63), 2**64 - 1),
+    st.text(max_size=5),
+    st.lists(st.none() | st.integers(-3, 2**64 - 1) | st.floats(0, 9) | st.booleans(), max_size=4),
+    st.just({}),
+    st.sampled_from(list(CODES)),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(valid_steps, layouts)
+def test_the_kernel_is_the_reference_and_loses_nothing(steps, layout_rewrite):
+    trace = split_steps(steps, layout_rewrite)
+    assert trace == split_steps_reference(steps, layout_rewrite)
+    assert join_steps(trace) == (steps, layout_rewrite)
+    assert len(steps_of(trace)) == len(steps)
+
+
+@settings(max_examples=600, deadline=None)
+@given(valid_steps.filter(bool), layouts, st.data())
+def test_the_kernel_refuses_what_the_reference_refuses(steps, layout_rewrite, data):
+    step = data.draw(st.integers(0, len(steps) - 1))
+    what = data.draw(st.sampled_from(["replace", "insert", "delete", "nest", "step"]))
+    place = data.draw(st.integers(0, len(steps[step]) - 1))
+    lists = [value for value in steps[step] if isinstance(value, list)]
+    if what == "replace":
+        steps[step][place] = data.draw(junk)
+    elif what == "insert":
+        steps[step].insert(place, data.draw(junk))
+    elif what == "delete":
+        del steps[step][place]
+    elif what == "nest" and lists:
+        lists[0].append(data.draw(junk))
+    elif what == "step":
+        steps[step] = data.draw(junk)
+    expected = split_steps_reference(steps, layout_rewrite)
+    if expected is None:
+        with pytest.raises(FormatError) as caught:
+            split_steps(steps, layout_rewrite)
+        assert "cannot be stored" not in str(caught.value)  # the reason was found
+    else:
+        assert split_steps(steps, layout_rewrite) == expected
+
+
+@settings(max_examples=300, deadline=None)
+@given(valid_steps, layouts, st.binary(max_size=12), st.integers(0, 200))
+def test_damaged_decisions_give_other_steps_or_an_error(steps, layout_rewrite, noise, place):
+    trace = split_steps(steps, layout_rewrite)
+    decisions = trace.decisions[:place] + noise + trace.decisions[place + len(noise) :]
+    try:
+        found = join_steps(Trace(trace.sketch, None, decisions))
+    except FormatError:
+        assert decisions != trace.decisions
+    else:
+        assert split_steps(*found) == Trace(trace.sketch, None, decisions)

@@ -1,0 +1,234 @@
+"""Knobs of AutoTVM in their stored form."""
+
+import copy
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.records import Trace
+from tunedb.steps.autotvm import join_knobs, split_knobs, steps_of
+from tunedb.steps.base import Step
+
+ENTITY = [
+    ["tile_f", "sp", [-1, 2, 8, 4]],
+    ["tile_rc", "sp", [-1, 8]],
+    ["reorder_0", "re", [0, 2, 1]],
+    ["ann_spatial", "an", ["unroll", "vec"]],
+    ["auto_unroll_max_step", "ot", 1500],
+    ["unroll_explicit", "ot", True],
+]
+TEMPLATE = {"index": 70482, "template_key": "direct", "code_hash": None}
+
+INT64 = st.integers(-(2**63), 2**63 - 1)
+TEXT = st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_size=8)
+SCALARS = st.none() | st.booleans() | INT64 | st.floats(allow_nan=False, allow_infinity=False)
+ANYTHING = st.recursive(SCALARS | TEXT, lambda inner: st.lists(inner, max_size=3), max_leaves=5)
+KNOBS = st.one_of(
+    st.tuples(TEXT, st.sampled_from(["sp", "re", "an"]), st.lists(INT64, max_size=4)),
+    st.tuples(TEXT, st.just("an"), st.lists(TEXT, max_size=4)),
+    st.tuples(TEXT, st.just("ot"), ANYTHING),
+).map(list)
+TEMPLATES = st.fixed_dictionaries(
+    {},
+    optional={
+        "index": st.none() | INT64,
+        "template_key": st.none() | TEXT,
+        "code_hash": st.none() | TEXT,
+    },
+)
+
+
+def test_names_are_the_sketch_and_numbers_the_decisions():
+    trace = split_knobs(ENTITY, TEMPLATE)
+    assert json.loads(trace.sketch) == {
+        "knobs": [
+            ["tile_f", "sp", 4],
+            ["tile_rc", "sp", 2],
+            ["reorder_0", "re", 3],
+            ["ann_spatial", "an", 2],
+            ["auto_unroll_max_step", "ot", None],
+            ["unroll_explicit", "ot", None],
+        ],
+        "template": {"index": None, "template_key": "direct", "code_hash": None},
+    }
+    assert trace.decisions == b'[70482,-1,2,8,4,-1,8,0,2,1,"unroll","vec",1500,true]'
+    assert trace.tail is None
+    assert not trace.is_empty
+
+
+def test_configurations_of_a_task_share_their_sketch():
+    other = copy.deepcopy(ENTITY)
+    other[0][2] = [-1, 16, 1, 4]
+    other[5][2] = False
+    first, second = split_knobs(ENTITY, TEMPLATE), split_knobs(other, TEMPLATE | {"index": 3})
+    assert first.sketch == second.sketch
+    assert first.decisions != second.decisions
+
+
+def test_the_order_of_knobs_and_the_template_are_the_sketch():
+    sketches = {
+        split_knobs(entity, template).sketch
+        for entity, template in [
+            (ENTITY, TEMPLATE),
+            (ENTITY[::-1], TEMPLATE),
+            (ENTITY, TEMPLATE | {"template_key": "winograd"}),
+            (ENTITY, TEMPLATE | {"template_key": None}),
+            (ENTITY, TEMPLATE | {"code_hash": "direct"}),
+            (ENTITY, {"index": 70482, "code_hash": None}),
+            (ENTITY, {"template_key": "direct", "code_hash": None}),
+        ]
+    }
+    assert len(sketches) == 7
+
+
+def test_no_knobs_are_a_schedule_as_well():
+    trace = split_knobs([], {"index": 0, "code_hash": None})
+    assert not trace.is_empty
+    assert join_knobs(trace) == ([], {"index": 0, "code_hash": None})
+    assert steps_of(trace) == []
+
+
+def same(left, right):
+    """Tell whether two JSON values are equal and of equal types, so that True is not 1."""
+    return json.dumps(left, sort_keys=True) == json.dumps(right, sort_keys=True)
+
+
+@given(st.lists(KNOBS, max_size=5), TEMPLATES)
+def test_what_goes_in_comes_out(entity, template):
+    found = join_knobs(split_knobs(entity, template))
+    assert same(found[0], entity)
+    assert same(found[1], template)
+
+
+@pytest.mark.parametrize("value", [None, 0.5, 1.0, False, 0, "", "NCHW", [1, [2]], {"a": 1}])
+def test_other_options_are_anything(value):
+    entity = [["before", "sp", [1]], ["it", "ot", value], ["after", "re", [0]]]
+    assert same(join_knobs(split_knobs(entity, {}))[0], entity)
+
+
+def test_steps_have_names():
+    trace = split_knobs([*ENTITY[1:5], ["cache", "an", [0, 2]]], TEMPLATE)
+    assert steps_of(trace) == [
+        Step(0, "sp", "split", None, None, {"knob": "tile_rc", "size": [-1, 8]}),
+        Step(1, "re", "reorder", None, None, {"knob": "reorder_0", "perm": [0, 2, 1]}),
+        Step(2, "an", "annotate", None, None, {"knob": "ann_spatial", "anns": ["unroll", "vec"]}),
+        Step(3, "ot", "other", None, None, {"knob": "auto_unroll_max_step", "val": 1500}),
+        Step(4, "an", "annotate", None, None, {"knob": "cache", "anns": [0, 2]}),
+    ]
+
+
+DEEP = json.loads("[" * 900 + "]" * 900)
+
+
+@pytest.mark.parametrize(
+    "knob",
+    [
+        None,
+        "tile",
+        [],
+        ["tile", "sp"],
+        ["tile", "sp", [1], 2],
+        [1, "sp", [1]],
+        ["tile", "xx", [1]],
+        ["tile", None, [1]],
+        ["tile", ["sp"], [1]],
+        ["tile", "sp", 4],
+        ["tile", "sp", None],
+        ["tile", "sp", {"1": 2}],
+        ["tile", "sp", ["4"]],
+        ["tile", "sp", [4.0]],
+        ["tile", "sp", [True]],
+        ["tile", "sp", [None]],
+        ["tile", "sp", [2**63]],
+        ["tile", "sp", [-(2**63) - 1]],
+        ["order", "re", ["0"]],
+        ["ann", "an", ["vec", 1]],
+        ["ann", "an", [["vec"]]],
+        ["val", "ot", 2**63],
+        ["val", "ot", float("nan")],
+        ["val", "ot", float("inf")],
+        ["val", "ot", {1, 2}],
+        ["val", "ot", DEEP],
+        ["tile", "sp", DEEP],
+        DEEP,
+    ],
+    ids=lambda knob: json.dumps(knob, default=str)[:30],
+)
+def test_what_is_no_knob_is_refused(knob):
+    with pytest.raises(FormatError):
+        split_knobs([*ENTITY, knob], TEMPLATE)
+
+
+@pytest.mark.parametrize("entity", [None, {}, "sp", 1])
+def test_what_is_no_list_of_knobs_is_refused(entity):
+    with pytest.raises(FormatError, match="a list of knobs"):
+        split_knobs(entity, TEMPLATE)
+
+
+def test_too_many_knobs_are_refused(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_INSTRUCTIONS", 5)
+    split_knobs(ENTITY[:5], TEMPLATE)
+    with pytest.raises(FormatError):
+        split_knobs(ENTITY, TEMPLATE)
+
+
+@pytest.mark.parametrize(
+    "template",
+    [
+        {"index": 1.0},
+        {"index": True},
+        {"index": "1"},
+        {"index": 2**63},
+        {"template_key": 1},
+        {"code_hash": ["x"]},
+        {"other": 1},
+    ],
+)
+def test_a_template_has_known_fields(template):
+    with pytest.raises(FormatError):
+        split_knobs(ENTITY, template)
+
+
+def test_many_sketches_are_not_all_remembered():
+    from tunedb.steps import autotvm
+
+    for number in range(autotvm._MAX_SKETCHES + 10):
+        split_knobs([[f"knob {number}", "ot", 1]], {})
+    split_knobs([["n" * 100_000, "ot", 1]], {})
+    assert len(autotvm._sketches) <= autotvm._MAX_SKETCHES
+    assert max(map(len, autotvm._sketches.values())) <= autotvm._MAX_SKETCH_BYTES
+
+
+GOOD = split_knobs(ENTITY, TEMPLATE)
+
+
+@pytest.mark.parametrize(
+    ("sketch", "decisions"),
+    [
+        (b"[]", GOOD.decisions),
+        (b"{}", GOOD.decisions),
+        (b'{"knobs":1,"template":{}}', GOOD.decisions),
+        (b'{"knobs":[["a","sp"]],"template":{}}', GOOD.decisions),
+        (b'{"knobs":[["a","sp","4"]],"template":{}}', GOOD.decisions),
+        (b'{"knobs":[],"template":"index"}', b"[0]"),
+        (GOOD.sketch, b""),
+        (GOOD.sketch, b"[]"),
+        (GOOD.sketch, b"3"),
+        (GOOD.sketch, GOOD.decisions[:-6] + b"]"),
+        (GOOD.sketch, GOOD.decisions[:-1] + b",1]"),
+        (GOOD.sketch[:-1], GOOD.decisions),
+        (b"\xff", b"\xff"),
+    ],
+)
+def test_damaged_traces_are_refused(sketch, decisions):
+    with pytest.raises(FormatError):
+        join_knobs(Trace(sketch, None, decisions))
+
+
+def test_steps_of_an_unknown_type_are_refused():
+    with pytest.raises(FormatError, match="unknown type 'xx'"):
+        steps_of(Trace(b'{"knobs":[["a","xx",1]],"template":{}}', None, b"[null,1]"))

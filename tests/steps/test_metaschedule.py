@@ -1,0 +1,122 @@
+"""Instructions of MetaSchedule as steps."""
+
+import pytest
+
+from tunedb.errors import FormatError
+from tunedb.records import Program, Target, Trace, Workload, WorkloadFormat
+from tunedb.steps import steps_of
+from tunedb.steps.base import Step
+from tunedb.steps.metaschedule import steps_of as instructions_of
+from tunedb.traces import split_trace
+
+INSTRUCTIONS = [
+    ["GetSBlock", [], ["C", "main"], ["b0"]],
+    ["GetLoops", ["b0"], [], ["l1"]],
+    ["SamplePerfectTile", ["l1"], [2, 64], ["v2", "v3"]],
+    ["Split", ["l1", "v2", "None", 4], [1, 0], ["l4", "l5"]],
+    ["SampleCategorical", [], [[0, 16], [0.5, 0.5]], ["v6"]],
+    ["Annotate", ["b0", '"SSRS"'], ["meta"], []],
+    ["EnterPostproc", [], [], []],
+    ["Unroll", ["l5"], [], []],
+]
+DECISIONS = [[2, [16, 8]], [4, 1]]
+
+
+def test_every_instruction_is_a_step():
+    steps = instructions_of(split_trace(INSTRUCTIONS, DECISIONS))
+    assert steps == [
+        Step(
+            *(0, "GetSBlock", "get_sblock", None, None),
+            {"outputs": ["b0"], "name": "C", "func_name": "main"},
+        ),
+        Step(1, "GetLoops", "get_loops", None, None, {"outputs": ["l1"], "inputs": ["b0"]}),
+        Step(
+            *(2, "SamplePerfectTile", "sample_perfect_tile", None, None),
+            {
+                "outputs": ["v2", "v3"],
+                "inputs": ["l1"],
+                "n": 2,
+                "max_innermost_factor": 64,
+                "decision": [16, 8],
+            },
+        ),
+        Step(
+            *(3, "Split", "split", None, None),
+            {
+                "outputs": ["l4", "l5"],
+                "inputs": ["l1", "v2", "None", 4],
+                "preserve_unit_iters": 1,
+                "disable_predication": 0,
+            },
+        ),
+        Step(
+            *(4, "SampleCategorical", "sample_categorical", None, None),
+            {"outputs": ["v6"], "candidates": [0, 16], "probs": [0.5, 0.5], "decision": 1},
+        ),
+        Step(
+            *(5, "Annotate", "annotate", None, None),
+            {"inputs": ["b0", '"SSRS"'], "ann_key": "meta"},
+        ),
+        Step(6, "EnterPostproc", "enter_postproc", None, None, {}),
+        Step(7, "Unroll", "unroll", None, None, {"inputs": ["l5"]}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("instruction", "name", "arguments"),
+    [
+        # What releases before 0.27 wrote (tunedb.traces.OLDER), and attributes without names.
+        (["GetBlock", [], ["C", "main"], ["b0"]], "get_block", {"name": "C", "func_name": "main"}),
+        (["Fuse", [], [], ["b0"]], "fuse", {}),
+        (["Split", [], [1], ["b0"]], "split", {"attrs": [1]}),
+        (["ReIndex", [], [0, 1], ["b0"]], "reindex", {"attrs": [0, 1]}),
+        (["RFactor", [], [2], ["b0"]], "rfactor", {"factor_axis": 2}),
+    ],
+)
+def test_names_and_attributes(instruction, name, arguments):
+    (step,) = instructions_of(split_trace([instruction], []))
+    assert step == Step(0, instruction[0], name, None, None, {"outputs": ["b0"], **arguments})
+
+
+def program(format_, trace):
+    return Program(Workload(format_, b"[]"), Target.from_config({"kind": "llvm"}), trace)
+
+
+@pytest.mark.parametrize(
+    "format_", [WorkloadFormat.GRAPH, WorkloadFormat.NODES, WorkloadFormat.ARGUMENTS]
+)
+def test_the_programs_of_metaschedule(format_):
+    trace = split_trace(INSTRUCTIONS, DECISIONS)
+    assert steps_of(program(format_, trace)) == instructions_of(trace)
+
+
+def test_programs_of_other_tools():
+    from tunedb.steps.ansor import split_steps
+    from tunedb.steps.autotvm import split_knobs
+
+    (step,) = steps_of(program(WorkloadFormat.ANSOR, split_steps([["CI", 3]], None)))
+    assert (step.code, step.name, step.stage) == ("CI", "compute_inline", 3)
+    knobs = split_knobs([["tile_y", "sp", [-1, 8]]], {"index": 5})
+    (step,) = steps_of(program(WorkloadFormat.AUTOTVM, knobs))
+    assert (step.code, step.arguments) == ("sp", {"knob": "tile_y", "size": [-1, 8]})
+
+
+def test_a_format_of_a_newer_tunedb():
+    with pytest.raises(FormatError, match=r"'tensor-ir'.*upgrade"):
+        steps_of(program("tensor-ir", Trace(b"{}", None, b"")))
+
+
+@pytest.mark.parametrize(
+    ("sketch", "decisions"),
+    [
+        (b"[]", b"{"),
+        (b'[["GetLoops",["b0"],[]]]', b"[[],[],[]]"),
+        (b'[["GetLoops",["b0"],null,[]]]', b"[[],[],[]]"),
+        (b'[[7,["b0"],[],[]]]', b"[[],[],[]]"),
+        (b'[["GetLoops",["b0"],[],[]]]', b"[[1],[],[]]"),
+        (b'[["GetLoops",["b0"],[],[]]]', b"[[[[],1]],[],[]]"),
+    ],
+)
+def test_damaged_traces(sketch, decisions):
+    with pytest.raises(FormatError):
+        instructions_of(Trace(sketch, None, decisions))

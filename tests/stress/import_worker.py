@@ -1,0 +1,77 @@
+"""Imports that are killed. Run as a script; tests read what it prints.
+
+python import_worker.py URL FOLDER KILLS SEED
+
+imports the logs below FOLDER, one small transaction after another, KILLS times in processes that
+are killed at random moments and then once to its end. Prints the number of records that were
+stored after each of them.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from tunedb import limits
+from tunedb.logs.find import find_logs
+from tunedb.logs.importer import import_log
+from tunedb.store import Store
+
+
+def import_all(store, folder):
+    """Import all logs of a folder in this process."""
+    for file in find_logs([folder]):
+        report = import_log(store, file, source=Path(file.name).parent.name)
+        assert report.refused is None, report
+        assert report.total.read == 24, report
+
+
+def in_child(url, folder, moment=None):
+    """Import in a process of its own, killed `moment` seconds after it began; return its end."""
+    opened, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with Store(url) as store:
+                os.write(tell, b"x")
+                import_all(store, folder)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(tell)
+    os.read(opened, 1)
+    os.close(opened)
+    if moment is not None:
+        time.sleep(moment)
+        os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+def duration(folder):
+    """Return how many seconds an import takes when nothing has to be loaded any more."""
+    for _ in range(2):
+        with Store(":memory:") as store:
+            started = time.perf_counter()
+            import_all(store, folder)
+    return time.perf_counter() - started
+
+
+def main(url, folder, kills, seed):
+    limits.IMPORT_ROWS = 3
+    limits.PROGRESS_LINES = 2
+    rng = random.Random(int(seed))
+    # Not all of it, so that there is something left to add after each kill.
+    longest = duration(folder) / 2
+    for _ in range(int(kills)):
+        status = in_child(url, folder, rng.uniform(0, longest))
+        assert status in (0, signal.SIGKILL), status
+        with Store(url) as store:
+            print(store.query.counts().measurements, flush=True)
+    assert in_child(url, folder) == 0
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

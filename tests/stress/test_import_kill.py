@@ -1,0 +1,141 @@
+"""An import that is killed at any moment and run again ends as one that was left alone."""
+
+import gzip
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import small_logs
+
+from tunedb import schema
+from tunedb.check import check
+from tunedb.logs.base import LogFile
+from tunedb.logs.find import find_logs
+from tunedb.logs.importer import import_log
+from tunedb.store import Store
+
+WORKER = Path(__file__).with_name("import_worker.py")
+
+#: Columns that say when a row came in, that number rows, or that say which database it is.
+LOCAL = {"id", "created_at", "store"}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """All small logs below one folder, one of them compressed."""
+    for name, files in small_logs.LOGS.items():
+        small_logs.write(tmp_path / "logs" / name, files)
+    packed = tmp_path / "logs" / "ansor v0.6" / "records.json"
+    packed.with_name("records.json.gz").write_bytes(gzip.compress(packed.read_bytes()))
+    packed.unlink()
+    return tmp_path / "logs"
+
+
+def contents(url):
+    """Return all rows of all tables; for keys, what they point to."""
+    with Store(url, read_only=True) as store:
+        rows = {
+            table.name: [dict(row._mapping) for row in store.query._select(table.select())]
+            for table in schema.metadata.sorted_tables
+            if table.name not in ("meta", "alembic_version")
+        }
+    names = {
+        table: {row["id"]: _identity(table, row) for row in found if "id" in row}
+        for table, found in rows.items()
+    }
+    return {
+        table: sorted(
+            repr([(name, _named(table, name, value, names)) for name, value in row.items()])
+            for row in found
+        )
+        for table, found in rows.items()
+    }
+
+
+def _identity(table, row):
+    # The digest of a source covers the database.
+    return row["name"] if table == "source" else row["digest"]
+
+
+def _named(table, column, value, names):
+    if column in LOCAL or (table, column) == ("source", "digest"):
+        return None
+    for key in schema.metadata.tables[table].c[column].foreign_keys:
+        return value and names[key.column.table.name][value]
+    return value
+
+
+def kill(url, folder, kills, seed):
+    """Let an import be killed some times and end; return how many records each attempt left."""
+    done = subprocess.run(
+        [sys.executable, WORKER, url, folder, str(kills), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [int(line) for line in done.stdout.split()]
+
+
+def import_once(url, folder):
+    with Store(url) as store:
+        for file in find_logs([folder]):
+            import_log(store, file, source=Path(file.name).parent.name)
+
+
+@pytest.fixture
+def alone(folder, tmp_path):
+    """What one import of everything stores."""
+    import_once(str(tmp_path / "alone.db"), folder)
+    return contents(tmp_path / "alone.db")
+
+
+def test_the_comparison_sees_a_missing_row(folder, alone, tmp_path):
+    """And the small logs hold what they say."""
+    assert contents(tmp_path / "alone.db") == alone
+    # MetaSchedule's records come in twice: the new ones as a stream, the old ones in SQLite.
+    assert len(alone["measurement"]) == small_logs.RECORDS * (len(small_logs.LOGS) - 2)
+    assert len(alone["quarantine"]) == 3 * len(small_logs.LOGS)
+    assert len(alone["source"]) == len(small_logs.LOGS)
+    path = tmp_path / "logs" / "autotvm v0.1" / "tuned.log"
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join(lines[:5] + lines[6:]))
+    import_once(str(tmp_path / "other.db"), folder)
+    other = contents(tmp_path / "other.db")
+    assert other != alone
+    assert len(other["measurement"]) == len(alone["measurement"]) - 1
+
+
+def test_killed_imports(store_url, folder, alone):
+    sizes = kill(store_url, folder, kills=6, seed=1)
+    assert sizes == sorted(sizes)
+    assert any(size < len(alone["measurement"]) for size in sizes)
+    assert contents(store_url) == alone
+    assert check(store_url).problems == []
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(40))
+def test_many_killed_imports(store_url, folder, alone, seed):
+    kill(store_url, folder, kills=10, seed=seed)
+    assert contents(store_url) == alone
+    assert check(store_url).problems == []
+
+
+@pytest.mark.parametrize("name", small_logs.LOGS)
+def test_a_log_that_is_read_while_it_is_written(name, sqlite_file, tmp_path):
+    """Cut off at any byte, imported, grown, imported again: the records are those of one run."""
+    files = small_logs.LOGS[name]
+    if "sqlite" in name:
+        pytest.skip("SQLite's own locks tell when its file is whole")
+    records = next(iter(files))
+    whole = files[records]
+    with Store(sqlite_file) as store:
+        for part in (0.1, 0.35, 0.351, 0.36, 0.7, 0.999, 1):
+            grown = {**files, records: whole[: int(part * len(whole))]}
+            path = small_logs.write(tmp_path, grown)
+            report = import_log(store, LogFile(path, "log"), source="mine")
+        assert report.total.read == small_logs.RECORDS
+        assert store.query.counts().measurements == small_logs.RECORDS

@@ -1,0 +1,192 @@
+"""Traces of TVM 0.8 to 0.26 in today's instruction set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.errors import FormatError
+from tunedb.records import Trace
+from tunedb.traces import INSTRUCTIONS, OLDER, check_trace, join_trace, split_trace
+from tunedb.upgrades import is_current, upgrade, upgrade_trace
+
+#: A SaveJSON text of each encoding; only ``root_index`` tells them apart.
+OLD_MAP = '{"root":1,"nodes":[{"type_key":""},{"type_key":"tir.IndexMap"}]}'
+NEW_MAP = '{"root_index":0,"nodes":[{"type":"tirx.IndexMap","data":{}}]}'
+
+
+# By hand from the arity table: what a release wrote, and what 0.27 writes for it.
+FORMS: list[tuple[list[Any], list[Any]]] = [
+    (["GetBlock", [], ["C", "main"], ["b0"]], ["GetSBlock", [], ["C", "main"], ["b0"]]),
+    (["Split", ["l1", "v3", 4], [], ["l5"]], ["Split", ["l1", "v3", 4], [1, 0], ["l5"]]),
+    (["Split", ["l1", "v3", 4], [0], ["l5"]], ["Split", ["l1", "v3", 4], [0, 0], ["l5"]]),
+    (["Fuse", ["l1", "l2"], [], ["l9"]], ["Fuse", ["l1", "l2"], [1], ["l9"]]),
+    (["ComputeAt", ["b0", "l1"], [0], []], ["ComputeAt", ["b0", "l1"], [0, -1], []]),
+    (["ReverseComputeAt", ["b0", "l1"], [1], []], ["ReverseComputeAt", ["b0", "l1"], [1, -1], []]),
+    (["CacheRead", ["b0"], [0, "local"], ["b1"]], ["CacheRead", ["b0", []], [0, "local"], ["b1"]]),
+    (
+        ["CacheWrite", ["b0"], [0, "local"], ["b1"]],
+        ["CacheWrite", ["b0", []], [0, "local"], ["b1"]],
+    ),
+    (["Blockize", ["l1"], [], ["b1"]], ["Blockize", ["l1"], [True], ["b1"]]),
+    (["Tensorize", ["l1"], ["dot"], []], ["Tensorize", ["l1"], ["dot", True], []]),
+    (
+        ["TransformLayout", ["b0"], [0, 1, NEW_MAP], []],
+        ["TransformLayout", ["b0", NEW_MAP], [0, 1, None, False], []],
+    ),
+    (
+        ["TransformLayout", ["b0"], [0, 1, NEW_MAP, "padding"], []],
+        ["TransformLayout", ["b0", NEW_MAP], [0, 1, "padding", False], []],
+    ),
+]
+
+CURRENT: list[list[Any]] = [
+    ["Split", ["l1", "None", 4], [1, 0], ["l7", "l8"]],
+    ["CacheWrite", ["b0", ["b0"]], [0, "local"], ["b9"]],
+    ["ComputeAt", ["b0", "l1"], [1, 2], []],
+    ["Annotate", ["b0", 0.25], ["key"], []],
+    ["Annotate", ["b0", '"{"'], ["key"], []],
+    ["Annotate", ["b0", '"text"'], ["{not json}"], []],
+    ["TransformBlockLayout", ["b0"], [NEW_MAP], []],
+    ["Teleport", ["b0"], [1, 2, 3], []],  # of a TVM that tunedb does not know
+]
+
+#: What no instruction of today says, and what is named.
+LOST = [
+    (["SetAxisSeparator", ["b0"], [0, 1, [1]], []], "SetAxisSeparator is gone since TVM 0.26"),
+    (["CacheIndex", ["b0"], [0], []], "CacheIndex of TVM 0.11"),
+    (["TransformLayout", ["b0"], [0, 1, OLD_MAP], []], "TransformLayout with an index map"),
+    (["TransformLayout", ["b0", OLD_MAP], [0, 1, None, 0], []], "TransformLayout with an index"),
+    (["TransformLayout", ["b0", NEW_MAP], [0, 1, OLD_MAP, 0], []], "TransformLayout with an in"),
+    (["ReindexCacheRead", ["b0", OLD_MAP], [0, "local"], []], "ReindexCacheRead with an index"),
+]
+
+
+@pytest.mark.parametrize(("old", "new"), FORMS)
+def test_each_older_form(old: list[Any], new: list[Any]) -> None:
+    decisions = [[1, [4, 4]]]
+    before, after = CURRENT[0], CURRENT[1]
+    assert upgrade_trace([before, old, after], decisions) == ([before, new, after], decisions)
+    assert len(new[2]) == INSTRUCTIONS[new[0]][1]
+    assert INSTRUCTIONS[new[0]][0] in (None, len(new[1]))
+
+
+def test_all_older_forms_are_tried() -> None:
+    forms = {(old[0], len(old[1]), len(old[2])) for old in [pair[0] for pair in (*FORMS, *LOST)]}
+    for kind, arities in OLDER.items():
+        for inputs, attrs in arities:
+            assert any(
+                (kind, attrs) == (form[0], form[2]) and inputs in (None, form[1]) for form in forms
+            ), (kind, inputs, attrs)
+
+
+def test_what_is_current_stays() -> None:
+    assert upgrade_trace(CURRENT, [[0, 1]]) == (CURRENT, [[0, 1]])
+    stored = split_trace([*CURRENT, ["EnterPostproc", [], [], []]], [])
+    assert upgrade(stored) is stored
+    assert is_current(stored)
+
+
+@pytest.mark.parametrize(("instruction", "reason"), LOST)
+def test_what_today_cannot_say(instruction: list[Any], reason: str) -> None:
+    with pytest.raises(FormatError, match=reason):
+        upgrade_trace([CURRENT[0], instruction], [])
+    stored = split_trace([instruction], [])
+    assert not is_current(stored)
+    with pytest.raises(FormatError, match=reason):
+        upgrade(stored)
+
+
+def test_padding_that_changed_its_meaning() -> None:
+    """Before TVM 0.14 it gave amounts; the trace does not say so."""
+    pad = ["PadEinsum", ["b0"], [[0, 3, 3]], []]
+    old_split = ["Split", ["l1", 4, 4], [1], ["l2", "l3"]]
+    with pytest.raises(FormatError, match=r"PadEinsum of TVM before 0\.17"):
+        upgrade_trace([old_split, pad], [])
+    assert upgrade_trace([CURRENT[0], pad], [])[0] == [CURRENT[0], pad]
+    assert upgrade_trace([["GetBlock", [], ["C", "main"], ["b0"]], pad], [])[0][1] == pad
+
+
+def test_stored_parts_are_upgraded_each() -> None:
+    """Numbers and decisions stay what they are; only the shared parts change."""
+    instructions = [
+        ["GetBlock", [], ["C", "main"], ["b0"]],
+        ["GetLoops", ["b0"], [], ["l1", "l2"]],
+        ["SamplePerfectTile", ["l1"], [2, 64], ["v3", "v4"]],
+        ["Split", ["l1", "v3", 4], [1], ["l5", "l6"]],
+        ["EnterPostproc", [], [], []],
+        ["Split", ["l2", "None", 8], [1], ["l7", "l8"]],
+    ]
+    stored = split_trace(instructions, [[2, [16, 4]]])
+    new = upgrade(stored)
+    assert new.decisions is stored.decisions
+    assert join_trace(new) == (
+        [
+            ["GetSBlock", [], ["C", "main"], ["b0"]],
+            ["GetLoops", ["b0"], [], ["l1", "l2"]],
+            ["SamplePerfectTile", ["l1"], [2, 64], ["v3", "v4"]],
+            ["Split", ["l1", "v3", 4], [1, 0], ["l5", "l6"]],
+            ["EnterPostproc", [], [], []],
+            ["Split", ["l2", "None", 8], [1, 0], ["l7", "l8"]],
+        ],
+        [[2, [16, 4]]],
+    )
+    assert (is_current(stored), is_current(new)) == (False, True)
+    # A tail alone may be old, and a trace may have none.
+    assert not is_current(Trace(b"[]", stored.tail, b"[[],[],[8]]"))
+    assert upgrade(Trace(stored.sketch, None, b"")).tail is None
+
+
+@pytest.mark.parametrize(
+    "sketch",
+    [
+        b"",
+        b"{",
+        b"[1]",
+        b"{}1",
+        b"[[]]",
+        b'[["Split",1,1,1]]',
+        b'[["Split",[],1,[]]]',
+        b"[[[],1,1,1]]",
+    ],
+)
+def test_damaged_parts(sketch: bytes) -> None:
+    with pytest.raises(FormatError, match="cannot be read"):
+        upgrade(Trace(sketch, None, b"[[],[],[]]"))
+    assert not is_current(Trace(sketch, None, b"[[],[],[]]"))
+
+
+instructions_of_any_age = st.sampled_from([*(old for old, _ in FORMS), *CURRENT])
+
+
+@given(st.lists(instructions_of_any_age, max_size=12))
+def test_upgrading_twice_is_upgrading_once(instructions: list[Any]) -> None:
+    new, _ = upgrade_trace(instructions, [])
+    assert upgrade_trace(new, []) == (new, [])
+    assert [instruction[3] for instruction in new] == [inst[3] for inst in instructions]
+    stored = upgrade(split_trace(instructions, []))
+    assert join_trace(stored)[0] == new
+    assert is_current(stored)
+
+
+def test_real_traces() -> None:
+    """Each trace of a real database becomes one of today, apart from those with old index maps."""
+    folder = Path(__file__).resolve().parents[1] / "../shared/data/metaschedule"
+    if not folder.is_dir():
+        pytest.skip("the collected logs are not here")
+    count = 0
+    for file in folder.rglob("*record.json"):
+        for line in file.read_bytes().splitlines():
+            instructions, decisions = check_trace(orjson.loads(line)[1][0])
+            new, _ = upgrade_trace(instructions, decisions)
+            for kind, inputs, attrs, _ in new:
+                n_inputs, n_attrs, _ = INSTRUCTIONS[kind]
+                assert n_inputs in (None, len(inputs))
+                assert n_attrs == len(attrs)
+            count += 1
+    assert count == 1092

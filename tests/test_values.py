@@ -1,0 +1,28 @@
+"""Bounds on JSON values from outside."""
+
+import pytest
+
+from tunedb.errors import FormatError
+from tunedb.limits import MAX_DEPTH
+from tunedb.values import check_value
+
+
+def nested(levels):
+    value = 1
+    for level in range(levels):
+        value = [value] if level % 2 else {"key": value}
+    return value
+
+
+def test_values_within_the_bounds_pass():
+    check_value({"a": [1, -(2**63), 2**63 - 1, 0.5, "text", None, True]}, "it")
+    check_value(nested(MAX_DEPTH), "it")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [2**63, -(2**63) - 1, [{"a": 2**64}], float("nan"), [float("inf")], nested(MAX_DEPTH + 1)],
+)
+def test_values_beyond_the_bounds_are_refused(value):
+    with pytest.raises(FormatError, match=r"^the target"):
+        check_value(value, "the target")

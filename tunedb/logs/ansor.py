@@ -1,0 +1,371 @@
+"""Logs of auto_scheduler (Ansor), versions v0.2 to v0.6, and the measurements of TenSet.
+
+A line is ``{"i": [task, [[], steps]], "r": [costs, error_no, all_cost, timestamp], "v": "v0.6"}``
+(``src/auto_scheduler/measure_record.cc``, apache/tvm v0.7 to v0.19). Which items a task has tells
+the version better than ``v`` does: edited logs mix them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from reprlib import repr as shown  # bounded: JSON may be long and deep
+from typing import Any, NamedTuple
+
+import orjson
+
+from .. import limits
+from ..errors import FormatError
+from ..identity import canonical_json, clean_text
+from ..records import Measurement, Program, Status, Target, Workload, WorkloadFormat
+from ..results import Record
+from ..steps.ansor import LAYOUT_REWRITES, join_steps, split_steps
+from .base import Item, LogFile
+from .error_numbers import UNNAMED, error_no_of, failure_of
+from .lines import Line
+from .targets import parse_target
+
+#: The cost of a failed run (``MAX_FLOAT``, ``python/tvm/auto_scheduler/measure.py``).
+SENTINEL = 1e10
+
+#: Items of a task in order; a line has the first 2 to 6 of them.
+_ITEMS = (
+    "workload_key",
+    "target",
+    "hardware_params",
+    "target_host",
+    "layout_rewrite_option",
+    "task_input_names",
+)
+
+#: Items of the v0.5 that TVM wrote from 2020-12-23 (#7144) to 2020-12-28 (#7156), and could not
+#: read itself.
+_FIRST_V05 = (
+    "workload_key",
+    "target",
+    "layout_rewrite_option",
+    "hardware_params",
+    "target_host",
+)
+
+#: Tasks that a reader remembers, and the longest one. A network has some 30.
+_MAX_TASKS = 512
+_MAX_TASK_BYTES = 16_384
+
+_HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
+_INT64 = 2**63
+_MAX_TIMESTAMP = _INT64 // 1_000_000
+_SHAPE = "a line is {i: [task, [[], steps]], r: [costs, error_no, all_cost, timestamp], v: version}"
+_DAMAGED = "the record is of another log, or is damaged"
+
+
+class _Task(NamedTuple):
+    """What the lines of one task share."""
+
+    workload: Workload
+    target: Target
+    layout_rewrite: int | None
+    context: bytes
+
+
+class AnsorFormat:
+    """Lines of auto_scheduler (:class:`tunedb.logs.base.LineFormat` and ``LineWriter``)."""
+
+    name = "ansor"
+
+    def matches(self, value: Any) -> bool:
+        """Tell whether a line is one of auto_scheduler: AutoTVM's ``v`` is a number."""
+        return (
+            isinstance(value, dict)
+            and isinstance(value.get("v"), str)
+            and "i" in value
+            and "r" in value
+        )
+
+    def companions(self, path: Path) -> list[Path]:
+        """Return no file: every line says all."""
+        return []
+
+    def reader(self, file: LogFile) -> AnsorReader:
+        """Return a reader of one file's lines."""
+        return AnsorReader(file.path)
+
+    def writes(self, workload: Workload) -> bool:
+        """Tell whether the workload is one of auto_scheduler."""
+        return workload.format == WorkloadFormat.ANSOR
+
+    def write_line(self, record: Record) -> bytes:
+        """Return the record as the line that it was, but for spaces and the order of keys.
+
+        Raises
+        ------
+        FormatError
+            What is stored is damaged, or is no record of such a log.
+        """
+        measurement = record.measurement
+        if measurement.run_secs is None or measurement.all_cost is None:
+            raise FormatError(_DAMAGED)
+        context = _load(measurement.context, "context")
+        extra = _load(measurement.extra, "extra") if measurement.extra is not None else {}
+        steps, layout_rewrite = join_steps(measurement.program.trace)
+        task = _write_task(measurement.program.workload, context, layout_rewrite)
+        failure = measurement.failure
+        if (failure is None) == (measurement.status is Status.FAILED):
+            raise FormatError("a failed record has a failure, another one has none")
+        result = [
+            measurement.run_secs,
+            0 if failure is None else error_no_of(failure),
+            measurement.all_cost,
+            extra.get("timestamp", _timestamp(measurement.measured_at)),
+        ]
+        line = {
+            **_dictionary(extra.get("keys", {})),
+            "i": [task, [[], steps]],
+            "r": result,
+            "v": context.get("version"),
+        }
+        try:
+            return orjson.dumps(line) + b"\n"
+        except TypeError as error:  # nested deeper than orjson writes
+            raise FormatError(f"{_DAMAGED}: {error}") from None
+
+
+def _load(data: bytes | None, what: str) -> dict[str, Any]:
+    """Return the object in a stored column."""
+    try:
+        return _dictionary(orjson.loads(data or b"null"))
+    except orjson.JSONDecodeError as error:
+        raise FormatError(f"the stored {what} is damaged: {error}") from None
+
+
+def _dictionary(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise FormatError(_DAMAGED)
+    return value
+
+
+def _write_task(
+    workload: Workload, context: dict[str, Any], layout_rewrite: int | None
+) -> list[Any]:
+    """Return the task of a line."""
+    try:
+        values = {**context, "workload_key": workload.body.decode()}
+    except UnicodeDecodeError as error:
+        raise FormatError(f"the stored workload key is damaged: {error}") from None
+    if layout_rewrite is not None:
+        values["layout_rewrite_option"] = layout_rewrite
+    order = _FIRST_V05 if values.get("order") == "first v0.5" else _ITEMS
+    names = [name for name in order if name in values]
+    if len(names) < 2 or tuple(names) != order[: len(names)] or values.get("log") != "ansor":
+        raise FormatError(_DAMAGED)
+    return [values[name] for name in names]
+
+
+class AnsorReader:
+    """Parses lines of one file (:class:`tunedb.logs.base.LineReader`).
+
+    Parameters
+    ----------
+    path : Path or None
+        The file. TenSet's ``measure_records/<model>/`` names the model of the processor, which
+        joins a target that names none.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._model = None if path is None else _model_of(path)
+        self._tasks: dict[bytes, _Task] = {}
+
+    def begin(self) -> Iterator[Item]:
+        """Yield nothing."""
+        return iter(())
+
+    def parse(self, value: Any, line: Line) -> Measurement | None:
+        """Return the measurement of a line; None where a space makes it a comment.
+
+        Raises
+        ------
+        FormatError
+            The line cannot be understood.
+        """
+        if line.data[:1] == b" ":
+            return None
+        try:
+            task, (stages, steps) = value["i"]
+            costs, error_no, all_cost, timestamp = value["r"]
+        except (TypeError, ValueError):
+            raise FormatError(_SHAPE) from None
+        if stages != [] or type(task) is not list or type(costs) is not list:
+            raise FormatError(_SHAPE)
+        workload, target, layout_rewrite, context = self._task(task, value["v"])
+        times = _times(costs)
+        status = _status(times, error_no)
+        failure = None
+        if status is Status.FAILED:
+            failure = failure_of(error_no) if error_no else UNNAMED
+        measured_at = _microseconds(timestamp)
+        extra = None
+        if len(value) != 3 or type(timestamp) is float:
+            extra = _extra(value, measured_at)
+        return Measurement(
+            Program(workload, target, split_steps(steps, layout_rewrite)),
+            times,
+            status,
+            measured_at,
+            all_cost=_seconds(all_cost, "all_cost"),
+            context=context,
+            extra=extra,
+            failure=failure,
+        )
+
+    def _task(self, task: list[Any], version: str) -> _Task:
+        """Return what lines with this task share."""
+        try:
+            # The key tells 1, 1.0 and true apart, so that a line is judged as if it stood alone.
+            key = orjson.dumps((version, task))
+        except TypeError as error:  # nested deeper than orjson writes
+            raise FormatError(f"a task that cannot be stored: {error}") from None
+        known = self._tasks.get(key)
+        if known is None:
+            known = _read_task(task, version, self._model)
+            if len(key) <= _MAX_TASK_BYTES:
+                if len(self._tasks) >= _MAX_TASKS:
+                    self._tasks.clear()
+                self._tasks[key] = known
+        return known
+
+
+def _model_of(path: Path) -> str | None:
+    """Return the folder below ``measure_records`` in which a file lies."""
+    folders = path.absolute().parent.parts
+    for folder, model in pairwise(folders):
+        if folder == "measure_records":
+            return clean_text(model)
+    return None
+
+
+def _read_task(task: list[Any], version: str, model: str | None) -> _Task:
+    """Return what is in the items of a task."""
+    is_first_v05 = len(task) == len(_FIRST_V05) and type(task[2]) is int
+    items = _FIRST_V05 if is_first_v05 else _ITEMS
+    if not 2 <= len(task) <= len(items):
+        raise FormatError(f"a task has 2 to 6 items, not {len(task)}")
+    values = dict(zip(items, task, strict=False))
+    for name, value in values.items():
+        if not _is_item(name, value):
+            raise FormatError(f"a task's {name} cannot be {shown(value)}")
+    if len(version) > limits.MAX_VERSION_CHARS:
+        raise FormatError(f"a version of {len(version)} characters")
+    workload = _workload(values.pop("workload_key"))
+    target = _target(values["target"], model)
+    layout_rewrite = values.pop("layout_rewrite_option", None)
+    context = {"log": "ansor", "version": version, **values}
+    if is_first_v05:
+        context["order"] = "first v0.5"
+    return _Task(workload, target, layout_rewrite, canonical_json(context))
+
+
+def _is_item(name: str, value: Any) -> bool:
+    """Tell whether the value of a task's item has its type."""
+    if name == "hardware_params":
+        return isinstance(value, list) and all(
+            type(item) is int and -_INT64 <= item < _INT64 for item in value
+        )
+    if name == "layout_rewrite_option":
+        return type(value) is int and 0 <= value < len(LAYOUT_REWRITES)
+    if name == "task_input_names":
+        return isinstance(value, list) and all(isinstance(item, str) for item in value)
+    return isinstance(value, str)
+
+
+def _workload(key: str) -> Workload:
+    """Return the workload of a key: JSON of a list whose head is a function's name or a hash."""
+    try:
+        value = orjson.loads(key)
+    except orjson.JSONDecodeError as error:
+        raise FormatError(f"a workload key that is no JSON: {error}") from None
+    if not (isinstance(value, list) and value and isinstance(value[0], str)):
+        raise FormatError("a workload key is [name or hash, …]")
+    _check_depth(value, limits.MAX_DEPTH)
+    head = value[0]
+    name = head[:8] if _HASH.fullmatch(head) else clean_text(head[: limits.MAX_NAME_CHARS])
+    return Workload(WorkloadFormat.ANSOR, key.encode(), name)
+
+
+def _target(text: str, model: str | None) -> Target:
+    """Return the target of a text, with the model of TenSet's folder where it has none."""
+    target = parse_target(text)
+    attributes = target.attributes
+    if model is None or attributes is None or "model" in attributes:
+        return target
+    return Target(target.kind, canonical_json({**attributes, "model": model}), text)
+
+
+def _check_depth(value: Any, depth: int) -> None:
+    """Raise FormatError for what is nested too deep to be walked and written."""
+    if depth == 0:
+        raise FormatError(f"nested deeper than {limits.MAX_DEPTH}")
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, list | dict):
+            _check_depth(item, depth - 1)
+
+
+def _times(costs: list[Any]) -> tuple[float, ...]:
+    """Return the costs of all repeats in seconds."""
+    if len(costs) == 1:  # the speed of a reader is that of its every line
+        return (_seconds(costs[0], "cost"),)
+    if len(costs) > limits.MAX_RUN_SECS:
+        raise FormatError(f"{len(costs)} costs are over the limit of {limits.MAX_RUN_SECS}")
+    return tuple([_seconds(cost, "cost") for cost in costs])
+
+
+def _seconds(value: Any, what: str) -> float:
+    """Return a time in seconds that a clock can give."""
+    if type(value) is float and 0.0 <= value < float("inf"):
+        return value
+    if type(value) is int and 0 <= value == float(value):
+        return float(value)
+    raise FormatError(f"{what} {shown(value)} is no time in seconds")
+
+
+def _status(times: tuple[float, ...], error_no: Any) -> Status:
+    """Return what costs and error number say of the run."""
+    if type(error_no) is not int:
+        raise FormatError(f"error number {shown(error_no)} is no integer")
+    if error_no:
+        return Status.FAILED
+    if SENTINEL not in times:
+        return Status.OK if any(times) else Status.UNMEASURED
+    if times.count(SENTINEL) != len(times):
+        raise FormatError("costs of runs that failed and of others, without an error number")
+    return Status.FAILED
+
+
+def _microseconds(timestamp: Any) -> int:
+    """Return a time since 1970 in microseconds."""
+    if type(timestamp) is int and 0 <= timestamp < _MAX_TIMESTAMP:
+        return timestamp * 1_000_000
+    # Only edited logs have fractions: TVM casts to int.
+    if type(timestamp) is float and 0.0 <= timestamp < _MAX_TIMESTAMP:
+        return round(timestamp * 1e6)
+    raise FormatError(f"timestamp {shown(timestamp)} is no time in seconds since 1970")
+
+
+def _timestamp(measured_at: int) -> float:
+    """Return microseconds as seconds, whole ones as an integer."""
+    seconds, rest = divmod(measured_at, 1_000_000)
+    return measured_at / 1e6 if rest else seconds
+
+
+def _extra(value: dict[str, Any], measured_at: int) -> bytes | None:
+    """Return what only this line says: unknown keys, and a timestamp finer than microseconds."""
+    extra: dict[str, Any] = {}
+    keys = {key: item for key, item in value.items() if key not in ("i", "r", "v")}
+    if keys:
+        _check_depth(keys, limits.MAX_DEPTH)
+        extra["keys"] = keys
+    timestamp = value["r"][3]
+    if timestamp != _timestamp(measured_at):
+        extra["timestamp"] = timestamp
+    return canonical_json(extra) if extra else None

@@ -1,0 +1,205 @@
+"""What a file holds, whatever formats its lines have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, BinaryIO, NamedTuple, NoReturn
+
+from .. import limits
+from ..errors import FormatError
+from ..records import Measurement, Quarantined, Workload
+from ..times import checked_mean
+from ..values import parse_json
+from .base import FileFormat, Item, LineFormat, LineReader, LogFile, formats
+from .lines import Line, read_lines
+from .pickles import line_refusal, refusal
+from .streams import HEAD_BYTES, open_log
+
+_COMMENT = ord("#")
+
+
+class Found(NamedTuple):
+    """What was read.
+
+    Parameters
+    ----------
+    format : str
+        Name of the format; empty for a line that matches none.
+    item : Measurement, Workload, Quarantined or None
+        None for a line that says nothing, such as a comment.
+    size : int
+        How many bytes it was read from, about.
+    """
+
+    format: str
+    item: Item | None
+    size: int = 0
+
+
+def read_log(file: LogFile, on_position: Callable[[int], None] | None = None) -> Iterator[Found]:
+    """Yield what a file holds, in its order.
+
+    Parameters
+    ----------
+    file : LogFile
+        A file of any format, compressed or not, or standard input.
+    on_position : callable or None
+        Called now and then with the number of bytes of the file that were read.
+
+    Raises
+    ------
+    FormatError
+        The file is no log that tunedb knows, is refused, or is damaged from some point on; what
+        was yielded before stands.
+    StorageError
+        It cannot be read.
+    """
+    with open_log(file.path) as (stream, position):
+        head = _head(stream)
+        reason = refusal(head)
+        if reason is not None:
+            raise FormatError(reason)
+        whole = _file_format(file, head)
+        if whole is not None:
+            for item in whole.read_file(file):
+                yield Found(whole.name, item, _size(item))
+            return
+        yield from LogReader(file, on_position).read(stream, position)
+
+
+def _head(stream: BinaryIO) -> bytes:
+    peek: Any = getattr(stream, "peek", None)
+    return b"" if peek is None else bytes(peek(HEAD_BYTES)[:HEAD_BYTES])
+
+
+def _file_format(file: LogFile, head: bytes) -> FileFormat | None:
+    """Return the format that reads the whole file, or None."""
+    if file.path is None:
+        return None
+    for candidate in formats().values():
+        if isinstance(candidate, FileFormat) and candidate.matches_file(head, file.path):
+            return candidate
+    return None
+
+
+class LogReader:
+    """Reads the lines of one file, each by the reader of its format.
+
+    Parameters
+    ----------
+    file : LogFile
+        The file; formats look for its companions.
+    on_position : callable or None
+        See :func:`read_log`.
+    is_log : bool
+        Whether the file is known to be a log; else the lines before the first that a format knows
+        are of a log only if one follows.
+    """
+
+    def __init__(
+        self,
+        file: LogFile,
+        on_position: Callable[[int], None] | None = None,
+        *,
+        is_log: bool = False,
+    ) -> None:
+        self._file = file
+        self._on_position = on_position
+        self._formats = [f for f in formats().values() if isinstance(f, LineFormat)]
+        self._readers: dict[str, LineReader] = {}
+        self._held: list[Quarantined] | None = None if is_log else []
+        self._held_bytes = 0
+
+    def read(self, stream: BinaryIO, position: Callable[[], int]) -> Iterator[Found]:
+        """Yield what the lines hold."""
+        for line in read_lines(stream, position):
+            if self._on_position is not None and not line.number % limits.PROGRESS_LINES:
+                self._on_position(line.position)
+            data = line.data
+            if not data or data[0] == _COMMENT or data.isspace():
+                yield Found("", None)
+            else:
+                yield from self.read_line(line)
+        if self._held is not None:
+            self._refuse()
+
+    def read_line(self, line: Line) -> Iterator[Found]:
+        """Yield what one line holds, after what its format reads first."""
+        try:
+            value = _parse(line)
+            chosen = self._choose(value)
+        except FormatError as error:
+            yield from self._hold(self._quarantined(line, error))
+            return
+        name = chosen.name
+        item: Item | None
+        try:
+            reader = self._readers.get(name)
+            if reader is None:
+                reader = self._readers[name] = chosen.reader(self._file)
+                yield from self._release()
+                for item in reader.begin():
+                    yield Found(name, item, _size(item))
+            item = reader.parse(value, line)
+            if isinstance(item, Measurement) and item.run_secs:
+                checked_mean(item)  # the store refuses the whole batch of such a record
+        except FormatError as error:
+            item = self._quarantined(line, error)
+        yield Found(name, item, len(line.data))
+
+    def _choose(self, value: Any) -> LineFormat:
+        """Return the format of a line's value, or raise FormatError."""
+        for number, candidate in enumerate(self._formats):
+            if candidate.matches(value):
+                if number:
+                    # The next line is most likely of the same format.
+                    self._formats.insert(0, self._formats.pop(number))
+                return candidate
+        raise FormatError("its JSON is no record of a known format")
+
+    def _quarantined(self, line: Line, error: FormatError) -> Quarantined:
+        reason = str(error)
+        if not line.is_whole and not line.too_long:
+            reason += " (the line is cut off: its writer was killed)"
+        data = line.data[: limits.MAX_QUARANTINE_BYTES]
+        return Quarantined(self._file.name, line.number, reason, data)
+
+    def _hold(self, bad: Quarantined) -> Iterator[Found]:
+        """Yield a line that was not understood, or keep it until the file is known to be a log."""
+        if self._held is None:
+            yield Found("", bad, len(bad.data))
+            return
+        self._held.append(bad)
+        self._held_bytes += len(bad.data)
+        if len(self._held) >= limits.MAX_LEADING_LINES or self._held_bytes > limits.MAX_LINE_BYTES:
+            self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        """Raise FormatError for a file none of whose lines a format knows."""
+        reason = f"line {self._held[0].line}: {self._held[0].reason}" if self._held else "empty"
+        raise FormatError(f"no tuning log that tunedb knows ({reason})")
+
+    def _release(self) -> Iterator[Found]:
+        """Yield the lines that were kept."""
+        held, self._held = self._held, None
+        for item in held or ():
+            yield Found("", item, len(item.data))
+
+
+def _size(item: Item) -> int:
+    """Return how many bytes an item holds that it shares with no other, about."""
+    if isinstance(item, Quarantined):
+        return len(item.data)
+    if isinstance(item, Workload):
+        return len(item.body)
+    return len(item.program.trace.sketch) + len(item.program.trace.decisions)
+
+
+def _parse(line: Line) -> Any:
+    """Return a line's JSON value, or raise FormatError."""
+    if line.too_long:
+        raise FormatError(f"longer than {limits.MAX_LINE_BYTES} bytes")
+    try:
+        return parse_json(line.data)
+    except FormatError as error:
+        raise FormatError(line_refusal(line.data) or str(error)) from None

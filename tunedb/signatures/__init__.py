@@ -1,0 +1,110 @@
+"""What a workload computes, told without TVM: name, arguments, operator family, operations.
+
+Operations (``flops``) are counted by one of two definitions, and None where neither applies:
+
+* of a graph, as TVM's ``EstimateTIRFlops`` counts (:mod:`.counting`): every arithmetic operation
+  of the function's body, epilogues and padding included;
+* of a key, two per multiply-add of the anchor operator (:mod:`.operations`), one per element of
+  an elementwise function, a reduction's input and a pooling's windows (:mod:`.functions`).
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import Any
+
+import orjson
+
+from ..records import Signature, Workload, WorkloadFormat
+from .blocks import family_of_blocks
+from .counting import operations_of
+from .families import anchor_of, family_of_name
+from .graphs import Function, Graph, Unreadable, entry_of, functions_of, graph_of, parameters_of
+from .keys import of_ansor, of_arguments, of_autotvm
+
+#: Versions whose graphs TVM 0.27 loads: its own. It refuses those of 0.25 and 0.26, and some of
+#: 0.26 crash the process.
+_LOADABLE = re.compile(r"0\.27\.\d+(?:rc\d+|\.post\d+)?(?:\+.*)?")
+
+
+def signature_of(workload: Workload) -> Signature:
+    """Return what can be told about a workload without TVM.
+
+    Parameters
+    ----------
+    workload : Workload
+        Of any format and any source. Its body is foreign: what is damaged or unknown in it is
+        None in the signature, and nothing is raised for it.
+
+    Returns
+    -------
+    Signature
+        ``flops`` as defined at the head of this package. ``arguments`` are the buffers among a
+        function's parameters, for AutoTVM the tensors that the task names (its inputs); a tensor
+        of unknown extent makes them None as a whole.
+    """
+    try:
+        value = orjson.loads(workload.body)
+    except orjson.JSONDecodeError:
+        return Signature()
+    match workload.format:
+        case WorkloadFormat.GRAPH | WorkloadFormat.NODES:
+            return _of_graph(value)
+        case WorkloadFormat.ANSOR:
+            return of_ansor(value)
+        case WorkloadFormat.AUTOTVM:
+            return of_autotvm(value)
+        case WorkloadFormat.ARGUMENTS:
+            return of_arguments(value)
+        case _:
+            return Signature()
+
+
+def is_rebuildable(format: str, tvm_version: str | None, *, has_script: bool) -> bool:
+    """Tell whether the plugin can make a module of today's TVM (0.27) from a workload.
+
+    Parameters
+    ----------
+    format : str
+        The workload's :class:`~tunedb.records.WorkloadFormat`.
+    tvm_version : str or None
+        Version of TVM that wrote its graph; a graph of unknown version is not loaded.
+    has_script : bool
+        Whether its TVMScript text is stored, which outlives versions.
+    """
+    if has_script:
+        return True
+    is_loadable = tvm_version is not None and _LOADABLE.fullmatch(tvm_version) is not None
+    return format == WorkloadFormat.GRAPH and is_loadable
+
+
+def _of_graph(value: Any) -> Signature:
+    try:
+        graph = graph_of(value)
+        functions = functions_of(graph)
+        entry = entry_of(functions)
+    except Unreadable:
+        return Signature()
+    try:
+        arguments = parameters_of(graph, entry.node) or None
+    except Unreadable:
+        arguments = None
+    return Signature(entry.name, arguments, _family(graph, entry), _flops(graph, functions))
+
+
+def _family(graph: Graph, entry: Function) -> str | None:
+    named = None if entry.name is None else family_of_name(entry.name)
+    try:
+        return anchor_of((named, family_of_blocks(graph, entry.node)))
+    except Unreadable:
+        return named
+
+
+def _flops(graph: Graph, functions: list[Function]) -> float | None:
+    """Return the operations of a whole module, as TVM counts them."""
+    try:
+        count = sum(operations_of(graph, function.node) for function in functions)
+    except Unreadable:
+        return None
+    return count if math.isfinite(count) else None

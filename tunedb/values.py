@@ -1,0 +1,58 @@
+"""Checks of JSON values that come from outside, before anything walks or stores them."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import orjson
+
+from . import limits
+from .errors import FormatError
+
+#: Integers are below this and not below its negative: what a database column can hold.
+INT64 = 2**63
+
+#: Text of this length has too few values to count them.
+_FEW_BYTES = 2**20
+
+
+def parse_json(data: bytes) -> Any:
+    """Return a JSON value.
+
+    Raises
+    ------
+    FormatError
+        It is no JSON, or has more values than its objects may take memory.
+    """
+    if len(data) > _FEW_BYTES and data.count(b",") > limits.MAX_VALUES:
+        raise FormatError(f"more than {limits.MAX_VALUES} values")
+    try:
+        return orjson.loads(data)
+    except orjson.JSONDecodeError as error:
+        raise FormatError(f"not JSON: {error}") from None
+
+
+def check_value(value: Any, what: str, depth: int = limits.MAX_DEPTH) -> None:
+    """Raise FormatError for what is nested too deep or has numbers that cannot be kept.
+
+    Parameters
+    ----------
+    value : object
+        A JSON value.
+    what : str
+        For the message: "a target", "the arguments of a task".
+    depth : int
+        How many levels of lists and objects may follow.
+    """
+    if isinstance(value, int):
+        if not -INT64 <= value < INT64:
+            raise FormatError(f"{what} with an integer beyond 64 bits")
+    elif isinstance(value, float):
+        if not math.isfinite(value):
+            raise FormatError(f"{what} with a number that is not finite")
+    elif isinstance(value, list | dict):
+        if depth == 0:
+            raise FormatError(f"{what}, nested deeper than {limits.MAX_DEPTH}")
+        for item in value.values() if isinstance(value, dict) else value:
+            check_value(item, what, depth - 1)
