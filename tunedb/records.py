@@ -337,6 +337,9 @@ class Failure:
         )
 
 
+_STATUS_BYTE = tuple(bytes([status]) for status in Status)
+
+
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One run of a program.
@@ -391,7 +394,7 @@ class Measurement:
     def __post_init__(self) -> None:
         fields = [
             self.program.digest,
-            bytes([self.status]),
+            _STATUS_BYTE[self.status],
             b"-" if self.run_secs is None else b"+" + identity.pack_floats(self.run_secs),
             identity.pack_int(self.measured_at),
             identity.pack_int(self.occurrence),

@@ -18,6 +18,7 @@ from .records import (
     Failure,
     Measurement,
     Origin,
+    Program,
     Quarantined,
     Session,
     Signature,
@@ -46,25 +47,25 @@ class Ids:
     def __init__(self) -> None:
         # A digest covers the name of its table, so those of all tables may stand together.
         self._known: dict[bytes, int] = {}
-        self._pending: dict[bytes, int] = {}
-
-    def get(self, digest: bytes) -> int | None:
-        """Return an id, or None where it is not known here."""
-        return self._known.get(digest) or self._pending.get(digest)
+        self._pending: list[bytes] = []
+        #: Returns an id, or None where it is not known here. An import asks for millions.
+        self.get = self._known.get
 
     def put(self, digest: bytes, id_: int) -> None:
         """Note an id of the transaction that is going on."""
-        self._pending[digest] = id_
+        self._known[digest] = id_
+        self._pending.append(digest)
 
     def commit(self) -> None:
         """Keep what the transaction has found."""
+        self._pending.clear()
         if len(self._known) > self._MOST:
             self._known.clear()
-        self._known.update(self._pending)
-        self._pending.clear()
 
     def rollback(self) -> None:
         """Forget what the transaction has found: its rows are not there."""
+        for digest in self._pending:
+            self._known.pop(digest, None)
         self._pending.clear()
 
 
@@ -106,17 +107,16 @@ class Rows:
         session, args = measurement.session, measurement.args_info
         context, extra, origin = measurement.context, measurement.extra, measurement.origin
         times = measurement.run_secs
-        mean = checked_mean(measurement) if times else None
-        parts = self._program(connection, measurement)
+        parts = self._program(connection, program)
         return {
             "_program": parts,
-            "program": program.digest,
+            "program": parts["digest"],
             "workload_id": parts["workload_id"],
             "target_id": parts["target_id"],
             "digest": measurement.digest,
             "status": int(measurement.status),
             "run_secs": None if times is None else identity.pack_floats(times),
-            "mean": mean,
+            "mean": checked_mean(measurement) if times else None,
             "measured_at": measurement.measured_at,
             "occurrence": measurement.occurrence,
             "session_id": None if session is None else self._session(connection, session),
@@ -132,21 +132,20 @@ class Rows:
             "extra": None if extra is None else _exact(extra.decode()),
         }
 
-    def _program(self, connection: Connection, measurement: Measurement) -> dict[str, Any]:
+    def _program(self, connection: Connection, program: Program) -> dict[str, Any]:
         """Return the parameters of the program's insertion, after all that it refers to."""
-        program = measurement.program
-        tail, tail_id = program.tail_digest, None
-        if tail is not None and program.trace.tail is not None:
-            tail_id = self._body(connection, "tail", tail, program.trace.tail)
+        trace, known = program.trace, self.ids.get
+        sketch, tail, tail_id = program.sketch_digest, program.tail_digest, None
+        if tail is not None and trace.tail is not None:
+            tail_id = known(tail) or self._body(connection, "tail", tail, trace.tail)
         return {
             "digest": program.digest,
-            "workload_id": self.workload(connection, program.workload),
-            "target_id": self.target(connection, program.target),
-            "sketch_id": self._body(
-                connection, "sketch", program.sketch_digest, program.trace.sketch
-            ),
+            "workload_id": known(program.workload.digest)
+            or self.workload(connection, program.workload),
+            "target_id": known(program.target.digest) or self.target(connection, program.target),
+            "sketch_id": known(sketch) or self._body(connection, "sketch", sketch, trace.sketch),
             "tail_id": tail_id,
-            "decisions": program.trace.decisions,
+            "decisions": trace.decisions,
         }
 
     def _body(self, connection: Connection, table: str, digest: bytes, body: bytes) -> int:

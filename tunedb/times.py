@@ -43,7 +43,7 @@ def checked_mean(measurement: Measurement) -> float:
     times = measurement.run_secs or ()
     if len(times) > limits.MAX_RUN_SECS:
         raise FormatError(f"{len(times)} run times in one record are over the limit")
-    mean = mean_of(times)
+    mean = mean_of(times) if len(times) > 1 else 0.0 + times[0]
     # A mean that is finite has finite parts.
     if math.isfinite(mean):
         return mean

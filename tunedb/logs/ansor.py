@@ -19,9 +19,10 @@ import orjson
 from .. import limits
 from ..errors import FormatError
 from ..identity import canonical_json, clean_text
-from ..records import Measurement, Program, Status, Target, Workload, WorkloadFormat
+from ..records import Measurement, Program, Status, Target, Trace, Workload, WorkloadFormat
 from ..results import Record
 from ..steps.ansor import LAYOUT_REWRITES, join_steps, split_steps
+from ._ansor_line import cut_line
 from .base import Item, LogFile
 from .error_numbers import UNNAMED, error_no_of, failure_of
 from .lines import Line
@@ -176,6 +177,9 @@ class AnsorReader:
     def __init__(self, path: Path | None) -> None:
         self._model = None if path is None else _model_of(path)
         self._tasks: dict[bytes, _Task] = {}
+        # What parse() made of the texts that lines repeat (tunedb.logs._ansor_line).
+        self._known_tasks: dict[tuple[bytes, bytes], _Task] = {}
+        self._known_steps: dict[tuple[bytes, int | None], bytes] = {}
 
     def begin(self) -> Iterator[Item]:
         """Yield nothing."""
@@ -198,26 +202,51 @@ class AnsorReader:
             raise FormatError(_SHAPE) from None
         if stages != [] or type(task) is not list or type(costs) is not list:
             raise FormatError(_SHAPE)
-        workload, target, layout_rewrite, context = self._task(task, value["v"])
-        times = _times(costs)
-        status = _status(times, error_no)
-        failure = None
-        if status is Status.FAILED:
-            failure = failure_of(error_no) if error_no else UNNAMED
-        measured_at = _microseconds(timestamp)
+        shared = self._task(task, value["v"])
+        trace = split_steps(steps, shared.layout_rewrite)
         extra = None
         if len(value) != 3 or type(timestamp) is float:
-            extra = _extra(value, measured_at)
-        return Measurement(
-            Program(workload, target, split_steps(steps, layout_rewrite)),
-            times,
-            status,
-            measured_at,
-            all_cost=_seconds(all_cost, "all_cost"),
-            context=context,
-            extra=extra,
-            failure=failure,
-        )
+            extra = _extra(value, _microseconds(timestamp))
+        measurement = _measurement(shared, trace, costs, error_no, all_cost, timestamp, extra)
+        self._learn(line.data, shared, trace)
+        return measurement
+
+    def parse_text(self, data: bytes) -> Measurement | None:
+        """Return the measurement of a line that repeats what others said, else None.
+
+        Five times faster than parsing its JSON, and what :meth:`parse` would return.
+        """
+        parts = cut_line(data)
+        if parts is None:
+            return None
+        task, template, numbers, result, version = parts
+        shared = self._known_tasks.get((task, version))
+        if shared is None:
+            return None
+        sketch = self._known_steps.get((template, shared.layout_rewrite))
+        if sketch is None:
+            return None
+        try:
+            costs, error_no, all_cost, timestamp = orjson.loads(result)
+            if type(timestamp) is not int or type(costs) is not list:
+                return None
+            trace = Trace(sketch, None, numbers)
+            return _measurement(shared, trace, costs, error_no, all_cost, timestamp, None)
+        except (ValueError, FormatError):
+            return None
+
+    def _learn(self, data: bytes, shared: _Task, trace: Trace) -> None:
+        """Remember what the texts of a line mean."""
+        parts = cut_line(data)
+        # The packed numbers prove that both ways keep the same ones apart.
+        if parts is None or parts[2] != trace.decisions or len(data) > _MAX_TASK_BYTES:
+            return
+        for known in (self._known_tasks, self._known_steps):
+            if len(known) >= _MAX_TASKS:
+                known.clear()
+        task, template, _, _, version = parts
+        self._known_tasks[task, version] = shared
+        self._known_steps[template, shared.layout_rewrite] = trace.sketch
 
     def _task(self, task: list[Any], version: str) -> _Task:
         """Return what lines with this task share."""
@@ -234,6 +263,33 @@ class AnsorReader:
                     self._tasks.clear()
                 self._tasks[key] = known
         return known
+
+
+def _measurement(
+    shared: _Task,
+    trace: Trace,
+    costs: list[Any],
+    error_no: Any,
+    all_cost: Any,
+    timestamp: Any,
+    extra: bytes | None,
+) -> Measurement:
+    """Return the measurement of a line's parts, or raise FormatError for a bad result."""
+    times = _times(costs)
+    status = _status(times, error_no)
+    failure = None
+    if status is Status.FAILED:
+        failure = failure_of(error_no) if error_no else UNNAMED
+    return Measurement(
+        Program(shared.workload, shared.target, trace),
+        times,
+        status,
+        _microseconds(timestamp),
+        all_cost=_seconds(all_cost, "all_cost"),
+        context=shared.context,
+        extra=extra,
+        failure=failure,
+    )
 
 
 def _model_of(path: Path) -> str | None:

@@ -80,6 +80,15 @@ class LineReader(Protocol):
 
 
 @runtime_checkable
+class TextReader(Protocol):
+    """A :class:`LineReader` that understands most lines without their JSON being parsed."""
+
+    def parse_text(self, data: bytes) -> Item | None:
+        """Return what ``parse`` would return for the line's JSON; None to have it parsed."""
+        ...
+
+
+@runtime_checkable
 class LineFormat(Protocol):
     """A format with one JSON value per line.
 

@@ -10,7 +10,7 @@ from ..errors import FormatError
 from ..records import Measurement, Quarantined, Workload
 from ..times import checked_mean
 from ..values import parse_json
-from .base import FileFormat, Item, LineFormat, LineReader, LogFile, formats
+from .base import FileFormat, Item, LineFormat, LineReader, LogFile, TextReader, formats
 from .lines import Line, read_lines
 from .pickles import line_refusal, refusal
 from .streams import HEAD_BYTES, open_log
@@ -109,6 +109,10 @@ class LogReader:
         self._readers: dict[str, LineReader] = {}
         self._held: list[Quarantined] | None = None if is_log else []
         self._held_bytes = 0
+        # The readers that understand most lines without their JSON being parsed, and the one of
+        # the line before.
+        self._text_readers: dict[str, TextReader] = {}
+        self._last: tuple[str, TextReader] | None = None
 
     def read(self, stream: BinaryIO, position: Callable[[], int]) -> Iterator[Found]:
         """Yield what the lines hold."""
@@ -125,6 +129,15 @@ class LogReader:
 
     def read_line(self, line: Line) -> Iterator[Found]:
         """Yield what one line holds, after what its format reads first."""
+        if self._last is not None and not line.too_long:
+            name, text_reader = self._last
+            try:
+                item = _storable(text_reader.parse_text(line.data))
+            except FormatError:
+                item = None  # said again below
+            if item is not None:
+                yield Found(name, item, len(line.data))
+                return
         try:
             value = _parse(line)
             chosen = self._choose(value)
@@ -132,17 +145,18 @@ class LogReader:
             yield from self._hold(self._quarantined(line, error))
             return
         name = chosen.name
-        item: Item | None
         try:
             reader = self._readers.get(name)
             if reader is None:
                 reader = self._readers[name] = chosen.reader(self._file)
+                if isinstance(reader, TextReader):
+                    self._text_readers[name] = reader
                 yield from self._release()
                 for item in reader.begin():
                     yield Found(name, item, _size(item))
-            item = reader.parse(value, line)
-            if isinstance(item, Measurement) and item.run_secs:
-                checked_mean(item)  # the store refuses the whole batch of such a record
+            text_reader_ = self._text_readers.get(name)
+            self._last = None if text_reader_ is None else (name, text_reader_)
+            item = _storable(reader.parse(value, line))
         except FormatError as error:
             item = self._quarantined(line, error)
         yield Found(name, item, len(line.data))
@@ -193,6 +207,13 @@ def _size(item: Item) -> int:
     if isinstance(item, Workload):
         return len(item.body)
     return len(item.program.trace.sketch) + len(item.program.trace.decisions)
+
+
+def _storable(item: Item | None) -> Item | None:
+    """Return what was read, or raise FormatError where the store would refuse its whole batch."""
+    if isinstance(item, Measurement) and item.run_secs:
+        checked_mean(item)
+    return item
 
 
 def _parse(line: Line) -> Any:

@@ -1,0 +1,324 @@
+"""Cutting lines of auto_scheduler: the kernel, a plain reference, and that nothing is misread."""
+
+import json
+import lzma
+import random
+import re
+from pathlib import Path
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.errors import FormatError
+from tunedb.logs._ansor_line import cut_line
+from tunedb.logs.ansor import AnsorFormat
+from tunedb.logs.base import LogFile, TextReader
+from tunedb.logs.lines import Line
+
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
+
+TASK = ['["matmul", 64, 64, "float32"]', "llvm -keys=cpu", [8, 64, 64, 0, 0, 0, 0, 0], "", 0, []]
+STEPS = [
+    ["CHW", 3, "local"],
+    ["SP", 2, 0, 512, [1, 300, 4], 1],
+    ["SP", 2, 4, 7, [], 0],
+    ["RE", 2, [0, 4, 1, 5]],
+    ["FFSP", 4, 0, [4, 3], 1, 1],
+    ["AN", 2, 9, 2],
+    ["PR", 2, 0, "auto_unroll_max_step$512"],
+    ["PR", 2, 0, "debug_skip_region"],
+]
+
+
+def text(steps=STEPS, task=TASK, result=([0.5, 0.25], 0, 1.5, 1637575039), version="v0.6"):
+    """Return a line as TVM writes it."""
+    line = {"i": [task, [[], steps]], "r": list(result), "v": version}
+    return json.dumps(line, ensure_ascii=False).encode()
+
+
+# ---------------------------------------------------------------------- the reference
+
+NUMBER = rb"(0|[1-9][0-9]{0,17})(?![0-9])"
+SPLIT = re.compile(
+    rb'\["SP", [0-9]+, [0-9]+, ' + NUMBER + rb", \[((?:[0-9]+(?:, [0-9]+)*)?)\], [0-9]+\]"
+)
+
+
+def varint(value):
+    out = bytearray()
+    while value >= 128:
+        out.append(128 | value & 127)
+        value >>= 7
+    return bytes([*out, value])
+
+
+def list_end(line, at):
+    """Return where the list that begins at `at` ends, or None."""
+    depth, inside, escaped = 0, False, False
+    if line[at : at + 1] != b"[":
+        return None
+    for i in range(at, len(line)):
+        c = line[i : i + 1]
+        if inside:
+            inside = escaped or c != b'"'
+            escaped = not escaped and c == b"\\"
+        elif c == b'"':
+            inside = True
+        elif c in b"[]":
+            depth += 1 if c == b"[" else -1
+            if not depth:
+                return i + 1
+    return None
+
+
+def cut_step(step):
+    """Return the template of a step and its numbers, or None."""
+    if step.startswith(b'["SP"'):
+        found = SPLIT.fullmatch(step)
+        if found is None:
+            return None
+        lengths = found[2].split(b", ") if found[2] else []
+        if not all(re.fullmatch(NUMBER, n) for n in lengths):
+            return None
+        head, tail = step[: found.start(1)], step[found.end(2) :]
+        template = head + b"\1, [" + b", ".join([b"\1"] * len(lengths)) + tail
+        return template, [int(found[1]), *map(int, lengths)]
+    if re.search(rb"[\\\x00-\x1f]", step):
+        return None
+    if not step.startswith(b'["PR"'):
+        return step, []
+    inside, depth = False, 0
+    for at in range(len(step)):
+        c = step[at : at + 1]
+        if c == b'"':
+            inside = not inside
+        elif not inside:
+            depth += {b"[": 1, b"]": -1}.get(c, 0)
+        elif c == b"$":
+            # Only at the end of the step is it a pragma's value.
+            found = re.fullmatch(NUMBER + rb'"\]', step[at + 1 :])
+            if found is None or depth != 1:
+                return None
+            return step[:at] + b'$\1"]', [int(found[1])]
+    return step, []
+
+
+def reference(line):
+    """Return what cut_line returns, in plain Python."""
+    head = b'{"i": ['
+    end = list_end(line, len(head)) if line.startswith(head) else None
+    middle = b", [[], ["
+    if end is None or not line.startswith(middle, end):
+        return None
+    task, at = line[len(head) : end], end + len(middle)
+    templates, numbers = [], []
+    if line.startswith(b"]", at):
+        at += 1
+    else:
+        while True:
+            end = list_end(line, at) if line.startswith(b'["', at) else None
+            step = None if end is None else cut_step(line[at:end])
+            if step is None:
+                return None
+            templates.append(step[0])
+            numbers += step[1]
+            at = end + 2
+            if line.startswith(b"]", end):
+                at = end + 1
+                break
+            if not line.startswith(b", ", end):
+                return None
+    found = re.fullmatch(rb'\]\], "r": (\[.*\]), "v": "([^"\\\x00-\x1f]*)"\}', line[at:], re.S)
+    if found is None or list_end(found[1], 0) != len(found[1]):
+        return None
+    packed = b"".join(map(varint, numbers))
+    return task, b"[" + b", ".join(templates) + b"]", packed, found[1], found[2]
+
+
+# ---------------------------------------------------------------------- the kernel
+
+
+def test_a_line_by_hand():
+    task, template, numbers, result, version = cut_line(text())
+    assert json.loads(task) == TASK
+    assert template == (
+        b'[["CHW", 3, "local"], ["SP", 2, 0, \1, [\1, \1, \1], 1], ["SP", 2, 4, \1, [], 0], '
+        b'["RE", 2, [0, 4, 1, 5]], ["FFSP", 4, 0, [4, 3], 1, 1], ["AN", 2, 9, 2], '
+        b'["PR", 2, 0, "auto_unroll_max_step$\1"], ["PR", 2, 0, "debug_skip_region"]]'
+    )
+    assert numbers == bytes([0x80, 4, 1, 0xAC, 2, 4, 7, 0x80, 4])
+    assert (result, version) == (b"[[0.5, 0.25], 0, 1.5, 1637575039]", b"v0.6")
+    assert cut_line(text([])) == (task, b"[]", b"", result, version)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"",
+        b'{"i": [',
+        b'{"i": [[]',
+        b" " + text(),
+        text() + b" ",
+        text()[:-1],
+        text().replace(b"], [[], [", b"],[[], ["),
+        text([["SP", 2, 0, None, [1], 1]]),
+        text([["SP", 2, 0, -1, [1], 1]]),
+        text([["SP", 2, 0, 1.5, [1], 1]]),
+        text([["SP", 2, 0, 10**18, [1], 1]]),
+        text([["SP", 2, 0, 1, [1], 1, 1]]),
+        text([["SP", 2, 0, 64, [1], 1]]).replace(b"64, [1]", b"064, [1]"),
+        text([["PR", 2, 0, "auto_unroll_max_step$"]]),
+        text([["PR", 2, 0, "auto_unroll_max_step$-1"]]),
+        text([["PR", 2, 0, "auto_unroll_max_step$1x"]]),
+        text([["CHW", 3, 'lo"cal']]),
+        text([[3, "CHW"]]),
+        text([[["CHW"]]]),
+        text(version='v"6'),
+    ],
+)
+def test_other_lines_are_left_to_the_json_parser(line):
+    assert cut_line(line) is None
+    assert reference(line) is None
+
+
+def test_the_largest_number():
+    assert cut_line(text([["SP", 1, 0, 10**18 - 1, [], 1]]))[2] == varint(10**18 - 1)
+
+
+scalars = st.one_of(
+    st.integers(0, 300),
+    st.integers(-5, 10**19),
+    st.none(),
+    st.booleans(),
+    st.text('ab$01[]",\\ \né', max_size=6),
+    st.lists(st.integers(0, 9), max_size=3),
+)
+splits = st.tuples(
+    st.just("SP"),
+    st.integers(0, 9),
+    st.integers(0, 99),
+    st.integers(0, 2000),
+    st.lists(st.integers(0, 700), max_size=4),
+    st.integers(0, 1),
+).map(list)
+pragmas = st.integers(0, 2000).map(lambda n: ["PR", 1, 0, f"auto_unroll_max_step${n}"])
+others = st.tuples(
+    st.sampled_from(["SP", "PR", "AN", "RE", "CHW", "S"]), st.lists(scalars, max_size=4)
+).map(lambda pair: [pair[0], *pair[1]])
+
+
+@given(st.lists(st.one_of(splits, pragmas, others), max_size=6), scalars, st.text(max_size=3))
+def test_kernel_equals_reference(steps, item, version):
+    line = text(steps, [*TASK, item], ([0.5, item], 0, item, 1), version)
+    assert cut_line(line) == reference(line)
+
+
+def mutated(rng, line):
+    """Return a line with some bytes changed, removed, doubled or inserted."""
+    data = bytearray(line)
+    for _ in range(rng.choice((1, 1, 2, 4))):
+        at = rng.randrange(len(data))
+        kind = rng.randrange(4)
+        if kind == 0:
+            data[at] = rng.choice(b'0129",[]$ \\\x01-.eSPR{}:')
+        elif kind == 1:
+            del data[at : at + rng.choice((1, 1, 5))]
+        elif kind == 2:
+            data[at:at] = data[at : at + rng.choice((1, 3))]
+        else:
+            data[at:at] = bytes([rng.choice(b'0129",[]$ \\\x01-')])
+        if not data:
+            break
+    return bytes(data)
+
+
+def test_mutated_lines_are_cut_alike():
+    rng = random.Random(1)
+    cut = 0
+    for _ in range(4000):
+        line = mutated(rng, text())
+        assert cut_line(line) == reference(line), line
+        cut += cut_line(line) is not None
+    assert cut > 200
+
+
+# ---------------------------------------------------------------------- the reader
+
+
+def both(reader, line):
+    """Return what each way says of a line; None for what neither understands."""
+    fast = reader.parse_text(line)
+    try:
+        value = orjson.loads(line)
+        slow = FORMAT.reader(LogFile(None, "log")).parse(value, Line(1, line, len(line)))
+    except (ValueError, KeyError, FormatError):
+        slow = None
+    return fast, slow
+
+
+FORMAT = AnsorFormat()
+
+
+def warm(lines):
+    """Return a reader that has met these lines."""
+    reader = FORMAT.reader(LogFile(None, "log"))
+    assert isinstance(reader, TextReader)
+    for line in lines:
+        assert reader.parse_text(line) is None or len(lines) > 1
+        reader.parse(orjson.loads(line), Line(1, line, len(line)))
+    return reader
+
+
+def test_a_line_that_repeats_others_is_read_without_json():
+    reader = warm([text()])
+    other = text(
+        [["SP", 2, 0, 256, [9, 9, 9], 1] if step[:3] == ["SP", 2, 0] else step for step in STEPS],
+        result=([1e10], 4, 2, 1637575040),
+    )
+    fast, slow = both(reader, other)
+    assert fast == slow
+    assert fast.failure.message == "RUNTIME_DEVICE"
+    assert reader.parse_text(text(version="v0.5")) is None
+    assert reader.parse_text(text(task=[*TASK[:4], 1, []])) is None
+    assert reader.parse_text(text(STEPS[:-1])) is None
+    assert reader.parse_text(text(result=([0.5], 0, 1.5, 1637575039.5))) is None
+    assert reader.parse_text(text(result=([-0.5], 0, 1.5, 1637575039))) is None
+    assert reader.parse_text(text(result=([0.5], 9, 1.5, 1637575039))) is None
+    assert reader.parse_text(text(result=([0.5], 0, 1.5))) is None
+
+
+def test_mutated_lines_mean_the_same_both_ways():
+    rng = random.Random(2)
+    reader = warm([text()])
+    understood = 0
+    for _ in range(6000):
+        line = mutated(rng, text())
+        fast, slow = both(reader, line)
+        assert fast is None or fast == slow, line
+        understood += fast is not None
+    assert understood > 100
+
+
+@pytest.mark.parametrize("name", ["v100", "k80"])
+def test_real_lines_mean_the_same_both_ways(name):
+    path = DATA / "costmodel" / "roller_ansor" / f"{name}.jsonl.xz"
+    if not path.exists():
+        pytest.skip("the collected logs are not here")
+    reader = FORMAT.reader(LogFile(None, "log"))
+    fast = 0
+    with lzma.open(path) as file:
+        for number, line in enumerate(file):
+            if number % 40:
+                continue
+            line = line.rstrip(b"\n")
+            assert cut_line(line) == reference(line)
+            slow = FORMAT.reader(LogFile(None, "log")).parse(orjson.loads(line), Line(1, line, 0))
+            found = reader.parse_text(line)
+            if found is None:
+                reader.parse(orjson.loads(line), Line(1, line, 0))
+            else:
+                assert found == slow
+                fast += 1
+    assert fast > 2000
