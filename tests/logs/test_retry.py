@@ -58,6 +58,7 @@ def old(monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(AnsorReader, "parse", refuse)
+        patch.setattr(AnsorReader, "parse_text", lambda self, data: None)
         yield patch
         # Tests that need today's reader again call patch.undo().
 
