@@ -3,8 +3,7 @@
 import pytest
 
 from tunedb.errors import FormatError
-from tunedb.logs.error_numbers import UNNAMED, error_no_of, failure_of
-from tunedb.records import Failure, FailureKind, Phase
+from tunedb.logs.error_numbers import failed_context, failure_of
 
 
 @pytest.mark.parametrize(
@@ -20,23 +19,13 @@ from tunedb.records import Failure, FailureKind, Phase
         (8, "unknown", "unknown", "UNKNOWN_ERROR"),
     ],
 )
-def test_each_number_has_a_failure_and_back(number, kind, phase, name):
+def test_each_number_has_a_failure(number, kind, phase, name):
     failure = failure_of(number)
     assert (failure.kind, failure.phase, failure.message) == (kind, phase, name)
-    assert error_no_of(failure) == number
+    assert failed_context(b'{"log":"ansor"}', number) == b'{"error_no":%d,"log":"ansor"}' % number
 
 
 @pytest.mark.parametrize("number", [0, 9, -1, 2**70, True, 1.0, "1", None, [1]])
 def test_other_numbers_are_refused(number):
     with pytest.raises(FormatError, match="0 \\(none\\) to 8"):
         failure_of(number)
-
-
-def test_a_sentinel_without_error_number_goes_back_to_zero():
-    assert error_no_of(UNNAMED) == 0
-
-
-def test_a_failure_of_a_live_session_has_no_number():
-    failure = Failure(FailureKind.CRASH, Phase.RUN, "killed by signal 11")
-    with pytest.raises(FormatError, match="killed by signal 11"):
-        error_no_of(failure)

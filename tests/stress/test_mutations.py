@@ -14,7 +14,6 @@ import small_logs
 
 from tunedb.check import check
 from tunedb.errors import FormatError
-from tunedb.identity import canonical_numbers
 from tunedb.logs.base import LogFile, formats
 from tunedb.logs.export import export_lines, export_metaschedule
 from tunedb.logs.graph_lines import parse_workload
@@ -119,7 +118,18 @@ def mutated_files(rng, files):
 
 
 def canonical(line):
-    return json.dumps(canonical_numbers(orjson.loads(line)), sort_keys=True)
+    """Return a line so that equal values have equal texts; 2.0**63 is the integer 2**63."""
+    return json.dumps(whole_numbers(orjson.loads(line)), sort_keys=True)
+
+
+def whole_numbers(value):
+    if isinstance(value, float):
+        return int(value) if value.is_integer() else value
+    if isinstance(value, list):
+        return [whole_numbers(item) for item in value]
+    if isinstance(value, dict):
+        return {key: whole_numbers(item) for key, item in value.items()}
+    return value
 
 
 class Understood:

@@ -24,7 +24,7 @@ from ..results import Record
 from ..steps.ansor import LAYOUT_REWRITES, join_steps, split_steps
 from ._ansor_line import cut_line
 from .base import Item, LogFile
-from .error_numbers import UNNAMED, error_no_of, failure_of
+from .error_numbers import UNNAMED, failed_context, failure_of
 from .lines import Line
 from .targets import parse_target
 
@@ -112,12 +112,9 @@ class AnsorFormat:
         extra = _load(measurement.extra, "extra") if measurement.extra is not None else {}
         steps, layout_rewrite = join_steps(measurement.program.trace)
         task = _write_task(measurement.program.workload, context, layout_rewrite)
-        failure = measurement.failure
-        if (failure is None) == (measurement.status is Status.FAILED):
-            raise FormatError("a failed record has a failure, another one has none")
         result = [
             measurement.run_secs,
-            0 if failure is None else error_no_of(failure),
+            context.get("error_no", 0),
             measurement.all_cost,
             extra.get("timestamp", _timestamp(measurement.measured_at)),
         ]
@@ -277,16 +274,18 @@ def _measurement(
     """Return the measurement of a line's parts, or raise FormatError for a bad result."""
     times = _times(costs)
     status = _status(times, error_no)
-    failure = None
+    failure, context = None, shared.context
     if status is Status.FAILED:
         failure = failure_of(error_no) if error_no else UNNAMED
+        if error_no:
+            context = failed_context(context, error_no)
     return Measurement(
         Program(shared.workload, shared.target, trace),
         times,
         status,
         _microseconds(timestamp),
         all_cost=_seconds(all_cost, "all_cost"),
-        context=shared.context,
+        context=context,
         extra=extra,
         failure=failure,
     )

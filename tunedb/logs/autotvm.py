@@ -36,7 +36,7 @@ from ..results import Record
 from ..steps.autotvm import join_knobs, split_knobs
 from ..values import check_value
 from .base import Item, LogFile
-from .error_numbers import UNNAMED, error_no_of, failure_of
+from .error_numbers import UNNAMED, failed_context, failure_of
 from .lines import Line
 from .targets import parse_target
 
@@ -150,6 +150,8 @@ class AutoTVMReader:
         if measured_at / 1e6 != result[3]:
             # time.time() counts in steps of a quarter of a microsecond.
             extra["timestamp"] = result[3]
+        if result[1]:
+            context = failed_context(context, result[1])
         return Measurement(
             Program(workload, target, trace),
             costs,
@@ -274,16 +276,13 @@ def _line_of(
     measurement: Measurement, context: dict[str, Any], extra: dict[str, Any], task: list[Any]
 ) -> dict[str, Any]:
     """Return the JSON value of a line from what is stored of it."""
-    failure = measurement.failure
-    if failure is None and measurement.status is Status.FAILED:
-        raise FormatError("a failed measurement without the error number of AutoTVM")
     layout = _V1 if "workload" in context else _V2
     entity, template = join_knobs(measurement.program.trace)
     config = {key: template[name] for key, name in layout.template.items() if name in template}
     config |= {layout.entity: entity} | extra.get("config", {})
     result = [
         list(measurement.run_secs or ()),
-        0 if failure is None else error_no_of(failure),
+        context.get("error_no", 0),
         measurement.all_cost,
         extra.get("timestamp", measurement.measured_at / 1e6),
     ]

@@ -7,10 +7,14 @@ what the builder or runner said was never written.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from reprlib import repr as short
 from typing import Any
 
+import orjson
+
 from ..errors import FormatError
+from ..identity import canonical_json
 from ..records import Failure, FailureKind, Phase
 
 #: Number -> failure; the message is the name in TVM's enumeration.
@@ -28,8 +32,6 @@ _FAILURES: dict[int, Failure] = {
 #: Of a line with error number 0 whose costs are all the sentinel of a failed run.
 UNNAMED = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, "")
 
-_NUMBERS = {failure.message: number for number, failure in _FAILURES.items()} | {UNNAMED.message: 0}
-
 
 def failure_of(error_no: Any) -> Failure:
     """Return the failure that a number other than 0 stands for.
@@ -44,15 +46,11 @@ def failure_of(error_no: Any) -> Failure:
     return _FAILURES[error_no]
 
 
-def error_no_of(failure: Failure) -> int:
-    """Return the number of a failure; the inverse of :func:`failure_of`, and 0 for `UNNAMED`.
+@lru_cache(maxsize=64)
+def failed_context(context: bytes, error_no: int) -> bytes:
+    """Return the context of a line with an error number other than 0.
 
-    Raises
-    ------
-    FormatError
-        The failure is none of a legacy log.
+    The number is part of it because a failure is no part of a record's identity: two lines that
+    differ in the number alone are two records.
     """
-    number = _NUMBERS.get(failure.message)
-    if number is None:
-        raise FormatError(f"failure {short(failure.message)} has no error number in a legacy log")
-    return number
+    return canonical_json({**orjson.loads(context), "error_no": error_no})

@@ -1,0 +1,67 @@
+"""Every bound has a reason beside it and a test that names it."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from tunedb import identity, limits
+from tunedb.errors import FormatError
+from tunedb.logs.ansor import AnsorFormat
+from tunedb.logs.base import LogFile
+from tunedb.logs.lines import Line
+from tunedb.values import parse_json
+
+HERE = Path(__file__).parent
+NAMES = [name for name in vars(limits) if name.isupper()]
+
+
+def test_every_limit_is_tested():
+    tests = "".join(
+        path.read_text(encoding="utf-8")
+        for path in HERE.rglob("*.py")
+        if path.name != "test_limits.py" or path.parent != HERE
+    ) + Path(__file__).read_text(encoding="utf-8")
+    assert len(NAMES) > 20
+    assert [name for name in NAMES if not re.search(rf"\b{name}\b", tests)] == []
+
+
+def test_every_limit_has_a_reason():
+    source = Path(limits.__file__).read_text(encoding="utf-8")
+    assert [n for n in NAMES if not re.search(rf"#: [^\n]*\n(#: [^\n]*\n)*{n} = ", source)] == []
+
+
+def parse(key, version="v0.6"):
+    line = {"i": [[key, "llvm"], [[], []]], "r": [[0.5], 0, 1, 2], "v": version}
+    return AnsorFormat().reader(LogFile(None, "log")).parse(line, Line(1, b"{", 0))
+
+
+def test_names_are_cut():
+    """MAX_NAME_CHARS"""
+    name = "f" * (limits.MAX_NAME_CHARS + 1)
+    workload = parse(f'["{name}"]').program.workload
+    assert len(workload.name) == limits.MAX_NAME_CHARS
+    assert workload.body == f'["{name}"]'.encode()
+
+
+def test_versions_are_short():
+    parse('["f"]', "v" * limits.MAX_VERSION_CHARS)
+    with pytest.raises(FormatError, match="a version of 65 characters"):
+        parse('["f"]', "v" * (limits.MAX_VERSION_CHARS + 1))
+
+
+def test_few_values_in_a_text():
+    """A megabyte of empty lists would take 30 as objects."""
+    fits = b"[" + b"0," * limits.MAX_VALUES + b"0]"
+    assert len(parse_json(fits)) == limits.MAX_VALUES + 1
+    with pytest.raises(FormatError, match="more than 1000000 values"):
+        parse_json(b"[0," + fits[1:])
+    assert parse_json(b'"' + b" " * 2**21 + b'"') == " " * 2**21
+
+
+def test_long_bodies_are_not_remembered():
+    """MAX_REMEMBERED_BYTES"""
+    before = identity._remembered_digest.cache_info().currsize
+    body = b"x" * (limits.MAX_REMEMBERED_BYTES + 1)
+    assert identity.shared_digest("sketch", body) == identity.digest("sketch", body)
+    assert identity._remembered_digest.cache_info().currsize == before
