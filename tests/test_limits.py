@@ -9,7 +9,9 @@ from tunedb import identity, limits
 from tunedb.errors import FormatError
 from tunedb.logs.ansor import AnsorFormat
 from tunedb.logs.base import LogFile
+from tunedb.logs.importer import import_log
 from tunedb.logs.lines import Line
+from tunedb.store import Store
 from tunedb.values import parse_json
 
 HERE = Path(__file__).parent
@@ -52,10 +54,11 @@ def test_versions_are_short():
 
 def test_few_values_in_a_text():
     """A megabyte of empty lists would take 30 as objects."""
-    fits = b"[" + b"0," * limits.MAX_VALUES + b"0]"
-    assert len(parse_json(fits)) == limits.MAX_VALUES + 1
-    with pytest.raises(FormatError, match="more than 1000000 values"):
-        parse_json(b"[0," + fits[1:])
+    fits = b"[" + b"0," * (limits.MAX_VALUES - 1) + b"0]"
+    assert len(parse_json(fits)) == limits.MAX_VALUES
+    for more in (b"[0," + fits[1:], b"[" + fits + b"]", b"[" * 2**21, b'{"a":' * 2**18 * 4):
+        with pytest.raises(FormatError, match="more than 1000000 values"):
+            parse_json(more)
     assert parse_json(b'"' + b" " * 2**21 + b'"') == " " * 2**21
 
 
@@ -65,3 +68,32 @@ def test_long_bodies_are_not_remembered():
     body = b"x" * (limits.MAX_REMEMBERED_BYTES + 1)
     assert identity.shared_digest("sketch", body) == identity.digest("sketch", body)
     assert identity._remembered_digest.cache_info().currsize == before
+
+
+def test_much_junk_ends_a_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_QUARANTINED_LINES", 5)
+    good = b'{"i": [["[\\"f\\"]", "llvm"], [[], []]], "r": [[0.5], 0, 1, 2], "v": "v0.2"}\n'
+    path = tmp_path / "log"
+    path.write_bytes(good + b"junk\n" * 7 + good.replace(b"0.5", b"0.25"))
+    with Store(":memory:") as store:
+        report = import_log(store, LogFile(path, "log"), source="x")
+        assert (report.total.new, report.quarantined) == (1, 5)
+        assert report.refused == "5 lines not understood; repair it"
+        assert store.query.counts().quarantined == 5
+
+
+def test_targets_that_are_counted_apart(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_GROUPS", 2)
+    task = '["[\\"f\\"]", "llvm -mcpu=c{}"]'
+    rest = ', [[], []]], "r": [[0.5], 0, 1, 2], "v": "v0.2"}'
+    lines = ['{"i": [' + task.format(number) + rest for number in range(5)]
+    path = tmp_path / "log"
+    path.write_text("\n".join(lines))
+    with Store(":memory:") as store:
+        report = import_log(store, LogFile(path, "log"), source="x")
+    groups = {key: tally.read for key, tally in report.groups.items()}
+    assert groups == {
+        ("ansor", "llvm c0"): 1,
+        ("ansor", "llvm c1"): 1,
+        ("ansor", "other targets"): 3,
+    }

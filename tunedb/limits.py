@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 #: Longest line of a tuning log in bytes. The longest of the public logs has 2.1 MB (a workload
-#: with constants); a line beyond this is quarantined by its first bytes.
-MAX_LINE_BYTES = 64 * 2**20
+#: with constants); a line beyond this is quarantined by its first bytes. To understand a line
+#: takes up to fifteen times its length.
+MAX_LINE_BYTES = 16 * 2**20
 
 #: Most instructions in one trace. Real ones stay below 300.
 MAX_INSTRUCTIONS = 100_000
@@ -60,6 +61,13 @@ MAX_LEADING_LINES = 1_000
 
 #: Lines that an import names when it ends; the others are counted, and all are in quarantine.
 MAX_NAMED_LINES = 5
+
+#: Lines of one file that are quarantined; the file is not read further then. A byte of junk takes
+#: 85 in quarantine.
+MAX_QUARANTINED_LINES = 100_000
+
+#: Formats and targets of one file that an import counts apart.
+MAX_GROUPS = 1_000
 
 #: Reasons that an import counts apart; a reason may name a column, so each line may have its own.
 MAX_REASONS = 50

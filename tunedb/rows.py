@@ -211,16 +211,20 @@ class Rows:
         }
         return self._ensure(connection, "workload", row)
 
-    def script(self, connection: Connection, workload: Workload) -> None:
-        """Store the script of a workload that is there, if it has none yet.
+    def own(self, connection: Connection, workload: Workload) -> None:
+        """Store what an own source says of a workload, besides its body.
 
-        Only for own sources: a script is code, which the plugin may run.
+        Its version decides whether TVM reads its graph, and its script is code that the plugin
+        may run: the word of a foreign source counts for neither.
         """
-        if workload.script is None:
-            return
         id_ = self.workload(connection, workload)
-        key = b"script" + workload.digest
+        key = b"own" + workload.digest
         if self.ids.get(key) is None:
+            version = label(workload.tvm_version)
+            statements.correct_version(connection, workload=id_, version=version)
+            self.ids.put(key, id_)
+        key = b"script" + workload.digest
+        if workload.script is not None and self.ids.get(key) is None:
             text = compress(workload.script.encode())
             statements.give_script(connection, workload=id_, text=text)
             self.ids.put(key, id_)

@@ -23,6 +23,7 @@ from sqlalchemy.sql import Executable
 
 from . import schema
 from .engine import Prepared
+from .records import Trust
 
 _INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
@@ -175,6 +176,27 @@ release = Prepared(
     delete(schema.quarantine).where(
         schema.quarantine.c.id == bindparam("quarantined", type_=schema.Int)
     )
+)
+
+#: An own source corrects the version that a foreign one gave a workload; the first own one counts.
+correct_version = Prepared(
+    update(schema.workload)
+    .where(
+        schema.workload.c.id == bindparam("workload", type_=schema.Int),
+        ~exists(
+            select(literal_column("1"))
+            .select_from(
+                schema.measurement.join(
+                    schema.source, schema.source.c.id == schema.measurement.c.source_id
+                )
+            )
+            .where(
+                schema.measurement.c.workload_id == schema.workload.c.id,
+                schema.source.c.trust >= literal_column(str(int(Trust.OWN))),
+            )
+        ),
+    )
+    .values(tvm_version=bindparam("version", type_=schema.Text))
 )
 
 #: A script is a label: it may be learnt after the workload.

@@ -253,7 +253,7 @@ class Store:
         rows = [self._rows.measurement(connection, m, source_id, trust) for m in batch]
         if trust >= Trust.OWN:
             for workload in {id(m.program.workload): m.program.workload for m in batch}.values():
-                self._rows.script(connection, workload)
+                self._rows.own(connection, workload)
         programs = {row["program"]: row["_program"] for row in rows}
         statements.insert["program"].many(connection, list(programs.values()))
         new = statements.insert["measurement"].many(connection, rows)
@@ -291,7 +291,7 @@ class Store:
         """
         with self._transaction() as connection:
             id_ = self._rows.workload(connection, workload)
-            self._rows.script(connection, workload)
+            self._rows.own(connection, workload)
             statements.insert["workload_alias"].many(
                 connection,
                 [

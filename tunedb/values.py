@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import math
+import re
 from typing import Any
 
 import orjson
@@ -12,6 +14,9 @@ from .errors import FormatError
 
 #: Integers are below this and not below its negative: what a database column can hold.
 INT64 = 2**63
+
+#: A number of 19 digits or more, before which JSON has one of these bytes.
+_LONG_NUMBER = re.compile(rb"[\[,:\s]-?\d{19}")
 
 #: Text of this length has too few values to count them.
 _FEW_BYTES = 2**20
@@ -25,12 +30,30 @@ def parse_json(data: bytes) -> Any:
     FormatError
         It is no JSON, or has more values than its objects may take memory.
     """
-    if len(data) > _FEW_BYTES and data.count(b",") > limits.MAX_VALUES:
+    if len(data) > _FEW_BYTES and sum(map(data.count, (b",", b"[", b"{"))) > limits.MAX_VALUES:
         raise FormatError(f"more than {limits.MAX_VALUES} values")
     try:
         return orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise FormatError(f"not JSON: {error}") from None
+
+
+def check_integers(data: bytes) -> None:
+    """Raise FormatError for JSON text with an integer beyond 64 bits; orjson makes it a float."""
+    if _LONG_NUMBER.search(data) is None:
+        return
+    try:
+        json.loads(data, parse_int=_int64)
+    except (ValueError, RecursionError) as error:
+        raise FormatError(f"a number that 64 bits cannot hold ({error})") from None
+
+
+def _int64(text: str) -> int:
+    # int() itself refuses texts of thousands of digits with a ValueError.
+    value = int(text)
+    if not -INT64 <= value < INT64:
+        raise ValueError(f"{text[:24]}{'…' if len(text) > 24 else ''}")
+    return value
 
 
 def check_value(value: Any, what: str, depth: int = limits.MAX_DEPTH) -> None:

@@ -268,7 +268,8 @@ def test_lines_without_versions_are_written_back(missing):
         ([[0, 0.0], 0, 0, 1], Status.UNMEASURED, None),
         ([[], 0, None, 0], Status.UNMEASURED, None),
         ([[0, 1e-3], 0, 1, 0], Status.OK, None),
-        ([[1e10], 0, 1, 0], Status.OK, None),
+        ([[1e10], 0, 1, 0], Status.FAILED, ""),
+        ([[1e11], 0, 1, 0], Status.OK, None),
         ([[1], 0, 1, 0], Status.OK, None),
     ],
 )

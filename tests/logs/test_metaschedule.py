@@ -16,8 +16,10 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tunedb import limits
+from tunedb.compression import compress
 from tunedb.errors import FormatError, StorageError, UsageError
 from tunedb.identity import canonical_numbers
+from tunedb.logs import metaschedule
 from tunedb.logs.base import LineFormat, LogFile
 from tunedb.logs.export import export_metaschedule
 from tunedb.logs.find import find_logs
@@ -511,15 +513,14 @@ def test_long_lines_are_cut(tmp_path, monkeypatch):
 
 
 def test_workloads_in_memory_are_bounded(tmp_path, monkeypatch):
-    size = len(parsed(workdirs.graph()).body)
-    monkeypatch.setattr(limits, "MAX_WORKLOADS_BYTES", 2 * size)
+    size = len(compress(parsed(workdirs.graph()).body)) + metaschedule._ENTRY_BYTES
+    monkeypatch.setattr(limits, "MAX_WORKLOADS_BYTES", 2 * size - 1)
     lines = [workdirs.record(workload=index) for index in range(3)]
     folder = workdirs.write(tmp_path, lines, [workdirs.graph()] * 3)
     bad, *good, orphan = items(folder)
-    assert bad.line == 3
-    assert "bytes of workloads; split the file" in bad.reason
+    assert "too many workloads to hold in memory" in bad.reason
     assert len(good) == 2
-    assert "line 3" in orphan.reason
+    assert "its workload 2 is not in the workload file" in orphan.reason
 
 
 def test_a_truncated_last_line(tmp_path):
@@ -966,3 +967,35 @@ def test_records_of_other_formats_are_left_out(memory, tmp_path):
     memory.add([Measurement(other, (1.0,))], Source("own"))
     report = export(memory, tmp_path / "out")
     assert (report.records, report.left_out) == (1, {"no MetaSchedule workload": 1})
+
+
+def stream(tmp_path, *lines: bytes):
+    """Return what is read of workloads and records in one file."""
+    path = tmp_path / "stream.json"
+    path.write_bytes(
+        b"\n".join(line if isinstance(line, bytes) else line.encode() for line in lines)
+    )
+    return [found.item for found in read_log(LogFile(path, "stream"))]
+
+
+def kinds(found):
+    return [type(item).__name__[0] for item in found]
+
+
+def test_a_workload_that_is_lost_takes_its_records_along(tmp_path):
+    """Each later number would mean another workload, without anybody noticing."""
+    a, b = (workdirs.workload_line(g).encode() for g in (workdirs.graph(), workdirs.node_list()))
+    rows = [workdirs.encode(r) for r in (workdirs.record(), workdirs.record([2.0], workload=1))]
+    assert kinds(stream(tmp_path, a, b, *rows)) == list("WWMM")
+    cut = a[:40]
+    found = stream(tmp_path, cut, b, *rows)
+    assert kinds(found) == list("QWQQ")
+    assert "may be lost" in found[-1].reason
+    # A record that was cut off is glued to the first workload of the next directory.
+    glued = rows[1][:-9] + a
+    assert kinds(stream(tmp_path, a, b, rows[0], glued, b, *rows)) == list("WWMQWQQ")
+    # What is no workload line takes nothing along.
+    assert kinds(stream(tmp_path, b"junk", a, b, rows[0], b"[0, [", rows[1])) == list("QWWMQM")
+    # In the middle of workloads its number is known.
+    third = workdirs.encode(workdirs.record(workload=2))
+    assert kinds(stream(tmp_path, a, cut, b, rows[0], third)) == list("WQWMM")

@@ -22,14 +22,12 @@ from ..identity import canonical_json, clean_text
 from ..records import Measurement, Program, Status, Target, Trace, Workload, WorkloadFormat
 from ..results import Record
 from ..steps.ansor import LAYOUT_REWRITES, join_steps, split_steps
+from ..values import check_integers
 from ._ansor_line import cut_line
 from .base import Item, LogFile
-from .error_numbers import UNNAMED, failed_context, failure_of
+from .error_numbers import SENTINELS, UNNAMED, failed_context, failure_of
 from .lines import Line
 from .targets import parse_target
-
-#: The cost of a failed run (``MAX_FLOAT``, ``python/tvm/auto_scheduler/measure.py``).
-SENTINEL = 1e10
 
 #: Items of a task in order; a line has the first 2 to 6 of them.
 _ITEMS = (
@@ -83,6 +81,7 @@ class AnsorFormat:
             and isinstance(value.get("v"), str)
             and "i" in value
             and "r" in value
+            and "input" not in value
         )
 
     def companions(self, path: Path) -> list[Path]:
@@ -192,6 +191,7 @@ class AnsorReader:
         """
         if line.data[:1] == b" ":
             return None
+        check_integers(line.data)
         try:
             task, (stages, steps) = value["i"]
             costs, error_no, all_cost, timestamp = value["r"]
@@ -213,7 +213,7 @@ class AnsorReader:
 
         Five times faster than parsing its JSON, and what :meth:`parse` would return.
         """
-        parts = cut_line(data)
+        parts = cut_line(data) if len(data) <= _MAX_TASK_BYTES else None
         if parts is None:
             return None
         task, template, numbers, result, version = parts
@@ -224,6 +224,7 @@ class AnsorReader:
         if sketch is None:
             return None
         try:
+            check_integers(result)
             costs, error_no, all_cost, timestamp = orjson.loads(result)
             if type(timestamp) is not int or type(costs) is not list:
                 return None
@@ -390,9 +391,9 @@ def _status(times: tuple[float, ...], error_no: Any) -> Status:
         raise FormatError(f"error number {shown(error_no)} is no integer")
     if error_no:
         return Status.FAILED
-    if SENTINEL not in times:
+    if SENTINELS.isdisjoint(times):
         return Status.OK if any(times) else Status.UNMEASURED
-    if times.count(SENTINEL) != len(times):
+    if not SENTINELS.issuperset(times):
         raise FormatError("costs of runs that failed and of others, without an error number")
     return Status.FAILED
 

@@ -36,12 +36,9 @@ from ..results import Record
 from ..steps.autotvm import join_knobs, split_knobs
 from ..values import check_value
 from .base import Item, LogFile
-from .error_numbers import UNNAMED, failed_context, failure_of
+from .error_numbers import SENTINELS, UNNAMED, failed_context, failure_of
 from .lines import Line
 from .targets import parse_target
-
-#: What AutoTVM writes for the costs of a failed run.
-SENTINEL = 1e9
 
 #: End of the year 9999 in seconds since 1970: later times are damage.
 _MAX_TIME = 253_402_300_800
@@ -253,8 +250,8 @@ def _outcome(times: tuple[float, ...], error_no: Any) -> tuple[Status, Failure |
         raise FormatError(f"the error number is {short(error_no)}")
     if error_no:
         return Status.FAILED, failure_of(error_no)
-    if SENTINEL in times:
-        if times.count(SENTINEL) != len(times):
+    if not SENTINELS.isdisjoint(times):
+        if not SENTINELS.issuperset(times):
             raise FormatError("costs that are times and the sentinel 1e9 at once")
         return Status.FAILED, UNNAMED
     return (Status.OK if any(times) else Status.UNMEASURED), None

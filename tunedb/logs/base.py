@@ -89,6 +89,15 @@ class TextReader(Protocol):
 
 
 @runtime_checkable
+class NumberedReader(Protocol):
+    """A :class:`LineReader` to whom the place of a line among others means something."""
+
+    def lose_line(self, data: bytes) -> None:
+        """Hear of a line that no format understood, before the next one comes."""
+        ...
+
+
+@runtime_checkable
 class LineFormat(Protocol):
     """A format with one JSON value per line.
 

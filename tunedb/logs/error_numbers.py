@@ -29,6 +29,9 @@ _FAILURES: dict[int, Failure] = {
     8: Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, "UNKNOWN_ERROR"),
 }
 
+#: Costs that stand for a failed run: 1e9 in AutoTVM, 1e10 in auto_scheduler. No run takes 31 years.
+SENTINELS = frozenset({1e9, 1e10})
+
 #: Of a line with error number 0 whose costs are all the sentinel of a failed run.
 UNNAMED = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, "")
 

@@ -83,17 +83,17 @@ def export_metaschedule(
     report = ExportReport()
     writers: dict[Path, _Writer] = {}
     folders = _folders(query, directory)
+    if target_ids is None and workload_ids is None:
+        _leave_out_unused(query, folders, report)
     try:
         for record in query.iterate(target_ids=target_ids):
             if on_record is not None:
                 on_record()
             reason = _reason_to_leave_out(record, workload_ids)
-            if reason is None and record.workload_id not in folders:
-                reason = "no MetaSchedule workload"
-            if reason is not None:
-                report.leave_out(reason)
+            folder = folders.get(record.workload_id)
+            if reason is not None or folder is None:
+                report.leave_out(reason or "no MetaSchedule workload")
                 continue
-            folder = folders[record.workload_id]
             if folder not in writers:
                 writers[folder] = _Writer(folder, force=force)
                 report.directories.append(str(folder))
@@ -111,6 +111,13 @@ def export_metaschedule(
         for writer in writers.values():
             writer.discard()
     return report
+
+
+def _leave_out_unused(query: Query, folders: dict[int, Path], report: ExportReport) -> None:
+    """Count the workloads that no record has: nobody knows who brought them."""
+    for summary in query.workloads():
+        if summary.id in folders and not summary.records:
+            report.leave_out("workload without a record")
 
 
 def _folders(query: Query, directory: Path) -> dict[int, Path]:

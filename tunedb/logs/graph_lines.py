@@ -9,8 +9,6 @@ release that computed it and no reader since TVM 0.12 believes it, so it is not 
 from __future__ import annotations
 
 import base64
-import json
-import re
 import struct
 from typing import Any
 
@@ -19,12 +17,9 @@ import orjson
 from ..errors import FormatError
 from ..identity import canonical_json
 from ..records import Workload, WorkloadFormat
-from ..values import INT64, check_value, parse_json
+from ..values import check_integers, check_value, parse_json
 
 _LENGTH = struct.Struct("<q")
-
-#: A number of 19 digits or more, before which JSON has one of these bytes.
-_LONG_NUMBER = re.compile(rb"[\[,:\s]-?\d{19}")
 
 #: Where each encoding says which TVM wrote it.
 _VERSION_KEYS = {WorkloadFormat.GRAPH: "metadata", WorkloadFormat.NODES: "attrs"}
@@ -89,24 +84,6 @@ def workload_line(workload: Workload) -> bytes:
     text = orjson.dumps(graph)
     body = base64.b64encode(_LENGTH.pack(len(text)) + text).decode()
     return orjson.dumps(["0", body]) + b"\n"
-
-
-def check_integers(data: bytes) -> None:
-    """Raise FormatError for JSON text with an integer beyond 64 bits; orjson makes it a float."""
-    if _LONG_NUMBER.search(data) is None:
-        return
-    try:
-        json.loads(data, parse_int=_int64)
-    except (ValueError, RecursionError) as error:
-        raise FormatError(f"a number that 64 bits cannot hold ({error})") from None
-
-
-def _int64(text: str) -> int:
-    # int() itself refuses texts of thousands of digits with a ValueError.
-    value = int(text)
-    if not -INT64 <= value < INT64:
-        raise ValueError(f"{text[:24]}{'…' if len(text) > 24 else ''}")
-    return value
 
 
 def _form(graph: dict[str, Any]) -> WorkloadFormat:

@@ -180,6 +180,9 @@ def import_log(
             if found is None:
                 break
             batch.add(found)
+            if batch.bad_lines >= limits.MAX_QUARANTINED_LINES:
+                report.refused = f"{limits.MAX_QUARANTINED_LINES} lines not understood; repair it"
+                break
             if batch.is_full:
                 batch.flush()
                 if on_batch is not None:
@@ -235,6 +238,8 @@ class _Batch:
         self._workloads: list[Workload] = []
         self._bad: list[Quarantined] = []
         self._bytes = 0
+        #: Lines that were not understood, of the whole file.
+        self.bad_lines = 0
 
     @property
     def is_full(self) -> bool:
@@ -261,6 +266,7 @@ class _Batch:
                 # A retry may run in another directory.
                 item = replace(item, file=str(Path(item.file).absolute()))
             self._bad.append(item)
+            self.bad_lines += 1
         elif isinstance(item, Workload):
             self._workloads.append(item)
         else:
@@ -281,7 +287,9 @@ class _Batch:
         by_number = {id(target): target for target in targets}
         kinds = Counter(zip(self._formats, map(id, targets), statuses, new, strict=True))
         for (format_, number_, status, is_new), number in kinds.items():
-            key = format_, by_number[number_].label
+            key = format_, by_number[number_].label[: limits.MAX_NAME_CHARS]
+            if key not in report.groups and len(report.groups) >= limits.MAX_GROUPS:
+                key = format_, "other targets"
             tally = report.groups.setdefault(key, Tally())
             tally.count(number, Status(status), new=is_new)
         report.workloads += len(self._workloads)

@@ -33,10 +33,9 @@ from ..records import Measurement, Program, Quarantined, Target, Workload, Workl
 from ..results import Record
 from ..times import mean_of, status_of
 from ..traces import check_trace, join_trace, split_trace
-from ..values import check_value, parse_json
+from ..values import check_integers, check_value, parse_json
 from .base import Item, LogFile
 from .graph_lines import (
-    check_integers,
     is_workload_line,
     parse_workload,
     workload_line,
@@ -61,9 +60,20 @@ RECORDS = "database_tuning_record.json"
 #: What record files are called, and what to put there for the workload file's name.
 _RECORD_NAME = re.compile(r"(.*)(?:tuning_record|candidates)(.*)", re.DOTALL)
 
+#: How a workload line begins; also in the middle, where a line before it was cut off.
+_WORKLOAD_BEGIN = re.compile(rb'\["-?\d+(?:$|"\s*(?:$|,\s*(?:$|")))')
+
 _PACKED = ("", ".gz", ".xz", ".bz2", ".zst")
 
 _FIELDS = 4
+
+_TOO_MANY = "too many workloads to hold in memory (limits.MAX_WORKLOADS_BYTES); split the file"
+
+#: What an entry of a list of workloads takes besides its module, which also counts.
+_ENTRY_BYTES = 200
+
+#: Targets that a reader remembers; a work directory has one or two.
+_MAX_TARGETS = 256
 
 
 class MetaScheduleFormat:
@@ -117,27 +127,41 @@ class _Reader:
         self._records = Records()
         # Line of the first workload of the run that is being read.
         self._run: int | None = None
+        self._has_companion = False
+        # Whether a line that may have been a workload was lost since the last run began, and
+        # whether one was before that run.
+        self._lost = self._is_uncertain = False
 
     def begin(self) -> Iterator[Item]:
         """Yield the workloads of the companion file, and its bad lines as quarantined."""
         path = None if self._file.path is None else companion_of(self._file.path, ".json")
         if path is None:
             return
+        self._has_companion = True
         self._records.begin_workloads()
         try:
             with open_log(path) as (stream, position):
                 for line in read_lines(stream, position):
+                    if self._records.is_full:
+                        raise FormatError(_TOO_MANY)
                     yield from self._read_workload(path, line)
         except FormatError as error:  # an archive, or compressed data that is damaged
             yield Quarantined(str(path), 0, str(error), b"")
 
     def _read_workload(self, path: Path, line: Line) -> Iterator[Item]:
+        if not line.data.strip():
+            self._records.add_bad(line.number - 1, "a blank line")
+            return
         try:
             yield self._records.add_workload(line.number - 1, _value_of(line))
         except FormatError as error:
             self._records.add_bad(line.number - 1, str(error))
-            if line.data.strip():
-                yield _quarantined(path, line, str(error))
+            yield _quarantined(path, line, str(error))
+
+    def lose_line(self, data: bytes) -> None:
+        """Hear of a line that nobody understood: inside of a run its number is still taken."""
+        if self._run is None and _WORKLOAD_BEGIN.search(data) is not None:
+            self._lost = True
 
     def parse(self, value: Any, line: Line) -> Item:
         """Return the workload or measurement of a line (FormatError: it is neither)."""
@@ -145,9 +169,15 @@ class _Reader:
         if is_workload_line(value):
             if self._run is None:
                 self._run = line.number
+                self._is_uncertain, self._lost = self._lost, False
                 self._records.begin_workloads()
             return self._records.add_workload(line.number - self._run, value)
         self._run = None
+        if not self._has_companion and (self._lost or self._is_uncertain):
+            raise FormatError(
+                "a workload before it may be lost, so its number may mean another one; "
+                "import the two files, not one stream"
+            )
         return self._records.parse(value)
 
 
@@ -197,6 +227,11 @@ class Records:
         self._workloads = []
         self._bytes = 0
 
+    @property
+    def is_full(self) -> bool:
+        """Whether the list takes as much memory as it may."""
+        return self._bytes > limits.MAX_WORKLOADS_BYTES
+
     def add_workload(self, index: int, value: Any) -> Workload:
         """Put a workload into the list.
 
@@ -213,13 +248,11 @@ class Records:
             It cannot be understood; records that refer to it cannot be either.
         """
         try:
+            if self.is_full:
+                raise FormatError(_TOO_MANY)
             workload = parse_workload(value)
             packed = _Packed.of(workload)
             self._bytes += len(packed.body)
-            if self._bytes > limits.MAX_WORKLOADS_BYTES:
-                raise FormatError(
-                    f"over {limits.MAX_WORKLOADS_BYTES} bytes of workloads; split the file"
-                )
         except FormatError as error:
             self.add_bad(index, str(error))
             raise
@@ -237,6 +270,7 @@ class Records:
         if missing >= 0:
             self._workloads.extend(["no workload line"] * missing)
             self._workloads.append(item)
+            self._bytes += _ENTRY_BYTES * (missing + 1) + len(item if isinstance(item, str) else "")
 
     def parse(self, value: Any) -> Measurement:
         """Return the measurement of ``[workload, [trace, run_secs, target, args_info]]``.
@@ -285,9 +319,14 @@ class Records:
             raise FormatError("a target's kind holds NUL, which PostgreSQL could not keep")
         check_value(config, "a target")
         key = canonical_json(config)
-        if key not in self._targets:
-            self._targets[key] = Target.from_config(config)
-        return self._targets[key]
+        known = self._targets.get(key)
+        if known is None:
+            if len(key) > limits.MAX_TARGET_CHARS:
+                raise FormatError(f"a target of {len(key)} bytes is over {limits.MAX_TARGET_CHARS}")
+            if len(self._targets) >= _MAX_TARGETS:
+                self._targets.clear()
+            known = self._targets[key] = Target.from_config(config)
+        return known
 
 
 def _first_block(instructions: list[Any]) -> str:

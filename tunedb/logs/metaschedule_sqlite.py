@@ -26,9 +26,8 @@ import orjson
 from .. import limits, schema
 from ..errors import FormatError
 from ..records import Quarantined
-from ..values import parse_json
+from ..values import check_integers, parse_json
 from .base import Item, LogFile
-from .graph_lines import check_integers
 from .metaschedule import Records, companion_of
 
 MAGIC = b"SQLite format 3\0"
@@ -183,7 +182,7 @@ def _rows(connection: sqlite3.Connection, table: _Table) -> Iterator[tuple[int, 
         except _ERRORS as error:
             yield rowid, None, f"SQLite cannot read the row ({error})"
         else:
-            yield rowid, values, ""
+            yield rowid, values, "SQLite does not find the row: the file is damaged"
 
 
 def _read_workloads(connection: sqlite3.Connection, name: str, records: Records) -> Iterator[Item]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import BOM_UTF8
 from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO, NamedTuple, NoReturn
 
@@ -10,7 +11,16 @@ from ..errors import FormatError
 from ..records import Measurement, Quarantined, Workload
 from ..times import checked_mean
 from ..values import parse_json
-from .base import FileFormat, Item, LineFormat, LineReader, LogFile, TextReader, formats
+from .base import (
+    FileFormat,
+    Item,
+    LineFormat,
+    LineReader,
+    LogFile,
+    NumberedReader,
+    TextReader,
+    formats,
+)
 from .lines import Line, read_lines
 from .pickles import line_refusal, refusal
 from .streams import HEAD_BYTES, open_log
@@ -113,12 +123,15 @@ class LogReader:
         # the line before.
         self._text_readers: dict[str, TextReader] = {}
         self._last: tuple[str, TextReader] | None = None
+        self._numbered: list[NumberedReader] = []
 
     def read(self, stream: BinaryIO, position: Callable[[], int]) -> Iterator[Found]:
         """Yield what the lines hold."""
         for line in read_lines(stream, position):
             if self._on_position is not None and not line.number % limits.PROGRESS_LINES:
                 self._on_position(line.position)
+            if line.number == 1 and line.data.startswith(BOM_UTF8):
+                line = line._replace(data=line.data.removeprefix(BOM_UTF8))  # noqa: PLW2901
             data = line.data
             if not data or data[0] == _COMMENT or data.isspace():
                 yield Found("", None)
@@ -142,6 +155,8 @@ class LogReader:
             value = _parse(line)
             chosen = self._choose(value)
         except FormatError as error:
+            for numbered in self._numbered:
+                numbered.lose_line(line.data)
             yield from self._hold(self._quarantined(line, error))
             return
         name = chosen.name
@@ -151,6 +166,10 @@ class LogReader:
                 reader = self._readers[name] = chosen.reader(self._file)
                 if isinstance(reader, TextReader):
                     self._text_readers[name] = reader
+                if isinstance(reader, NumberedReader):
+                    self._numbered.append(reader)
+                    for bad in self._held or ():
+                        reader.lose_line(bad.data)
                 yield from self._release()
                 for item in reader.begin():
                     yield Found(name, item, _size(item))
