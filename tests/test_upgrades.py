@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tunedb.errors import FormatError
 from tunedb.records import Trace
 from tunedb.traces import INSTRUCTIONS, OLDER, check_trace, join_trace, split_trace
-from tunedb.upgrades import is_current, upgrade, upgrade_trace
+from tunedb.upgrades import is_current, is_current_graph, upgrade, upgrade_trace
 
 #: A SaveJSON text of each encoding; only ``root_index`` tells them apart.
 OLD_MAP = '{"root":1,"nodes":[{"type_key":""},{"type_key":"tir.IndexMap"}]}'
@@ -190,3 +190,31 @@ def test_real_traces() -> None:
                 assert n_attrs == len(attrs)
             count += 1
     assert count == 1092
+
+
+GOLDENS = Path(__file__).parent / "signatures" / "goldens"
+
+
+@pytest.mark.parametrize(
+    ("name", "current"), [("0.25.0.post1", False), ("0.26.0", False), ("0.27.0", True)]
+)
+def test_graphs_are_told_apart_by_their_integers(name, current):
+    graph = orjson.loads((GOLDENS / f"matmul-{name}.json").read_bytes())
+    assert is_current_graph(graph) is current
+
+
+@pytest.mark.parametrize(
+    "graph",
+    [
+        {},
+        {"nodes": {}},
+        {"nodes": [1]},
+        {"nodes": [{"type": "ir.IntImm"}]},
+        {"nodes": [{"type": "ir.IntImm", "data": 3}]},
+        {"nodes": [{"type": "ir.IntImm", "data": {"value": 0}}]},
+        {"nodes": [{"type": "ir.IntImm", "data": {"value": True}}, {"type": "int", "data": 1}]},
+        {"nodes": [{"type": "ir.IntImm", "data": {"value": 9}}, {"type": "int", "data": 1}]},
+    ],
+)
+def test_other_graphs_are_not_current(graph):
+    assert not is_current_graph(graph)

@@ -122,6 +122,10 @@ class WorkloadFormat(StrEnum):
     AUTOTVM = "autotvm-task"
 
 
+#: Formats of workloads that are modules, whose programs TVM may get.
+MODULES = (WorkloadFormat.GRAPH, WorkloadFormat.NODES)
+
+
 @dataclass(frozen=True, slots=True)
 class Signature:
     """What can be told about a workload without TVM; None where it cannot.

@@ -131,5 +131,35 @@ def _refuse_node_list(kind: str, value: Any) -> None:
         graph = orjson.loads(value)
     except orjson.JSONDecodeError:
         return
-    if "root_index" not in graph:
+    if not isinstance(graph, dict) or "root_index" not in graph:
         raise FormatError(f"{kind} with an index map in the form of TVM before 0.22")
+    if not is_current_graph(graph):
+        raise FormatError(f"{kind} with an index map in the form of TVM before 0.27")
+
+
+def is_current_graph(graph: dict[str, Any]) -> bool:
+    """Tell whether TVM 0.27 may load an object graph, by its integers.
+
+    Until 0.26 an ``ir.IntImm`` held its value, which 0.27 takes for the number of a node: it
+    refuses such a graph, or follows it in circles until the process ends.
+
+    Parameters
+    ----------
+    graph : dict
+        ``{"root_index": …, "nodes": […]}`` (``tvm_ffi`` JSON graph).
+    """
+    nodes = graph.get("nodes")
+    if not isinstance(nodes, list):
+        return False
+    for node in nodes:
+        if not isinstance(node, dict):
+            return False
+        if node.get("type") != "ir.IntImm":
+            continue
+        data = node.get("data")
+        value = data.get("value") if isinstance(data, dict) else None
+        if type(value) is not int or not 0 <= value < len(nodes):
+            return False
+        if not isinstance(nodes[value], dict) or nodes[value].get("type") != "int":
+            return False
+    return True

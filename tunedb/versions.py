@@ -236,6 +236,7 @@ def upgrade(
         # Alembic changes a table of SQLite by making it anew; dropping the old one would delete
         # what refers to it. The pragma does nothing inside a transaction.
         event.listen(engine, "connect", _ignore_foreign_keys)
+    backup: Path | None = None
     try:
         with converted_errors(where), engine.connect() as connection, connection.begin() as change:
             before = revision_of(connection, where)
@@ -254,6 +255,11 @@ def upgrade(
             if dry_run:
                 change.rollback()
             return before, schema.HEAD
+    except BaseException:
+        # The database is as it was; copies of it would fill the disk.
+        if backup is not None:
+            _remove(backup)
+        raise
     finally:
         engine.dispose()
 

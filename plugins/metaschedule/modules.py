@@ -10,12 +10,10 @@ import tvm_ffi
 
 from ...identity import canonical_json, digest
 from ...records import Alias, Target, Workload, WorkloadFormat
+from ...upgrades import is_current_graph
 
 #: TVM's module equalities (``src/s_tir/meta_schedule/module_equality.cc``).
 EQUALITIES = ("structural", "ignore-tensor", "anchor-block")
-
-#: Formats of workloads that are modules; those of other tools' logs are never handed to TVM.
-MODULES = (WorkloadFormat.GRAPH, WorkloadFormat.NODES)
 
 _find_anchor = tvm_ffi.get_global_func("s_tir.analysis.find_anchor_sblock")
 
@@ -25,7 +23,12 @@ def tvm_version() -> str:
 
     Releases 0.27.0 and 0.27.0.post1 have the same hashes and read each other's graphs.
     """
-    return ".".join(str(tvm.__version__).split("+", maxsplit=1)[0].split(".")[:3])
+    return release_of(str(tvm.__version__))
+
+
+def release_of(version: str) -> str:
+    """Return the first three numbers of a version: ``0.27.0`` of ``0.27.0.post1``."""
+    return ".".join(version.split("+", maxsplit=1)[0].split(".")[:3])
 
 
 def structural_hash(mod: Any, equality: str) -> int:
@@ -74,14 +77,25 @@ def to_workload(mod: Any) -> Workload:
 
 
 def to_module(workload: Workload) -> Any:
-    """Return the module of a stored graph. Never call it with a foreign source's."""
+    """Return the module of a stored graph. Never call it with a foreign source's.
+
+    Raises
+    ------
+    ValueError
+        TVM 0.27 could crash on it, whatever version its label names.
+    """
+    if not is_current_graph(orjson.loads(workload.body)):
+        raise ValueError("a graph of another TVM")
     return tvm.ir.load_json(workload.body.decode())
 
 
 def is_readable(workload: Workload) -> bool:
     """Tell whether a workload's body is a graph of the TVM that runs."""
-    version = workload.tvm_version or ""
-    return workload.format == WorkloadFormat.GRAPH and version.startswith(tvm_version())
+    return (
+        workload.format == WorkloadFormat.GRAPH
+        and workload.tvm_version is not None
+        and release_of(workload.tvm_version) == tvm_version()
+    )
 
 
 def from_script(script: str) -> Any:

@@ -9,7 +9,7 @@ import tvm
 
 from ... import limits
 from ...errors import TargetError, UsageError
-from ...records import NO_TARGET, Target
+from ...records import MODULES, NO_TARGET, Target
 from ...store import Store
 from . import modules
 
@@ -109,9 +109,7 @@ class TargetTable:
         if len(kinds) > 1:
             # Logs of other tools, whose programs are never shown, may be for other devices.
             workloads = self._store.query.workloads()
-            ids = self._store.query.targets_of(
-                w.id for w in workloads if w.format in modules.MODULES
-            )
+            ids = self._store.query.targets_of(w.id for w in workloads if w.format in MODULES)
         shown = self._one_kind(ids, "")
         return None if shown == self._store.query.target_ids() else shown
 

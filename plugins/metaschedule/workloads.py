@@ -11,15 +11,12 @@ from typing import Any
 from tvm.s_tir import meta_schedule as ms
 
 from ...errors import StorageError
-from ...records import Alias, Trust, Workload
+from ...records import MODULES, Alias, Workload
 from ...store import Store
 from . import modules
 from .targets import first_line
 
 _log = logging.getLogger("tunedb")
-
-#: More records than any workload has.
-_ALL = 2**31 - 1
 
 #: Objects remembered by their address; more are found by hash (20 µs).
 _MOST_HANDLES = 1024
@@ -95,14 +92,11 @@ class WorkloadTable:
         if modules.is_readable(record):
             yield lambda: modules.to_module(record)
         script = record.script
-        if script is not None and record.format in modules.MODULES and self._is_own(id_):
+        if script is None or record.format not in MODULES or not self._store.query.is_own(id_):
+            return
+        # Tensors among attributes are graphs inside of the script.
+        if "load_json(" not in script or modules.is_readable(record):
             yield lambda: modules.from_script(script)
-
-    def _is_own(self, id_: int) -> bool:
-        """Tell whether a row has a record of an own source that can be served."""
-        query = self._store.query
-        served = query.top_k_ids([id_], query.served_targets([id_]), _ALL)
-        return any(query.record(row).source.trust is Trust.OWN for row in served)
 
     def _remember(self, id_: int, record: Workload, workload: Any) -> Known:
         known = Known(id_, record, workload, modules.alias(workload.mod, self._equality))
@@ -226,7 +220,9 @@ class WorkloadTable:
         last = query.last_workload()
         if last == self._aliased_up_to:
             return
-        for id_ in query.workloads_without(self._scheme, "", self._aliased_up_to):
+        for id_ in query.workloads_without(
+            self._scheme, modules.tvm_version(), self._aliased_up_to
+        ):
             known = self.get(id_)
             if known is None:
                 continue

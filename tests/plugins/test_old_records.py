@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+import orjson
 import pytest
 import tvm
 from tvm.s_tir import Schedule
@@ -286,3 +288,71 @@ def test_foreign_records_are_not_among_all(path, live, tools):
     assert database.get_all_tuning_records() == []
     assert database.store.query.quarantined() == []
     database.close()
+
+
+GOLDEN = Path(__file__).parents[1] / "signatures" / "goldens" / "matmul-0.26.0.json"
+
+
+def test_a_graph_is_judged_by_what_it_holds(path, live, tools):
+    """TVM 0.27 follows some graphs of 0.26 in circles until the process ends."""
+    mod, measurement = live
+    graph = orjson.loads(GOLDEN.read_bytes())
+    graph.pop("metadata", None)
+    wrong = Workload(WorkloadFormat.GRAPH, orjson.dumps(graph), tvm_version=str(tvm.__version__))
+    with tunedb.open(str(path)) as store:
+        program = replace(measurement.program, workload=wrong)
+        store.add([replace(measurement, program=program)], OWN)
+        assert modules.is_readable(store.query.workload(1))
+    database = Database(path, target=tools.llvm)
+    assert not database.has_workload(mod)
+    assert list(database.get_all_tuning_records()) == []
+    database.close()
+
+
+def test_an_own_source_corrects_what_a_foreign_one_said(path, live, tools):
+    """Its version decides whether TVM reads a graph, and it is no part of the identity."""
+    mod, measurement = live
+    workload = measurement.program.workload
+
+    def labelled(version):
+        program = replace(
+            measurement.program, workload=replace(workload, tvm_version=version, script=None)
+        )
+        return replace(measurement, program=program)
+
+    with tunedb.open(str(path)) as store:
+        store.add([labelled("0.1.0")], FOREIGN)
+        assert store.query.workload(1).tvm_version == "0.1.0"
+        store.add([replace(labelled("0.27.0"), measured_at=1)], OWN)
+    with tunedb.open(str(path)) as store:
+        assert store.query.workload(1).tvm_version == "0.27.0"
+        store.add([replace(labelled("0.2.0"), measured_at=2)], FOREIGN)
+        assert store.query.workload(1).tvm_version == "0.27.0"
+    database = Database(path, target=tools.llvm)
+    assert database.has_workload(mod)
+    database.close()
+
+
+def test_tensors_in_a_script_are_graphs_too(path, live, tools, monkeypatch):
+    mod, measurement = live
+    script = 'metadata = tvm.ir.load_json("""{}""")\n' + measurement.program.workload.script
+    old = replace(measurement.program.workload, body=GRAPH, tvm_version="0.26.0", script=script)
+    monkeypatch.setattr(modules, "from_script", lambda text: pytest.fail("it was read"))
+    with tunedb.open(str(path)) as store:
+        program = replace(measurement.program, workload=old)
+        store.add([replace(measurement, program=program)], OWN)
+    database = Database(path, target=tools.llvm)
+    assert not database.has_workload(mod)
+    database.close()
+
+
+def test_records_of_other_tools_are_not_even_read(path, live, tools, monkeypatch):
+    _, measurement = live
+    key = Workload(WorkloadFormat.ANSOR, b'["matmul", 1, 2, 3]')
+    program = Program(key, measurement.program.target, Trace(b'{"steps":[]}', None, b"\x80"))
+    with tunedb.open(str(path)) as store:
+        store.add([Measurement(program, (0.5,)), measurement], OWN)
+        assert store.query.workloads_without("any", modules.tvm_version(), 0) == [2]
+        assert [answer.workload_id for answer in store.query.answers()] == [2]
+        assert store.query.is_own(1)
+        assert not store.query.is_own(3)

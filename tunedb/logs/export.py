@@ -22,14 +22,11 @@ import orjson
 
 from ..errors import FormatError, StorageError, UsageError
 from ..query import Query
-from ..records import Trust, WorkloadFormat
+from ..records import MODULES, Trust, WorkloadFormat
 from ..results import Record
 from ..signatures import is_rebuildable
 from .base import LineWriter, formats
 from .metaschedule import RECORDS, WORKLOADS, record_fields, workload_line
-
-#: Workloads that are modules.
-_MODULES = (WorkloadFormat.GRAPH, WorkloadFormat.NODES)
 
 
 @dataclass
@@ -131,7 +128,7 @@ def _folders(query: Query, directory: Path) -> dict[int, Path]:
         version = summary.tvm_version
         if summary.format == WorkloadFormat.ARGUMENTS:
             folders[summary.id] = directory / "without-workloads"
-        elif summary.format in _MODULES:
+        elif summary.format in MODULES:
             folder = directory
             if not is_rebuildable(summary.format, version, has_script=False):
                 folder = directory / f"tvm-{_folder_name(version or 'unknown')}"

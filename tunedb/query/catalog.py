@@ -91,13 +91,20 @@ class Catalog(Reader):
         return sorted(found)
 
     def workloads_without(self, scheme: str, tvm_version: str, after: int) -> list[int]:
-        """Return ids above `after` of served workloads of a TVM release without such an alias."""
+        """Return ids above `after` of served modules without such an alias.
+
+        Those whose graph a TVM release wrote, and those with a script, which outlives releases.
+        """
         return [
             row[0]
             for row in self._rows(
                 st.workloads_without, scheme=scheme, version=tvm_version + "%", after=after
             )
         ]
+
+    def is_own(self, workload_id: int) -> bool:
+        """Tell whether a workload has a record of an own source that can be served."""
+        return bool(self._rows(st.own_records, workload=workload_id))
 
     def last_workload(self) -> int:
         """Return the highest id of a workload, or 0."""

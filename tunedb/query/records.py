@@ -11,6 +11,7 @@ from .. import identity, schema
 from ..compression import decompress
 from ..errors import NotFoundError, UsageError
 from ..records import (
+    MODULES,
     Alias,
     Failure,
     FailureKind,
@@ -128,7 +129,7 @@ class Query(Catalog):
         digits = 2 * identity.DIGEST_BYTES
         if not 4 <= len(text) <= digits or not set(text.lower()) <= set("0123456789abcdef"):
             return []
-        # A range of digests, which their index serves.
+        # No index has digests alone, so this reads all of one.
         low, high = (bytes.fromhex(text.ljust(digits, filler)) for filler in "0f")
         rows = self._select(select(_m.id).where(_m.digest.between(low, high)).limit(most))
         return sorted(row.id for row in rows)
@@ -160,14 +161,18 @@ class Query(Catalog):
         )
 
     def answers(self, target_ids: Sequence[int] | None = None) -> Iterator[Answer]:
-        """Yield all trusted records that were not retracted, in order of insertion, failed too."""
+        """Yield what TVM may see of all records, in order of insertion, failed ones too.
+
+        Those of trusted sources and of modules, if they were not retracted.
+        """
         gone = select(schema.retraction.c.digest).where(
             schema.retraction.c.subject == "measurement", schema.retraction.c.digest == _m.digest
         )
+        modules = select(schema.workload.c.id).where(schema.workload.c.format.in_(MODULES))
         trusted = select(schema.source.c.id).where(schema.source.c.trust >= int(Trust.VERIFIED))
         statement = (
             select(_m.id)
-            .where(~gone.exists(), _m.source_id.in_(trusted))
+            .where(~gone.exists(), _m.source_id.in_(trusted), _m.workload_id.in_(modules))
             .order_by(_m.id)
             .limit(_PAGE)
         )

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Select, bindparam, case, func, literal_column, select
+from sqlalchemy import Select, bindparam, case, func, literal_column, or_, select
 
 from .. import schema
 from ..engine import Prepared
+from ..records import MODULES, Trust
 from ..statements import this_measurement
 
 _m, _p, _f = schema.measurement.c, schema.program.c, schema.failure.c
@@ -160,7 +161,11 @@ workloads_without = Prepared(
     select(schema.workload.c.id)
     .where(
         schema.workload.c.id > parameter("after"),
-        schema.workload.c.tvm_version.like(bindparam("version", type_=schema.Text)),
+        schema.workload.c.format.in_([literal_column(f"'{name}'") for name in MODULES]),
+        or_(
+            schema.workload.c.script.is_not(None),
+            schema.workload.c.tvm_version.like(bindparam("version", type_=schema.Text)),
+        ),
         ~select(literal_column("1"))
         .where(
             schema.workload_alias.c.workload_id == schema.workload.c.id,
@@ -174,5 +179,15 @@ workloads_without = Prepared(
     .order_by(schema.workload.c.id)
 )
 measurement_by_digest = Prepared(select(_m.id).where(this_measurement()))
+own_records = Prepared(
+    select(_m.id)
+    .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
+    .where(
+        _m.workload_id == parameter("workload"),
+        _m.served == literal_column("1"),
+        schema.source.c.trust >= literal_column(str(int(Trust.OWN))),
+    )
+    .limit(literal_column("1"))
+)
 last_workload = Prepared(select(func.max(schema.workload.c.id)))
 size = Prepared(select(func.count()).select_from(schema.measurement))
