@@ -42,6 +42,7 @@ lint: setup
 
 bench: setup
 	$(BIN)/python benchmarks/database.py --json build/bench-database.json
+	$(BIN)/python benchmarks/logs.py --json build/bench-logs.json
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info demo

@@ -59,11 +59,20 @@ def find_workload(query: Query, words: str) -> list[int]:
     if len(groups) > 1:
         # The first of each group: an id or digest names a workload, a name need not.
         shown = [min(set(group) & set(found)) for group in sorted(groups)]
-        listed = _listed(f"{id_} ({query.workload(id_).name})" for id_ in shown)
+        summaries = {summary.id: summary for summary in query.workloads()}
+        listed = _listed(f"{id_} ({_in_short(summaries[id_])})" for id_ in shown)
         raise UsageError(
             f"{words!r} means {len(groups)} workloads; give an id: {listed}; see: tunedb workloads"
         )
     return list(groups.pop())
+
+
+def _in_short(summary: WorkloadSummary) -> str:
+    """Return what tells a workload from others of its name."""
+    from .steps import described
+
+    arguments = described(summary.signature)
+    return summary.name if arguments is None else text.arguments(arguments)
 
 
 def find_targets(query: Query, words: str | None) -> list[int] | None:
@@ -113,11 +122,9 @@ def find_record(query: Query, words: str) -> int:
 
 
 def target_label(target: Target) -> str:
-    """Return a target in few words: its kind and architecture, and its cores."""
+    """Return a target in few words: its kind, its model or architecture, and its cores."""
     cores = (target.attributes or {}).get("num-cores")
-    architecture = target.architecture
-    parts = [target.kind, architecture, f"{cores} cores" if cores else ""]
-    return text.clean(" ".join(part for part in parts if part))
+    return text.clean(f"{target.label} {cores} cores" if cores else target.label)
 
 
 def _nearest(words: str, names: Iterable[str]) -> str:

@@ -40,7 +40,7 @@ COLUMNS = (
     Column("data"),
 )
 
-_RETRIED = tuple(map(Column, ("tried", "recovered", "known", "left", "reasons")))
+_RETRIED = tuple(map(Column, ("tried", "recovered", "workloads", "known", "left", "reasons")))
 _SUMMARY = (
     Column("what", "what", flexible=True),
     Column("lines", "lines", text.number, right=True),
@@ -256,6 +256,7 @@ def _show_retried(settings: Settings, report: RetryReport) -> None:
         return
     rows = [
         {"what": "recovered as new records", "lines": report.recovered},
+        {"what": "recovered as new workloads", "lines": report.workloads},
         {"what": "recovered, and known already", "lines": report.known},
         *(
             {"what": f"left: {reason}", "lines": number}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -78,7 +77,7 @@ def command(
         target_ids = choose.find_targets(query, target)
         groups = _groups(query) if workload is None else [choose.find_workload(query, workload)]
         count = most or (1 if workload is None else 10)
-        wanted = None if step is None else _Wanted(step)
+        wanted = None if step is None else _Wanted(query, step)
         rows = list(_rows(query, groups, target_ids, count, wanted))
     if len({row["target_id"] for row in rows}) > 1:
         settings.note("Several targets: ranks count within each target.")
@@ -87,21 +86,23 @@ def command(
 
 
 class _Wanted:
-    """A step that programs must have, by name or code."""
+    """A step that programs must have, by name or code: many programs share each structure."""
 
-    def __init__(self, word: str) -> None:
-        self._word = word
-        self._met: set[str] = set()
-
-    def is_in(self, record: Record) -> bool:
-        """Tell whether a record's program has the step."""
+    def __init__(self, query: Query, word: str) -> None:
+        from ..errors import FormatError
         from ..steps import steps_of
 
-        steps = steps_of(record.measurement.program)
-        names = {step.name for step in steps}
-        self._met |= names
-        found = names | {step.code for step in steps}
-        return self._word.lower() in {name.lower() for name in found}
+        self._word = word
+        self._met: set[str] = set()
+        self.structures: set[tuple[int, int | None]] = set()
+        for sketch, tail, program in query.structures():
+            try:
+                steps = steps_of(program)
+            except FormatError:  # of a newer tunedb, or damaged
+                continue
+            self._met |= {step.name for step in steps}
+            if word.lower() in {n.lower() for step in steps for n in (step.name, step.code)}:
+                self.structures.add((sketch, tail))
 
     def explain(self) -> str:
         """Return why there is no such program."""
@@ -155,8 +156,7 @@ def _best(
     """Yield the best records, with a step where one is wanted."""
     if wanted is None:
         return iter(query.top_k(group, [target_id], most))
-    ids = query.top_k_ids(group, [target_id], query.size([target_id]))
-    return islice(filter(wanted.is_in, map(query.record, ids)), most)
+    return map(query.record, query.top_k_with(group, [target_id], most, wanted.structures))
 
 
 def _row(rank: int, record: Record) -> dict[str, Any]:

@@ -53,7 +53,7 @@ COLUMNS = (
     type=click.Choice(list(_TOOLS)),
     help="Only those of one tool.",
 )
-@click.option("--family", metavar="NAME", help="Only one operator family: conv2d, dense, ….")
+@click.option("--family", metavar="NAME", help="Only one operator family: conv2d, matmul, ….")
 @output_options
 @common_options
 @pass_settings
@@ -77,7 +77,7 @@ def command(settings: Settings, tool: str | None, family: str | None) -> None:
             summary
             for summary in summaries
             if (tool is None or summary.format in _TOOLS[tool][1])
-            and (family is None or summary.signature.family == family)
+            and (family is None or summary.signature.family == family.lower())
         ]
         rows = list(_rows(store.query, shown))
     print_rows(settings, COLUMNS, rows, empty=_why_empty(summaries, family))
@@ -87,7 +87,7 @@ def _why_empty(summaries: list[WorkloadSummary], family: str | None) -> str:
     if not summaries:
         return "no workload yet; see: tunedb import --help"
     families = sorted({s.signature.family for s in summaries if s.signature.family})
-    if family is None or family in families:
+    if family is None or family.lower() in families:
         return "no such workload"
     return f"no workload of the family {family!r}; there are: {', '.join(families)}"
 

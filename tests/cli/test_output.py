@@ -34,7 +34,7 @@ OBJECT_KEYS = {
     "occurrence retracted failure workload target program origin donor source session context "
     "extra decisions steps trace script",
     "quarantine show 1": "id created_at source file line reason size data",
-    "quarantine retry": "tried recovered known left reasons",
+    "quarantine retry": "tried recovered workloads known left reasons",
     "db info": "location state advice revision head size created_by created_at store counts "
     "failures sources",
     "db check": "location ok rows measurements found problems",

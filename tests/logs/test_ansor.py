@@ -156,7 +156,7 @@ def test_the_layout_rewrite_makes_another_program():
         ('["conv2d_layer", 1, [1, 1], "SAME", ["TENSOR", [1, 2], "float32"]]', "conv2d_layer"),
         ('["module.Class.<locals>.f"]', "module.Class.<locals>.f"),
         ('["d7b65649a4dd54becea0a52aabbc5af5"]', "d7b65649"),
-        ('["d7b65649a4dd54becea0a52aabbc5af5", 1, 1000, 1, 1000]', "d7b65649"),
+        ('["d7b65649a4dd54becea0a52aabbc5af5", 1, 1000, 1, 1000]', "d7b65649 1,1000,1,1000"),
         ('["d7b65649a4dd54becea0a52aabbc5af5", [1, 1000], []]', "d7b65649"),
         ('["my hash", [1, 1000]]', "my hash"),
         ('["a\\u0000b"]', "a\\0b"),

@@ -613,3 +613,19 @@ def test_unmeasured_programs(store, tmp_path):
     bring(store, write(tmp_path / "measured", ansor(0.5)))
     assert store.query.counts().programs == 2
     assert len(served(store)) == 1
+
+
+def test_a_line_that_was_cut_off_leaves_quarantine_when_it_is_whole(store, tmp_path):
+    """A killed import and a second one end as one import of the whole log does."""
+    lines = [ansor(time) for time in (1, 2, 3)]
+    path = tmp_path / "log"
+    whole = "\n".join(line if isinstance(line, str) else json.dumps(line) for line in lines)
+    path.write_text(whole[:-20])
+    report = import_log(store, LogFile(path, "log"), source="x")
+    assert (report.total.new, report.quarantined) == (2, 1)
+    again = import_log(store, LogFile(path, "log"), source="x", dry_run=True)
+    assert (again.quarantined, store.query.counts().quarantined) == (1, 1)
+    path.write_text(whole)
+    report = import_log(store, LogFile(path, "log"), source="x")
+    assert (report.total.new, report.total.known, report.quarantined) == (1, 2, 0)
+    assert store.query.counts().quarantined == 0

@@ -113,7 +113,7 @@ def test_lines_that_came_in_meanwhile(store, old, tmp_path):
     path = write(tmp_path / "log", ansor(1), ansor(50))
     bring(store, path)
     old.undo()
-    bring(store, path)
+    bring(store, write(tmp_path / "copy", ansor(1), ansor(50)))
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.known, report.left) == (1, 0, 1, 0)
     assert store.query.counts().quarantined == 0
@@ -269,7 +269,8 @@ def test_workload_lines(store, tmp_path, monkeypatch):
     assert lines_left(store) == [(str(path), 1), (str(beside), 1)]
     report = retry_quarantine(store)
     # The record brings its workload along, so the workload's own line is known then.
-    assert (report.tried, report.recovered + report.known, report.left) == (2, 3, 0)
+    assert (report.tried, report.recovered, report.workloads) == (2, 1, 1)
+    assert (report.known, report.left) == (1, 0)
     assert formats(store) == {WorkloadFormat.GRAPH: 1}
     assert store.query.counts().quarantined == 0
     assert bring(store, path).total.new == 0
@@ -285,5 +286,6 @@ def test_workload_lines_alone_count(store, tmp_path, monkeypatch):
         patch.setattr(Records, "add_workload", refuse)
         bring(store, path)
     report = retry_quarantine(store)
-    assert (report.tried, report.recovered, report.known, report.left) == (2, 1, 0, 1)
+    assert (report.tried, report.recovered, report.workloads) == (2, 0, 1)
+    assert (report.known, report.left) == (0, 1)
     assert store.query.counts().workloads == 1

@@ -345,7 +345,12 @@ def _workload(key: str) -> Workload:
         raise FormatError("a workload key is [name or hash, …]")
     _check_depth(value, limits.MAX_DEPTH)
     head = value[0]
-    name = head[:8] if _HASH.fullmatch(head) else clean_text(head[: limits.MAX_NAME_CHARS])
+    name = clean_text(head)
+    if _HASH.fullmatch(head):
+        # The extents are all that tells people such workloads apart.
+        extents = [str(item) for item in value[1:] if type(item) is int]
+        name = " ".join(filter(None, (head[:8], ",".join(extents))))
+    name = name[: limits.MAX_NAME_CHARS]
     return Workload(WorkloadFormat.ANSOR, key.encode(), name)
 
 

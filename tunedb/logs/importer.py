@@ -16,11 +16,11 @@ from pathlib import Path
 from .. import limits
 from ..engine import sqlite_path
 from ..errors import FormatError, StorageError
+from ..identity import clean_text
 from ..records import Measurement, Quarantined, Source, SourceKind, Status, Trust, Workload
 from ..store import Store
 from .base import LogFile
 from .reading import Found, read_log
-from .streams import STDIN_NAME
 
 
 @dataclass
@@ -164,7 +164,8 @@ def import_log(
         The database cannot be written.
     """
     report = report or ImportReport(file.name)
-    batch = _Batch(store, Source(source, SourceKind.FILE, trust), report, dry_run=dry_run)
+    origin = Source(source, SourceKind.FILE, trust)
+    batch = _Batch(store, file, origin, report, dry_run=dry_run)
     if file.path is not None and _is_own(store, file.path):
         report.refused = "it is the database that is written to"
         return report
@@ -226,7 +227,13 @@ class _Batch:
     """What was read and is not stored yet."""
 
     def __init__(
-        self, store: Store, source: Source, report: ImportReport, *, dry_run: bool
+        self,
+        store: Store,
+        file: LogFile,
+        source: Source,
+        report: ImportReport,
+        *,
+        dry_run: bool,
     ) -> None:
         self._store = store
         self._source = source
@@ -240,6 +247,11 @@ class _Batch:
         self._bytes = 0
         #: Lines that were not understood, of the whole file.
         self.bad_lines = 0
+        # What is in quarantine of this file: a line that was cut off when its writer was killed
+        # is whole now, or somebody repaired it.
+        self._file = file
+        self._kept = store.query.quarantined_lines(self._label(file.name))
+        self._released: list[int] = []
 
     @property
     def is_full(self) -> bool:
@@ -254,6 +266,8 @@ class _Batch:
         """Take what was read."""
         item = found.item
         self._bytes += found.size
+        if found.line and found.line in self._kept and not isinstance(item, Quarantined):
+            self._released += self._kept.pop(found.line)
         if isinstance(item, Measurement):
             occurrence = self._occurrences.next(item.digest)
             if occurrence:
@@ -262,15 +276,19 @@ class _Batch:
             self._measurements.append(item)
             self._formats.append(found.format)
         elif isinstance(item, Quarantined):
-            if item.file != STDIN_NAME:
-                # A retry may run in another directory.
-                item = replace(item, file=str(Path(item.file).absolute()))
-            self._bad.append(item)
+            self._bad.append(replace(item, file=self._label(item.file)))
             self.bad_lines += 1
         elif isinstance(item, Workload):
             self._workloads.append(item)
         else:
             self._report.skipped += 1
+
+    def _label(self, name: str) -> str:
+        """Return what quarantine calls a file: a retry may run in another directory."""
+        if name != self._file.name:
+            return clean_text(str(Path(name).absolute()))
+        path = self._file.path
+        return name if path is None else clean_text(str(path.absolute()))
 
     def flush(self) -> None:
         """Store what there is, and count it."""
@@ -280,6 +298,9 @@ class _Batch:
             new = self._store.import_batch(
                 self._measurements, self._source, self._workloads, self._bad
             )
+            if self._released:
+                self._store.release(self._released)
+                self._released.clear()
         report = self._report
         # By number of the object: hashing a target or a status takes longer than all the rest.
         targets = [m.program.target for m in self._measurements]

@@ -39,11 +39,14 @@ class Found(NamedTuple):
         None for a line that says nothing, such as a comment.
     size : int
         How many bytes it was read from, about.
+    line : int
+        Number of the line that it is; 0 where it is none of the file's own.
     """
 
     format: str
     item: Item | None
     size: int = 0
+    line: int = 0
 
 
 def read_log(file: LogFile, on_position: Callable[[int], None] | None = None) -> Iterator[Found]:
@@ -149,7 +152,7 @@ class LogReader:
             except FormatError:
                 item = None  # said again below
             if item is not None:
-                yield Found(name, item, len(line.data))
+                yield Found(name, item, len(line.data), line.number)
                 return
         try:
             value = _parse(line)
@@ -178,7 +181,7 @@ class LogReader:
             item = _storable(reader.parse(value, line))
         except FormatError as error:
             item = self._quarantined(line, error)
-        yield Found(name, item, len(line.data))
+        yield Found(name, item, len(line.data), line.number)
 
     def _choose(self, value: Any) -> LineFormat:
         """Return the format of a line's value, or raise FormatError."""

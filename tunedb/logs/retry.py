@@ -31,6 +31,8 @@ class RetryReport:
         Lines that were read again.
     recovered : int
         Records that the database lacked.
+    workloads : int
+        Workloads that it lacked.
     known : int
         Lines of which it had all meanwhile, e.g. because the repaired file was imported.
     left : int
@@ -41,6 +43,7 @@ class RetryReport:
 
     tried: int = 0
     recovered: int = 0
+    workloads: int = 0
     known: int = 0
     left: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
@@ -104,10 +107,11 @@ def _retry(
         if isinstance(item, Measurement)
     ]
     workloads = [item for item in items if isinstance(item, Workload)]
-    lacked = sum(store.query.workload_id(workload.digest) is None for workload in workloads)
-    lacked += sum(store.import_batch(measurements, row.source, workloads))
-    report.recovered += lacked
-    report.known += not lacked
+    modules = sum(store.query.workload_id(workload.digest) is None for workload in workloads)
+    records = sum(store.import_batch(measurements, row.source, workloads))
+    report.recovered += records
+    report.workloads += modules
+    report.known += not (records or modules)
     store.release([row.id])
 
 

@@ -313,6 +313,14 @@ class Catalog(Reader):
             for row in self._select(statement)
         ]
 
+    def quarantined_lines(self, file: str) -> dict[int, list[int]]:
+        """Return the ids of what could not be understood of a file, by number of line."""
+        q = schema.quarantine.c
+        lines: dict[int, list[int]] = {}
+        for row in self._select(select(q.id, q.line).where(q.file == file)):
+            lines.setdefault(row.line, []).append(row.id)
+        return lines
+
     def quarantined_ids(self, file: str | None = None) -> list[int]:
         """Return the ids of what could not be understood, oldest first; of one file, or all."""
         q = schema.quarantine.c

@@ -1,11 +1,11 @@
 """Records: the best, all, one."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from heapq import merge
 from itertools import islice
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from .. import identity, schema
 from ..compression import decompress
@@ -92,6 +92,30 @@ class Query(Catalog):
         if target_ids is None:
             target_ids = self.targets_of(workload_ids)
         return [self.record(i) for i in self.top_k_ids(workload_ids, target_ids, k)]
+
+    def structures(self) -> Iterator[tuple[int, int | None, Program]]:
+        """Yield each sketch and tail that programs have together, with one of these programs."""
+        p = schema.program.c
+        first = select(func.min(p.id)).group_by(p.sketch_id, p.tail_id).scalar_subquery()
+        for row in self._select(select(schema.program).where(p.id.in_(first))):
+            yield row.sketch_id, row.tail_id, self._program(row)
+
+    def top_k_with(
+        self,
+        workload_ids: Sequence[int],
+        target_ids: Sequence[int],
+        k: int,
+        structures: Container[tuple[int, int | None]],
+    ) -> list[int]:
+        """Return the ids of the best records whose program has one of these sketches and tails."""
+        p = schema.program.c
+        rows = self._select(
+            select(_m.id, p.sketch_id, p.tail_id)
+            .join_from(schema.measurement, schema.program, p.id == _m.program_id)
+            .where(_m.workload_id.in_(workload_ids), _m.target_id.in_(target_ids), _m.served == 1)
+            .order_by(_m.mean, _m.id)
+        )
+        return [row.id for row in rows if (row.sketch_id, row.tail_id) in structures][:k]
 
     def best(
         self, workload_ids: Sequence[int], target_ids: Sequence[int] | None = None
@@ -242,17 +266,21 @@ class Query(Catalog):
         """Return the body of a sketch or tail."""
         return self._bodies[table].fetch(id_, lambda k: decompress(self._one(table, k).body))
 
-    def _record(self, row: Any) -> Record:
-        """Return the record of a row of :func:`st.record_query`."""
+    def _program(self, row: Any) -> Program:
+        """Return the program of a row with the columns of one."""
         tail = None if row.tail_id is None else self._trace_body("tail", row.tail_id)
         trace = Trace(self._trace_body("sketch", row.sketch_id), tail, bytes(row.decisions))
+        return Program(self.workload(row.workload_id), self.target(row.target_id), trace)
+
+    def _record(self, row: Any) -> Record:
+        """Return the record of a row of :func:`st.record_query`."""
         failure = None
         if row.failure_kind is not None:
             failure = Failure(
                 FailureKind(row.failure_kind), Phase(row.phase), row.message, row.seconds
             )
         measurement = Measurement(
-            program=Program(self.workload(row.workload_id), self.target(row.target_id), trace),
+            program=self._program(row),
             run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
             status=Status(row.status),
             measured_at=row.measured_at,
