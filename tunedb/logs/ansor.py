@@ -218,19 +218,19 @@ class AnsorReader:
             return None
         task, template, numbers, result, version = parts
         shared = self._known_tasks.get((task, version))
-        if shared is None:
-            return None
-        sketch = self._known_steps.get((template, shared.layout_rewrite))
-        if sketch is None:
+        sketch = shared and self._known_steps.get((template, shared.layout_rewrite))
+        if shared is None or sketch is None:
             return None
         try:
-            check_integers(result)
             costs, error_no, all_cost, timestamp = orjson.loads(result)
             if type(timestamp) is not int or type(costs) is not list:
                 return None
+            # An integer beyond 64 bits is a float here.
+            if max(all_cost, *costs) >= _INT64:
+                return None
             trace = Trace(sketch, None, numbers)
             return _measurement(shared, trace, costs, error_no, all_cost, timestamp, None)
-        except (ValueError, FormatError):
+        except (TypeError, ValueError, FormatError):
             return None
 
     def _learn(self, data: bytes, shared: _Task, trace: Trace) -> None:
