@@ -193,7 +193,9 @@ def test_mutated_logs(name, amount, tmp_path):
             assert exported.left_out == {}
             assert {canonical(line) for line in out.getvalue().splitlines()} == understood.lines
     rounds = amount // PER_LOG
-    assert read > rounds * (1 if "sqlite" in name else 3)
+    # In a stream, a first workload that is lost takes the records along.
+    least = {"metaschedule stream": 0, "metaschedule sqlite": rounds}.get(name, 3 * rounds)
+    assert read > least
     assert quarantined + refused > rounds
 
 
@@ -244,5 +246,5 @@ def test_binary_junk(tmp_path):
                     found = list(read_log(LogFile(path, "junk")))
                 except FormatError:
                     continue
-                if "sqlite" not in name:
+                if name not in ("metaschedule sqlite", "metaschedule stream"):
                     assert any(isinstance(one.item, Measurement) for one in found)
