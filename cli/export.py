@@ -160,17 +160,11 @@ def _export_lines(
     query: Any, format_: str, file: Path | None, force: bool, chosen: dict[str, Any]
 ) -> ExportReport:
     """Write a log to a file, or to stdout where `file` is None."""
-    from ..errors import StorageError
     from ..logs.export import export_lines
 
     if file is None:
-        try:
-            report = export_lines(query, format_, sys.stdout.buffer, **chosen)
-            sys.stdout.buffer.flush()
-        except StorageError as error:
-            if isinstance(error.__context__, BrokenPipeError):  # `tunedb export … | head`
-                raise error.__context__ from None
-            raise
+        report = export_lines(query, format_, sys.stdout.buffer, **chosen)
+        sys.stdout.buffer.flush()
         return report
     with _replacing(file, force=force) as (out, keep):
         report = export_lines(query, format_, out, **chosen)

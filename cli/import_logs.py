@@ -194,9 +194,6 @@ class _Importer:
         shown.describe(file.name if file.path is None else file.path.name)
         if file.path is None and sys.stdin.isatty():
             settings.note("Reading a log from the terminal; Ctrl-D ends it")
-        if file.path is not None and not os.access(file.path, os.R_OK):
-            report.refused = "it cannot be read: permission denied"
-            return
         before = self._run.read
 
         def after_batch() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tunedb.errors import FormatError
 from tunedb.records import Trace
 from tunedb.traces import INSTRUCTIONS, OLDER, check_trace, join_trace, split_trace
-from tunedb.upgrades import is_current, is_current_graph, upgrade, upgrade_trace
+from tunedb.upgrades import is_current_graph, upgrade, upgrade_trace
 
 #: A SaveJSON text of each encoding; only ``root_index`` tells them apart.
 OLD_MAP = '{"root":1,"nodes":[{"type_key":""},{"type_key":"tir.IndexMap"}]}'
@@ -83,6 +83,14 @@ def test_all_older_forms_are_tried() -> None:
             assert any(
                 (kind, attrs) == (form[0], form[2]) and inputs in (None, form[1]) for form in forms
             ), (kind, inputs, attrs)
+
+
+def is_current(trace: Trace) -> bool:
+    """Whether a trace needs no upgrade."""
+    try:
+        return upgrade(trace) is trace
+    except FormatError:
+        return False
 
 
 def test_what_is_current_stays() -> None:

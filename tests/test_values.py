@@ -1,10 +1,12 @@
 """Bounds on JSON values from outside."""
 
+import json
+
 import pytest
 
 from tunedb.errors import FormatError
 from tunedb.limits import MAX_DEPTH
-from tunedb.values import check_value
+from tunedb.values import check_value, parse_json
 
 
 def nested(levels):
@@ -26,3 +28,14 @@ def test_values_within_the_bounds_pass():
 def test_values_beyond_the_bounds_are_refused(value):
     with pytest.raises(FormatError, match=r"^the target"):
         check_value(value, "the target")
+
+
+@pytest.mark.parametrize("text", [b"[1e22]", b"[12345678901234567890.5]", b"[9223372036854775807]"])
+def test_long_numbers_that_are_kept(text):
+    assert parse_json(text) == json.loads(text)
+
+
+@pytest.mark.parametrize("number", [2**63, -(2**63) - 1, 10**30])
+def test_integers_that_orjson_would_make_floats(number):
+    with pytest.raises(FormatError, match="a number that 64 bits cannot hold"):
+        parse_json(b'{"a": [1, %d]}' % number)

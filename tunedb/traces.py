@@ -23,6 +23,7 @@ from . import limits
 from .errors import FormatError
 from .identity import canonical_json, canonical_numbers
 from .records import Trace
+from .values import check_depth
 
 #: Instruction kinds of TVM 0.27 with the number of their inputs (None: any, the rest of an
 #: n-ary one), attributes and decisions (``src/s_tir/schedule``, ``UnpackedInstTraits``).
@@ -237,7 +238,7 @@ def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
     _check_inputs(kind, index, inputs, defined, limits.MAX_DEPTH)
     for attr in attrs:
         if isinstance(attr, list | dict):
-            _check_depth(kind, index, attr, limits.MAX_DEPTH)
+            check_depth(attr, f"{kind} at {index}")
     for name in outputs:
         if name == NO_OUTPUT:
             continue
@@ -277,16 +278,7 @@ def _check_inputs(kind: str, index: int, inputs: list[Any], defined: set[str], d
             # Only an annotation may be a dictionary; nothing in it is a variable.
             if kind != "Annotate":
                 raise FormatError(f"{kind} at {index} has an object among its inputs")
-            _check_depth(kind, index, value, depth - 1)
-
-
-def _check_depth(kind: str, index: int, value: Any, depth: int) -> None:
-    """Raise FormatError for lists and dictionaries that are nested too deep to be walked."""
-    if depth == 0:
-        raise FormatError(f"{kind} at {index} is nested too deep")
-    for item in value.values() if isinstance(value, dict) else value:
-        if isinstance(item, list | dict):
-            _check_depth(kind, index, item, depth - 1)
+            check_depth(value, f"{kind} at {index}", depth - 1)
 
 
 def _is_quoted(value: str) -> bool:

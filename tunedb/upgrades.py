@@ -75,14 +75,6 @@ def upgrade(trace: Trace) -> Trace:
     return Trace(sketch, tail, trace.decisions)
 
 
-def is_current(trace: Trace) -> bool:
-    """Tell whether a trace needs no upgrade: nothing in it is of a TVM before 0.27."""
-    try:
-        return upgrade(trace) is trace
-    except FormatError:
-        return False
-
-
 @lru_cache(maxsize=1024)
 def _upgrade_part(body: bytes) -> bytes:
     """Return a sketch or tail in today's instruction set, `body` itself where it is in it."""

@@ -28,20 +28,21 @@ def parse_json(data: bytes) -> Any:
     Raises
     ------
     FormatError
-        It is no JSON, or has more values than its objects may take memory.
+        It is no JSON, has more values than its objects may take memory, or an integer beyond
+        64 bits, which orjson would make a float.
     """
     if len(data) > _FEW_BYTES and sum(map(data.count, (b",", b"[", b"{"))) > limits.MAX_VALUES:
         raise FormatError(f"more than {limits.MAX_VALUES} values")
     try:
-        return orjson.loads(data)
+        value = orjson.loads(data)
     except orjson.JSONDecodeError as error:
         raise FormatError(f"not JSON: {error}") from None
+    if _LONG_NUMBER.search(data) is not None:
+        _check_integers(data)
+    return value
 
 
-def check_integers(data: bytes) -> None:
-    """Raise FormatError for JSON text with an integer beyond 64 bits; orjson makes it a float."""
-    if _LONG_NUMBER.search(data) is None:
-        return
+def _check_integers(data: bytes) -> None:
     try:
         json.loads(data, parse_int=_int64)
     except (ValueError, RecursionError) as error:
@@ -54,6 +55,18 @@ def _int64(text: str) -> int:
     if not -INT64 <= value < INT64:
         raise ValueError(f"{text[:24]}{'…' if len(text) > 24 else ''}")
     return value
+
+
+def check_depth(value: Any, what: str, depth: int = limits.MAX_DEPTH) -> None:
+    """Raise FormatError for lists and objects that are nested too deep to be walked and written.
+
+    Parameters are those of :func:`check_value`, which looks at numbers besides.
+    """
+    if depth == 0:
+        raise FormatError(f"{what}, nested deeper than {limits.MAX_DEPTH}")
+    for item in value.values() if isinstance(value, dict) else value:
+        if isinstance(item, list | dict):
+            check_depth(item, what, depth - 1)
 
 
 def check_value(value: Any, what: str, depth: int = limits.MAX_DEPTH) -> None:

@@ -8,11 +8,12 @@ import shutil
 import tracemalloc
 from functools import cache
 from itertools import count
-from pathlib import Path
 
 import pytest
 import small_logs
 import workdirs
+from workdirs import bring
+from workdirs import write_lines as write
 
 from tunedb import limits
 from tunedb.check import check
@@ -43,16 +44,6 @@ def autotvm(cost=0.001, error=0, *, tile=8, target="cuda", time=1600000000.5):
         "tvm_version": "0.8.0",
     }
     return json.dumps(line)
-
-
-def write(path, *lines, end=b"\n"):
-    path.write_bytes(b"\n".join(workdirs.encode(line) for line in lines) + end)
-    return path
-
-
-def bring(store, path, **options):
-    options.setdefault("source", "mine")
-    return import_log(store, LogFile(Path(path), str(path)), **options)
 
 
 def rows(store):

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 import pytest
 import small_logs
 import workdirs
+from workdirs import write_lines as write
 
 from tunedb import limits
 from tunedb.errors import FormatError, NotFoundError, PluginError
@@ -48,11 +49,6 @@ ANSOR = json.dumps(
 )
 WORKLOAD = workdirs.workload_line(workdirs.graph())
 RECORD = json.dumps(workdirs.record([0.004]))
-
-
-def write(path, *lines, end=b"\n"):
-    path.write_bytes(b"\n".join(workdirs.encode(line) for line in lines) + end)
-    return path
 
 
 def read(path, **options):
@@ -212,6 +208,20 @@ def test_junk_before_a_log_is_kept(tmp_path):
     assert [kind for _, kind in kinds(found) if kind != "NoneType"] == [
         *("Quarantined", "Quarantined", "Quarantined", "Measurement", "Quarantined"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [(V1, "64"), (V2, "64"), (ANSOR, " 64, [8]"), (RECORD, "64")],
+    ids=["v0.1", "v0.2", "ansor", "record"],
+)
+def test_integers_beyond_64_bits_in_every_format(line, number, tmp_path):
+    """orjson makes them floats: a knob, an argument or an unknown key would come back changed."""
+    changed = line.replace(number, number.replace("64", str(2**64 + 1)), 1)
+    assert changed != line
+    bad = [f.item for f in read(write(tmp_path / "log", line, changed, line))][1]
+    assert isinstance(bad, Quarantined)
+    assert "a number that 64 bits cannot hold" in bad.reason
 
 
 def test_a_known_format_is_enough(tmp_path):

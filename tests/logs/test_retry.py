@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import workdirs
+from workdirs import bring
+from workdirs import write_lines as write
 
 from tunedb import limits
 from tunedb.errors import FormatError
 from tunedb.logs import retry
 from tunedb.logs.ansor import AnsorReader
-from tunedb.logs.base import LogFile
-from tunedb.logs.importer import import_log
 from tunedb.logs.metaschedule import Records
 from tunedb.logs.retry import RetryReport, retry_quarantine
 from tunedb.records import Quarantined, Source, Trust, WorkloadFormat
@@ -25,16 +24,6 @@ def ansor(tile=8, cost=0.001):
     state = [[], [["SP", 2, 0, 64, [tile], 1]]]
     task = ['["add", 64]', "llvm"]
     return json.dumps({"i": [task, state], "r": [[cost], 0, 1.0, 1700000000], "v": "v0.2"})
-
-
-def write(path, *lines):
-    path.write_bytes(b"".join(workdirs.encode(line) + b"\n" for line in lines))
-    return path
-
-
-def bring(store, path, **options):
-    options.setdefault("source", "mine")
-    return import_log(store, LogFile(Path(path), str(path)), **options)
 
 
 def rows(store):

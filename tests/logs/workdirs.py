@@ -6,6 +6,9 @@ import struct
 import sys
 from pathlib import Path
 
+from tunedb.logs.base import LogFile
+from tunedb.logs.importer import import_log
+
 #: The command line as a process of its own.
 PROGRAM = [sys.executable, "-c", "from tunedb.cli import main; main(prog_name='tunedb')"]
 
@@ -86,6 +89,18 @@ def old_trace():
 def record(times=(1e-3, 1.1e-3), *, workload=0, target=LLVM, tile=(4, 16), args=ARGS):
     times = None if times is None else list(times)
     return [workload, [trace(*tile), times, target, args]]
+
+
+def write_lines(path, *lines, end=b"\n"):
+    """Write a file of any lines; one that is no text or bytes is written as JSON."""
+    path.write_bytes(b"\n".join(encode(line) for line in lines) + end)
+    return path
+
+
+def bring(store, path, **options):
+    """Import a file."""
+    options.setdefault("source", "mine")
+    return import_log(store, LogFile(Path(path), str(path)), **options)
 
 
 def write(folder, records, graphs=None, *, end="\n"):

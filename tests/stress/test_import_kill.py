@@ -129,7 +129,7 @@ def test_a_log_that_is_read_while_it_is_written(name, sqlite_file, tmp_path):
     """Cut off at any byte, imported, grown, imported again: the records are those of one run."""
     files = small_logs.LOGS[name]
     if "sqlite" in name:
-        pytest.skip("SQLite's own locks tell when its file is whole")
+        pytest.skip("a SQLite file is written whole, not line by line; SQLite itself sees to that")
     records = next(iter(files))
     whole = files[records]
     with Store(sqlite_file) as store:

@@ -23,6 +23,7 @@ from tunedb.logs.reading import read_log
 from tunedb.records import Measurement, Source
 from tunedb.signatures import signature_of
 from tunedb.store import Store
+from tunedb.values import parse_json
 
 #: How many bytes or values are changed in all, and how many rounds that are needed for it take.
 amounts = pytest.mark.parametrize(
@@ -143,8 +144,8 @@ class Understood:
         reader = self.format.reader(LogFile(None, "log"))
         for line in data.split(b"\n"):
             try:
-                value = orjson.loads(line)
-            except orjson.JSONDecodeError:
+                value = parse_json(line)
+            except FormatError:
                 continue
             if self.format.matches(value):
                 self._add(reader, value, line)

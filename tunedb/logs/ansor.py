@@ -19,13 +19,13 @@ import orjson
 from .. import limits
 from ..errors import FormatError
 from ..identity import canonical_json, clean_text
-from ..records import Measurement, Program, Status, Target, Trace, Workload, WorkloadFormat
+from ..records import Measurement, Program, Target, Trace, Workload, WorkloadFormat
 from ..results import Record
 from ..steps.ansor import LAYOUT_REWRITES, join_steps, split_steps
-from ..values import check_integers
+from ..values import INT64, check_depth
 from ._ansor_line import cut_line
 from .base import Item, LogFile
-from .error_numbers import SENTINELS, UNNAMED, failed_context, failure_of
+from .error_numbers import failed_context, outcome_of
 from .lines import Line
 from .targets import parse_target
 
@@ -54,8 +54,7 @@ _MAX_TASKS = 512
 _MAX_TASK_BYTES = 16_384
 
 _HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
-_INT64 = 2**63
-_MAX_TIMESTAMP = _INT64 // 1_000_000
+_MAX_TIMESTAMP = INT64 // 1_000_000
 _SHAPE = "a line is {i: [task, [[], steps]], r: [costs, error_no, all_cost, timestamp], v: version}"
 _DAMAGED = "the record is of another log, or is damaged"
 
@@ -191,7 +190,6 @@ class AnsorReader:
         """
         if line.data[:1] == b" ":
             return None
-        check_integers(line.data)
         try:
             task, (stages, steps) = value["i"]
             costs, error_no, all_cost, timestamp = value["r"]
@@ -226,7 +224,7 @@ class AnsorReader:
             if type(timestamp) is not int or type(costs) is not list:
                 return None
             # An integer beyond 64 bits is a float here.
-            if max(all_cost, *costs) >= _INT64:
+            if max(all_cost, *costs) >= INT64:
                 return None
             trace = Trace(sketch, None, numbers)
             return _measurement(shared, trace, costs, error_no, all_cost, timestamp, None)
@@ -235,9 +233,9 @@ class AnsorReader:
 
     def _learn(self, data: bytes, shared: _Task, trace: Trace) -> None:
         """Remember what the texts of a line mean."""
-        parts = cut_line(data)
+        parts = cut_line(data) if len(data) <= _MAX_TASK_BYTES else None
         # The packed numbers prove that both ways keep the same ones apart.
-        if parts is None or parts[2] != trace.decisions or len(data) > _MAX_TASK_BYTES:
+        if parts is None or parts[2] != trace.decisions:
             return
         for known in (self._known_tasks, self._known_steps):
             if len(known) >= _MAX_TASKS:
@@ -274,12 +272,8 @@ def _measurement(
 ) -> Measurement:
     """Return the measurement of a line's parts, or raise FormatError for a bad result."""
     times = _times(costs)
-    status = _status(times, error_no)
-    failure, context = None, shared.context
-    if status is Status.FAILED:
-        failure = failure_of(error_no) if error_no else UNNAMED
-        if error_no:
-            context = failed_context(context, error_no)
+    status, failure = outcome_of(times, error_no)
+    context = failed_context(shared.context, error_no) if error_no else shared.context
     return Measurement(
         Program(shared.workload, shared.target, trace),
         times,
@@ -326,7 +320,7 @@ def _is_item(name: str, value: Any) -> bool:
     """Tell whether the value of a task's item has its type."""
     if name == "hardware_params":
         return isinstance(value, list) and all(
-            type(item) is int and -_INT64 <= item < _INT64 for item in value
+            type(item) is int and -INT64 <= item < INT64 for item in value
         )
     if name == "layout_rewrite_option":
         return type(value) is int and 0 <= value < len(LAYOUT_REWRITES)
@@ -343,7 +337,7 @@ def _workload(key: str) -> Workload:
         raise FormatError(f"a workload key that is no JSON: {error}") from None
     if not (isinstance(value, list) and value and isinstance(value[0], str)):
         raise FormatError("a workload key is [name or hash, …]")
-    _check_depth(value, limits.MAX_DEPTH)
+    check_depth(value, "a workload key")
     head = value[0]
     name = clean_text(head)
     if _HASH.fullmatch(head):
@@ -363,15 +357,6 @@ def _target(text: str, model: str | None) -> Target:
     return Target(target.kind, canonical_json({**attributes, "model": model}), text)
 
 
-def _check_depth(value: Any, depth: int) -> None:
-    """Raise FormatError for what is nested too deep to be walked and written."""
-    if depth == 0:
-        raise FormatError(f"nested deeper than {limits.MAX_DEPTH}")
-    for item in value.values() if isinstance(value, dict) else value:
-        if isinstance(item, list | dict):
-            _check_depth(item, depth - 1)
-
-
 def _times(costs: list[Any]) -> tuple[float, ...]:
     """Return the costs of all repeats in seconds."""
     if len(costs) == 1:  # the speed of a reader is that of its every line
@@ -388,19 +373,6 @@ def _seconds(value: Any, what: str) -> float:
     if type(value) is int and 0 <= value == float(value):
         return float(value)
     raise FormatError(f"{what} {shown(value)} is no time in seconds")
-
-
-def _status(times: tuple[float, ...], error_no: Any) -> Status:
-    """Return what costs and error number say of the run."""
-    if type(error_no) is not int:
-        raise FormatError(f"error number {shown(error_no)} is no integer")
-    if error_no:
-        return Status.FAILED
-    if SENTINELS.isdisjoint(times):
-        return Status.OK if any(times) else Status.UNMEASURED
-    if not SENTINELS.issuperset(times):
-        raise FormatError("costs of runs that failed and of others, without an error number")
-    return Status.FAILED
 
 
 def _microseconds(timestamp: Any) -> int:
@@ -424,7 +396,7 @@ def _extra(value: dict[str, Any], measured_at: int) -> bytes | None:
     extra: dict[str, Any] = {}
     keys = {key: item for key, item in value.items() if key not in ("i", "r", "v")}
     if keys:
-        _check_depth(keys, limits.MAX_DEPTH)
+        check_depth(keys, "unknown keys")
         extra["keys"] = keys
     timestamp = value["r"][3]
     if timestamp != _timestamp(measured_at):

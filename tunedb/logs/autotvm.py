@@ -36,7 +36,7 @@ from ..results import Record
 from ..steps.autotvm import join_knobs, split_knobs
 from ..values import check_value
 from .base import Item, LogFile
-from .error_numbers import SENTINELS, UNNAMED, failed_context, failure_of
+from .error_numbers import failed_context, outcome_of
 from .lines import Line
 from .targets import parse_target
 
@@ -235,26 +235,13 @@ def _read_result(
     times = tuple([_seconds(cost, "a cost") for cost in costs])
     # Finite numbers may have a sum that is not, and the mean ranks a record.
     _seconds(sum(times), "the sum of the costs")
-    status, failure = _outcome(times, error_no)
+    status, failure = outcome_of(times, error_no)
     if all_cost is not None:
         all_cost = _seconds(all_cost, "the time of the trial")
     seconds = _seconds(timestamp, "the timestamp")
     if seconds >= _MAX_TIME:
         raise FormatError(f"the timestamp {short(timestamp)} is beyond the year 9999")
     return times, status, failure, all_cost, round(seconds * 1e6)
-
-
-def _outcome(times: tuple[float, ...], error_no: Any) -> tuple[Status, Failure | None]:
-    """Return whether costs count, and why not."""
-    if type(error_no) is not int:
-        raise FormatError(f"the error number is {short(error_no)}")
-    if error_no:
-        return Status.FAILED, failure_of(error_no)
-    if not SENTINELS.isdisjoint(times):
-        if not SENTINELS.issuperset(times):
-            raise FormatError("costs that are times and the sentinel 1e9 at once")
-        return Status.FAILED, UNNAMED
-    return (Status.OK if any(times) else Status.UNMEASURED), None
 
 
 def _seconds(value: Any, what: str) -> float:

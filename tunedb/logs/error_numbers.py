@@ -7,6 +7,7 @@ what the builder or runner said was never written.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
 from reprlib import repr as short
 from typing import Any
@@ -15,7 +16,7 @@ import orjson
 
 from ..errors import FormatError
 from ..identity import canonical_json
-from ..records import Failure, FailureKind, Phase
+from ..records import Failure, FailureKind, Phase, Status
 
 #: Number -> failure; the message is the name in TVM's enumeration.
 _FAILURES: dict[int, Failure] = {
@@ -47,6 +48,32 @@ def failure_of(error_no: Any) -> Failure:
     if type(error_no) is not int or error_no not in _FAILURES:
         raise FormatError(f"error number {short(error_no)}; TVM's are 0 (none) to 8")
     return _FAILURES[error_no]
+
+
+def outcome_of(times: Sequence[float], error_no: Any) -> tuple[Status, Failure | None]:
+    """Return what the costs and the error number of a line say of the run.
+
+    Parameters
+    ----------
+    times : sequence of float
+        The costs of all repeats in seconds.
+    error_no : object
+        The error number as it stands in the line.
+
+    Raises
+    ------
+    FormatError
+        The number is none of ``MeasureErrorNo``, or it is 0 and some costs are sentinels.
+    """
+    if type(error_no) is not int:
+        raise FormatError(f"error number {short(error_no)} is no integer")
+    if error_no:
+        return Status.FAILED, failure_of(error_no)
+    if SENTINELS.isdisjoint(times):
+        return (Status.OK if any(times) else Status.UNMEASURED), None
+    if not SENTINELS.issuperset(times):
+        raise FormatError("costs of runs that failed and of others, without an error number")
+    return Status.FAILED, UNNAMED
 
 
 @lru_cache(maxsize=64)

@@ -17,7 +17,7 @@ import orjson
 from ..errors import FormatError
 from ..identity import canonical_json
 from ..records import Workload, WorkloadFormat
-from ..values import check_integers, check_value, parse_json
+from ..values import check_value, parse_json
 
 _LENGTH = struct.Struct("<q")
 
@@ -58,7 +58,6 @@ def parse_workload(value: Any) -> Workload:
     graph = parse_json(text)
     if not isinstance(graph, dict):
         raise FormatError("a workload's text is no graph")
-    check_integers(text)
     check_value(graph, "a workload's graph")
     form = _form(graph)
     version = _take_version(graph, _VERSION_KEYS[form])

@@ -33,7 +33,7 @@ from ..records import Measurement, Program, Quarantined, Target, Workload, Workl
 from ..results import Record
 from ..times import mean_of, status_of
 from ..traces import check_trace, join_trace, split_trace
-from ..values import check_integers, check_value, parse_json
+from ..values import check_value, parse_json
 from .base import Item, LogFile
 from .graph_lines import (
     is_workload_line,
@@ -165,7 +165,6 @@ class _Reader:
 
     def parse(self, value: Any, line: Line) -> Item:
         """Return the workload or measurement of a line (FormatError: it is neither)."""
-        check_integers(line.data)
         if is_workload_line(value):
             if self._run is None:
                 self._run = line.number

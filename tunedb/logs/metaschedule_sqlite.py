@@ -26,7 +26,7 @@ import orjson
 from .. import limits, schema
 from ..errors import FormatError
 from ..records import Quarantined
-from ..values import check_integers, parse_json
+from ..values import INT64, parse_json
 from .base import Item, LogFile
 from .metaschedule import Records, companion_of
 
@@ -164,8 +164,8 @@ def _rows(connection: sqlite3.Connection, table: _Table) -> Iterator[tuple[int, 
 
     Each row is a query of its own, so that a bad one does not end the others.
     """
-    start = -(2**63)
-    while start < 2**63:
+    start = -INT64
+    while start < INT64:
         try:
             (rowid,) = connection.execute(table.following, (start,)).fetchone()
         except _ERRORS as error:
@@ -222,9 +222,7 @@ def _value(cell: Any) -> Any:
     """Return the JSON value of a cell."""
     if cell is None or cell == b"None":
         return None
-    text = _text(cell).encode()
-    check_integers(text)
-    return parse_json(text)
+    return parse_json(_text(cell).encode())
 
 
 def _quarantined(name: str, rowid: int, reason: str, values: Any) -> Quarantined:

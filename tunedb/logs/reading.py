@@ -122,10 +122,10 @@ class LogReader:
         self._readers: dict[str, LineReader] = {}
         self._held: list[Quarantined] | None = None if is_log else []
         self._held_bytes = 0
-        # The readers that understand most lines without their JSON being parsed, and the one of
-        # the line before.
+        # Format of the line before, and its reader where that understands most lines without
+        # their JSON being parsed.
+        self._last: tuple[str, TextReader | None] = ("", None)
         self._text_readers: dict[str, TextReader] = {}
-        self._last: tuple[str, TextReader] | None = None
         self._numbered: list[NumberedReader] = []
 
     def read(self, stream: BinaryIO, position: Callable[[], int]) -> Iterator[Found]:
@@ -145,8 +145,8 @@ class LogReader:
 
     def read_line(self, line: Line) -> Iterator[Found]:
         """Yield what one line holds, after what its format reads first."""
-        if self._last is not None and not line.too_long:
-            name, text_reader = self._last
+        name, text_reader = self._last
+        if text_reader is not None and not line.too_long:
             try:
                 item = _storable(text_reader.parse_text(line.data))
             except FormatError:
@@ -176,8 +176,7 @@ class LogReader:
                 yield from self._release()
                 for item in reader.begin():
                     yield Found(name, item, _size(item))
-            text_reader_ = self._text_readers.get(name)
-            self._last = None if text_reader_ is None else (name, text_reader_)
+            self._last = name, self._text_readers.get(name)
             item = _storable(reader.parse(value, line))
         except FormatError as error:
             item = self._quarantined(line, error)

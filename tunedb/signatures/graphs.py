@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from ..values import INT64
+
 #: A tensor: data type and shape.
 Tensor = tuple[str | None, tuple[int, ...]]
 
@@ -34,8 +36,6 @@ MAX_NAME = 4096
 _VISITS_PER_NODE = 8
 _FIRST_VISITS = 1000
 
-_INT64 = 2**63
-
 
 class Unreadable(Exception):
     """The graph or key does not say what is asked. Never leaves this package."""
@@ -43,7 +43,7 @@ class Unreadable(Exception):
 
 def dimension(value: Any) -> int:
     """Return a dimension or extent, or raise Unreadable for what is none."""
-    if type(value) is not int or not 0 <= value < _INT64:
+    if type(value) is not int or not 0 <= value < INT64:
         raise Unreadable("no dimension")
     return value
 

@@ -25,6 +25,7 @@ import orjson
 from .. import limits
 from ..errors import FormatError
 from ..records import Trace
+from ..values import INT64
 from ._ansor import Splitter
 from .base import Step
 
@@ -106,7 +107,6 @@ _MEANINGS = {
     "n": "a list of lengths",
     "p": "text",
 }
-_INT64 = 2**63
 _VARINT_BYTES = 9  # 63 bits
 
 
@@ -163,7 +163,7 @@ def _explain_step(number: int, step: Any) -> str | None:
 
 
 def _is_index(value: Any) -> bool:
-    return type(value) is int and 0 <= value < _INT64
+    return type(value) is int and 0 <= value < INT64
 
 
 def _is_kind(kind: str, value: Any) -> bool:
@@ -175,8 +175,8 @@ def _is_kind(kind: str, value: Any) -> bool:
     if kind == "n":
         return isinstance(value, list) and all(item is None or _is_index(item) for item in value)
     if kind == "z":
-        return type(value) is int and -_INT64 <= value < _INT64
-    bound = {"a": len(ANNOTATIONS), "b": 2}.get(kind, _INT64)
+        return type(value) is int and -INT64 <= value < INT64
+    bound = {"a": len(ANNOTATIONS), "b": 2}.get(kind, INT64)
     return _is_index(value) and value < bound
 
 
