@@ -34,9 +34,15 @@ COMMANDS = {
     "history": ("history", "command", "Show how the best time fell as records came in."),
     "workloads": ("workloads", "command", "List the workloads."),
     "targets": ("targets", "command", "List the targets."),
+    "extract": ("extract", "command", "Compute features for programs that have none."),
+    "features": ("features", "command", "List the feature sets, their columns and coverage."),
     "quarantine": ("quarantine", "command", "Look after what imports did not understand."),
     "db": ("db", "command", "Make, upgrade, check and describe databases."),
-    "plugins": ("plugins", "command", "List the log formats and whether they load."),
+    "plugins": (
+        "plugins",
+        "command",
+        "List the log formats and feature sets, and whether they load.",
+    ),
     "completion": ("completion", "command", "Print the completion script of a shell."),
 }
 

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
-from importlib.metadata import entry_points
-from typing import Any
+from collections.abc import Iterator, Mapping
+from importlib.metadata import EntryPoint, entry_points
+from typing import Any, TypeVar
 
 import click
 
 from .options import Settings, common_options, pass_settings
 from .output import Column, output_options, print_rows
 
+T = TypeVar("T")
+
 COLUMNS = (
-    Column("name", "format"),
+    Column("kind", "kind"),
+    Column("name", "name"),
     Column("reads", "reads"),
     Column("exports", "exports"),
+    Column("needs", "needs"),
     Column("package", "package", fold=True),
     Column("entry_point", "module", flexible=True),
     Column("loads", "loads", fold=True),
@@ -28,16 +32,17 @@ COLUMNS = (
 @common_options
 @pass_settings
 def command(settings: Settings) -> None:
-    """List the log formats and whether they load.
+    """List the log formats and feature sets, and whether they load.
 
     A format reads logs line by line or whole files; "exports" says whether tunedb export writes
-    it. Exits with 1 if one does not load. TUNEDB_PLUGINS="" leaves out those of other packages.
+    it. A feature set is computed from what it needs: steps, or a module in some form. Exits with
+    1 if one does not load. TUNEDB_PLUGINS="" leaves out those of other packages.
 
     Example:
       tunedb plugins
       TUNEDB_PLUGINS= tunedb plugins --json
     """
-    rows = list(_formats())
+    rows = [*_formats(), *_feature_sets()]
     columns = [
         Column("reason") if c.key == "reason" and not any(r["reason"] for r in rows) else c
         for c in COLUMNS
@@ -51,20 +56,37 @@ def _formats() -> Iterator[dict[str, Any]]:
     from ..logs.base import GROUP, LineFormat, load_formats
     from .export import is_written
 
-    own_only = os.environ.get("TUNEDB_PLUGINS") == ""
     found, broken = load_formats()
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        is_off = own_only and not entry.value.startswith("tunedb.")
-        known = None if is_off or entry.name in broken else found.get(entry.name)
-        reads = None
+    for entry, known, row in _entries(GROUP, found, broken):
+        reads = exports = None
         if known is not None:
             reads = "lines" if isinstance(known, LineFormat) else "whole files"
-        yield {
+            exports = is_written(entry.name, known)
+        yield {**row, "kind": "log format", "reads": reads, "exports": exports, "needs": None}
+
+
+def _feature_sets() -> Iterator[dict[str, Any]]:
+    from ..features.base import GROUP, load_feature_sets
+
+    found, broken = load_feature_sets()
+    for _, known, row in _entries(GROUP, found, broken):
+        needs = None if known is None else str(known.needs)
+        yield {**row, "kind": "feature set", "reads": None, "exports": None, "needs": needs}
+
+
+def _entries(
+    group: str, found: Mapping[str, T], broken: Mapping[str, str]
+) -> Iterator[tuple[EntryPoint, T | None, dict[str, Any]]]:
+    """Yield each entry point of a group, what it stands for if it loads, and what all rows have."""
+    own_only = os.environ.get("TUNEDB_PLUGINS") == ""
+    for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
+        is_off = own_only and not entry.value.startswith("tunedb.")
+        known = None if is_off or entry.name in broken else found.get(entry.name)
+        row = {
             "name": entry.name,
-            "reads": reads,
-            "exports": None if known is None else is_written(entry.name, known),
             "package": None if entry.dist is None else f"{entry.dist.name} {entry.dist.version}",
             "entry_point": entry.value,
             "loads": None if is_off else known is not None,
             "reason": "TUNEDB_PLUGINS leaves it out" if is_off else broken.get(entry.name),
         }
+        yield entry, known, row

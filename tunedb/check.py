@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, case, func, select
+from sqlalchemy import Connection, Select, Table, bindparam, case, func, literal, select, tuple_
 
 from . import identity, schema, versions
 from .compression import decompress
@@ -32,6 +32,7 @@ from .records import (
 from .results import Record
 from .store import Store
 from .times import mean_of
+from .values import parse_json
 
 #: Problems that are kept with their words; the others are counted.
 MOST_PROBLEMS = 100
@@ -181,7 +182,7 @@ def _check_rows(
         int(connection.execute(select(func.count()).select_from(table)).scalar_one())
         for table in _CONTENT
     ]
-    total = sum(sizes) + (query.size() if ids is None else len(ids))
+    total = sum(sizes) + (query.size() if ids is None else len(ids)) + _n_features(connection, ids)
 
     def step() -> None:
         report.rows += 1
@@ -195,6 +196,9 @@ def _check_rows(
     for row in _measurements(connection, ids):
         _check_measurement(row, query, report)
         report.measurements += 1
+        step()
+    for row in _features(connection, ids):
+        _check_features(row, report)
         step()
 
 
@@ -277,15 +281,8 @@ def _check_content(
 
 def _measurements(connection: Connection, ids: Sequence[int] | None) -> Iterator[Any]:
     """Yield the columns of measurements that another value determines."""
-    m, p = schema.measurement.c, schema.program.c
-    retracted = (
-        select(schema.retraction.c.reason)
-        .where(
-            schema.retraction.c.subject == "measurement",
-            schema.retraction.c.digest == m.digest,
-        )
-        .exists()
-    )
+    m, p, r = schema.measurement.c, schema.program.c, schema.retraction.c
+    retracted = select(r.reason).where(r.subject == "measurement", r.digest == m.digest).exists()
     statement = (
         select(
             *(m.id, m.digest, m.workload_id, m.target_id, m.mean, m.served),
@@ -335,6 +332,62 @@ def _derived(record: Record, row: Any) -> dict[str, Any]:
         "mean": mean_of(times) if times else None,
         "served": int(served and measurement.status is Status.OK),
     }
+
+
+# ---------------------------------------------------------------------- features
+
+
+def _of_sample(statement: Select[Any], ids: Sequence[int] | None) -> Select[Any]:
+    """Return a query of features that asks only for the programs of some measurements."""
+    if ids is None:
+        return statement
+    measured = select(schema.measurement.c.program_id).where(
+        schema.measurement.c.id.in_(bindparam(None, ids, expanding=True, literal_execute=True))
+    )
+    return statement.where(schema.feature.c.program_id.in_(measured))
+
+
+def _n_features(connection: Connection, ids: Sequence[int] | None) -> int:
+    """Return the number of rows of features to look at."""
+    counted = select(func.count()).select_from(schema.feature)
+    return int(connection.execute(_of_sample(counted, ids)).scalar_one())
+
+
+def _features(connection: Connection, ids: Sequence[int] | None) -> Iterator[Any]:
+    """Yield rows of features with the columns of their set, a page at a time."""
+    f, s = schema.feature.c, schema.feature_set.c
+    statement = (
+        select(f.program_id, f.feature_set_id, f.n_rows, f.n_columns, f.data)
+        .add_columns(s.name, s.version, s.columns)
+        .join_from(schema.feature, schema.feature_set, s.id == f.feature_set_id)
+        .order_by(f.program_id, f.feature_set_id)
+        .limit(_PAGE)
+    )
+    statement = _of_sample(statement, ids)
+    after = (0, 0)
+    while True:
+        key = tuple_(f.program_id, f.feature_set_id)
+        rows = connection.execute(statement.where(key > tuple_(*map(literal, after)))).all()
+        yield from rows
+        if len(rows) < _PAGE:
+            return
+        after = rows[-1].program_id, rows[-1].feature_set_id
+
+
+def _check_features(row: Any, report: CheckReport) -> None:
+    """Check that a program's rows are as many numbers as they say, under as many names."""
+    from .features import blobs
+
+    label = f"{row.name} version {row.version}"
+    try:
+        columns = parse_json(row.columns.encode())
+        blobs.unpack(row.n_rows, row.n_columns, bytes(row.data))
+    except _DAMAGE as error:
+        report.add("readable", "feature", row.program_id, f"{label}: {_words(error)}")
+        return
+    if columns and len(columns) != row.n_columns:
+        words = f"{label}: {row.n_columns} columns, not {len(columns)}"
+        report.add("derived", "feature", row.program_id, words)
 
 
 def _words(error: Exception) -> str:

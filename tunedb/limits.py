@@ -90,3 +90,11 @@ IMPORT_ROWS = 20_000
 #: Bytes of lines in one write transaction of an import: 20,000 lines may be long ones. Lines of
 #: auto_scheduler (1.2 KB) stay below it.
 IMPORT_BYTES = 32 * 2**20
+
+#: Bytes of one program's rows of features, unpacked. A row of 164 columns takes 656, and a program
+#: has a row for each of its stores: tens.
+MAX_FEATURE_BYTES = 16 * 2**20
+
+#: Programs whose features are read, computed and stored in one transaction: 0.1 s at 20,000 a
+#: second, so that little is lost when a run is killed, and little memory is taken.
+FEATURE_PROGRAMS = 2_000

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .records import Measurement, Quarantined, Signature, Source, Target, Trace
+from .records import Measurement, Quarantined, Signature, Source, Target, Trace, Workload
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,4 +137,84 @@ class AddReport:
     """What an insertion did: rows that were new, and rows that the database knew."""
 
     new: int
+    known: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredProgram:
+    """A program as a feature set sees it.
+
+    Programs of one workload, target, sketch or tail share the objects.
+
+    Parameters
+    ----------
+    id : int
+        Local number.
+    workload, target : Workload, Target
+        What is computed, and for which device.
+    signature : Signature
+        What the database knows about the workload without TVM.
+    workload_id, target_id, sketch_id : int
+        Local numbers, to remember by.
+    tail_id : int or None
+        Local number of the tail.
+    trace : Trace
+        The steps in their stored form.
+    """
+
+    id: int
+    workload_id: int
+    workload: Workload
+    signature: Signature
+    target_id: int
+    target: Target
+    sketch_id: int
+    tail_id: int | None
+    trace: Trace
+
+
+@dataclass(frozen=True, slots=True)
+class StoredFeatures:
+    """A feature set as a database holds it.
+
+    Parameters
+    ----------
+    name : str
+        The feature set's name.
+    version : int
+        Its version; another version is another set.
+    columns : tuple of str
+        Names of its columns; empty where their number depends on the program.
+    programs : int
+        Programs whose rows are stored.
+    rows : int
+        Their rows.
+    bytes : int
+        What the rows take, compressed.
+    """
+
+    name: str
+    version: int
+    columns: tuple[str, ...]
+    programs: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureCoverage:
+    """Which programs have rows of a feature set, and which could get them.
+
+    Parameters
+    ----------
+    programs : int
+        Programs that were asked for.
+    able : int
+        Those of them whose rows can be computed.
+    known : int
+        Those of them that have rows.
+    """
+
+    programs: int
+    able: int
     known: int

@@ -6,14 +6,14 @@ import math
 import time
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import orjson
 from sqlalchemy import Connection, select
 
 from . import identity, limits, schema, statements
 from .compression import compress
-from .errors import FormatError
+from .errors import FormatError, UsageError
 from .records import (
     Failure,
     Measurement,
@@ -29,6 +29,9 @@ from .records import (
 )
 from .signatures import signature_of
 from .times import checked_mean
+
+if TYPE_CHECKING:
+    from .features.base import NamedSet
 
 
 def now() -> int:
@@ -250,6 +253,30 @@ class Rows:
             select(schema.source.c.trust).where(schema.source.c.id == id_)
         ).scalar_one()
         return id_, int(trust)
+
+    def feature_set(self, connection: Connection, feature_set: NamedSet) -> int:
+        """Return the id of a feature set.
+
+        Raises
+        ------
+        UsageError
+            This version of it is stored with other columns.
+        """
+        name, version = _exact(feature_set.name), feature_set.version
+        columns = orjson.dumps(feature_set.columns).decode()
+        key = b"feature_set" + orjson.dumps((name, version, columns))
+        id_ = self.ids.get(key)
+        if id_ is not None:
+            return id_
+        statements.insert["feature_set"](connection, name=name, version=version, columns=columns)
+        row = statements.feature_set(connection, name=name, version=version).one()
+        if row.columns != columns:
+            raise UsageError(
+                f"version {version} of feature set {name!r} is stored with other columns; "
+                "columns may only change together with the version"
+            )
+        self.ids.put(key, row.id)
+        return int(row.id)
 
 
 def arguments_text(signature: Signature) -> str | None:

@@ -107,6 +107,8 @@ insert = {
         schema.program,
         schema.quarantine,
         schema.retraction,
+        schema.feature_set,
+        schema.feature,
     )
 }
 insert["measurement"] = _insert_measurement()
@@ -120,6 +122,12 @@ id_of = {
     for table in schema.metadata.sorted_tables
     if "digest" in table.c and "id" in table.c
 }
+feature_set = Prepared(
+    select(schema.feature_set.c.id, schema.feature_set.c.columns).where(
+        schema.feature_set.c.name == bindparam("name", type_=schema.Text),
+        schema.feature_set.c.version == bindparam("version", type_=schema.Int),
+    )
+)
 last_measurement = Prepared(
     select(schema.measurement.c.id)
     .order_by(schema.measurement.c.id.desc())

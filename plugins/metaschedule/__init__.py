@@ -1,9 +1,11 @@
 """tunedb in TVM MetaSchedule's tuning loop.
 
 >>> from tvm.s_tir import meta_schedule as ms
->>> from tunedb.plugins.metaschedule import Database, MeasureCallback, WarmBuilder
+>>> from tunedb.plugins.metaschedule import (
+...     Database, FeatureExtractor, MeasureCallback, WarmBuilder)
 >>> database = Database("tune.db", target=target)
 >>> ms.tune_tir(mod, target, work_dir, 64, database=database, builder=WarmBuilder(),
+...             cost_model=ms.cost_model.XGBModel(extractor=FeatureExtractor()),
 ...             measure_callbacks=[MeasureCallback(database), "remove_build_artifact",
 ...                                "update_cost_model"])
 
@@ -20,16 +22,19 @@ from .compat import check_versions
 
 if TYPE_CHECKING:
     from .database import Database
+    from .feature_extractor import FeatureExtractor, PerStoreFeature
     from .measure_callback import MeasureCallback
     from .warm_builder import WarmBuilder
 
-__all__ = ["Database", "MeasureCallback", "WarmBuilder"]
+__all__ = ["Database", "FeatureExtractor", "MeasureCallback", "PerStoreFeature", "WarmBuilder"]
 
 check_versions()
 
 _MODULES = {
     "Database": "database",
+    "FeatureExtractor": "feature_extractor",
     "MeasureCallback": "measure_callback",
+    "PerStoreFeature": "feature_extractor",
     "WarmBuilder": "warm_builder",
 }
 

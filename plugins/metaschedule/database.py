@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -10,6 +11,7 @@ from tvm.s_tir.meta_schedule.database.database import _PyDatabase
 
 from ...store import Store
 from .compat import register_errors
+from .feature_commits import DEFAULT
 from .handle import Candidate, Handle
 from .targets import as_target
 
@@ -40,6 +42,9 @@ class Database(_PyDatabase):
         Never write. ``commit_workload`` answers for workloads that are stored.
     live_records : int
         Records kept as TVM objects (some 5 KB each).
+    features : sequence of str
+        Feature sets whose rows ``MeasureCallback`` stores with each batch, so that training never
+        replays; ``()`` for none. A failure there is logged and stops nothing.
 
     Attributes
     ----------
@@ -77,6 +82,7 @@ class Database(_PyDatabase):
         module_equality: str = "structural",
         read_only: bool = False,
         live_records: int = 4096,
+        features: Sequence[str] = DEFAULT,
     ) -> None:
         store = Store(url, read_only=read_only)
         try:
@@ -86,6 +92,7 @@ class Database(_PyDatabase):
                 fallback=fallback,
                 module_equality=module_equality,
                 live_records=live_records,
+                features=features,
             )
         except BaseException:
             store.close()

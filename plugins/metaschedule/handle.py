@@ -39,6 +39,7 @@ from ...store import Store
 from ...times import status_of
 from ...traces import join_trace
 from . import modules, trace_codec
+from .feature_commits import DEFAULT, FeatureCommits
 from .records import RecordTable
 from .targets import TargetTable, as_target
 from .workloads import WorkloadTable
@@ -81,6 +82,7 @@ class Handle:
         fallback: str = "exact",
         module_equality: str = "structural",
         live_records: int = 4096,
+        features: Sequence[str] = DEFAULT,
     ) -> None:
         if module_equality not in modules.EQUALITIES:
             known = ", ".join(modules.EQUALITIES)
@@ -94,6 +96,7 @@ class Handle:
         if target is not None:
             self.targets.bind(as_target(target))
         self.records = RecordTable(store, self.workloads, self.targets, self.source, live_records)
+        self.features = FeatureCommits(store, features, self.source)
         self._session: Session | None = None
         self._sequence = itertools.count()
         # Traces of the batch that is being recorded: address → (trace, measurement). TVM's
@@ -132,24 +135,32 @@ class Handle:
                 if len(self._committed) > _MOST_COMMITTED:
                     self._committed.popitem(last=False)
 
-    def record_batch(self, candidates: Iterable[Candidate]) -> None:
+    def record_batch(self, candidates: Iterable[Candidate]) -> list[Program | None]:
         """Store the candidates of one batch in one transaction.
 
         Those that TVM's ``AddToDatabase`` has committed before are not stored again, but their
         failures get their cause; those that it will commit after are passed over then.
+
+        Returns
+        -------
+        list of Program or None
+            The program of each candidate; None for one that was left out.
         """
+        programs: list[Program | None] = []
         with self.lock:
             self._announced.clear()
             learnt: list[tuple[Measurement, Failure]] = []
             new: list[tuple[Candidate, Measurement]] = []
             for candidate in candidates:
                 committed = self._committed.pop(candidate.trace.__chandle__(), None)
+                measurement = self._measured(candidate) if committed is None else committed[1]
+                programs.append(None if measurement is None else measurement.program)
+                if measurement is None:
+                    continue
                 if committed is None:
-                    measurement = self._measured(candidate)
-                    if measurement is not None:
-                        new.append((candidate, measurement))
+                    new.append((candidate, measurement))
                 elif candidate.failure is not None:
-                    learnt.append((committed[1], candidate.failure))
+                    learnt.append((measurement, candidate.failure))
             self._committed.clear()
             if learnt:
                 self.store.add_failures(learnt)
@@ -157,6 +168,7 @@ class Handle:
                 self._add([measurement for _, measurement in new])
             for candidate, _ in new:
                 self._announced[candidate.trace.__chandle__()] = candidate.trace
+        return programs
 
     def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
         """Return the best records of a workload for the handle's target, best first."""

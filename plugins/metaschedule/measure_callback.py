@@ -27,7 +27,7 @@ class MeasureCallback(_PyMeasureCallback):
     Kept besides times: whether building or running failed, how (compile error, timeout, crash,
     wrong result, error while running, infrastructure), the message and how long it took, and the
     session. TVM's ``AddToDatabase`` may stand beside it in any order: each candidate is recorded
-    once.
+    once. The features that the database is told to keep are stored with the batch.
 
     Parameters
     ----------
@@ -79,7 +79,7 @@ def record(
         ``MeasureCandidate``, ``BuilderResult`` and ``RunnerResult`` of each candidate.
     """
     workload = handle.commit_workload(context.mod)
-    handle.record_batch(
+    programs = handle.record_batch(
         [
             Candidate(
                 workload=workload,
@@ -92,6 +92,9 @@ def record(
             for candidate, build, run in zip(candidates, builds, runs, strict=True)
         ]
     )
+    if handle.features.wanted:
+        modules = [candidate.sch.mod for candidate in candidates]
+        handle.features.commit(programs, modules, context.target)
 
 
 def run_secs_of(run: Any) -> tuple[float, ...]:

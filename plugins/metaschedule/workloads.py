@@ -63,24 +63,29 @@ class WorkloadTable:
         self._aliased_up_to = -1
         # Names of imported workloads of a read-only store, where they cannot be written down.
         self._names: dict[Alias, list[int]] = {}
-        # Rows of which this TVM can make no module.
-        self._lost: set[int] = set()
+        # Rows of which this TVM can make no module, and why.
+        self._lost: dict[int, str] = {}
 
     def get(self, id_: int) -> Known | None:
         """Return the workload of a row, or None where this TVM can make no module of it."""
         found = self._by_id.get(id_)
         if found is None and id_ not in self._lost:
             record = self._store.query.workload(id_)
+            reason = "it is of another TVM, and no own source has its script"
             for make in self._ways(id_, record):
                 try:
                     return self._remember(id_, record, ms.database.Workload(make()))
                 except Exception as error:  # TVM's parsers raise whatever they meet
+                    reason = first_line(error)
                     _log.warning(
-                        "%s: TVM cannot read workload %d: %s",
-                        *(self._store.location, id_, first_line(error)),
+                        "%s: TVM cannot read workload %d: %s", self._store.location, id_, reason
                     )
-            self._lost.add(id_)
+            self._lost[id_] = reason
         return found
+
+    def why_lost(self, id_: int) -> str | None:
+        """Return why :meth:`get` has no module for a row, in one line."""
+        return self._lost.get(id_)
 
     def _ways(self, id_: int, record: Workload) -> Iterator[Callable[[], Any]]:
         """Yield what may make the module of a row: reading its graph, or its script.

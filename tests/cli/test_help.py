@@ -33,7 +33,7 @@ def test_all_commands_are_there():
         *("", "import", "import logs", "export", "top", "show", "history", "workloads", "targets"),
         *("quarantine", "quarantine list", "quarantine show", "quarantine retry"),
         *("db", "db init", "db upgrade", "db check", "db info"),
-        *("plugins", "completion"),
+        *("extract", "features", "plugins", "completion"),
     }
 
 

@@ -25,11 +25,16 @@ KEYS = {
     "history matmul": "target_id target step id mean best",
     "quarantine": "id created_at source file line reason size data",
     "quarantine list": "id created_at source file line reason size data",
-    "plugins": "name reads exports package entry_point loads reason",
+    "plugins": "kind name reads exports needs package entry_point loads reason",
+    "features": "name version needs columns installed with without unable rows bytes",
+    "features steps --columns": "index name",
+    "extract --set steps": "set version programs known done failed passed unable seconds rate "
+    "reasons",
     "import logs LOG": "path source read new known failed unmeasured workloads skipped quarantined "
     "groups reasons refused dry_run",
 }
 OBJECT_KEYS = {
+    "features steps": "name version needs columns installed with without unable rows bytes",
     "show 1": "id digest status mean median minimum spread run_secs measured_at all_cost "
     "occurrence retracted failure workload target program origin donor source session context "
     "extra decisions steps trace script",

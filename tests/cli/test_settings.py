@@ -60,22 +60,30 @@ class Entry:
 @pytest.fixture
 def entries(monkeypatch):
     """A list that stands for the entry points besides tunedb's own."""
-    own = list(importlib.metadata.entry_points(group=base.GROUP))
+    own = importlib.metadata.entry_points()
     added = []
+
+    def entry_points(group):
+        return [*own.select(group=group), *(added if group == base.GROUP else ())]
+
     for module in ("tunedb.cli.plugins", "tunedb.logs.base"):
-        monkeypatch.setattr(f"{module}.entry_points", lambda group: [*own, *added])
+        monkeypatch.setattr(f"{module}.entry_points", entry_points)
     base.load_formats.cache_clear()
     yield added
     base.load_formats.cache_clear()
 
 
 def test_plugins(run, run_json):
-    rows = {row["name"]: row for row in run_json("plugins")}
+    everything = run_json("plugins")
+    rows = {row["name"]: row for row in everything if row["kind"] == "log format"}
     assert list(rows) == ["ansor", "autotvm", "metaschedule", "metaschedule-sqlite"]
-    assert all(row["loads"] and row["package"].startswith("tunedb ") for row in rows.values())
+    assert all(row["loads"] and row["package"].startswith("tunedb ") for row in everything)
     assert rows["metaschedule"]["entry_point"] == "tunedb.logs.metaschedule:MetaScheduleFormat"
     assert [row["reads"] for row in rows.values()] == ["lines", "lines", "lines", "whole files"]
     assert [row["exports"] for row in rows.values()] == [True, True, True, False]
+    sets = {row["name"]: row for row in everything if row["kind"] == "feature set"}
+    assert list(sets) == sorted(sets) and {"steps", "tunedb.scheduled"} <= set(sets)
+    assert (sets["steps"]["needs"], sets["steps"]["reads"]) == ("steps", None)
     # Nothing to explain, so no column for it.
     assert "reason" not in run("plugins").stdout
 

@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Select, func, select
 from .. import schema
 from ..engine import Prepared, converted_errors
 from ..errors import SchemaError
-from ..records import Session, Source, Status, Target, Workload
+from ..records import Session, Signature, Source, Status, Target, Workload
 from ..results import Counts
 from . import statements as st
 
@@ -65,6 +65,7 @@ class Reader:
         self._lock = lock
         self._location = location
         self._workloads: _Cache[Workload] = _Cache(_CACHE_WORKLOADS)
+        self._described: _Cache[tuple[Workload, Signature]] = _Cache(_CACHE_WORKLOADS)
         self._targets: _Cache[Target] = _Cache(_CACHE_ROWS)
         self._bodies: dict[str, _Cache[bytes]] = {
             "sketch": _Cache(_CACHE_ROWS),

@@ -25,7 +25,7 @@ from ..records import (
 )
 from ..results import Answer, Record
 from . import statements as st
-from .catalog import Catalog
+from .programs import Programs
 
 _m = schema.measurement.c
 
@@ -33,7 +33,7 @@ _m = schema.measurement.c
 _PAGE = 500
 
 
-class Query(Catalog):
+class Query(Programs):
     """Reads of one database. Made by :class:`tunedb.store.Store` as its ``query``."""
 
     # ------------------------------------------------------------------ records
@@ -261,10 +261,6 @@ class Query(Catalog):
             best = min(best, mean)
             course.append((id_, mean, best))
         return course
-
-    def _trace_body(self, table: str, id_: int) -> bytes:
-        """Return the body of a sketch or tail."""
-        return self._bodies[table].fetch(id_, lambda k: decompress(self._one(table, k).body))
 
     def _program(self, row: Any) -> Program:
         """Return the program of a row with the columns of one."""

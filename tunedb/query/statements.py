@@ -191,3 +191,24 @@ own_records = Prepared(
 )
 last_workload = Prepared(select(func.max(schema.workload.c.id)))
 size = Prepared(select(func.count()).select_from(schema.measurement))
+program_by_digest = Prepared(select(_p.id).where(_p.digest == parameter("digest", _p.digest)))
+trusted_records = Prepared(
+    select(_m.id)
+    .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
+    .where(
+        _m.program_id == parameter("program"),
+        schema.source.c.trust >= literal_column(str(int(Trust.VERIFIED))),
+    )
+    .limit(literal_column("1"))
+)
+untrusted_sources = Prepared(
+    select(schema.source.c.id)
+    .where(schema.source.c.trust < literal_column(str(int(Trust.VERIFIED))))
+    .limit(literal_column("1"))
+)
+feature_set = Prepared(
+    select(schema.feature_set.c.id).where(
+        schema.feature_set.c.name == bindparam("name", type_=schema.Text),
+        schema.feature_set.c.version == bindparam("version", type_=schema.Int),
+    )
+)

@@ -1,0 +1,103 @@
+"""Rows of a feature set for modules of TVM."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any
+
+from ...errors import PluginError, TuneDBError
+from ...features._nest import Nest
+from ...features.base import Needs
+from . import ir
+from .lowering import lower
+from .targets import first_line
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ...features.base import NestFeatures
+
+#: Parts into which the work of one thread is cut, so that threads end at about the same time.
+_PARTS = 8
+
+
+def rows_of(
+    modules: Sequence[Any], target: Any, feature_set: NestFeatures, num_threads: int = 1
+) -> list[NDArray[np.float64] | Exception]:
+    """Return the rows of a feature set for each module.
+
+    Parameters
+    ----------
+    modules : sequence of tvm.IRModule
+        Scheduled modules; they stay as they are.
+    target : tvm.target.Target
+        What they were scheduled for.
+    feature_set : NestFeatures
+        What is computed; its ``needs`` say on which form of a module.
+    num_threads : int
+        Threads that work at a time. Lowering, reading and the kernels release the GIL.
+
+    Returns
+    -------
+    list of ndarray of float64 (rows, columns) or Exception
+        In the order of `modules`. Where a program has no features, the reason: a
+        :class:`tunedb.errors.TuneDBError` in one line.
+
+    Raises
+    ------
+    PluginError
+        The feature set is computed from no IR, or the plugin does not fit this TVM.
+    """
+    prepare = _preparation(feature_set.needs)
+    gpu = is_gpu(target)
+    ir.reader()  # what does not fit TVM is no fault of a program
+
+    def work(part: Sequence[Any]) -> list[NDArray[np.float64] | Exception]:
+        nest = Nest()  # its arrays serve all programs of the part
+        return [_rows(mod, prepare, feature_set, nest, gpu) for mod in part]
+
+    if num_threads <= 1 or len(modules) <= 1:
+        return work(modules)
+    size = max(1, len(modules) // (num_threads * _PARTS))
+    parts = [modules[start : start + size] for start in range(0, len(modules), size)]
+    with ThreadPoolExecutor(min(num_threads, len(parts))) as pool:
+        return [rows for part in pool.map(work, parts) for rows in part]
+
+
+def is_gpu(target: Any) -> bool:
+    """Tell whether TVM's extractor takes a target for a GPU: ``gpu`` is among its keys."""
+    return "gpu" in [str(key) for key in target.keys]
+
+
+def _rows(
+    mod: Any,
+    prepare: Callable[[Any], Any],
+    feature_set: NestFeatures,
+    nest: Nest,
+    gpu: bool,
+) -> NDArray[np.float64] | Exception:
+    try:
+        return feature_set.nest_rows(ir.read(prepare(mod), nest), gpu=gpu)
+    except TuneDBError as error:
+        return error
+    except Exception as error:  # one program is not the end of the batch
+        return PluginError(f"{feature_set.name}: {first_line(error)}")
+
+
+def _preparation(needs: Needs) -> Callable[[Any], Any]:
+    """Return what makes the form of a module that a feature set needs."""
+    if needs == Needs.SCHEDULED:
+        return _as_it_is
+    if needs == Needs.LOWERED:
+        return lower
+    if needs == Needs.FLAT:
+        from .flat import flatten
+
+        return flatten
+    raise PluginError(f"features from {needs} are not computed from a module")
+
+
+def _as_it_is(mod: Any) -> Any:
+    return mod

@@ -1,0 +1,101 @@
+"""From stored programs to their scheduled modules, by replaying traces in this process.
+
+TVM's C++ may end the process that replays (a damaged graph, a primitive that overflows the stack);
+:mod:`.replay_pool` replays in processes of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.s_tir import Schedule
+
+from ...errors import PluginError
+from ...results import StoredProgram
+from ...store import Store
+from ...upgrades import upgrade
+from . import trace_codec
+from .targets import TargetTable
+from .trace_codec import TraceBuilder
+from .workloads import WorkloadTable
+
+_TENSORIZE = b'"Tensorize"'
+
+
+class Replayer:
+    """Makes the scheduled modules of a store's programs.
+
+    Modules of workloads, targets, and the instructions of sketches are made once.
+
+    Parameters
+    ----------
+    store : Store
+        Where the programs are; it is only read.
+
+    Examples
+    --------
+    >>> replayer = Replayer(store)
+    >>> for program in store.query.programs(ids):
+    ...     mod = replayer.module(program)
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._workloads = WorkloadTable(store, "structural")
+        self._targets = TargetTable(store, "exact")
+        self._builder = TraceBuilder()
+
+    def module(self, program: StoredProgram) -> Any:
+        """Return the scheduled IRModule of a program.
+
+        Parameters
+        ----------
+        program : StoredProgram
+            One of the store's.
+
+        Raises
+        ------
+        PluginError
+            It comes from foreign sources alone, which TVM never gets, or TVM can make no module
+            of its workload.
+        Exception
+            What TVM raises on a trace that does not fit, with the module rendered at the place
+            (``tvm.s_tir.ScheduleError``).
+        """
+        if not self._store.query.is_trusted(program.id):
+            raise PluginError(
+                f"program {program.id} comes from foreign sources alone; TVM never gets it"
+            )
+        known = self._workloads.get(program.workload_id)
+        if known is None:
+            raise PluginError(
+                f"TVM can make no module of workload {program.workload_id}: "
+                f"{self._workloads.why_lost(program.workload_id)}"
+            )
+        trace = upgrade(program.trace)
+        if needs_intrinsics(program):
+            import tvm.s_tir.tensor_intrin  # noqa: F401  13 s of CPU time: for those who need it
+        # A decision that the trace lacks is drawn; equal programs then get equal ones.
+        schedule = Schedule(known.workload.mod, seed=1, debug_mask="none")
+        try:
+            made = self._builder.build(trace)
+        except trace_codec.UnknownInstructionError:
+            made = trace_codec.replay(trace, known.workload.mod)
+        made.apply_to_schedule(schedule, remove_postproc=False)
+        return schedule.mod
+
+    def target(self, program: StoredProgram) -> Any:
+        """Return the TVM target of a program, or None where its record names none.
+
+        Raises
+        ------
+        TargetError
+            TVM does not know it.
+        """
+        return self._targets.object_of(program.target_id)
+
+
+def needs_intrinsics(program: StoredProgram) -> bool:
+    """Tell whether a program's trace names one of TVM's tensor intrinsics."""
+    trace = program.trace
+    return _TENSORIZE in trace.sketch or _TENSORIZE in (trace.tail or b"")

@@ -1,0 +1,167 @@
+"""``tunedb extract`` and ``tunedb features``."""
+
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "features"))
+
+from fake_sets import Rebuilder, Scheduled, Steps
+
+from tunedb.features import base
+from tunedb.store import Store
+
+
+@pytest.fixture
+def sets(monkeypatch):
+    """Fake feature sets under the names of the default ones, and one whose columns vary."""
+    known = {
+        "steps": Steps("steps"),
+        "tunedb.scheduled": Scheduled("tunedb.scheduled"),
+        "varying": Steps("varying", columns=()),
+    }
+    monkeypatch.setattr(base, "load_feature_sets", lambda: (known, {"broken": "ImportError: x"}))
+    return known
+
+
+@pytest.fixture
+def replay(monkeypatch):
+    """A stand-in for the replay in worker processes."""
+    rebuilder = Rebuilder()
+
+    @contextmanager
+    def make(store, one, workers):
+        yield None if isinstance(one, base.StepFeatures) else rebuilder
+
+    monkeypatch.setattr("tunedb.cli.extract._rebuilder", make)
+    return rebuilder
+
+
+def written_by(path, version):
+    """Let all workloads of a database be of a version of TVM."""
+    with Store(path) as store, store._transaction() as connection:
+        connection.exec_driver_sql("UPDATE workload SET tvm_version = ?", (version,))
+    return path
+
+
+@pytest.fixture
+def modules(filled):
+    """A database with six programs of modules of TVM 0.27 in two workloads."""
+    return written_by(filled, "0.27.0")
+
+
+def by_set(rows):
+    return {row["set"]: row for row in rows}
+
+
+def test_what_is_missing_is_filled_in(modules, run_json, run, sets, replay):
+    rows = by_set(run_json("--db", modules, "extract"))
+    assert list(rows) == ["steps", "tunedb.scheduled"]
+    for row in rows.values():
+        assert (row["programs"], row["done"], row["known"], row["failed"]) == (6, 6, 0, 0)
+        assert row["seconds"] > 0 and row["rate"] > 0
+    again = by_set(run_json("--db", modules, "extract"))
+    assert [(row["done"], row["known"]) for row in again.values()] == [(0, 6), (0, 6)]
+    assert len(replay.asked) == 6
+    table = run("--db", modules, "extract").stdout
+    assert table.split()[:4] == ["set", "version", "programs", "there"]
+
+
+def test_choosing_programs_and_sets(modules, run_json, run, sets, replay):
+    (row,) = run_json("--db", modules, "extract", "--set", "steps", "--workload", "softmax")
+    assert (row["programs"], row["done"]) == (1, 1)
+    (row,) = run_json("--db", modules, "extract", "--set", "steps", "--target", "cuda")
+    assert (row["programs"], row["done"]) == (1, 1)
+    names = ("--set", "steps", "--set", "varying", "--set", "steps")
+    rows = run_json("--db", modules, "extract", *names, "--limit", 2)
+    assert [(row["set"], row["done"]) for row in rows] == [("steps", 2), ("varying", 2)]
+    run("--db", modules, "extract", "--workload", "nothing", code=3)
+    assert "no feature set 'x'" in run("--db", modules, "extract", "--set", "x", code=3).stderr
+    failed = run("--db", modules, "extract", "--set", "broken", code=1)
+    assert "'broken' does not load (ImportError: x)" in failed.stderr
+    run("--db", modules, "extract", "--workers", 0, code=2)
+
+
+def test_failures_are_told_and_remembered(modules, run_json, run, sets, replay):
+    replay.fails = {2, 3}
+    done = run("--db", modules, "extract")
+    assert "tunedb.scheduled: 2 programs: RuntimeError: TVM said no" in done.stderr
+    assert "in quarantine; see: tunedb quarantine" in done.stderr
+    rows = by_set(run_json("--db", modules, "extract"))
+    assert (rows["tunedb.scheduled"]["passed"], rows["tunedb.scheduled"]["failed"]) == (2, 0)
+    kept = run_json("--db", modules, "quarantine")
+    assert {row["line"] for row in kept if row["file"].startswith("features ")} == {2, 3}
+    # Reading quarantined lines again leaves them.
+    assert run_json("--db", modules, "quarantine", "retry")["left"] == 3
+    replay.fails = set()
+    rows = by_set(run_json("--db", modules, "extract", "--retry"))
+    assert (rows["tunedb.scheduled"]["done"], rows["tunedb.scheduled"]["passed"]) == (2, 0)
+    assert len(run_json("--db", modules, "quarantine")) == 1
+
+
+def test_programs_without_module(filled, run_json, sets, replay):
+    """Of another TVM: the steps are there, the module is not."""
+    written_by(filled, "0.26.0")
+    rows = by_set(run_json("--db", filled, "extract"))
+    assert (rows["steps"]["done"], rows["steps"]["unable"]) == (6, 0)
+    assert (rows["tunedb.scheduled"]["done"], rows["tunedb.scheduled"]["unable"]) == (0, 6)
+    assert replay.asked == []
+
+
+def test_without_tvm(modules, run, run_json, sets, monkeypatch):
+    monkeypatch.setattr("tunedb.cli.extract.find_spec", lambda name: None)
+    assert [row["set"] for row in run_json("--db", modules, "extract")] == ["steps"]
+    assert "tunedb.scheduled is left out" in run("--db", modules, "extract").stderr
+
+
+def test_an_interrupted_run(modules, run, run_json, sets, replay):
+    def rows(programs):
+        raise KeyboardInterrupt
+        yield
+
+    replay.rows = rows
+    done = run("--db", modules, "extract", code=130)
+    assert "Interrupted; what was stored stays" in done.stderr
+    assert "steps" in done.stdout
+    (row,) = run_json("--db", modules, "extract", "--set", "steps")
+    assert (row["known"], row["done"]) == (6, 0)
+
+
+def test_sets_and_their_coverage(modules, run_json, run, sets, replay):
+    run("--db", modules, "extract", "--set", "tunedb.scheduled", "--limit", 4)
+    with Store(modules) as store:
+        store.add_features(Steps("gone", version=3), [(1, [[1.0, 2.0]])])
+    rows = {row["name"]: row for row in run_json("--db", modules, "features")}
+    assert list(rows) == ["steps", "tunedb.scheduled", "varying", "gone"]
+    row = rows["tunedb.scheduled"]
+    assert (row["version"], row["needs"], row["columns"]) == (1, "scheduled", 1)
+    assert (row["with"], row["without"], row["unable"]) == (4, 2, 0)
+    assert row["rows"] == sum(i % 3 for i in range(1, 5))
+    assert (rows["steps"]["with"], rows["steps"]["bytes"]) == (0, None)
+    assert rows["varying"]["columns"] is None
+    assert (rows["gone"]["installed"], rows["gone"]["needs"], rows["gone"]["with"]) == (
+        False,
+        None,
+        1,
+    )
+    assert run_json("--db", modules, "features", "tunedb.scheduled") == row
+    text = run("--db", modules, "features", "tunedb.scheduled").stdout
+    assert text.startswith("tunedb.scheduled\n")
+    assert "no such" not in text
+    assert "no feature set 'x'" in run("--db", modules, "features", "x", code=3).stderr
+
+
+def test_columns(modules, run_json, run, sets):
+    rows = run_json("--db", modules, "features", "steps", "--columns")
+    assert rows == [{"index": 0, "name": "id"}, {"index": 1, "name": "decisions"}]
+    varying = run("--db", modules, "features", "varying", "--columns")
+    assert "depends on the program" in varying.stderr
+    assert "--columns needs a set" in run("features", "--columns", code=2).stderr
+
+
+def test_sets_without_a_database(run_json, run, sets, tmp_path):
+    rows = run_json("features")
+    assert (rows[0]["name"], rows[0]["with"]) == ("steps", None)
+    run("--db", tmp_path / "none.db", "features", code=3)

@@ -1,0 +1,192 @@
+"""Loop nests for property tests: small programs in the flat form, with the odd things in them."""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+
+from tunedb.features._nest import BufferKind, Call, ForKind, NestBuilder, Op, StmtKind, Tag
+
+#: DLPack codes and bits of what buffers hold.
+DTYPES = [(2, 32), (2, 32), (2, 16), (0, 32), (0, 8), (1, 8), (4, 16), (10, 8), (6, 8), (0, 4)]
+_KINDS = [ForKind.SERIAL, ForKind.SERIAL, ForKind.PARALLEL, ForKind.VECTORIZED, ForKind.UNROLLED]
+_TAGS = [tag for tag in Tag if tag not in (Tag.TAG_NONE, Tag.TAG_OTHER)]
+_INDEX = [
+    *(Op.OP_ADD, Op.OP_ADD, Op.OP_SUB, Op.OP_MUL, Op.OP_FLOORDIV, Op.OP_FLOORMOD, Op.OP_DIV),
+    *(Op.OP_MOD, Op.OP_MIN, Op.OP_MAX, Op.OP_SHL, Op.OP_SHR, Op.OP_BITAND),
+]
+_VALUE = [
+    *(Op.OP_ADD, Op.OP_MUL, Op.OP_SUB, Op.OP_DIV, Op.OP_FLOORDIV, Op.OP_MIN, Op.OP_MAX),
+    *(Op.OP_ADD, Op.OP_MUL, Op.OP_LT, Op.OP_EQ, Op.OP_AND, Op.OP_SHL, Op.OP_BITXOR),
+]
+_BOOLS = range(Op.OP_EQ, Op.OP_OR + 1)
+
+
+class Program:
+    """Draws a program into a `NestBuilder`."""
+
+    def __init__(self, draw, tame):
+        self.draw = draw
+        self.tame = tame
+        self.build = NestBuilder()
+        self.buffers = []
+        self.open = []  # loops around
+        self.size = None  # of a free variable
+        self.room = 14  # statements and loops that may still come
+
+    def one_of(self, values):
+        return self.draw(st.sampled_from(values))
+
+    def number(self, low, high):
+        return self.draw(st.integers(low, high))
+
+    # ---- expressions
+
+    def leaf(self):
+        kind = self.number(0, 9)
+        if kind < 7 and self.open:
+            return self.build.loop_var(self.one_of(self.open))
+        if kind == 9 and not self.tame:
+            if self.size is None:
+                self.size = self.build.free_var("n")
+            return self.size
+        return self.build.int_(self.number(-3, 9))
+
+    def index(self, depth=2):
+        """Draw an index, rarely one that is loaded."""
+        if depth == 0 or self.number(0, 2) == 0:
+            return self.leaf()
+        kind = self.number(0, 11)
+        if kind == 0 and not self.tame:
+            return self.load(self.one_of(self.buffers), depth - 1, code=0)
+        if kind == 1:
+            test = self.build.node(Op.OP_LT, [self.index(0), self.index(0)], code=6, bits=8)
+            return self.build.node(Op.OP_SELECT, [test, self.index(depth - 1), self.index(0)])
+        if kind == 2:
+            return self.build.node(Op.OP_CAST, [self.index(depth - 1)], bits=self.one_of([8, 64]))
+        op = self.one_of(_INDEX)
+        left = self.index(depth - 1)
+        if op in (Op.OP_ADD, Op.OP_SUB, Op.OP_MIN, Op.OP_MAX):
+            return self.build.node(op, [left, self.index(depth - 1)])
+        if op in (Op.OP_SHL, Op.OP_SHR):
+            return self.build.node(op, [left, self.build.int_(self.number(0, 4))])
+        if self.number(0, 5) == 0 and not self.tame:
+            return self.build.node(op, [left, self.index(0)])
+        return self.build.node(op, [left, self.build.int_(self.one_of([1, 2, 3, 4, 8, 16, -2]))])
+
+    def load(self, buffer, depth=2, code=None):
+        number, ndim, dtype = buffer
+        found = self.build.load(number, [self.index(depth) for _ in range(ndim)])
+        if code is not None and dtype[0] != code:
+            found = self.build.node(Op.OP_CAST, [found], code=code, bits=32)
+        return found
+
+    def value(self, code, bits, depth=3):
+        """Draw a value of a type."""
+        kind = self.number(0, 9)
+        if depth == 0 or kind < 2:
+            return self.load(self.one_of(self.buffers))
+        if kind == 2:
+            return self.build.int_(7) if code in (0, 1) else self.build.float_(1.5, bits, code)
+        if kind == 3:
+            which = self.one_of([Call.CALL_OTHER, Call.CALL_IF_THEN_ELSE])
+            effects = self.draw(st.booleans())
+            arguments = [self.value(code, bits, depth - 1) for _ in range(self.number(0, 2))]
+            return self.build.call(which, arguments, code, bits, effects=effects)
+        if kind == 4:
+            return self.build.node(
+                Op.OP_SELECT,
+                [
+                    self.build.node(Op.OP_NOT, [self.value(6, 8, 0)], code=6, bits=8),
+                    *(self.value(code, bits, depth - 1) for _ in range(2)),
+                ],
+                code=code,
+                bits=bits,
+            )
+        op = self.one_of(_VALUE)
+        left = self.value(code, bits, depth - 1)
+        right = left if kind == 5 else self.value(code, bits, depth - 1)
+        lanes = self.one_of([1, 1, 1, 4])
+        if op in _BOOLS:
+            return self.build.node(op, [left, right], code=6, bits=8, lanes=lanes)
+        return self.build.node(op, [left, right], code=code, bits=bits, lanes=lanes)
+
+    # ---- statements
+
+    def buffer(self, kind):
+        code, bits = self.one_of(DTYPES)
+        shape = [self.number(1, 20) for _ in range(self.one_of([1, 2, 2, 3, 0]))]
+        name = self.one_of(["A", "B", "AB", "C"]) + str(len(self.buffers))
+        number = self.build.buffer(name, shape, kind, code, bits)
+        if shape and self.buffers and not self.tame and self.number(0, 5) == 0:
+            self.build.set_shape(number, [self.index(1) for _ in shape])
+        self.buffers.append((number, len(shape), (code, bits)))
+
+    def store(self):
+        number, ndim, (code, bits) = self.one_of(self.buffers)
+        indices = [self.index() for _ in range(ndim)]
+        constant = self.number(0, 5) == 0
+        value = self.build.float_(0.0) if constant else self.value(code, bits)
+        self.build.store(number, indices, value)
+
+    def loop(self):
+        low, extent = self.one_of([0, 0, 0, 1, -2]), self.one_of([1, 2, 3, 4, 7, 16, 64])
+        if not self.tame and self.number(0, 7) == 0:
+            low = (self.index(1),)
+        if not self.tame and self.number(0, 7) == 0:
+            extent = (self.index(1),)
+        kind, tag = self.one_of(_KINDS), Tag.TAG_NONE
+        if self.number(0, 3) == 0:
+            kind, tag = ForKind.THREAD_BINDING, self.one_of(_TAGS)
+        unroll = self.one_of([-1, -1, -1, 0, 16, 512])
+        name = f"i{len(self.open)}"
+        return self.build.open_loop(name, extent, low, kind, tag, unroll)
+
+    def body(self, depth):
+        for _ in range(self.number(1, 3)):
+            if self.room <= 0:
+                return
+            self.room -= 1
+            kind = self.number(0, 9)
+            if kind < 5 and depth < 6:
+                self.open.append(self.loop())
+                self.body(depth + 1)
+                self.build.close_loop()
+                self.open.pop()
+            elif kind == 5:
+                self.build.open_block("block")
+                self.buffer(BufferKind.BUFFER_ALLOCATED)
+                self.body(depth)
+                self.build.close_block()
+            elif kind == 6:
+                self.build.evaluate(self.value(2, 32, 1))
+            else:
+                self.store()
+
+    def function(self, name):
+        self.build.open_function(name)
+        for _ in range(self.number(1, 3)):
+            self.buffer(BufferKind.BUFFER_PARAMETER)
+        self.body(0)
+        self.store()
+        self.build.close_function()
+
+
+@st.composite
+def nests(draw, *, tame=False):
+    """Draw a lowered program of one or two functions.
+
+    Parameters
+    ----------
+    tame : bool, optional
+        No symbolic extents, indices that are loaded, or divisors that may be zero.
+    """
+    program = Program(draw, tame)
+    for name in ["main", "other"][: draw(st.sampled_from([1, 1, 1, 2]))]:
+        program.function(name)
+    return program.build.nest
+
+
+def stores(nest):
+    """Return the dump of a nest, and its stores."""
+    dump = nest.dump()
+    return dump, [one for one in dump["stmts"] if one["kind"] == StmtKind.STMT_STORE]

@@ -1,0 +1,88 @@
+"""Which feature sets there are."""
+
+import importlib.metadata
+
+import pytest
+from fake_sets import Scheduled, Steps
+
+from tunedb.errors import NotFoundError, PluginError
+from tunedb.features import base
+
+
+class Entry:
+    """An entry point of another package."""
+
+    dist = None
+
+    def __init__(self, name, found, value="other:SET"):
+        self.name, self.value, self._found = name, value, found
+
+    def load(self):
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+
+@pytest.fixture
+def entries(monkeypatch):
+    """A list that stands for all entry points."""
+    added = []
+    monkeypatch.setattr("tunedb.features.base.entry_points", lambda group: added)
+    base.load_feature_sets.cache_clear()
+    yield added
+    base.load_feature_sets.cache_clear()
+
+
+def test_sets_are_found_by_name(entries):
+    steps, scheduled = Steps(), Scheduled()
+    entries += [Entry("fake.steps", steps), Entry("fake.scheduled", scheduled)]
+    assert list(base.feature_sets()) == ["fake.scheduled", "fake.steps"]
+    assert base.feature_set("fake.steps") is steps
+    assert base.feature_names("fake.steps") == base.feature_names(steps) == ("id", "decisions")
+    with pytest.raises(NotFoundError, match=r"no feature set 'x'; there are: fake\.scheduled, fa"):
+        base.feature_set("x")
+    assert isinstance(steps, base.StepFeatures) and not isinstance(steps, base.NestFeatures)
+    assert isinstance(scheduled, base.NestFeatures)
+    assert not isinstance(scheduled, base.StepFeatures)
+
+
+def test_a_set_that_fails_is_reported_and_left_out(entries, monkeypatch):
+    told = []
+    monkeypatch.setattr(base._log, "warning", lambda text, *args: told.append(text % args))
+    entries += [
+        Entry("fake.steps", Steps()),
+        Entry("broken", ImportError("no kernel")),
+        Entry("alien", object()),
+        Entry("renamed", Steps()),
+    ]
+    found, broken = base.load_feature_sets()
+    assert list(found) == ["fake.steps"]
+    assert broken["broken"] == "ImportError: no kernel"
+    assert "no StepFeatures" in broken["alien"]
+    assert broken["renamed"] == "TypeError: it calls itself 'fake.steps'"
+    assert "feature set broken (other:SET) does not load: no kernel" in told
+    assert len(told) == 3
+    with pytest.raises(PluginError, match=r"'broken' does not load \(ImportError: no kernel\)"):
+        base.feature_set("broken")
+
+
+def test_sets_of_others_can_be_left_out(entries, monkeypatch):
+    entries += [
+        Entry("fake.steps", Steps(), "tunedb.features.x:X"),
+        Entry("fake.scheduled", Scheduled()),
+    ]
+    monkeypatch.setenv("TUNEDB_PLUGINS", "")
+    assert list(base.feature_sets()) == ["fake.steps"]
+
+
+def test_own_sets():
+    """Every set of this package loads; its columns have distinct names."""
+    base.load_feature_sets.cache_clear()
+    found, broken = base.load_feature_sets()
+    assert broken == {}
+    registered = {entry.name for entry in importlib.metadata.entry_points(group=base.GROUP)}
+    assert set(found) == registered
+    for one in found.values():
+        assert len(set(one.columns)) == len(one.columns)
+        assert isinstance(one.version, int) and one.version >= 1
+        assert (one.needs is base.Needs.STEPS) == isinstance(one, base.StepFeatures)

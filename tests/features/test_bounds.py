@@ -1,0 +1,163 @@
+"""Bounds of index expressions: by hand, and against the plain Python reference."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nests import nests, stores
+from reference_bounds import INF, Reference, Refused, coefficient
+
+from tunedb.errors import FormatError, LimitError
+from tunedb.features._bounds import bounds, coefficient_of
+from tunedb.features._nest import NestBuilder, Op
+
+
+def _loops(*extents, low=0):
+    build = NestBuilder()
+    return build, [build.loop_var(build.open_loop(f"i{k}", n, low)) for k, n in enumerate(extents)]
+
+
+def _tile(build, outer, factor, inner):
+    return build.node(Op.OP_ADD, [build.node(Op.OP_MUL, [outer, build.int_(factor)]), inner])
+
+
+class TestByHand:
+    def test_a_tile_at_each_width(self):
+        build, (i, j) = _loops(4, 8)
+        index = _tile(build, i, 8, j)
+        assert bounds(build.nest, index)[:2] == (0, 0)
+        assert bounds(build.nest, index, [1])[:2] == (0, 7)
+        assert bounds(build.nest, index, [0, 1])[:2] == (0, 31)
+
+    def test_halves_of_a_fused_loop(self):
+        build, (fused,) = _loops(32, low=3)
+        eight = build.int_(8)
+        above = build.node(Op.OP_FLOORDIV, [fused, eight])
+        below = build.node(Op.OP_FLOORMOD, [fused, eight])
+        assert bounds(build.nest, above, [0])[:2] == (0, 4)
+        # The loop's minimum, 3, is all that TVM's modular analysis has heard of it.
+        assert bounds(build.nest, below, [0])[:2] == (3, 3)
+        assert bounds(build.nest, below, [0], exact=True)[:2] == (0, 7)
+
+    def test_a_remainder_keeps_the_step(self):
+        build, (i, j) = _loops(64, 4)
+        index = _tile(build, i, 4, build.int_(1))
+        rest = build.node(Op.OP_FLOORMOD, [index, build.int_(16)])
+        assert bounds(build.nest, rest, [0, 1], exact=True) == (1, 13, 4, 1)
+        assert bounds(build.nest, j, [1], exact=True) == (0, 3, 1, 0)
+
+    def test_types_bound_what_is_not_known(self):
+        build = NestBuilder()
+        assert bounds(build.nest, build.free_var("n"))[:2] == (-(2**31), 2**31 - 1)
+        assert bounds(build.nest, build.free_var("m", bits=64))[:2] == (-INF, INF)
+        assert bounds(build.nest, build.free_var("u", code=1, bits=8))[:2] == (0, 255)
+        assert bounds(build.nest, build.free_var("b", code=6, bits=8))[:2] == (0, 1)
+        assert bounds(build.nest, build.float_(2.0))[:2] == (-INF, INF)
+
+    def test_sums_and_products_stop_at_infinity(self):
+        build, _ = _loops()
+        large = build.int_(2**62, bits=64)
+        n = build.free_var("n", bits=64)
+        twice = build.node(Op.OP_ADD, [large, large], bits=64)
+        assert bounds(build.nest, twice)[:2] == (INF, INF)
+        product = build.node(Op.OP_MUL, [large, build.int_(-4, bits=64)], bits=64)
+        assert bounds(build.nest, product)[:2] == (-INF, -INF)
+        assert bounds(build.nest, build.node(Op.OP_SUB, [n, n], bits=64))[:2] == (-INF, INF)
+
+    def test_a_zero_divisor(self):
+        build, (i,) = _loops(4)
+        with pytest.raises(FormatError, match="divides by zero"):
+            bounds(build.nest, build.node(Op.OP_FLOORDIV, [i, build.int_(0)]))
+        # Over its range the divisor is taken for at least 1.
+        index = build.node(Op.OP_FLOORDIV, [build.int_(6), i])
+        assert bounds(build.nest, index, [0], exact=True)[:2] == (2, 6)
+
+    def test_what_is_not_asked_may_divide_by_zero(self):
+        build, (i,) = _loops(4)
+        broken = build.node(Op.OP_FLOORDIV, [i, build.int_(0)])
+        test = build.node(Op.OP_LT, [broken, i], code=6, bits=8)
+        assert bounds(build.nest, build.node(Op.OP_SELECT, [test, i, i]), [0])[:2] == (0, 3)
+
+    def test_vectors(self):
+        build, (i,) = _loops(4)
+        ramp = build.node(Op.OP_RAMP, [i, build.int_(3), build.int_(8)], lanes=8)
+        assert bounds(build.nest, ramp, [0])[:2] == (0, 24)
+        assert bounds(build.nest, build.node(Op.OP_BROADCAST, [i], lanes=8), [0])[:2] == (0, 3)
+
+    def test_unknown_nodes_and_loops(self):
+        build, (i,) = _loops(4)
+        with pytest.raises(IndexError, match="no node 99"):
+            bounds(build.nest, 99)
+        with pytest.raises(IndexError, match="no loop 7"):
+            bounds(build.nest, i, [7])
+
+
+class TestCoefficients:
+    def test_products_and_sums(self):
+        build, (i, j) = _loops(4, 8)
+        assert coefficient_of(build.nest, i, 0) == 1
+        assert coefficient_of(build.nest, i, 1) == 0
+        index = _tile(build, i, 4, j)
+        assert [coefficient_of(build.nest, index, loop) for loop in (0, 1)] == [4, 1]
+
+    def test_the_walk_remembers_what_it_met(self):
+        build, (i, j) = _loops(4, 8)
+        index = build.node(Op.OP_ADD, [j, build.node(Op.OP_MUL, [i, build.int_(4)])])
+        assert coefficient_of(build.nest, index, 1) == 4
+        both = build.node(Op.OP_ADD, [i, j])
+        again = build.node(Op.OP_FLOORDIV, [both, i])
+        assert coefficient_of(build.nest, again, 0) == 2
+        assert coefficient_of(build.nest, build.node(Op.OP_MUL, [both, build.int_(8)]), 0) == 1
+
+    def test_a_tree_of_shared_nodes_is_refused(self):
+        build, (i,) = _loops(4)
+        node = i
+        for _ in range(40):
+            node = build.node(Op.OP_ADD, [node, node])
+        assert bounds(build.nest, node, [0])[:2] == (0, 3 * 2**40)
+        with pytest.raises(LimitError, match="too large"):
+            coefficient_of(build.nest, node, 0)
+
+
+def test_deep_expressions_do_not_use_the_stack():
+    build, (i,) = _loops(4)
+    node = i
+    for _ in range(200_000):
+        node = build.node(Op.OP_ADD, [node, build.int_(1)])
+    assert bounds(build.nest, node, [0])[:2] == (200_000, 200_003)
+    assert coefficient_of(build.nest, node, 0) == 1
+
+
+@settings(max_examples=120, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nests(), st.booleans(), st.integers(0, 6))
+def test_bounds_agree_with_the_reference(nest, exact, outermost):
+    dump, found = stores(nest)
+    for store in found:
+        for node in store["indices"]:
+            ranged = [loop for loop in range(nest.n_loops) if loop >= outermost]
+            assert _ours(nest, node, ranged, exact) == _reference(dump, node, ranged, exact)
+            for loop in range(nest.n_loops):
+                var = dump["loops"][loop]["var"]
+                assert coefficient_of(nest, node, loop) == coefficient(dump, node, var)
+
+
+def _ours(nest, node, ranged, exact):
+    try:
+        return bounds(nest, node, ranged, exact=exact)
+    except FormatError:
+        return None
+
+
+def _reference(dump, node, ranged, exact):
+    state = Reference(dump, exact)
+    try:
+        for loop in range(len(dump["loops"])):
+            state.bind_min(loop)
+        if not exact:
+            state.minima = dict(state.bounds)
+        for loop in sorted(ranged, reverse=True):
+            state.bind_range(loop)
+        return (*state.bound(node), *state.modular(node))
+    except Refused:
+        return None

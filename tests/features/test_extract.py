@@ -1,0 +1,373 @@
+"""Filling in features, on SQLite and PostgreSQL alike."""
+
+import json
+import time
+from dataclasses import replace
+
+import numpy as np
+import orjson
+import pytest
+from builders import FOREIGN, OWN, make_measurement, make_program, make_workload
+from fake_sets import Rebuilder, Scheduled, Steps
+
+from tunedb import limits, schema
+from tunedb.check import check
+from tunedb.errors import FormatError, StorageError, UsageError
+from tunedb.features.extract import ExtractReport, extract, place_of
+from tunedb.records import Source, SourceKind, Trust
+from tunedb.store import Store
+
+
+def workload(number=0, **fields):
+    """A workload that TVM 0.27 reads."""
+    return make_workload(number, **{"tvm_version": "0.27.0", **fields})
+
+
+def fill(store, count=10, source=OWN, first=0, **fields):
+    """Add programs with these numbers; return their ids."""
+    fields.setdefault("workload", workload())
+    batch = [make_measurement(i, **fields) for i in range(first, first + count)]
+    store.add_batch(batch, source)
+    return store.query.program_ids([m.program.digest for m in batch])
+
+
+def rows_of(store, feature_set, ids):
+    return [
+        None if rows is None else rows.tolist()
+        for rows in store.query.feature_rows(feature_set, ids)
+    ]
+
+
+# ---------------------------------------------------------------------- the store
+
+
+def test_rows_are_stored_once(store):
+    ids = fill(store, 3)
+    steps = Steps()
+    first = [(id_, np.array([[id_, 1.5]])) for id_ in ids[:2]]
+    assert store.add_features(steps, first) == 2
+    again = [(id_, np.array([[0.0, 0.0]])) for id_ in ids]
+    assert store.add_features(steps, again) == 1
+    assert store.add_features(steps, []) == 0
+    assert rows_of(store, steps, [ids[2], ids[0], 10**6]) == [[[0, 0]], [[ids[0], 1.5]], None]
+    assert rows_of(store, Steps(version=2), ids) == [None] * 3
+    (stored,) = store.query.stored_features()
+    assert (stored.name, stored.version, stored.columns) == ("fake.steps", 1, steps.columns)
+    assert (stored.programs, stored.rows) == (3, 3)
+    assert 3 * 9 < stored.bytes < 3 * 40
+    assert rows_of(store, stored, ids[:1]) == [[[ids[0], 1.5]]]
+
+
+def test_versions_stand_side_by_side_and_columns_are_part_of_one(store):
+    (id_,) = fill(store, 1)
+    store.add_features(Steps(), [(id_, np.ones((1, 2)))])
+    store.add_features(Steps(version=2, columns=("a",)), [(id_, np.zeros((2, 1)))])
+    assert [(s.version, s.columns) for s in store.query.stored_features()] == [
+        (1, ("id", "decisions")),
+        (2, ("a",)),
+    ]
+    other = Steps(columns=("id", "other"))
+    for _ in range(2):
+        with pytest.raises(UsageError, match=r"version 1 of .* is stored with other col"):
+            store.add_features(other, [(id_, np.ones((1, 2)))])
+    assert rows_of(store, Steps(), [id_]) == [[[1, 1]]]
+
+
+def test_nothing_of_a_batch_with_bad_rows_is_stored(store):
+    ids = fill(store, 2)
+    with pytest.raises(FormatError, match="nan"):
+        store.add_features(Steps(), [(ids[0], np.ones((1, 2))), (ids[1], [[1, np.nan]])])
+    with pytest.raises(StorageError):
+        store.add_features(Steps(), [(ids[0], np.ones((1, 2))), (10**6, np.ones((1, 2)))])
+    assert rows_of(store, Steps(), ids) == [None, None]
+    assert store.add_features(Steps(), [(ids[0], np.ones((1, 2)))]) == 1
+
+
+def test_programs_without_rows_and_columns(store):
+    ids = fill(store, 3)
+    empty = Steps("fake.empty", columns=())
+    rows = [np.zeros((0, 5)), np.zeros((2, 0)), np.zeros((0, 0))]
+    store.add_features(empty, zip(ids, rows, strict=True))
+    assert [r.shape for r in store.query.feature_rows(empty, ids)] == [(0, 5), (2, 0), (0, 0)]
+    assert store.query.programs_without(empty) == []
+
+
+def test_a_read_only_store_takes_none(sqlite_file):
+    with Store(sqlite_file, read_only=True) as store, pytest.raises(StorageError, match="read-on"):
+        store.add_features(Steps(), [(1, np.ones((1, 2)))])
+
+
+# ---------------------------------------------------------------------- reading programs
+
+
+def test_programs_share_their_parts(store):
+    fill(store, 4)
+    fill(store, 4, workload=workload(1), target=1)
+    programs = store.query.programs_without(Steps())
+    assert [p.id for p in programs] == sorted(p.id for p in programs)
+    assert len(programs) == 8
+    for name, count in (("workload", 2), ("target", 2), ("signature", 2)):
+        assert len({id(getattr(p, name)) for p in programs}) == count
+    assert len({id(p.trace.sketch) for p in programs}) == 1
+    assert len({id(p.trace.tail) for p in programs}) == 1
+    expected = make_program(2, workload=workload(1), target=1)
+    (found,) = [p for p in programs if p.trace == expected.trace and p.target == expected.target]
+    assert found.workload == expected.workload
+    assert store.query.programs([found.id, 10**6, programs[0].id])[1].trace == programs[0].trace
+    assert store.query.program_ids([expected.digest, b"x" * 16]) == [found.id, None]
+
+
+def test_pages_and_filters(store):
+    first = fill(store, 5)
+    second = fill(store, 5, workload=workload(1))
+    third = fill(store, 5, target=1)
+    everything = sorted(first + second + third)
+    query, steps = store.query, Steps()
+
+    def ids(**where):
+        return [p.id for p in query.programs_without(steps, **where)]
+
+    assert ids() == everything
+    assert ids(limit=4) == everything[:4]
+    assert ids(limit=4, after=everything[3]) == everything[4:8]
+    workloads = {p.workload.name: p.workload_id for p in query.programs_without(steps)}
+    targets = {p.target.attributes["num-cores"]: p.target_id for p in query.programs_without(steps)}
+    one = [workloads["matmul_1"]]
+    assert ids(workload_ids=one) == sorted(second)
+    assert ids(target_ids=[targets[2]]) == sorted(third)
+    assert ids(workload_ids=one, target_ids=[targets[2]]) == []
+    assert ids(workload_ids=[]) == []
+    assert ids(workload_ids=[*range(40_000)]) == everything
+    store.add_features(steps, [(i, np.ones((1, 2))) for i in second])
+    assert ids() == sorted(first + third)
+    assert ids(workload_ids=one) == []
+    found = query.feature_coverage(steps)
+    assert (found.programs, found.able, found.known) == (15, 15, 5)
+    found = query.feature_coverage(steps, workload_ids=one)
+    assert (found.programs, found.able, found.known) == (5, 5, 5)
+    found = query.feature_coverage(Steps(version=3), target_ids=[targets[2]])
+    assert (found.programs, found.able, found.known) == (5, 5, 0)
+
+
+def test_what_tvm_may_get(store):
+    """Programs of modules of today, measured by a source that is trusted."""
+    foreign = replace(FOREIGN, name="f")
+    verified = Source("v", SourceKind.FILE, Trust.VERIFIED)
+    own = fill(store, 2)
+    query, scheduled = store.query, Scheduled()
+    fill(store, 2, workload=make_workload(5, tvm_version="0.26.0"))
+    fill(store, 2, workload=make_workload(6))
+    assert [p.id for p in query.programs_without(scheduled, for_tvm=True)] == own
+    lost = fill(store, 2, source=foreign, first=20)
+    both = fill(store, 2, source=foreign, first=30)
+    fill(store, 2, source=verified, first=30)
+    scripted = fill(store, 1, workload=make_workload(7, tvm_version="0.26.0", script="def f(): …"))
+    wanted = [*own, *both, *scripted]
+    assert [p.id for p in query.programs_without(scheduled, for_tvm=True)] == sorted(wanted)
+    assert [query.is_trusted(i) for i in (own[0], lost[0], both[0])] == [True, False, True]
+    found = query.feature_coverage(scheduled, for_tvm=True)
+    assert (found.programs, found.able, found.known) == (11, 5, 0)
+
+
+def test_reading_programs_is_fast(sqlite_file):
+    """Ten microseconds for each; the bound is loose, because machines are shared."""
+    with Store(sqlite_file) as store:
+        for start in range(0, 4000, 1000):
+            fill(store, 1000, first=start)
+        store.query.programs_without(Steps(), limit=10)
+        taken = []
+        for _ in range(3):
+            started = time.process_time()
+            assert len(store.query.programs_without(Steps(), limit=4000)) == 4000
+            taken.append((time.process_time() - started) / 4000)
+    assert min(taken) < 30e-6
+
+
+# ---------------------------------------------------------------------- extracting
+
+
+def test_what_is_missing_is_computed_in_batches(store, monkeypatch):
+    monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 4)
+    ids = fill(store, 10)
+    store.add_features(Steps(), [(ids[3], np.zeros((1, 2)))])
+    steps, begun, seen = Steps(), [], []
+    report = extract(
+        store,
+        steps,
+        on_begin=lambda r: begun.append((r.missing, r.known)),
+        on_program=lambda: seen.append(len(store.query.programs_without(steps, limit=100))),
+    )
+    assert begun == [(9, 1)]
+    assert steps.calls == [4, 4, 1]
+    assert (report.programs, report.known, report.done, report.failed) == (10, 1, 9, 0)
+    # What was computed before is stored when the next batch begins.
+    assert seen == [9, 9, 9, 9, 5, 5, 5, 5, 1]
+    decisions = len(make_program(1).trace.decisions)
+    assert rows_of(store, steps, [ids[3], ids[0]]) == [[[0, 0]], [[ids[0], decisions]]]
+    again = extract(store, steps)
+    assert (again.programs, again.known, again.done) == (10, 10, 0)
+    assert steps.calls == [4, 4, 1]
+
+
+def test_limit_and_filters(store):
+    fill(store, 6)
+    other = fill(store, 6, workload=workload(1))
+    (wanted,) = {p.workload_id for p in store.query.programs(other)}
+    report = extract(store, Steps(), workload_ids=[wanted], limit=4)
+    assert (report.programs, report.done, report.missing) == (6, 4, 6)
+    stored = [rows is not None for rows in store.query.feature_rows(Steps(), other)]
+    assert stored == [True] * 4 + [False] * 2
+    assert extract(store, Steps(), limit=0).done == 0
+    assert extract(store, Steps()).done == 8
+
+
+def test_a_program_that_fails_is_remembered(store):
+    ids = fill(store, 5)
+    steps = Steps(fails=frozenset(ids[1:3]))
+    report = extract(store, steps)
+    assert (report.done, report.failed, report.passed) == (3, 2, 0)
+    assert report.reasons == {
+        f"ValueError: no rows of {ids[1]}": 1,
+        f"ValueError: no rows of {ids[2]}": 1,
+    }
+    rows = {row.item.line: row.item for row in store.query.quarantined()}
+    assert set(rows) == set(ids[1:3])
+    assert rows[ids[1]].file == place_of(steps) == "features fake.steps version 1"
+    kept = orjson.loads(rows[ids[1]].data)
+    assert kept["program"] == make_program(1, workload=workload()).digest.hex()
+    assert kept["error"] == f"no rows\nof {ids[1]}"
+
+    steps.calls.clear()
+    again = extract(store, steps)
+    assert (again.done, again.failed, again.passed, again.known) == (0, 0, 2, 3)
+    assert steps.calls == []
+    # Another version is another set.
+    assert extract(store, Steps(version=2)).done == 5
+
+    still = extract(store, steps, retry=True)
+    assert (still.done, still.failed, still.passed) == (0, 2, 0)
+    assert len(store.query.quarantined()) == 2
+    cured = extract(store, Steps(), retry=True)
+    assert (cured.done, cured.failed) == (2, 0)
+    assert store.query.quarantined() == []
+    assert extract(store, Steps()).known == 5
+
+
+def test_rows_that_cannot_be_stored_are_failures(store):
+    ids = fill(store, 3)
+    steps = Steps()
+    bad = {ids[0]: [[np.nan, 1]], ids[1]: [[1.0, 2.0, 3.0]]}
+    steps.rows = lambda programs: [np.array(bad.get(p.id, [[1.0, 2.0]])) for p in programs]
+    report = extract(store, steps)
+    assert (report.done, report.failed) == (1, 2)
+    assert set(report.reasons) == {
+        "fake.steps: id is nan in row 0",
+        "fake.steps: 3 columns, not 2",
+    }
+
+
+def test_a_set_that_breaks_its_promise_costs_its_own_programs(store):
+    ids = fill(store, 6)
+    steps = Steps()
+    original = steps.rows
+
+    def rows(programs):
+        if any(p.id == ids[2] for p in programs):
+            raise SystemError("boom")
+        found = original(programs)
+        return found[:-1] if len(programs) > 1 else found
+
+    steps.rows = rows
+    report = extract(store, steps)
+    assert (report.done, report.failed) == (5, 1)
+    assert report.reasons == {"SystemError: boom": 1}
+
+
+def test_sets_of_modules_need_a_rebuilder(store):
+    ids = fill(store, 6)
+    fill(store, 2, workload=make_workload(3))
+    with pytest.raises(UsageError, match=r"fake\.scheduled is computed from modules"):
+        extract(store, Scheduled())
+    rebuilder = Rebuilder(fails=[ids[4]])
+    report = extract(store, Scheduled(), rebuilder=rebuilder)
+    assert rebuilder.asked == ids
+    assert (report.programs, report.unable, report.done, report.failed) == (8, 2, 5, 1)
+    shapes = [
+        None if rows is None else rows.shape for rows in store.query.feature_rows(Scheduled(), ids)
+    ]
+    assert shapes == [None if i == ids[4] else (i % 3, 1) for i in ids]
+    rebuilder.asked.clear()
+    report = extract(store, Scheduled(), rebuilder=rebuilder)
+    assert (rebuilder.asked, report.passed, report.known) == ([], 1, 5)
+
+
+def test_an_interrupted_run_keeps_its_batches_and_closes_its_rebuilder(store, monkeypatch):
+    monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 3)
+    fill(store, 10)
+    closed = []
+
+    class Interrupted(Rebuilder):
+        def rows(self, programs):
+            try:
+                for number, pair in enumerate(super().rows(programs)):
+                    if number == 7:
+                        raise KeyboardInterrupt
+                    yield pair
+            finally:
+                closed.append(True)
+
+    report = ExtractReport("x", 1)
+    with pytest.raises(KeyboardInterrupt):
+        extract(store, Scheduled(), rebuilder=Interrupted(), report=report)
+    assert report.done == 6
+    assert closed == [True]
+    again = extract(store, Scheduled(), rebuilder=Rebuilder())
+    assert (again.known, again.done) == (6, 4)
+
+
+def test_reasons_are_bounded(store, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_REASONS", 2)
+    ids = fill(store, 5)
+    report = extract(store, Steps(fails=frozenset(ids)))
+    assert sorted(report.reasons.values()) == [1, 1, 3]
+    assert report.reasons["other reasons"] == 3
+
+
+# ---------------------------------------------------------------------- damage
+
+
+def test_a_damaged_database_is_found_out(store, store_url):
+    ids = fill(store, 4)
+    store.add_features(Steps(), [(i, np.ones((1, 2))) for i in ids])
+    assert check(store_url).problems == []
+    with store._transaction() as connection:
+        feature = schema.feature
+        for id_, change in ((ids[0], {"n_rows": 2}), (ids[1], {"data": b"junk"})):
+            connection.execute(feature.update().where(feature.c.program_id == id_).values(**change))
+        frame = store.query._select(feature.select().where(feature.c.program_id == ids[3]))[0].data
+        change = {"n_rows": 2, "n_columns": 1, "data": bytes(frame)}
+        connection.execute(feature.update().where(feature.c.program_id == ids[2]).values(**change))
+    for id_ in ids[:2]:
+        with pytest.raises(StorageError, match="damaged"):
+            store.query.feature_rows(Steps(), [id_])
+    report = check(store_url)
+    assert [(p.check, p.table, p.id) for p in report.problems] == [
+        ("readable", "feature", ids[0]),
+        ("readable", "feature", ids[1]),
+        ("derived", "feature", ids[2]),
+    ]
+    assert "1 columns, not 2" in report.problems[2].message
+    assert 0 < len(check(store_url, sample=3).problems) <= 3
+
+
+def test_reasons_survive_json(store):
+    """What TVM says may have any character."""
+    ids = fill(store, 1)
+    steps = Steps()
+    steps.rows = lambda programs: [ValueError("a\0b\ud800" + "x" * 50_000)] * len(programs)
+    extract(store, steps)
+    (row,) = store.query.quarantined()
+    assert row.item.line == ids[0]
+    assert len(row.item.reason) < 400
+    kept = json.loads(row.item.data)
+    assert limits.MAX_MESSAGE_CHARS <= len(kept["error"]) < limits.MAX_MESSAGE_CHARS + 10

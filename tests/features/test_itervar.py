@@ -1,0 +1,698 @@
+"""AutoTVM's loop features on programs in the flat form."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import reference_itervar as reference
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.errors import LimitError, UsageError
+from tunedb.features._nest import ForKind, NestBuilder, Op, Tag
+from tunedb.features.base import Needs, NestFeatures
+from tunedb.features.itervar import (
+    ANNOTATIONS,
+    ITERVAR,
+    flatten_itervar_feature,
+    get_buffer_curve_sample_flatten,
+    get_flatten_name,
+    get_itervar_feature,
+    get_itervar_feature_flatten,
+)
+
+FLOAT = {"code": 2}
+
+
+def add(build, a, b, **type):
+    return build.node(Op.OP_ADD, [a, b], **type)
+
+
+def mul(build, a, b, **type):
+    return build.node(Op.OP_MUL, [a, b], **type)
+
+
+def row_major(build, outer, width, inner):
+    return add(build, mul(build, outer, build.int_(width)), inner)
+
+
+def gemm(n=128):
+    """The program of AutoTVM's document: C[x, y] = 0, then C[x, y] += A[x, k] * B[k, y]."""
+    build = NestBuilder()
+    a, b, c = (build.buffer(name, [n * n], kind=1) for name in "ABC")
+    x, y = build.open_loop("x", n), build.open_loop("y", n)
+    at = row_major(build, build.loop_var(x), n, build.loop_var(y))
+    build.store(c, [at], build.float_(0.0))
+    k = build.open_loop("k", n)
+    vx, vy, vk = (build.loop_var(one) for one in (x, y, k))
+    left = build.load(a, [row_major(build, vx, n, vk)])
+    right = build.load(b, [add(build, vy, mul(build, vk, build.int_(n)))])
+    value = add(build, build.load(c, [at]), mul(build, left, right, **FLOAT), **FLOAT)
+    build.store(c, [at], value)
+    for _ in range(3):
+        build.close_loop()
+    return build.nest
+
+
+def thread_gemv():
+    """One output for each thread: the vector for GPUs that is worked out by hand."""
+    build = NestBuilder()
+    a, w = build.buffer("A", [64 * 128], kind=1), build.buffer("W", [64], kind=1)
+    c = build.buffer("C", [128], kind=1)
+    local = build.buffer("C.local", [1], scope="local")
+    bx = build.open_loop("blockIdx.x", 4, kind=ForKind.THREAD_BINDING, tag=Tag.BLOCK_X)
+    tx = build.open_loop("threadIdx.x", 32, kind=ForKind.THREAD_BINDING, tag=Tag.THREAD_X)
+    zero = build.int_(0)
+    build.store(local, [zero], build.float_(0.0))
+    k = build.open_loop("k", 64)
+    vb, vt, vk = (build.loop_var(one) for one in (bx, tx, k))
+    place = row_major(build, vb, 32, vt)
+    left = build.load(a, [add(build, mul(build, vk, build.int_(128)), place)])
+    product = mul(build, left, build.load(w, [vk]), **FLOAT)
+    build.store(local, [zero], add(build, build.load(local, [zero]), product, **FLOAT))
+    build.close_loop()
+    build.store(c, [place], build.load(local, [zero]))
+    build.close_loop()
+    build.close_loop()
+    return build.nest
+
+
+def one_hot(name):
+    return tuple(int(name == other) for other in ANNOTATIONS)
+
+
+SERIAL = one_hot("SERIAL")
+
+
+def touches(rows):
+    """Return {axis: {access: values}}."""
+    return {row[0][1]: {pair[0]: pair[1:] for pair in row[3:]} for row in rows}
+
+
+# ---- what is worked out by hand ------------------------------------------------------------------
+
+
+def test_table_of_the_document():
+    """The table of AutoTVM's document, its labels [y] and [x] put right."""
+    assert get_itervar_feature(gemm()) == [
+        (
+            ("_itervar_", "x"),
+            ("_attr_", 128, 1, 128, 2097152, *SERIAL),
+            ("_arith_", 0, 0, 0),
+            ("A_0", 128, -1, 16384, 128, 0, 0),
+            ("B_0", 0, -1, 16384, 128, 0, 0),
+            ("C_0", 128, -1, 16384, 1, 0, 0),
+            ("C_1", 128, -1, 16384, 128, 0, 0),
+            ("C_2", 128, -1, 16384, 128, 0, 0),
+        ),
+        (
+            ("_itervar_", "y"),
+            ("_attr_", 128, 2, 16384, 16384, *SERIAL),
+            ("_arith_", 0, 0, 0),
+            ("A_0", 0, -1, 128, 128, 0, 0),
+            ("B_0", 1, -1, 16384, 1, 0, 0),
+            ("C_0", 1, -1, 128, 1, 0, 0),
+            ("C_1", 1, -1, 128, 128, 0, 0),
+            ("C_2", 1, -1, 128, 128, 0, 0),
+        ),
+        (
+            ("_itervar_", "k"),
+            ("_attr_", 128, 3, 2097152, 128, *SERIAL),
+            ("_arith_", 1, 1, 0),
+            ("A_0", 1, -1, 128, 1, 0, 0),
+            ("B_0", 128, -1, 128, 1, 0, 0),
+            ("C_1", 0, -1, 1, 128, 0, 0),
+            ("C_2", 0, -1, 1, 128, 0, 0),
+        ),
+    ]
+
+
+def test_blocks_and_threads():
+    rows = get_itervar_feature(thread_gemv())
+    assert [row[1] for row in rows] == [
+        ("_attr_", 4, 1, 4, 8192, *one_hot("BLOCK_X")),
+        ("_attr_", 32, 2, 128, 2048, *one_hot("THREAD_X")),
+        ("_attr_", 64, 3, 8192, 64, *SERIAL),
+    ]
+    assert [row[2] for row in rows] == [("_arith_", 0, 0, 0), ("_arith_", 0, 0, 0),
+                                        ("_arith_", 1, 1, 0)]  # fmt: skip
+    assert touches(rows) == {
+        "blockIdx.x": {
+            "A_0": (32, -1, 8192, 1, 4, 1),
+            "C.local_0": (0, -1, 1, 128, 1, 4),
+            "C.local_1": (0, -1, 1, 8192, 1, 4),
+            "C.local_2": (0, -1, 1, 8192, 1, 4),
+            "C.local_3": (0, -1, 1, 128, 1, 4),
+            "C_0": (32, -1, 128, 1, 4, 1),
+            "W_0": (0, -1, 64, 128, 1, 4),
+        },
+        "threadIdx.x": {
+            "A_0": (1, -1, 2048, 1, 32, 1),
+            "C.local_0": (0, -1, 1, 32, 0, 0),
+            "C.local_1": (0, -1, 1, 2048, 1, 32),
+            "C.local_2": (0, -1, 1, 2048, 1, 32),
+            "C.local_3": (0, -1, 1, 32, 0, 0),
+            "C_0": (1, -1, 32, 1, 0, 0),
+            "W_0": (0, -1, 64, 32, 1, 32),
+        },
+        "k": {
+            "A_0": (128, -1, 64, 1, 0, 0),
+            "C.local_1": (0, -1, 1, 64, 0, 0),
+            "C.local_2": (0, -1, 1, 64, 0, 0),
+            "W_0": (1, -1, 64, 1, 0, 0),
+        },
+    }
+
+
+def test_one_axis_logarithmic():
+    build = NestBuilder()
+    a = build.buffer("A", [7], kind=1)
+    i = build.open_loop("i", 7, kind=ForKind.PARALLEL)
+    half = build.float_(0.5)
+    quotient = build.node(Op.OP_DIV, [build.load(a, [build.loop_var(i)]), half], **FLOAT)
+    build.store(a, [build.loop_var(i)], quotient)
+    build.close_loop()
+    nest = build.nest
+    # log2(7 + 1) = 3; log2(1 + 1) = 1; mod -1 becomes -log2(2) = -1.
+    wanted = [3, 1, 3, 3, *one_hot("PARALLEL"), 0, 0, 1, *(1, -1, 3, 1, 0, 0) * 2]
+    assert get_itervar_feature_flatten(nest) == pytest.approx(wanted)
+    assert flatten_itervar_feature(get_itervar_feature(nest, True)) == pytest.approx(wanted)
+    plain = [7, 1, 7, 7, *one_hot("PARALLEL"), 0, 0, 1, *(1, -1, 7, 1, 0, 0) * 2]
+    assert get_itervar_feature_flatten(nest, False).tolist() == plain
+
+
+def test_flat_length_and_names():
+    rows = get_itervar_feature(gemm())
+    names = get_flatten_name(rows)
+    values = flatten_itervar_feature(rows)
+    assert len(names) == len(values) == 138
+    assert values.dtype == np.float64
+    assert names[:5] == [
+        "f0.x._attr_.length",
+        "f1.x._attr_.nest_level",
+        "f2.x._attr_.topdown",
+        "f3.x._attr_.bottomup",
+        "f4.x._attr_.ann_0",
+    ]
+    assert names[14:20] == [
+        "f14.x._attr_.ann_10",
+        "f15.x._arith_.add",
+        "f16.x._arith_.mul",
+        "f17.x._arith_.div",
+        "f18.x.A_0.stride",
+        "f19.x.A_0.mod",
+    ]
+    assert names[-1] == "f137.k.C_2.T_reuse"
+    by_name = dict(zip(names, values, strict=True))
+    assert by_name["f3.x._attr_.bottomup"] == 2097152
+    assert by_name["f137.k.C_2.T_reuse"] == 0
+
+
+def test_curves_of_the_document():
+    """The A_0 lists are count 0, 7, 7, 14, reuse 0, 0, 7, 7 and topdown 0, 7, 14, 21."""
+    values = get_buffer_curve_sample_flatten(gemm(), sample_n=4)
+    assert values.shape == (96,)
+    assert values[:8].tolist() == [0, 0, 0, 1, 0, 2, 0, 3]
+    # reuse → count at 0: the last point with reuse 0 has count 7.
+    assert values[8:16] == pytest.approx([7, 0, 7, 1, 7, 2, 7, 3])
+    values = get_buffer_curve_sample_flatten(gemm(), sample_n=16)[:128].reshape(4, 16, 2)
+    count_reuse, reuse_count, count_topdown, topdown_count = values
+    assert count_reuse[[6, 7, 13, 14, 15]] == pytest.approx(
+        np.array([[0, 6], [7, 0], [7, 6], [7, 0], [7, 1]])
+    )
+    assert reuse_count[[6, 7, 15]] == pytest.approx(np.array([[7, 6], [14, 0], [14, 8]]))
+    assert count_topdown[[6, 7, 14]] == pytest.approx(np.array([[0, 6], [14, 0], [21, 0]]))
+    assert topdown_count[[0, 7, 14]] == pytest.approx(np.array([[0, 0], [7, 0], [7, 0]]))
+
+
+def test_curves_take_one_access_for_each_buffer_of_the_deepest_axes():
+    # A, W, and C.local, which has the same buffer as C; C itself is not touched by k.
+    assert get_buffer_curve_sample_flatten(thread_gemv()).shape == (3 * 8 * 30,)
+
+
+# ---- axes ----------------------------------------------------------------------------------------
+
+
+def kernel(body, *, extent=4, **loop):
+    """Return a nest with a loop `i` and what `body(build, buffer, i)` puts in it."""
+    build = NestBuilder()
+    a = build.buffer("A", [64], kind=1)
+    i = build.open_loop("i", extent, **loop)
+    body(build, a, i)
+    build.close_loop()
+    return build.nest
+
+
+def store_at(index):
+    """Return a body that stores a constant at ``index(build, variable of i)``."""
+
+    def body(build, a, i):
+        build.store(a, [index(build, build.loop_var(i))], build.float_(1.0))
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("loop", "slot"),
+    [
+        ({}, "SERIAL"),
+        ({"kind": ForKind.PARALLEL}, "PARALLEL"),
+        ({"kind": ForKind.VECTORIZED}, "VECTORIZED"),
+        ({"kind": ForKind.UNROLLED}, "UNROLLED"),
+        *(({"kind": ForKind.THREAD_BINDING, "tag": tag}, tag.name) for tag in list(Tag)[1:8]),
+    ],
+)
+def test_annotation(loop, slot):
+    rows = get_itervar_feature(kernel(store_at(lambda build, i: i), **loop))
+    assert rows[0][1][5:] == one_hot(slot)
+    assert sum(rows[0][1][5:]) == 1
+
+
+def test_extent_that_is_no_constant_counts_as_minus_one():
+    build = NestBuilder()
+    a = build.buffer("A", [64], kind=1)
+    build.open_loop("outer", 8)
+    i = build.open_loop("i", (build.free_var("n"),))
+    build.store(a, [build.loop_var(i)], build.float_(1.0))
+    build.close_loop()
+    build.close_loop()
+    outer, inner = get_itervar_feature(build.nest)
+    assert inner[1][1:5] == (-1, 2, -8, -1)
+    assert inner[3] == ("A_0", 1, -1, -1, 1, 0, 0)
+    assert outer[3] == ("A_0", 0, -1, -1, 8, 0, 0)
+    assert outer[1][4] == -1  # bottomup is never below -1
+    # Points below 1 count as 1, so that no value is infinite.
+    assert np.isfinite(get_buffer_curve_sample_flatten(build.nest, 4)).all()
+
+
+def test_unit_loops_are_axes():
+    row = get_itervar_feature(kernel(store_at(lambda build, i: build.int_(0)), extent=1))[0]
+    assert row[1][1:5] == (1, 1, 1, 1)
+    assert row[3] == ("A_0", 0, -1, 1, 1, 0, 0)
+
+
+def test_extent_zero_stays_in_the_products():
+    build = NestBuilder()
+    a = build.buffer("A", [64], kind=1)
+    for extent in (0, 4):
+        i = build.open_loop("i", extent)
+        build.store(a, [build.loop_var(i)], build.float_(1.0))
+        build.close_loop()
+    first, second = get_itervar_feature(build.nest)
+    assert first[1][1:5] == (0, 1, 0, 0)
+    assert second[1][1:5] == (4, 1, 0, 4)  # the product of open axes is divided by no 0
+
+
+def test_reuse_of_zero_divides_nothing():
+    build = NestBuilder()
+    a = build.buffer("A", [64], kind=1)
+    build.open_loop("bx", 4, kind=ForKind.THREAD_BINDING, tag=Tag.BLOCK_X)
+    build.open_loop("tx", 0, kind=ForKind.THREAD_BINDING, tag=Tag.THREAD_X)
+    build.store(a, [build.int_(0)], build.float_(1.0))
+    build.close_loop()
+    build.close_loop()
+    assert get_itervar_feature(build.nest)[0][3] == ("A_0", 0, -1, 1, 0, 1, 0)
+
+
+def test_products_wrap_at_64_bits():
+    build = NestBuilder()
+    a = build.buffer("A", [64], kind=1)
+    loops = [build.open_loop(f"i{n}", 2**31, bits=64) for n in range(3)]
+    build.store(a, [build.loop_var(loops[0])], build.float_(1.0))
+    for _ in loops:
+        build.close_loop()
+    rows = get_itervar_feature(build.nest)
+    assert [row[1][3] for row in rows] == [2**31, 2**62, 0]  # 2^93
+    assert rows[0][3] == ("A_0", 1, -1, 2**31, 2**62, 0, 0)
+    assert rows[0][1][4] == 0
+
+
+def test_the_same_virtual_thread_is_one_axis():
+    build = NestBuilder()
+    a = build.buffer("A", [64], kind=1)
+    first = build.open_loop("vthread", 2, kind=ForKind.THREAD_BINDING, tag=Tag.VTHREAD)
+    build.store(a, [build.loop_var(first)], build.float_(1.0))
+    for _ in range(2):
+        build.open_loop("vthread", 2, kind=ForKind.THREAD_BINDING, tag=Tag.VTHREAD, again=first)
+    build.store(a, [build.loop_var(first)], build.float_(1.0))
+    i = build.open_loop("i", 8)
+    build.store(a, [build.loop_var(i)], build.float_(1.0))
+    for _ in range(4):
+        build.close_loop()
+    build.open_loop("vthread", 2, kind=ForKind.THREAD_BINDING, tag=Tag.VTHREAD, again=first)
+    build.store(a, [build.loop_var(first)], build.float_(1.0))  # under no axis any more
+    build.close_loop()
+    rows = get_itervar_feature(build.nest)
+    assert [row[0][1] for row in rows] == ["vthread", "i"]
+    assert [row[1][1:4] for row in rows] == [(2, 1, 2), (8, 2, 16)]
+    assert touches(rows)["vthread"] == {
+        "A_0": (1, -1, 2, 1, 0, 0),
+        "A_1": (1, -1, 2, 1, 0, 0),
+        "A_2": (0, -1, 8, 2, 0, 0),
+    }
+
+
+def test_a_thread_bound_again_is_another_axis():
+    build = NestBuilder()
+    a = build.buffer("A", [64], kind=1)
+    thread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.THREAD_X}
+    tx = build.open_loop("threadIdx.x", 4, **thread)
+    build.store(a, [build.loop_var(tx)], build.float_(1.0))
+    build.close_loop()
+    build.open_loop("threadIdx.x", 8, again=tx, **thread)
+    build.store(a, [build.loop_var(tx)], build.float_(1.0))
+    build.close_loop()
+    rows = get_itervar_feature(build.nest)
+    assert [row[1][1:5] for row in rows] == [(4, 1, 4, 4), (8, 1, 8, 8)]
+    assert [row[3:] for row in rows] == [
+        (("A_0", 1, -1, 4, 1, 0, 0),),
+        (("A_1", 1, -1, 8, 1, 0, 0),),
+    ]
+
+
+def test_a_thread_bound_again_inside_itself():
+    """As AutoTVM's map has it: both places on the stack lead to the inner axis from then on."""
+    build = NestBuilder()
+    a = build.buffer("A", [64], kind=1)
+    thread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.THREAD_X}
+    tx = build.open_loop("threadIdx.x", 4, **thread)
+    build.store(a, [build.loop_var(tx)], build.float_(1.0))  # stays with the first axis
+    build.open_loop("threadIdx.x", 8, again=tx, **thread)
+    build.store(a, [build.loop_var(tx)], build.float_(1.0))
+    build.close_loop()
+    build.close_loop()
+    outer, inner = get_itervar_feature(build.nest)
+    assert outer[1][1:5] == (4, 1, 4, -1)  # frozen, never closed
+    assert outer[3:] == (("A_0", 1, -1, 1, 1, 0, 0),)
+    # 8 for each of two places, and again when the outer place closes.
+    assert inner[3:] == (("A_1", 1, -1, 512, 1, 0, 0),)
+
+
+def test_unknown_thread():
+    nest = kernel(store_at(lambda build, i: i), kind=ForKind.THREAD_BINDING, tag=Tag.TAG_OTHER)
+    with pytest.raises(UsageError, match="loop 'i' is bound to a thread that AutoTVM does not"):
+        get_itervar_feature(nest)
+
+
+# ---- accesses ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("index", "i", "j"),
+    [
+        (lambda b, i, j: add(b, mul(b, i, b.int_(16)), j), 16, 1),
+        (lambda b, i, j: add(b, mul(b, b.int_(16), i), j), 1, 1),  # constant on the left
+        (lambda b, i, j: mul(b, add(b, i, j), b.int_(16)), 1, 1),  # of a sum
+        (lambda b, i, j: add(b, mul(b, i, b.int_(16)), mul(b, i, b.int_(4))), 16, 0),
+        # The variable was met: its stride waits for the next new one.
+        (lambda b, i, j: add(b, add(b, mul(b, i, b.int_(16)), mul(b, i, b.int_(4))), j), 16, 4),
+        (lambda b, i, j: b.node(Op.OP_FLOORMOD, [mul(b, i, b.int_(4)), b.int_(8)]), 4, 0),
+        (lambda b, i, j: add(b, mul(b, i, b.int_(-2)), j), -2, 1),
+        (lambda b, i, j: add(b, mul(b, b.free_var("n"), b.int_(9)), j), 0, 1),
+        (lambda b, i, j: b.int_(3), 0, 0),
+    ],
+)
+def test_stride(index, i, j):
+    build = NestBuilder()
+    a = build.buffer("A", [4096], kind=1)
+    outer, inner = build.open_loop("i", 4), build.open_loop("j", 4)
+    build.store(a, [index(build, build.loop_var(outer), build.loop_var(inner))], build.float_(1.0))
+    build.close_loop()
+    build.close_loop()
+    assert [row[3][1] for row in get_itervar_feature(build.nest)] == [i, j]
+
+
+def test_order_of_accesses():
+    """Store, then value (a before b, condition first), then index; a load before its index."""
+    build = NestBuilder()
+    a = build.buffer("A", [64], kind=1)
+    where = build.buffer("where", [64], kind=1, code=0)
+    i, j = build.open_loop("i", 4), build.open_loop("j", 8)
+    vi, vj = build.loop_var(i), build.loop_var(j)
+    test = build.node(Op.OP_LT, [build.load(a, [vi]), build.float_(0.0)], code=6, bits=8)
+    chosen = build.node(
+        Op.OP_SELECT,
+        [test, build.load(a, [vj]), build.load(a, [build.load(where, [vi])])],
+        **FLOAT,
+    )
+    build.store(a, [build.load(where, [vj])], chosen)
+    build.close_loop()
+    build.close_loop()
+    seen = touches(get_itervar_feature(build.nest))
+    # A_0 the store through where[j], A_1 the condition, A_2, A_3 through where[i].
+    assert {name: values[0] for name, values in seen["i"].items()} == {
+        "A_0": 0, "A_1": 1, "A_2": 0, "A_3": 1, "where_0": 1, "where_1": 0,
+    }  # fmt: skip
+    assert {name: values[0] for name, values in seen["j"].items()} == {
+        "A_0": 1, "A_1": 0, "A_2": 1, "A_3": 0, "where_0": 0, "where_1": 1,
+    }  # fmt: skip
+
+
+def test_accesses_are_sorted_as_text_and_counted_by_name():
+    build = NestBuilder()
+    buffers = [build.buffer(name, [4], kind=1) for name in ("C", "C.local", "C", "C_1", "ä", "")]
+    i = build.open_loop("i", 4)
+    for buffer in [buffers[0]] * 6 + buffers + [buffers[2]] * 4:
+        build.store(buffer, [build.loop_var(i)], build.float_(1.0))
+    build.close_loop()
+    names = [pair[0] for pair in get_itervar_feature(build.nest)[0][3:]]
+    wanted = ["C.local_0", "C_1_0", "ä_0", "_0", *(f"C_{n}" for n in range(12))]
+    assert names == sorted(wanted)
+    assert names.index("C_10") < names.index("C_2")
+
+
+def test_arithmetic_counts_where_it_is():
+    def body(build, a, i):
+        x = build.load(a, [build.loop_var(i)])
+        half = build.node(Op.OP_MUL, [x, x], code=2, bits=16)
+        brain = build.node(Op.OP_SUB, [half, half], code=4, bits=16)  # visits `half` twice
+        whole = build.node(Op.OP_ADD, [build.int_(1), build.int_(2)])
+        most = build.node(Op.OP_MAX, [brain, x], **FLOAT)
+        rest = build.node(Op.OP_MOD, [most, whole], **FLOAT)
+        build.store(a, [build.loop_var(i)], rest)
+
+    assert get_itervar_feature(kernel(body))[0][2] == ("_arith_", 1, 2, 1)
+
+
+def test_conditions_and_calls_are_read():
+    def body(build, a, i):
+        load = build.load(a, [build.loop_var(i)])
+        build.open_condition(build.node(Op.OP_LT, [load, build.float_(0.0)], code=6, bits=8))
+        sum_ = add(build, load, load, **FLOAT)
+        build.evaluate(build.call(0, [sum_], effects=True))
+        build.close_condition()
+
+    row = get_itervar_feature(kernel(body))[0]
+    assert row[2] == ("_arith_", 1, 0, 0)
+    assert [pair[0] for pair in row[3:]] == ["A_0", "A_1", "A_2"]
+
+
+def test_outside_of_any_loop():
+    build = NestBuilder()
+    a = build.buffer("A", [4], kind=1)
+    zero = build.int_(0)
+    build.store(a, [zero], add(build, build.load(a, [zero]), build.load(a, [zero]), **FLOAT))
+    assert get_itervar_feature(build.nest) == []
+    i = build.open_loop("i", 4)
+    build.store(a, [build.loop_var(i)], build.float_(0.0))
+    build.close_loop()
+    assert get_itervar_feature(build.nest)[0][3][0] == "A_3"  # counted all the same
+
+
+@pytest.mark.parametrize("loops", [0, 1])
+def test_no_store(loops):
+    build = NestBuilder()
+    for _ in range(loops):
+        build.open_loop("i", 4)
+        build.close_loop()
+    rows = get_itervar_feature(build.nest)
+    assert [row[1:] for row in rows] == [
+        (("_attr_", 4, 1, 4, -1, *SERIAL), ("_arith_", 0, 0, 0))
+    ] * loops
+    assert flatten_itervar_feature(rows).shape == (18 * loops,)
+    assert get_flatten_name(rows)[-1:] == ["f17.i._arith_.div"] * loops
+    assert get_buffer_curve_sample_flatten(build.nest).shape == (0,)
+    assert ITERVAR.nest_rows(build.nest, gpu=False).shape == (1, 18 * loops)
+
+
+def test_buffers_of_several_dimensions_are_refused():
+    build = NestBuilder()
+    a = build.buffer("data", [4, 4], kind=1)
+    build.store(a, [build.int_(0), build.int_(1)], build.float_(1.0))
+    with pytest.raises(UsageError, match="'data' is accessed with several indices; flatten"):
+        get_itervar_feature(build.nest)
+    with pytest.raises(UsageError):
+        ITERVAR.nest_rows(build.nest, gpu=False)
+
+
+def test_a_scalar_buffer_has_no_index():
+    build = NestBuilder()
+    a = build.buffer("A", [], kind=1)
+    build.open_loop("i", 4)
+    build.store(a, [], build.load(a, []))
+    build.close_loop()
+    assert [pair[:3] for pair in get_itervar_feature(build.nest)[0][3:]] == [
+        ("A_0", 0, -1),
+        ("A_1", 0, -1),
+    ]
+
+
+# ---- bounds --------------------------------------------------------------------------------------
+
+
+def test_expressions_that_share_their_parts_without_end():
+    build = NestBuilder()
+    a = build.buffer("A", [4], kind=1)
+    i = build.open_loop("i", 4)
+    node = build.load(a, [build.loop_var(i)])
+    for _ in range(80):
+        node = add(build, node, node, **FLOAT)  # 2^80 additions
+    build.store(a, [build.loop_var(i)], node)
+    build.close_loop()
+    with pytest.raises(LimitError, match="too many accesses"):
+        get_itervar_feature(build.nest)
+
+
+def test_deep_expressions_need_no_stack():
+    build = NestBuilder()
+    a = build.buffer("A", [4], kind=1)
+    i = build.open_loop("i", 4)
+    left = right = build.float_(1.0)
+    for _ in range(200_000):
+        left = add(build, left, build.float_(1.0), **FLOAT)
+        right = add(build, build.float_(1.0), right, **FLOAT)
+    build.store(a, [build.loop_var(i)], add(build, left, right, **FLOAT))
+    build.close_loop()
+    assert get_itervar_feature(build.nest)[0][2] == ("_arith_", 400_001, 0, 0)
+
+
+def test_loops_too_deep_for_their_accesses():
+    build = NestBuilder()
+    a = build.buffer("A", [4], kind=1)
+    loops = [build.open_loop(f"i{n}", 1) for n in range(2_500)]
+    for _ in range(1_000):
+        build.store(a, [build.int_(0)], build.float_(1.0))
+    for _ in loops:
+        build.close_loop()
+    with pytest.raises(LimitError):
+        get_itervar_feature(build.nest)
+
+
+# ---- the feature set -----------------------------------------------------------------------------
+
+
+def test_feature_set():
+    assert isinstance(ITERVAR, NestFeatures)
+    assert (ITERVAR.name, ITERVAR.version, ITERVAR.columns) == ("autotvm.itervar", 1, ())
+    assert ITERVAR.needs == Needs.FLAT
+    nest = gemm()
+    rows = ITERVAR.nest_rows(nest, gpu=False)
+    assert rows.shape == (1, 138)
+    assert rows.dtype == np.float64
+    assert rows[0] == pytest.approx(flatten_itervar_feature(get_itervar_feature(nest, True)))
+    assert rows[0, 0] == pytest.approx(math.log2(129))
+
+
+# ---- against the reference -----------------------------------------------------------------------
+
+EXTENTS = st.sampled_from([0, 1, 2, 3, 4, 7, 64, 2**31, -5])
+LOOPS = st.sampled_from(
+    [({}, 4)]
+    + [({"kind": kind}, 1) for kind in (ForKind.PARALLEL, ForKind.VECTORIZED, ForKind.UNROLLED)]
+    + [
+        ({"kind": ForKind.THREAD_BINDING, "tag": tag}, 2)
+        for tag in (Tag.BLOCK_X, Tag.BLOCK_Z, Tag.THREAD_X, Tag.THREAD_Y, Tag.VTHREAD)
+    ]
+)
+ARITHMETIC = st.sampled_from(
+    [Op.OP_ADD, Op.OP_SUB, Op.OP_MUL, Op.OP_DIV, Op.OP_MOD, Op.OP_MAX, Op.OP_FLOORDIV]
+)
+INTEGERS = st.sampled_from([Op.OP_ADD, Op.OP_SUB, Op.OP_MUL, Op.OP_FLOORDIV, Op.OP_FLOORMOD])
+
+
+@st.composite
+def nests(draw):
+    """A program: loops, some of them over one variable, and stores of expressions in them."""
+    build = NestBuilder()
+    names = ["A", "B", "A.local", "A"]
+    buffers = [build.buffer(name, [64], code=code) for name in names for code in (2, 0)]
+    constants = [build.int_(value) for value in (0, 1, -3, 16)]
+    free = build.free_var("n")
+    opened = []
+
+    def variable():
+        return build.loop_var(draw(st.sampled_from(opened))) if opened else free
+
+    def index(depth):
+        kind = draw(st.integers(0, 6 if depth else 2))
+        if kind <= 1:
+            return variable()
+        if kind == 2:
+            return draw(st.sampled_from(constants))
+        if kind == 3:
+            return mul(build, variable(), draw(st.sampled_from(constants)))
+        if kind == 6:
+            return load(depth)
+        return build.node(draw(INTEGERS), [index(depth - 1), index(depth - 1)])
+
+    def load(depth):
+        return build.load(draw(st.sampled_from(buffers)), [index(depth - 1)])
+
+    def value(depth):
+        kind = draw(st.integers(0, 6 if depth else 1))
+        if kind == 0:
+            return build.float_(1.0)
+        if kind <= 2:
+            return load(2)
+        if kind == 3:
+            one = value(depth - 1)
+            return build.node(Op.OP_CAST, [one], code=draw(st.sampled_from([0, 2, 4])))
+        if kind == 4:
+            parts = [value(depth - 1) for _ in range(3)]
+            return build.node(Op.OP_SELECT, parts, **FLOAT)
+        if kind == 5:
+            return build.call(draw(st.integers(0, 3)), [value(depth - 1), value(depth - 1)])
+        one = value(depth - 1)
+        other = one if draw(st.booleans()) else value(depth - 1)
+        code = draw(st.sampled_from([0, 2, 2, 4]))
+        return build.node(draw(ARITHMETIC), [one, other], code=code)
+
+    def loop(depth):
+        options, _ = draw(LOOPS)
+        extent = draw(EXTENTS) if draw(st.integers(0, 5)) else (index(1),)
+        again = draw(st.sampled_from(opened)) if opened and not draw(st.integers(0, 3)) else -1
+        number = build.open_loop(f"i{len(opened)}", extent, again=again, **options)
+        opened.append(number)
+        body(depth)
+        build.close_loop()
+
+    def body(depth):
+        for _ in range(draw(st.integers(0, 3))):
+            kind = draw(st.integers(0, 4))
+            if kind <= 2 and depth:
+                loop(depth - 1)
+            elif kind == 3:
+                build.open_condition(value(1))
+                build.store(draw(st.sampled_from(buffers)), [index(2)], value(2))
+                build.close_condition()
+            else:
+                build.store(draw(st.sampled_from(buffers)), [index(2)], value(3))
+
+    body(5)
+    return build.nest
+
+
+@given(nests())
+def test_equals_the_reference(nest):
+    program = nest.dump()
+    rows = get_itervar_feature(nest)
+    assert rows == reference.features(program)
+    for take_log in (False, True):
+        wanted = flatten_itervar_feature(reference.features(program, take_log))
+        np.testing.assert_allclose(
+            get_itervar_feature_flatten(nest, take_log), wanted, rtol=1e-12, atol=0
+        )
+    assert len(get_flatten_name(rows)) == len(flatten_itervar_feature(rows))
+    assert np.isfinite(get_buffer_curve_sample_flatten(nest, 3)).all()

@@ -1,0 +1,224 @@
+"""Ansor's per-store features: against the plain Python reference, and odd programs."""
+
+from __future__ import annotations
+
+import resource
+import tracemalloc
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from nests import nests
+from reference_bounds import Refused
+from reference_per_store import per_store as reference
+
+from tunedb.errors import FormatError, TuneDBError, UsageError
+from tunedb.features._nest import BufferKind, ForKind, NestBuilder, Op, Tag
+from tunedb.features._per_store import per_store
+
+_OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "buffers_per_store": st.integers(0, 4),
+        "curve_samples": st.integers(0, 5),
+        "cache_line": st.sampled_from([1, 32, 128]),
+    },
+)
+_THEIRS = {"buffers_per_store": "buffers", "curve_samples": "samples", "cache_line": "cache_line"}
+
+
+def _ours(nest, flavour, gpu, options):
+    try:
+        return per_store(nest, flavour=flavour, gpu=gpu, **options)
+    except FormatError:
+        return None
+
+
+def _reference(nest, flavour, gpu, options):
+    try:
+        options = {_THEIRS[name]: value for name, value in options.items()}
+        return reference(nest.dump(), flavour, gpu, **options)
+    except Refused:
+        return None
+
+
+def _compare(nest, flavour, gpu, options):
+    ours, theirs = _ours(nest, flavour, gpu, options), _reference(nest, flavour, gpu, options)
+    assert (ours is None) == (theirs is None)
+    if ours is None:
+        return
+    assert len(ours) == len(theirs)
+    if theirs:
+        np.testing.assert_allclose(ours, np.array(theirs), rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nests(), st.booleans(), _OPTIONS)
+def test_both_flavours_agree_with_the_reference(nest, gpu, options):
+    for flavour in ("tvm", "ansor"):
+        _compare(nest, flavour, gpu, options)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+@given(nests(tame=True), st.booleans())
+def test_tame_programs_have_finite_features(nest, gpu):
+    for flavour in ("tvm", "ansor"):
+        _compare(nest, flavour, gpu, {})
+        rows = per_store(nest, flavour=flavour, gpu=gpu)
+        assert rows.shape[1] == 164
+        assert np.isfinite(rows).all()
+
+
+def _one_store(index, extent=8):
+    """B[index(i)] = A[index(i)] + 1 in a loop; `index` makes the index of a variable."""
+    build = NestBuilder()
+    a, b = (build.buffer(name, [8], BufferKind.BUFFER_PARAMETER) for name in "AB")
+    i = build.loop_var(build.open_loop("i", extent))
+    at = [index(build, i)]
+    build.store(b, at, build.node(Op.OP_ADD, [build.load(a, at), build.float_(1.0)], code=2))
+    build.close_loop()
+    return build.nest
+
+
+class TestOddPrograms:
+    def test_no_program(self):
+        for flavour in ("tvm", "ansor"):
+            assert per_store(NestBuilder().nest, flavour=flavour, gpu=False).shape == (0, 164)
+
+    def test_loops_without_statements(self):
+        build = NestBuilder()
+        build.open_function()
+        build.open_loop("i", 4)
+        build.close_loop()
+        build.close_function()
+        assert per_store(build.nest, flavour="tvm", gpu=False).shape == (0, 164)
+
+    def test_division_by_zero(self):
+        nest = _one_store(lambda build, i: build.node(Op.OP_FLOORDIV, [i, build.int_(0)]))
+        for flavour in ("tvm", "ansor"):
+            with pytest.raises(FormatError, match="divides by zero"):
+                per_store(nest, flavour=flavour, gpu=False)
+
+    def test_the_wrong_number_of_indices(self):
+        build = NestBuilder()
+        a = build.buffer("A", [8, 8], BufferKind.BUFFER_PARAMETER)
+        zero = build.int_(0)
+        build.store(a, [zero], build.load(a, [zero, zero]))
+        with pytest.raises(FormatError, match="number of indices"):
+            per_store(build.nest, flavour="tvm", gpu=False)
+
+    def test_a_thread_that_tvm_does_not_know(self):
+        build = NestBuilder()
+        a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
+        bind = ForKind.THREAD_BINDING
+        i = build.loop_var(build.open_loop("i", 8, kind=bind, tag=Tag.TAG_OTHER))
+        build.store(a, [i], build.load(a, [i]))
+        build.close_loop()
+        with pytest.raises(FormatError, match="bound to a thread"):
+            per_store(build.nest, flavour="tvm", gpu=True)
+        assert len(per_store(build.nest, flavour="ansor", gpu=True)) == 1
+
+    def test_shared_nodes_make_no_tree(self):
+        """Forty doublings: 2**40 leaves as a tree."""
+        build = NestBuilder()
+        a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
+        value = build.load(a, [build.int_(0)])
+        for _ in range(40):
+            value = build.node(Op.OP_ADD, [value, value], code=2)
+        build.store(a, [build.int_(1)], value)
+        row = per_store(build.nest, flavour="tvm", gpu=False)[0]
+        assert row[1] == pytest.approx(40.0)  # 2**40 - 1 additions
+
+    def test_products_wrap(self):
+        build = NestBuilder()
+        build.open_function()
+        a = build.buffer("A", [8], BufferKind.BUFFER_PARAMETER)
+        for level in range(2):
+            i = build.loop_var(build.open_loop(f"i{level}", 2**32 - 1, bits=64))
+        build.store(a, [i], build.node(Op.OP_ADD, [build.load(a, [i])] * 2, code=2))
+        build.close_loop()
+        build.close_loop()
+        build.close_function()
+        for flavour in ("tvm", "ansor"):
+            _compare(build.nest, flavour, False, {})
+
+    def test_seventy_loops(self):
+        """Loops from the 64th on share a bit where the kernel notes who uses which."""
+        build = NestBuilder()
+        build.open_function()
+        a = build.buffer("A", [8, 8, 8], BufferKind.BUFFER_PARAMETER)
+        loops = [build.loop_var(build.open_loop(f"i{level}", 2)) for level in range(70)]
+        at = [build.node(Op.OP_ADD, [loops[2], loops[64]]), loops[66], loops[68]]
+        build.store(a, at, build.node(Op.OP_ADD, [build.load(a, at)] * 2, code=2))
+        for _ in loops:
+            build.close_loop()
+        build.close_function()
+        for flavour in ("tvm", "ansor"):
+            _compare(build.nest, flavour, False, {})
+
+    def test_many_buffers_in_a_store(self):
+        build = NestBuilder()
+        build.open_function()
+        names = [f"A{k}" for k in range(40)]
+        buffers = [build.buffer(name, [8], BufferKind.BUFFER_PARAMETER) for name in names]
+        i = build.loop_var(build.open_loop("i", 8))
+        value = build.load(buffers[0], [i])
+        for buffer in buffers[1:]:
+            value = build.node(Op.OP_ADD, [value, build.load(buffer, [i])], code=2)
+        build.store(buffers[0], [i], value)
+        build.close_loop()
+        build.close_function()
+        for flavour in ("tvm", "ansor"):
+            _compare(build.nest, flavour, False, {"buffers_per_store": 40})
+
+    def test_an_error_leaves_nothing_behind(self):
+        good = _one_store(lambda build, i: i)
+        bad = _one_store(lambda build, i: build.node(Op.OP_MOD, [i, build.int_(0)]))
+        before = per_store(good, flavour="tvm", gpu=False)
+        with pytest.raises(TuneDBError):
+            per_store(bad, flavour="tvm", gpu=False)
+        np.testing.assert_array_equal(per_store(good, flavour="tvm", gpu=False), before)
+
+    def test_options(self):
+        nest = _one_store(lambda build, i: i)
+        with pytest.raises(UsageError, match="no flavour"):
+            per_store(nest, flavour="other", gpu=False)
+        with pytest.raises(UsageError, match="0 to 1000"):
+            per_store(nest, flavour="tvm", gpu=False, curve_samples=-1)
+        assert per_store(nest, flavour="tvm", gpu=False, buffers_per_store=0).shape == (1, 74)
+
+
+def test_threads_have_memory_of_their_own():
+    nests = [_one_store(lambda build, i: i, extent) for extent in range(2, 10)]
+    wanted = [per_store(nest, flavour="ansor", gpu=False) for nest in nests]
+
+    def work(k):
+        return all(
+            np.array_equal(per_store(nests[k], flavour="ansor", gpu=False), wanted[k])
+            for _ in range(300)
+        )
+
+    with ThreadPoolExecutor(4) as pool:
+        assert all(pool.map(work, range(len(nests))))
+
+
+def test_memory_does_not_grow():
+    nests = [_one_store(lambda build, i: i, extent) for extent in (2, 300)]
+    nests.append(_one_store(lambda build, i: build.node(Op.OP_MOD, [i, build.int_(0)])))
+
+    def many(times):
+        for k in range(times):
+            with suppress(FormatError):
+                per_store(nests[k % 3], flavour="ansor", gpu=False)
+
+    many(300)
+    tracemalloc.start()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    many(15_000)
+    traced, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 4096  # KiB
+    assert traced < 100_000

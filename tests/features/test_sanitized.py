@@ -1,0 +1,223 @@
+"""The compiled kernels under the address and undefined-behavior sanitizers, and for a long time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import sysconfig
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tunedb.features._nest import ForKind, NestBuilder, Op, Tag
+from tunedb.features.base import NestFeatures, feature_sets
+
+ROOT = Path(__file__).parents[2]
+SUFFIX = sysconfig.get_config_var("EXT_SUFFIX")
+
+pytestmark = pytest.mark.stress
+
+#: Settings of the run under sanitizers: it is slow, and nothing may come from another build.
+PLUGIN = """
+import tunedb.features._nest
+from hypothesis import settings
+from pathlib import Path
+
+assert Path(tunedb.features._nest.__file__).is_relative_to(Path(__file__).parent)
+settings.register_profile("sanitized", deadline=None, max_examples=50)
+settings.load_profile("sanitized")
+"""
+
+#: What the sanitizers must find, so that a silent run means something.
+BROKEN = """
+from libc.stdint cimport int32_t
+from libc.stdlib cimport free, malloc
+
+def read(int n):
+    cdef int32_t* data = <int32_t*>malloc(4 * sizeof(int32_t))
+    free(data)
+    return data[n]
+
+def add(int32_t n):
+    return n + <int32_t>0x7fffffff
+
+def item(double[::1] values, int n):
+    return values[n]
+"""
+
+CHECKS = ("boundscheck=True", "initializedcheck=True")
+
+
+def library(name):
+    """Return the path of a library that belongs to gcc."""
+    found = subprocess.run(
+        ["gcc", f"-print-file-name={name}"], capture_output=True, text=True, check=True
+    )
+    path = Path(found.stdout.strip())
+    if not path.is_absolute():
+        pytest.skip(f"gcc has no {name} here")
+    return str(path)
+
+
+def compile_checked(source, folder):
+    """Build a kernel in place with Cython's bounds checks and both sanitizers."""
+    checks = [part for check in CHECKS for part in ("-X", check)]
+    c = source.with_suffix(".c")
+    run([sys.executable, "-m", "cython", "-3", *checks, source, "-o", c], folder)
+    includes = [f"-I{sysconfig.get_path(name)}" for name in ("include", "platinclude")]
+    sanitizers = ["-fsanitize=address,undefined", "-fno-sanitize-recover=all"]
+    options = ["-O1", "-g", "-w", "-fPIC", "-shared", *sanitizers, *includes]
+    run(["gcc", *options, c, "-o", source.with_suffix("").with_suffix(SUFFIX)], folder)
+
+
+def run(command, folder, **environment):
+    done = subprocess.run(
+        [str(part) for part in command],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, (done.stdout + done.stderr)[-4000:]
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def sanitized(tmp_path_factory):
+    """A copy of the package with other builds of its kernels, and how to run Python on it."""
+    if not shutil.which("gcc"):
+        pytest.skip("there is no gcc here")
+    preload = library("libasan.so")
+    folder = tmp_path_factory.mktemp("sanitized")
+    ignore = shutil.ignore_patterns("__pycache__", "*.c")
+    shutil.copytree(ROOT / "tunedb", folder / "tunedb", ignore=ignore)
+    (folder / "sanitized_run.py").write_text(PLUGIN)
+    (folder / "broken.pyx").write_text(BROKEN)
+    sources = [*(folder / "tunedb" / "features").glob("*.pyx"), folder / "broken.pyx"]
+    for source in sources:
+        source.with_suffix("").with_suffix(SUFFIX).unlink(missing_ok=True)
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(lambda source: compile_checked(source, folder), sources))
+    environment = {
+        "PYTHONPATH": str(folder),
+        "LD_PRELOAD": preload,
+        "ASAN_OPTIONS": "detect_leaks=0",  # the interpreter's own
+        "UBSAN_OPTIONS": "print_stacktrace=1",
+        "PYTHONMALLOC": "malloc",
+    }
+    return folder, environment
+
+
+@pytest.mark.parametrize(
+    ("call", "found"),
+    [
+        ("broken.read(1)", "heap-use-after-free"),
+        ("broken.add(1)", "signed integer overflow"),
+        ("broken.item(memoryview(bytearray(16)).cast('d'), 2)", "IndexError"),
+    ],
+)
+def test_sanitizers_find_what_is_broken(sanitized, call, found):
+    folder, environment = sanitized
+    done = subprocess.run(
+        [sys.executable, "-c", f"import broken; {call}"],
+        cwd=folder,
+        env={**os.environ, **environment},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert found in done.stderr
+
+
+def test_the_tests_of_the_kernels(sanitized):
+    folder, environment = sanitized
+    command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not stress"]
+    command += ["-p", "sanitized_run", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
+    # What a kernel without exceptions cannot raise is printed; it must not pass unseen.
+    command += ["-W", "error::pytest.PytestUnraisableExceptionWarning"]
+    # Not from the repository: python -m would find the package there first.
+    command += ["-c", ROOT / "pyproject.toml", "--rootdir", ROOT]
+    tests = [ROOT / "tests" / "features", f"--ignore={__file__}"]
+    assert "passed" in run([*command, *tests], folder, **environment)
+
+
+# ---- leaks ---------------------------------------------------------------------------------------
+
+
+def program(number):
+    """Return a small program of its own: a tiled product, a thread and a condition."""
+    build = NestBuilder()
+    n = 4 + number % 5
+    a, c = build.buffer("A", [n * n], kind=1), build.buffer(f"C{number % 7}", [n], kind=1)
+    thread = {"kind": ForKind.THREAD_BINDING, "tag": Tag.THREAD_X} if number % 2 else {}
+    i = build.open_loop("i", n, **thread)
+    k = build.open_loop("k", n)
+    at = build.loop_var(i)
+    place = build.node(Op.OP_ADD, [build.node(Op.OP_MUL, [at, build.int_(n)]), build.loop_var(k)])
+    build.open_condition(build.node(Op.OP_LT, [place, build.int_(n)], code=6, bits=8))
+    total = build.node(Op.OP_ADD, [build.load(c, [at]), build.load(a, [place])], code=2)
+    build.store(c, [at], total)
+    build.close_condition()
+    for _ in range(2):
+        build.close_loop()
+    return build.nest
+
+
+def resident():
+    """Return the bytes of memory that this process holds; allocations of C are in it."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+NEST_SETS = sorted(name for name, one in feature_sets().items() if isinstance(one, NestFeatures))
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+@pytest.mark.parametrize("name", NEST_SETS)
+def test_no_leak_over_a_million_programs(name):
+    features = feature_sets()[name]
+    programs = [program(number) for number in range(35)]
+
+    def extract(count):
+        for number in range(count):
+            features.nest_rows(programs[number % 35], gpu=bool(number % 2))
+
+    extract(20_000)
+    before = resident()
+    extract(1_000_000)
+    assert resident() - before < 8 * 2**20  # 8 bytes for each program
+
+
+@pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="needs Linux")
+def test_no_leak_over_a_million_nests():
+    for number in range(20_000):
+        program(number)
+    before = resident()
+    for number in range(1_000_000):
+        program(number)
+    assert resident() - before < 8 * 2**20
+
+
+def test_refused_programs_leave_nothing_behind():
+    """The paths of errors free what was allocated."""
+    features = feature_sets()["autotvm.itervar"]
+    build = NestBuilder()
+    a = build.buffer("A", [4, 4], kind=1)
+    i = build.open_loop("i", 4)
+    build.store(a, [build.loop_var(i), build.loop_var(i)], build.float_(1.0))
+    build.close_loop()
+
+    def refuse(count):
+        for _ in range(count):
+            with pytest.raises(Exception, match="several indices"):
+                features.nest_rows(build.nest, gpu=False)
+
+    refuse(5_000)
+    before = resident()
+    refuse(100_000)
+    assert resident() - before < 4 * 2**20

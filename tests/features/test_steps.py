@@ -1,0 +1,656 @@
+"""Features of steps: rows computed by hand for each tool, and what damaged programs get."""
+
+import math
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "signatures"))
+
+from by_hand import DIALECTS, contraction
+
+from tunedb.errors import FormatError
+from tunedb.features.base import Needs, StepFeatures
+from tunedb.features.steps import STEPS, Steps
+from tunedb.features.steps.columns import COLUMNS
+from tunedb.records import Target, Trace, Workload, WorkloadFormat
+from tunedb.results import StoredProgram
+from tunedb.signatures import signature_of
+from tunedb.steps.ansor import split_steps
+from tunedb.steps.autotvm import split_knobs
+from tunedb.traces import split_trace
+
+LLVM = Target.from_config({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
+CUDA = Target.from_config({"kind": "cuda", "max_threads_per_block": 1024, "thread_warp_size": 32})
+
+
+def program(workload, target, trace):
+    return StoredProgram(1, 1, workload, signature_of(workload), 1, target, 1, None, trace)
+
+
+def columns(found):
+    """Return the columns of one program by name."""
+    if isinstance(found, Exception):
+        raise found
+    assert found.shape == (1, len(COLUMNS))
+    assert found.dtype == np.float32
+    assert np.isfinite(found).all()
+    return dict(zip(COLUMNS, found[0].tolist(), strict=True))
+
+
+def row(*args):
+    return columns(STEPS.rows([program(*args)])[0])
+
+
+def check(found, expected, *, logs=()):
+    """Compare some columns; those of `logs` are given without the logarithm."""
+    expected = expected | {name: math.log2(1 + value) for name, value in dict(logs).items()}
+    wrong = {k: (found[k], v) for k, v in expected.items() if found[k] != pytest.approx(v, 1e-5)}
+    assert not wrong
+
+
+def test_what_it_is():
+    assert isinstance(STEPS, StepFeatures)
+    assert (STEPS.name, STEPS.needs) == ("steps", Needs.STEPS)
+    assert len(set(STEPS.columns)) == len(STEPS.columns)
+
+
+# ---- MetaSchedule -------------------------------------------------------------------------------
+
+
+def matmul(i=128, j=128, k=128, dialect="boxed"):
+    return contraction(dialect, {"i": i, "j": j}, {"k": k}, ["i", "k"], ["k", "j"], name="C")
+
+
+def tiled(loops, parts, block="b0"):
+    """Return the instructions that tile a block's loops, and the loops that they make."""
+    made, lists, number = [], [], 100
+    for loop, count in zip(loops, parts, strict=True):
+        values = [f"v{number + n}" for n in range(count)]
+        new = [f"l{number + count + n}" for n in range(count)]
+        number += 2 * count
+        made.append(["SamplePerfectTile", [loop], [count, 64], values])
+        made.append(["Split", [loop, *values], [1, 0], new])
+        lists.append(new)
+    return made, lists
+
+
+def cpu_trace(tiles=((2, 1, 8, 8), (4, 4, 2, 4), (8, 16)), unroll=1, parallel=4):
+    """Return the trace of a multi-level tiled product with a cached write."""
+    splits, (i, j, k) = tiled(["l2", "l3", "l4"], [4, 4, 2])
+    order = [i[0], j[0], i[1], j[1], k[0], i[2], j[2], k[1], i[3], j[3]]
+    instructions = [
+        ["GetSBlock", [], ["C", "main"], ["b0"]],
+        ["GetSBlock", [], ["root", "main"], ["b1"]],
+        ["Annotate", ["b0", '"SSRSRS"'], ["meta_schedule.tiling_structure"], []],
+        ["GetLoops", ["b0"], [], ["l2", "l3", "l4"]],
+        *splits,
+        ["Reorder", order, [], []],
+        ["CacheWrite", ["b0", []], [0, "global"], ["b5"]],
+        ["ReverseComputeAt", ["b5", j[1]], [1, -1], []],
+        ["Annotate", ["b1", 32], ["meta_schedule.parallel"], []],
+        ["Annotate", ["b1", 64], ["meta_schedule.vectorize"], []],
+        ["SampleCategorical", [], [[0, 16, 64, 512], [0.25] * 4], ["v6"]],
+        ["Annotate", ["b1", "v6"], ["meta_schedule.unroll_explicit"], []],
+        ["EnterPostproc", [], [], []],
+        ["GetSBlock", [], ["root", "main"], ["b7"]],
+        ["GetChildBlocks", ["b7"], [], ["b8", "b9"]],
+        ["GetLoops", ["b8"], [], [f"l{200 + n}" for n in range(10)]],
+        ["Fuse", [f"l{200 + n}" for n in range(parallel)], [1], ["l210"]],
+        ["Parallel", ["l210"], [], []],
+        ["Fuse", ["l209"], [1], ["l211"]],
+        ["Vectorize", ["l211"], [], []],
+        ["Annotate", ["l210", 16], ["pragma_auto_unroll_max_step"], []],
+        ["GetSBlock", [], ["C", "main"], ["b10"]],
+        ["GetLoops", ["b10"], [], [f"l{220 + n}" for n in range(7)]],
+        ["DecomposeReduction", ["b10", "l221"], [], ["b11"]],
+    ]
+    sampled = [n for n, one in enumerate(instructions) if one[0].startswith("Sample")]
+    decided = [*map(list, tiles), unroll]
+    return split_trace(instructions, [list(pair) for pair in zip(sampled, decided, strict=True)])
+
+
+@pytest.mark.parametrize("dialect", DIALECTS)
+def test_a_cpu_trace_by_hand(dialect):
+    found = row(matmul(dialect=dialect), LLVM, cpu_trace())
+    check(
+        found,
+        {
+            "tool.metaschedule": 1,
+            "tool.ansor": 0,
+            "family.matmul": 1,
+            "device.cores": 2,
+            "device.lanes": 16,
+            "steps.split": 3,
+            "steps.tile": 3,
+            "steps.category": 1,
+            "steps.cache_write": 1,
+            "steps.unknown": 0,
+            "steps.total": 14,  # of 18; GetSBlock and GetLoops only name
+            "cache.global": 1,
+            "tail.parallel_loops": 4,
+            "tail.parallel": 1,
+            "tail.vectorize": 1,
+            "tail.loops": 10,
+            "tail.all_loops": 17,
+            "tail.decompose_depth": 1,
+            "axes.spatial": 2,
+            "axes.reduction": 1,
+            "axes.spatial_levels": 4,
+            "spatial0.inner_ratio": 32 / 128,
+            "spatial1.inner_ratio": 64 / 128,
+            "tile.spatial.ratio1": 512 / 16384,
+            "parallel.waste": 0,  # 32 tasks on 2 cores
+            "inner.lanes_waste": 3,  # 4 of 16 lanes
+            "inner.is_reduction": 0,
+            "inner.contiguous": 1,  # B moves by one element along j
+            "inner.broadcast": 1,  # A does not
+            "inner.strided": 0,
+            "inner.writes_contiguous": 1,
+            "unroll.explicit": 1,
+            "write.count": 1,
+            "write.depth": 4,
+        },
+        logs={
+            "task.flops": 2 * 128**3,
+            "axes.output": 128 * 128,
+            "axes.reduced": 128,
+            "spatial0.extent": 128,
+            "spatial0.level0": 4,
+            "spatial0.level1": 2,
+            "spatial0.level2": 4,
+            "spatial0.level3": 4,
+            "spatial0.level4": 0,
+            "spatial0.inner": 32,
+            "spatial1.level0": 8,
+            "spatial1.level2": 1,
+            "spatial2.extent": 0,
+            "reduction0.level0": 16,
+            "reduction0.level1": 8,
+            "tile.spatial.level0": 8 * 4,
+            "tile.spatial.inner1": 8 * 8 * 4 * 2,
+            "tile.reduction.inner0": 16,
+            "tile.squareness": 2,
+            "tile.inner_work": 8 * 4 * 16,
+            "nest0.work": 32,
+            "nest0.output": 8 * 4,
+            "nest0.input": 8 * 1 + 1 * 4,
+            "nest0.bytes": 4 * (8 * 4 + 8 + 4),
+            "nest0.intensity": 32 / 176,
+            "nest1.work": 32 * 16,
+            "nest1.outer": 128**3 / 512,
+            "nest1.input": 8 * 16 + 16 * 4,
+            "nest2.output": 64 * 8,
+            "nest3.input": 64 * 128 + 128 * 8,
+            "nest5.extent": 8,  # the outermost tiles of i and j
+            "nest5.outer": 1,
+            "nest6.extent": 0,
+            "inner.extent": 4,
+            "parallel.extent": 2 * 4 * 1 * 4,
+            "parallel.per_core": 16,
+            "parallel.limit": 32,
+            "parallel.flops": 2 * 128**3 / 32,
+            "vector.limit": 64,
+            "vector.extent": 4,
+            "unroll.steps": 16,
+            "unroll.covers": 16 / 512,
+            "write.elements": 64 * 8,
+            "grid.blocks": 0,
+        },
+    )
+
+
+def cuda_trace():
+    """Return a tiled product for CUDA, with its inputs fetched into shared memory."""
+    splits, (i, j, k) = tiled(["l2", "l3", "l4"], [5, 5, 3])
+    levels = [[i[0], j[0]], [i[1], j[1]], [i[2], j[2]]]
+    inner = [k[0], k[1], i[3], j[3], k[2], i[4], j[4]]
+    bindings = ["blockIdx.x", "vthread.x", "threadIdx.x"]
+    instructions = [
+        ["GetSBlock", [], ["C", "main"], ["b0"]],
+        ["GetSBlock", [], ["root", "main"], ["b1"]],
+        ["Annotate", ["b0", '"SSSRRSRS"'], ["meta_schedule.tiling_structure"], []],
+        ["GetLoops", ["b0"], [], ["l2", "l3", "l4"]],
+        *splits,
+        ["Reorder", [*levels[0], *levels[1], *levels[2], *inner], [], []],
+    ]
+    for number, (pair, binding) in enumerate(zip(levels, bindings, strict=True)):
+        instructions.append(["Fuse", pair, [1], [f"l{50 + number}"]])
+        instructions.append(["Bind", [f"l{50 + number}"], [binding], []])
+    instructions += [
+        ["CacheWrite", ["b0", []], [0, "local"], ["b6"]],
+        ["ReverseComputeAt", ["b6", "l52"], [1, -1], []],
+    ]
+    for number in range(2):
+        block, vector = f"b{20 + number}", f"v{60 + number}"
+        instructions += [
+            ["CacheRead", ["b0", []], [number, "shared"], [block]],
+            ["ComputeAt", [block, k[0]], [1, -1], []],
+            ["SampleCategorical", [], [[1, 2, 3, 4], [0.25] * 4], [vector]],
+            ["Annotate", [block, vector], ["meta_schedule.cooperative_fetch"], []],
+        ]
+    instructions += [
+        ["SampleCategorical", [], [[0, 16, 64, 512, 1024], [0.2] * 5], ["v70"]],
+        ["Annotate", ["b1", "v70"], ["meta_schedule.unroll_explicit"], []],
+        ["EnterPostproc", [], [], []],
+    ]
+    sampled = [n for n, one in enumerate(instructions) if one[0].startswith("Sample")]
+    decided = [[1, 32, 16, 2, 1], [32, 1, 2, 16, 1], [512, 2, 1], 3, 0, 4]
+    return split_trace(instructions, [list(pair) for pair in zip(sampled, decided, strict=True)])
+
+
+def test_a_cuda_trace_by_hand():
+    found = row(matmul(1024, 1024, 1024), CUDA, cuda_trace())
+    check(
+        found,
+        {
+            "device.gpu": 1,
+            "device.warp": 32,
+            "cache.local": 1,
+            "cache.shared": 2,
+            "steps.bind": 3,
+            "axes.spatial_levels": 5,
+            "axes.reduction_levels": 3,
+            "grid.threads_ratio": 32 / 1024,
+            "grid.warps": 1,
+            "grid.warp_waste": 0,
+            "fetch.count": 2,
+            "fetch.vector": 4,
+            "fetch.vector_least": 1,
+            "fetch.depth": 4,
+            "fetch.bytes_ratio": 36 * 4 / 49152,
+            "write.depth": 3,
+            "bound.vthread_count": 1,
+        },
+        logs={
+            "bound.blockIdx.x": 1 * 32,
+            "bound.vthread": 32 * 1,
+            "bound.threadIdx.x": 16 * 2,
+            "bound.parallel": 0,
+            "grid.blocks": 32,
+            "grid.threads": 32,
+            "grid.work_per_thread": 1024**3 / 1024,
+            "grid.output_per_thread": 1024**2 / 1024,
+            "grid.flops_per_thread": 2 * 1024**3 / 1024,
+            "unroll.steps": 1024,
+            # Inside the first loop of the reduction: 2 of i, 16 of j and 2 of k.
+            "fetch.elements": 2 * 2 + 2 * 16,
+            "fetch.largest": 32,
+            "fetch.per_thread": 36 / 32,
+            "write.elements": 2 * 16,
+            "nest6.extent": 32,  # vthreads; the eighth group, the blocks, has no columns
+        },
+    )
+
+
+def test_where_a_producer_is_computed():
+    """In the outermost loop of the consumer, which runs 4 times over 2 rows and a window of 3."""
+    workload = contraction("boxed", {"h": 8, "c": 4}, {"r": 3}, ["h+r", "c"], ["r", "c"], name="C")
+    splits, _ = tiled(["l2"], [2])
+    instructions = [
+        ["GetSBlock", [], ["C", "main"], ["b0"]],
+        ["GetSBlock", [], ["pad", "main"], ["b1"]],
+        ["GetLoops", ["b0"], [], ["l2", "l3", "l4"]],
+        *splits,
+        ["SampleComputeLocation", ["b1"], [], ["l9"]],
+        ["ComputeAt", ["b1", "l9"], [1, -1], []],
+    ]
+    for place, outer, elements in ((0, 4, (2 + 2) * 4 + 3 * 4), (-1, 1, 0), (-2, 0, 0), (99, 0, 0)):
+        found = row(workload, LLVM, split_trace(instructions, [[3, [4, 2]], [5, place]]))
+        check(found, {"location0": place + 3, "location.total": place + 3, "location1": 0})
+        if place in (0, -2):
+            check(found, {}, logs={"location.elements": elements})
+        if place in (0, -1):
+            check(found, {}, logs={"location.outer": outer})
+        whole = (8 + 2) * 4 + 3 * 4
+        check(found, {}, logs={"location.repeated": 4 * 28 / whole if place == 0 else 0})
+
+
+def test_literals_are_lengths():
+    """A split by a number, and one whose outer length follows from the others."""
+    instructions = [
+        ["GetSBlock", [], ["C", "main"], ["b0"]],
+        ["GetLoops", ["b0"], [], ["l1", "l2", "l3"]],
+        ["Fuse", ["l1", "l2"], [1], ["l4"]],
+        ["Split", ["l4", "None", 100], [1, 0], ["l5", "l6"]],
+        ["Bind", ["l5"], ["blockIdx.x"], []],
+        ["Bind", ["l6"], ["threadIdx.x"], []],
+    ]
+    found = row(matmul(), CUDA, split_trace(instructions, []))
+    check(
+        found,
+        {"axes.spatial": 1, "grid.warps": 4, "grid.warp_waste": 28 / 100},
+        logs={
+            "grid.blocks": 164,  # 16384 / 100, rounded up
+            "grid.threads": 100,
+            "spatial0.extent": 128 * 128,
+            "spatial0.level0": 100,
+            "reduction0.extent": 128,
+        },
+    )
+
+
+# ---- auto_scheduler -----------------------------------------------------------------------------
+
+CONV = b'["conv2d_layer",128,1008,21,21,168,1,1,1,"SAME"]'
+CONV_STEPS = [
+    ["CHW", 3, "local"],
+    ["SP", 3, 0, 128, [1, 8, 1, 1], 1],
+    ["SP", 3, 5, 168, [2, 1, 84, 1], 1],
+    ["SP", 3, 10, 21, [1, 7, 3, 1], 1],
+    ["SP", 3, 15, 21, [1, 1, 1, 3], 1],
+    ["SP", 3, 20, 1008, [1, 6], 1],
+    ["SP", 3, 23, 1, [1, 1], 1],
+    ["SP", 3, 26, 1, [1, 1], 1],
+    [
+        "RE",
+        3,
+        [
+            0,
+            5,
+            10,
+            15,
+            1,
+            6,
+            11,
+            16,
+            2,
+            7,
+            12,
+            17,
+            20,
+            23,
+            26,
+            21,
+            24,
+            27,
+            3,
+            8,
+            13,
+            18,
+            22,
+            25,
+            28,
+            4,
+            9,
+            14,
+            19,
+        ],
+    ],
+    ["FSP", 4, 0, 1, 3],
+    ["FSP", 4, 4, 2, 3],
+    ["FSP", 4, 8, 3, 3],
+    ["FSP", 4, 12, 4, 3],
+    ["RE", 4, [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]],
+    ["CA", 3, 4, 11],
+    ["CHR", 2, "shared", [3]],
+    ["CA", 3, 4, 14],
+    ["CHR", 1, "shared", [4]],
+    ["CA", 2, 5, 14],
+    ["CI", 1],
+    ["FU", 6, [0, 1, 2, 3]],
+    ["AN", 6, 0, 5],
+    ["FU", 6, [1, 2, 3, 4]],
+    ["AN", 6, 1, 4],
+    ["FU", 6, [2, 3, 4, 5]],
+    ["AN", 6, 2, 6],
+    ["FU", 4, [0, 1, 2, 3]],
+    ["SP", 4, 0, 504, [1], 1],
+    ["AN", 4, 1, 2],
+    ["FFSP", 4, 0, [4, 3, 2, 1], 1, 1],
+    ["AN", 4, 1, 6],
+    ["FU", 2, [0, 1, 2, 3]],
+    ["SP", 2, 0, 18, [1], 1],
+    ["AN", 2, 1, 2],
+    ["FFSP", 2, 0, [4, 3, 2, 1], 1, 1],
+    ["AN", 2, 1, 6],
+    ["PR", 5, 0, "auto_unroll_max_step$512"],
+]
+
+
+def test_an_ansor_record_by_hand():
+    """The first record of a public log (nnfusion, V100): a 1x1 convolution with four axes."""
+    found = row(Workload(WorkloadFormat.ANSOR, CONV), CUDA, split_steps(CONV_STEPS, None))
+    blocks, threads = 16 * 1 * 1 * 7, 8 * 1 * 7 * 1
+    check(
+        found,
+        {
+            "tool.ansor": 1,
+            "family.conv": 1,
+            "steps.total": len(CONV_STEPS),
+            "steps.split": 9 + 4 + 2,
+            "steps.fuse": 5,
+            "steps.cache_read": 2,
+            "cache.shared": 2,
+            "cache.local": 1,
+            "axes.spatial": 4,
+            "axes.reduction": 3,
+            "spatial2.inner_ratio": 1,
+            "spatial3.inner_ratio": 8 / 128,
+            "grid.warps": 2,
+            "grid.warp_waste": 64 / 56 - 1,
+            "fetch.count": 2,
+            "fetch.vector": 1,
+            "fetch.depth": 15,
+            "write.depth": 12,
+            "inner.contiguous": 1,
+            "inner.broadcast": 1,  # the kernel
+        },
+        logs={
+            "task.flops": 2 * 128 * 168 * 21 * 21 * 1008,
+            "spatial0.extent": 21,
+            "spatial0.level0": 3,
+            "spatial0.level4": 7,
+            "spatial1.level1": 3,
+            "spatial2.level1": 84,
+            "spatial3.level4": 16,
+            "reduction2.extent": 1008,
+            "reduction2.level0": 6,
+            "reduction2.level2": 168,
+            "bound.blockIdx.x": blocks,
+            "bound.vthread": 2,
+            "bound.threadIdx.x": threads,
+            "grid.blocks": blocks,
+            "grid.threads": threads,
+            "grid.work_per_thread": 128 * 168 * 21 * 21 * 1008 / (blocks * threads),
+            "fetch.elements": 504 + 18,
+            "fetch.largest": 504,
+            "unroll.steps": 512,
+            "write.elements": 84 * 3 * 3,
+            # The innermost tiles: n 1, c 1, h 1, w 3, and of the input 3 places, of the kernel 1.
+            "nest0.output": 3,
+            "nest0.input": 3 + 1,
+        },
+    )
+
+
+def test_an_unknown_length_is_no_error():
+    steps = [["SP", 0, 0, 64, [None, 4], 1], ["AN", 0, 0, 3]]
+    found = row(Workload(WorkloadFormat.ANSOR, b'["x"]'), LLVM, split_steps(steps, None))
+    check(found, {"steps.split": 1, "bound.parallel": 0}, logs={"spatial0.extent": 64})
+    check(found, {"bound.parallel_count": 1}, logs={"spatial0.level0": 4, "spatial0.level1": 0})
+
+
+# ---- AutoTVM ------------------------------------------------------------------------------------
+
+DENSE = (
+    b'["dense_large_batch.gpu",[["TENSOR",[65536,1024],"float32"],'
+    b'["TENSOR",[1024,512],"float32"]],{}]'
+)
+
+
+def test_an_autotvm_record_by_hand():
+    task = DENSE.replace(b"[1024,512]", b"[512,1024]")
+    entity = [
+        ["tile_x", "sp", [-1, 2, 1, 2048]],
+        ["tile_y", "sp", [-1, 2, 2, 64]],
+        ["tile_k", "sp", [-1, 32, 2]],
+        ["ann", "an", ["unroll", "vec"]],
+        ["auto_unroll_max_step", "ot", 1500],
+        ["unroll_explicit", "ot", 1],
+        ["free", "ot", 7],
+    ]
+    trace = split_knobs(entity, {"index": 5, "code_hash": None})
+    found = row(Workload(WorkloadFormat.AUTOTVM, task), CUDA, trace)
+    check(
+        found,
+        {
+            "tool.autotvm": 1,
+            "family.matmul": 1,
+            "steps.tile": 3,
+            "steps.knob": 3,
+            "steps.annotate": 1,
+            "knob.annotations": 1 + 2,
+            "unroll.explicit": 1,
+            "axes.spatial": 2,
+            "axes.reduction": 1,
+            "spatial1.inner_ratio": 4096 / 65536,  # tile_x is the batch
+            "spatial0.inner_ratio": 256 / 512,
+        },
+        logs={
+            "spatial1.extent": 65536,
+            "spatial1.level3": 16,  # -1 in the log: 65536 / (2 * 1 * 2048)
+            "spatial0.extent": 512,
+            "spatial0.level3": 2,
+            "reduction0.extent": 1024,
+            "reduction0.level2": 16,
+            "bound.blockIdx.x": 16 * 2,
+            "bound.vthread": 2 * 2,
+            "bound.threadIdx.x": 1 * 2,
+            "grid.blocks": 32,
+            "grid.threads": 2,
+            "tile.inner_work": 2048 * 64 * 2,
+            "nest0.output": 2048 * 64,
+            "nest0.input": 2048 + 64,
+            "nest1.input": (2048 + 64) * 2,
+            "unroll.steps": 1500,
+            "knob.greatest": 7,
+        },
+    )
+
+
+def test_knobs_of_an_unknown_task():
+    entity = [["tile_q", "sp", [-1, 8]], ["tile_z", "sp", [4, 8]], ["ax", "re", [1, 0]]]
+    trace = split_knobs(entity, {"index": 1})
+    found = row(Workload(WorkloadFormat.AUTOTVM, b'["mine",[],{}]'), LLVM, trace)
+    check(found, {"axes.spatial": 2, "steps.reorder": 1, "bound.blockIdx.x": 0})
+    check(found, {}, logs={"spatial0.extent": 32, "spatial0.level1": 4, "spatial0.level0": 8})
+    check(found, {}, logs={"spatial1.extent": 0, "spatial1.level1": 0, "spatial1.level0": 8})
+
+
+# ---- bad input ----------------------------------------------------------------------------------
+
+
+def test_a_damaged_program_costs_itself():
+    good = cpu_trace()
+    bad = [
+        Trace(b"{", good.tail, good.decisions),
+        Trace(b"[3]", good.tail, good.decisions),
+        Trace(b'[["Split",3,[],[]]]', good.tail, good.decisions),
+        Trace(good.sketch, b"[[]]", good.decisions),
+        Trace(good.sketch, b"no", good.decisions),
+        Trace(good.sketch, good.tail, good.decisions[:-1]),
+        Trace(good.sketch, good.tail, b""),
+        Trace(good.sketch, good.tail, b"[[],[],[]]"),
+        Trace(good.sketch[:-1] + b"," * 10, good.tail, good.decisions),
+        Trace(b'[["Fuse",["l1"],[],[{"a":1}]]]', None, b"[[],[],[]]"),
+    ]
+    workload = matmul()
+    programs = [program(workload, LLVM, trace) for trace in [good, *bad, good]]
+    first, *found, last = Steps().rows(programs)
+    assert [type(one) for one in found] == [FormatError] * len(bad)
+    assert columns(first) == columns(last)
+    damaged = Trace(b'{"steps":[["SP",0,0,null,[null],1]]}', None, b"\x80")
+    short = Trace(b'{"steps":[["SP",0,0,null,[null],1]]}', None, b"\x04")
+    ansor = Workload(WorkloadFormat.ANSOR, CONV)
+    knobs = Trace(b'{"knobs":[["a","sp",99999]]}', None, b"[1]")
+    rows = STEPS.rows(
+        [
+            program(ansor, CUDA, damaged),
+            program(ansor, CUDA, short),
+            program(Workload(WorkloadFormat.AUTOTVM, DENSE), CUDA, knobs),
+            program(Workload("new-format", b"{}"), CUDA, short),
+        ]
+    )
+    assert [type(one) for one in rows] == [FormatError] * 4
+    assert "upgrade" in str(rows[3])
+
+
+def test_unknown_instructions_are_counted():
+    trace = Trace(b'[["New",["b9"],[1],["b3"]],["New",[],[],[]]]', None, b"[[],[],[]]")
+    check(row(matmul(), LLVM, trace), {"steps.unknown": 2, "steps.total": 2})
+    steps = Trace(b'{"steps":[["NEW",1,2]]}', None, b"")
+    check(row(Workload(WorkloadFormat.ANSOR, CONV), LLVM, steps), {"steps.unknown": 1})
+
+
+def test_hostile_decisions_are_bounded():
+    for tiles in (
+        [[0, 0, 0, 0], [-1, -(2**63), 5, 5], [2**63 - 1] * 2],
+        [[2**62] * 4] * 2 + [[1, 1]],
+    ):
+        found = row(matmul(), LLVM, cpu_trace(tiles, unroll=2**40))
+        assert max(map(abs, found.values())) < 1e31
+
+
+def test_hostile_sketches_end():
+    block = ["GetSBlock", [], ["C", "main"], ["b0"]]
+    many = [block, ["GetLoops", ["b0"], [], [f"l{n}" for n in range(300)]]]
+    wide = [block, ["GetLoops", ["b0"], [], ["l0"]]]
+    wide += [
+        ["Split", [f"l{n}", *[2] * 60], [1, 0], [f"l{60 * n + m}" for m in range(1, 61)]]
+        for n in range(30)
+    ]
+    deep = [["Annotate", ["b0", [[[[[]]]]]], ["x"], []]] * 3000
+    blocks = [["GetConsumers", ["b0"], [], [f"b{n}" for n in range(1000)]]]
+    for instructions in (many, wide, deep, blocks):
+        (found,) = STEPS.rows([program(matmul(), LLVM, split_trace(instructions, []))])
+        assert isinstance(found, FormatError)
+    for steps in (
+        [["FU", 0, [2**62]]],
+        [["SP", 0, 1, 2, [2] * 1000, 1]],
+        [["CA", 2**40, 0, 0]],
+        [["FSP", 0, 0, 0, 1]],
+        [["FFSP", 0, 0, [7], 0, 1]],
+        [["RE", 0, [0, 0]]],
+        [["CHR", 5000, "shared", []]],
+    ):
+        (found,) = STEPS.rows(
+            [program(Workload(WorkloadFormat.ANSOR, CONV), LLVM, split_steps(steps, None))]
+        )
+        assert isinstance(found, FormatError), steps
+
+
+# ---- what is remembered -------------------------------------------------------------------------
+
+
+def test_equal_numbers_of_other_databases_are_not_mistaken():
+    """Local numbers are those of one database; content decides."""
+    own = Steps()
+    first = columns(own.rows([program(matmul(), LLVM, cpu_trace())])[0])
+    cuda = columns(own.rows([program(matmul(1024, 1024, 1024), CUDA, cuda_trace())])[0])
+    other = columns(own.rows([program(matmul(256), LLVM, cpu_trace())])[0])
+    assert cuda["device.gpu"] == 1
+    assert other["spatial1.extent"] == pytest.approx(math.log2(257))
+    assert columns(own.rows([program(matmul(), LLVM, cpu_trace())])[0]) == first
+
+
+def test_what_is_remembered_is_bounded(monkeypatch):
+    monkeypatch.setattr("tunedb.features.steps._MOST_KEY_BYTES", 20_000)
+    own = Steps()
+    for number in range(40):
+        steps = [["AN", 0, number, 3]] + [["CI", 1]] * 300
+        trace = split_steps(steps, None)
+        assert not isinstance(
+            own.rows([program(Workload("ansor-key", CONV), LLVM, trace)])[0], Exception
+        )
+        assert len(own._formulas) < 10
+
+
+def test_extents_make_no_new_formula():
+    own = Steps()
+    for extent in (128, 256, 512):
+        own.rows([program(matmul(extent), LLVM, cpu_trace())])
+    assert len(own._formulas) == 1
+    assert len(own._tasks) == 3

@@ -1,0 +1,301 @@
+"""Programs as lines of text, from TVM's objects and from the flat form: they must be equal."""
+
+from __future__ import annotations
+
+import struct
+
+from tvm import ir, tirx
+from tvm.tirx import expr as E
+
+from tunedb.features._nest import Op
+
+BINARY = {
+    "Add": Op.OP_ADD, "Sub": Op.OP_SUB, "Mul": Op.OP_MUL, "Div": Op.OP_DIV, "Mod": Op.OP_MOD,
+    "FloorDiv": Op.OP_FLOORDIV, "FloorMod": Op.OP_FLOORMOD, "Min": Op.OP_MIN, "Max": Op.OP_MAX,
+    "EQ": Op.OP_EQ, "NE": Op.OP_NE, "LT": Op.OP_LT, "LE": Op.OP_LE, "GT": Op.OP_GT, "GE": Op.OP_GE,
+    "And": Op.OP_AND, "Or": Op.OP_OR, "LShift": Op.OP_SHL, "RShift": Op.OP_SHR,
+    "BitwiseAnd": Op.OP_BITAND, "BitwiseOr": Op.OP_BITOR, "BitwiseXor": Op.OP_BITXOR,
+}  # fmt: skip
+TAGS = ["", *(f"{k}Idx.{d}" for k in ("block", "thread") for d in "xyz")]
+
+
+class FromTVM:
+    """The lines of a module, walked object by object in Python."""
+
+    def __init__(self, mod):
+        self.lines = []
+        self.bound = {}  # iterators of blocks: what is bound to them
+        for name, function in mod.functions.items():
+            self.lines.append(f"function {name.name_hint}")
+            self.names = {}
+            for one in function.params:
+                if isinstance(one.ty, tirx.BufferType):
+                    self.buffer(one, "parameter")
+            self.stmt(function.body)
+
+    def buffer(self, var, what):
+        shape = [self.expr(extent) for extent in var.ty.shape]
+        scope = str(var.ty.storage_scope) or "global"
+        self.lines.append(f"{what} {var.name} {var.ty.dtype.dtype} {scope} {shape}")
+
+    def stmt(self, stmt):
+        match type(stmt).__name__:
+            case "For":
+                tag = str(stmt.thread_binding.thread_tag) if stmt.thread_binding is not None else ""
+                pragma = stmt.annotations.get("pragma_auto_unroll_max_step", -1)
+                low, extent = self.expr(stmt.min), self.expr(stmt.extent)
+                notes = len(stmt.annotations) > 0
+                what = f"{stmt.loop_var.name} {low} {extent} {int(stmt.kind)}"
+                self.lines.append(f"for {what} {tag} {notes} {pragma}")
+                self.stmt(stmt.body)
+                self.lines.append("end")
+            case "BufferStore":
+                indices = [self.expr(index) for index in stmt.indices]
+                self.lines.append(f"{stmt.buffer.name}{indices} = {self.expr(stmt.value)}")
+            case "SeqStmt":
+                for one in stmt.seq:
+                    self.stmt(one)
+            case "SBlockRealize":
+                self.block(stmt)
+            case "IfThenElse":
+                self.lines.append(f"if {self.expr(stmt.condition)}")
+                self.stmt(stmt.then_case)
+                if stmt.else_case is not None:
+                    self.stmt(stmt.else_case)
+            case "Evaluate":
+                self.lines.append(f"evaluate {self.expr(stmt.value)}")
+            case "AttrStmt" | "While":
+                self.lines.append(
+                    f"other {self.expr(getattr(stmt, 'value', None) or stmt.condition)}"
+                )
+                self.stmt(stmt.body)
+            case "Bind":
+                self.lines.append(f"let {stmt.var.name} {self.expr(stmt.value)}")
+            case "AllocBuffer":
+                pass  # outside of blocks; its name is in the accesses
+            case other:
+                raise NotImplementedError(other)
+
+    def block(self, realize):
+        block = realize.block
+        predicate = self.expr(realize.predicate)
+        values = [self.expr(value) for value in realize.iter_values]
+        kinds = [(int(one.iter_type), self.expr(one.dom.extent)) for one in block.iter_vars]
+        self.lines.append(f"block {block.name_hint} {predicate} {kinds} {values}")
+        for one, value in zip(block.iter_vars, values, strict=True):
+            self.bound[one.var] = value
+        for buffer in block.alloc_buffers:
+            self.buffer(buffer, "allocate")
+        for one in block.match_buffers:
+            self.buffer(one.buffer, "match")
+            region = [(self.expr(r.min), self.expr(r.extent)) for r in one.source.region]
+            self.lines.append(f"of {one.source.source.name} {region}")
+        if block.init is not None:
+            self.lines.append("init")
+            self.stmt(block.init)
+            self.lines.append("update")
+        self.stmt(block.body)
+        self.lines.append("end block")
+
+    def expr(self, node):
+        name = type(node).__name__
+        match node:
+            case tirx.IntImm():
+                return f"{int(node.value)}:{dtype(node)}"
+            case tirx.FloatImm():
+                return f"{float(node.value)!r}:{dtype(node)}"
+            case ir.Var():
+                if node in self.bound:
+                    return self.bound[node]
+                if isinstance(node.ty, tirx.BufferType):
+                    return "?"  # an argument of an instruction
+                return f"{node.name}:{dtype(node)}"
+            case ir.Call():
+                return f"call({self.several(node.args)}):{dtype(node)}"
+            case tirx.Select():
+                parts = (node.condition, node.true_value, node.false_value)
+                return f"select({self.several(parts)}):{dtype(node)}"
+            case tirx.Cast():
+                return f"cast({self.expr(node.value)}):{dtype(node)}"
+            case tirx.Ramp():
+                return f"ramp({self.several((node.base, node.stride, node.lanes))}):{dtype(node)}"
+            case tirx.Broadcast():
+                return f"broadcast({self.several((node.value, node.lanes))}):{dtype(node)}"
+            case E.Not():
+                return f"not({self.expr(node.a)}):{dtype(node)}"
+        if name in BINARY:
+            return f"{int(BINARY[name])}({self.several((node.a, node.b))}):{dtype(node)}"
+        if hasattr(node, "indices"):
+            return f"{node.source.name}[{self.several(node.indices)}]:{dtype(node)}"
+        return "?"
+
+    def several(self, nodes):
+        return ", ".join(self.expr(node) for node in nodes)
+
+
+def dtype(node):
+    found = getattr(node.ty, "dtype", None)
+    text = str(found) if isinstance(node.ty, ir.PrimType) else "handle"
+    return text or "handle"  # void has no name
+
+
+CODES = {0: "int", 1: "uint", 2: "float", 4: "bfloat", 6: "bool"}
+
+
+class FromNest:
+    """The same lines from a program in the flat form."""
+
+    def __init__(self, nest):
+        self.dump = nest.dump()
+        events = []  # (statements before it, order, line)
+        self._functions(events)
+        self.lines = [line for *_, line in events]
+
+    def _functions(self, events):
+        d = self.dump
+        # Openings in the order of their numbers; what begins with a statement stands before it.
+        for f, function in enumerate(d["functions"]):
+            events.append((0, f"function {function['name']}"))
+            for buffer in d["buffers"]:
+                if buffer["kind"] == 1 and buffer["function"] == f:
+                    events.append((0, self.buffer(buffer, "parameter")))
+            self._between(
+                events,
+                function["first_stmt"],
+                function["end_stmt"],
+                loops=(function["first_loop"], function["end_loop"]),
+            )
+
+    def _between(self, events, first, end, loops):
+        """Replay the tree: loops and blocks by their numbers, statements by theirs."""
+        d = self.dump
+        opened = []
+        todo = sorted(
+            [
+                (
+                    "loop",
+                    i,
+                    d["loops"][i]["first_stmt"],
+                    d["loops"][i]["end_stmt"],
+                    d["loops"][i]["block"],
+                )
+                for i in range(*loops)
+            ]
+            + [
+                ("block", i, b["first_stmt"], b["end_stmt"], b["parent"])
+                for i, b in enumerate(d["blocks"])
+                if first <= b["first_stmt"] <= b["end_stmt"] <= end
+            ],
+            key=lambda one: (one[2], self._depth(one)),
+        )
+        inited = {}
+        for s in range(first, end + 1):
+            while opened and opened[-1][3] <= s:
+                self._close(events, opened.pop(), inited)
+            while todo and todo[0][2] == s and s < end:
+                one = todo.pop(0)
+                opened.append(one)
+                events.append((s, self._open(one)))
+                events.extend((s, line) for line in self._buffers(one))
+            if s < end:
+                stmt = d["stmts"][s]
+                block = stmt["block"]
+                if stmt["init"] and not inited.get(block):
+                    inited[block] = 1
+                    events.append((s, "init"))
+                elif not stmt["init"] and inited.get(block) == 1:
+                    inited[block] = 2
+                    events.append((s, "update"))
+                events.append((s, self._stmt(stmt)))
+
+    def _depth(self, one):
+        kind, number, *_ = one
+        d, depth = self.dump, 0
+        loop_, block_ = (
+            (d["loops"][number]["parent"], d["loops"][number]["block"])
+            if kind == "loop"
+            else (d["blocks"][number]["loop"], d["blocks"][number]["parent"])
+        )
+        while loop_ >= 0:
+            depth, loop_ = depth + 1, d["loops"][loop_]["parent"]
+        while block_ >= 0:
+            depth, block_ = depth + 1, d["blocks"][block_]["parent"]
+        return depth
+
+    def _open(self, one):
+        kind, number, *_ = one
+        if kind == "loop":
+            loop = self.dump["loops"][number]
+            tag = "vthread.x" if loop["tag"] == 7 else TAGS[loop["tag"]]
+            return (
+                f"for {self.dump['vars'][loop['var']]['name']} {self.expr(loop['min_node'])} "
+                f"{self.expr(loop['extent_node'])} {loop['kind']} {tag} "
+                f"{bool(loop['annotated'])} {loop['auto_unroll']}"
+            )
+        block = self.dump["blocks"][number]
+        iters = self.dump["iters"][block["first_iter"] : block["first_iter"] + block["n_iter"]]
+        kinds = [(one["kind"], f"{one['extent']}:int32") for one in iters]
+        values = [self.expr(one["value"]) for one in iters]
+        return f"block {block['name']} {self.expr(block['predicate'])} {kinds} {values}"
+
+    def _buffers(self, one):
+        kind, number, *_ = one
+        if kind == "loop":
+            return
+        for buffer in self.dump["buffers"]:
+            if buffer["alloc_block"] == number and buffer["kind"] == 2:
+                yield self.buffer(buffer, "allocate")
+        for buffer in self.dump["buffers"]:
+            if buffer["alloc_block"] == number and buffer["kind"] == 3:
+                yield self.buffer(buffer, "match")
+                region = [self.expr(node) for node in buffer["region"]]
+                pairs = list(zip(region[::2], region[1::2], strict=True))
+                yield f"of {self.dump['buffers'][buffer['source']]['name']} {pairs}"
+
+    def _close(self, events, one, inited):
+        events.append((one[3], "end" if one[0] == "loop" else "end block"))
+
+    def _stmt(self, stmt):
+        value = self.expr(stmt["value"])
+        if stmt["kind"] == 0:
+            indices = [self.expr(node) for node in stmt["indices"]]
+            return f"{self.dump['buffers'][stmt['buffer']]['name']}{indices} = {value}"
+        if stmt["kind"] == 3:
+            return f"let {self.dump['vars'][stmt['var']]['name']} {value}"
+        return f"{['', 'evaluate', 'if', '', 'other'][stmt['kind']]} {value}"
+
+    def buffer(self, buffer, what):
+        shape = [self.expr(node) for node in buffer["shape"]]
+        name = f"{CODES[buffer['code']]}{buffer['bits']}"
+        return f"{what} {buffer['name']} {name} {buffer['scope']} {shape}"
+
+    def expr(self, number):
+        node = self.dump["nodes"][number]
+        op = node["op"]
+        name = "handle" if node["code"] == 3 else CODES[node["code"]]
+        if node["code"] not in (3, 6):
+            name += str(node["bits"])
+        if node["lanes"] > 1:
+            name += f"x{node['lanes']}"
+        parts = (
+            ", ".join(
+                self.expr(one)
+                for one in node.get("arguments", (node["a"], node["b"], node["c"]))
+                if one >= 0
+            )
+            if op not in (1, 2, 4)
+            else ""
+        )
+        match op:
+            case Op.OP_INT:
+                return f"{node['value']}:{name}"
+            case Op.OP_FLOAT:
+                return f"{struct.unpack('d', struct.pack('q', node['value']))[0]!r}:{name}"
+            case Op.OP_VAR:
+                return f"{self.dump['vars'][node['value']]['name']}:{name}"
+            case Op.OP_LOAD:
+                return f"{self.dump['buffers'][node['value']]['name']}[{parts}]:{name}"
+            case Op.OP_UNKNOWN | Op.OP_STRING:
+                return "?"
+        words = {6: "call", 7: "cast", 30: "not", 32: "select", 33: "ramp", 34: "broadcast"}
+        return f"{words.get(op, op)}({parts}):{name}"

@@ -1,0 +1,165 @@
+"""Bounds, modular sets and coefficients against TVM's own analyzer."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunedb.errors import FormatError
+from tunedb.features._bounds import bounds
+from tunedb.features._nest import NestBuilder, Op
+
+tvm = pytest.importorskip("tvm")
+tirx = pytest.importorskip("tvm.tirx")
+
+_BINARY = {
+    Op.OP_ADD: tirx.Add,
+    Op.OP_SUB: tirx.Sub,
+    Op.OP_MUL: tirx.Mul,
+    Op.OP_DIV: tirx.Div,
+    Op.OP_MOD: tirx.Mod,
+    Op.OP_FLOORDIV: tirx.FloorDiv,
+    Op.OP_FLOORMOD: tirx.FloorMod,
+    Op.OP_MIN: tirx.Min,
+    Op.OP_MAX: tirx.Max,
+    Op.OP_SHL: tirx.LShift,
+    Op.OP_SHR: tirx.RShift,
+    Op.OP_BITAND: tirx.BitwiseAnd,
+}
+
+
+class Both:
+    """An expression, written for TVM and in the flat form at once."""
+
+    def __init__(self, bits):
+        self.bits = bits
+        self.dtype = f"int{bits}"
+        self.build = NestBuilder()
+        self.loops = []
+        self.free = None
+
+    def loop(self, name, low, extent):
+        self.build.open_loop(name, extent, min=low, bits=self.bits)
+        self.loops.append((tirx.Var(name, self.dtype), low, extent))
+
+    def constant(self, value):
+        return tirx.IntImm(self.dtype, value), self.build.int_(value, 0, self.bits)
+
+    def variable(self, which):
+        if which < len(self.loops):
+            return self.loops[which][0], self.build.loop_var(which)
+        if self.free is None:
+            self.free = tirx.Var("n", self.dtype), self.build.free_var("n", 0, self.bits)
+        return self.free
+
+    def make(self, tree):
+        """Return TVM's expression and the number of the node."""
+        kind, *rest = tree
+        if kind == "constant":
+            return self.constant(*rest)
+        if kind == "variable":
+            return self.variable(*rest)
+        operands = [self.make(one) for one in rest]
+        theirs = [one for one, _ in operands]
+        ours = [one for _, one in operands]
+        if kind == "select":
+            condition = self.build.node(Op.OP_LT, ours[:2], code=6, bits=8)
+            return (
+                tirx.Select(tirx.LT(*theirs[:2]), *theirs[2:]),
+                self.build.node(Op.OP_SELECT, [condition, *ours[2:]], bits=self.bits),
+            )
+        if kind == "cast":
+            narrow = self.build.node(Op.OP_CAST, ours, code=0, bits=8)
+            back = self.build.node(Op.OP_CAST, [narrow], code=0, bits=self.bits)
+            return tirx.Cast(self.dtype, tirx.Cast("int8", theirs[0])), back
+        if kind == "compared":
+            test = self.build.node(Op.OP_LT, ours, code=6, bits=8)
+            back = self.build.node(Op.OP_CAST, [test], code=0, bits=self.bits)
+            return tirx.Cast(self.dtype, tirx.LT(*theirs)), back
+        node = self.build.node(kind, ours, bits=self.bits)
+        return _BINARY[kind](*theirs), node
+
+
+_leaf = st.one_of(
+    st.tuples(st.just("constant"), st.integers(-9, 40)),
+    st.tuples(st.just("constant"), st.sampled_from([2, 4, 8, 16, 64])),
+    st.tuples(st.just("variable"), st.integers(0, 3)),
+    st.tuples(st.just("variable"), st.integers(0, 2)),
+)
+_large = st.tuples(
+    st.just("constant"), st.sampled_from([2**31 - 1, -(2**31), 2**40, 2**62, 2**63 - 1, -(2**63)])
+)
+
+
+def _grown(inner):
+    return st.one_of(
+        st.tuples(st.sampled_from([one for one in _BINARY if one <= Op.OP_MAX]), inner, inner),
+        st.tuples(
+            st.sampled_from([Op.OP_FLOORDIV, Op.OP_FLOORMOD, Op.OP_DIV, Op.OP_MOD, Op.OP_MUL]),
+            inner,
+            st.tuples(st.just("constant"), st.sampled_from([-3, 1, 2, 3, 4, 6, 8, 32])),
+        ),
+        st.tuples(
+            st.sampled_from([Op.OP_SHL, Op.OP_SHR]),
+            inner,
+            st.tuples(st.just("constant"), st.integers(0, 5)),
+        ),
+        st.tuples(st.just(Op.OP_BITAND), inner, inner),
+        st.tuples(st.just("select"), inner, inner, inner, inner),
+        st.tuples(st.just("cast"), inner),
+        st.tuples(st.just("compared"), inner, inner),
+    )
+
+
+_trees = st.recursive(_leaf, _grown, max_leaves=8)
+_wide_trees = st.recursive(st.one_of(_leaf, _large), _grown, max_leaves=6)
+_loops = st.lists(
+    st.tuples(st.integers(-3, 5), st.one_of(st.just(1), st.integers(1, 20))), min_size=3, max_size=3
+)
+
+
+def _theirs(both, expression, ranged):
+    analyzer = tvm.sym.Analyzer()
+    for var, low, _ in both.loops:
+        analyzer.bind(var, tirx.IntImm(both.dtype, low), allow_override=True)
+    for level in range(len(both.loops) - 1, ranged - 1, -1):
+        var, low, extent = both.loops[level]
+        span = tvm.ir.Range.from_min_extent(
+            tirx.IntImm(both.dtype, low), tirx.IntImm(both.dtype, extent)
+        )
+        analyzer.bind(var, span, allow_override=True)
+    bound = analyzer.const_int_bound(expression)
+    sets = analyzer.modular_set(expression)
+    return bound.min_value, bound.max_value, sets.coeff, sets.base
+
+
+def _compare(tree, loops, bits, ranged):
+    both = Both(bits)
+    for name, (low, extent) in zip("ijk", loops, strict=True):
+        both.loop(name, low, extent)
+    try:
+        expression, node = both.make(tree)
+    except (ValueError, tvm.error.InternalError, tvm.TVMError, ZeroDivisionError):
+        return  # TVM refuses to build it
+    try:
+        theirs = _theirs(both, expression, ranged)
+    except Exception:
+        theirs = None
+    try:
+        ours = bounds(both.build.nest, node, range(ranged, 3))
+    except FormatError:
+        ours = None
+    assert ours == theirs, expression
+
+
+@settings(max_examples=600, deadline=None)
+@given(_trees, _loops, st.sampled_from([32, 64]), st.integers(0, 3))
+def test_bounds_are_those_of_tvm(tree, loops, bits, ranged):
+    _compare(tree, loops, bits, ranged)
+
+
+@settings(max_examples=300, deadline=None)
+@given(_wide_trees, _loops, st.integers(0, 3))
+def test_bounds_at_the_limits_of_integers(tree, loops, ranged):
+    _compare(tree, loops, 64, ranged)

@@ -1,0 +1,161 @@
+"""Features that are stored while tuning; nothing that fails there reaches the run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "features"))
+
+from fake_sets import Scheduled, Steps
+
+from tunedb.errors import NotFoundError, UsageError
+from tunedb.features import base
+from tunedb.plugins.metaschedule import Database, feature_commits
+from tunedb.plugins.metaschedule.measure_callback import record
+
+
+@pytest.fixture
+def sets(monkeypatch):
+    """Fake feature sets in place of the installed ones."""
+    known = {"fake.steps": Steps(), "fake.scheduled": Scheduled()}
+
+    def feature_set(name):
+        if name not in known:
+            raise NotFoundError(f"no feature set {name!r}")
+        return known[name]
+
+    monkeypatch.setattr(feature_commits, "feature_set", feature_set)
+    return known
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    told = []
+    monkeypatch.setattr(
+        feature_commits._log, "log", lambda level, text, *args: told.append((level, text % args))
+    )
+    return told
+
+
+@pytest.fixture
+def batch(tools):
+    """A function that returns what a measure callback gets: a context, candidates, results."""
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
+
+    def batch(*tiles, n=16):
+        mod = tools.matmul(n)
+        candidates = []
+        for tile in tiles:
+            sch = Schedule(mod)
+            loops = sch.get_loops(sch.get_sblock("C"))
+            sch.split(loops[1], sch.sample_perfect_tile(loops[1], 2, 16, decision=list(tile)))
+            args = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+            candidates.append(SimpleNamespace(sch=sch, args_info=args))
+        context = SimpleNamespace(mod=mod, target=tools.llvm)
+        builds = [SimpleNamespace(error_msg=None)] * len(tiles)
+        runs = [SimpleNamespace(error_msg=None, run_secs=[1e-3])] * len(tiles)
+        return context, candidates, builds, runs
+
+    return batch
+
+
+def test_rows_are_stored_with_the_batch(sets, batch, tmp_path):
+    names = ("fake.scheduled", "fake.steps")
+    with_features = Database(tmp_path / "a.db", features=names)
+    record(with_features._handle, *batch((4, 4), (2, 8), (4, 4)))
+    query = with_features.store.query
+    assert query.counts().measurements == 3
+    ids = [program.id for program in query.programs([1, 2, 3])]
+    assert ids == [1, 2]
+    assert [r.tolist() for r in query.feature_rows(sets["fake.scheduled"], ids)] == [[[1]], [[1]]]
+    assert [r[0, 0] for r in query.feature_rows(sets["fake.steps"], ids)] == [1, 2]
+    # Those that TVM's AddToDatabase has stored before get theirs too.
+    context, candidates, builds, runs = batch((8, 2))
+    from tvm.s_tir import meta_schedule as ms
+
+    workload = with_features.commit_workload(context.mod)
+    trace = candidates[0].sch.trace
+    tuned = ms.database.TuningRecord(trace, workload, [1e-3], context.target)
+    with_features.commit_tuning_record(tuned)
+    record(with_features._handle, context, candidates, builds, runs)
+    assert query.counts().measurements == 4
+    assert query.programs_without(sets["fake.scheduled"]) == []
+    with_features.close()
+
+
+def test_no_features(sets, batch, tmp_path):
+    database = Database(tmp_path / "a.db", features=())
+    record(database._handle, *batch((4, 4)))
+    assert database.store.query.stored_features() == []
+    database.close()
+
+
+def test_failures_stop_nothing_and_are_said_once(sets, batch, tmp_path, warnings):
+    broken = sets["fake.steps"]
+    broken.rows = lambda programs: [ValueError("too hard") for _ in programs]
+    sets["fake.scheduled"].nest_rows = lambda nest, *, gpu: np.full((1, 1), np.nan)
+    database = Database(tmp_path / "a.db", features=("fake.scheduled", "fake.steps"))
+    for tile in ((4, 4), (2, 8), (8, 2)):
+        record(database._handle, *batch(tile))
+    query = database.store.query
+    assert query.counts().measurements == 3
+    assert len(query.quarantined()) == 6
+    reasons = {row.item.reason for row in query.quarantined()}
+    assert reasons == {"ValueError: too hard", "fake.scheduled: one is nan in row 0"}
+    loud = [text for level, text in warnings if level >= 30]
+    assert len(loud) == 2
+    assert len(warnings) == 6
+    database.close()
+
+
+def test_an_error_of_the_machinery_stops_nothing(sets, batch, tmp_path, warnings, monkeypatch):
+    database = Database(tmp_path / "a.db", features=("fake.scheduled",))
+
+    def fail(*_):
+        raise SystemError("no features today")
+
+    monkeypatch.setattr("tunedb.plugins.metaschedule.features.rows_of", fail)
+    record(database._handle, *batch((4, 4)))
+    monkeypatch.setattr(database.store, "add_features", fail)
+    monkeypatch.setattr(database.store.query, "program_ids", fail)
+    record(database._handle, *batch((2, 8)))
+    assert database.store.query.counts().measurements == 2
+    assert [level for level, _ in warnings] == [30, 30]
+    database.close()
+
+
+def test_a_default_set_that_does_not_load_is_left_out(sets, batch, tmp_path, warnings):
+    database = Database(tmp_path / "a.db")
+    record(database._handle, *batch((4, 4)))
+    record(database._handle, *batch((2, 8)))
+    assert [text.partition(": ")[2] for _, text in warnings] == [
+        "features left out: tunedb.scheduled: no feature set 'tunedb.scheduled'"
+    ]
+    database.close()
+
+
+def test_names_are_checked_when_they_are_given(tmp_path):
+    with pytest.raises(NotFoundError, match="no feature set 'nonsense'"):
+        Database(tmp_path / "a.db", features=("nonsense",))
+    with pytest.raises(UsageError, match="write \\('steps',\\)"):
+        Database(tmp_path / "a.db", features="steps")
+
+
+def test_the_default_is_the_scheduled_set(batch, tmp_path):
+    database = Database(tmp_path / "a.db")
+    record(database._handle, *batch((4, 4), (2, 8)))
+    (stored,) = database.store.query.stored_features()
+    scheduled = base.feature_set("tunedb.scheduled")
+    assert (stored.name, stored.version, stored.programs) == (
+        "tunedb.scheduled",
+        scheduled.version,
+        2,
+    )
+    assert stored.columns == scheduled.columns
+    database.close()

@@ -1,0 +1,284 @@
+"""Extractors that TVM's cost models and search take instead of their own."""
+
+from __future__ import annotations
+
+import gc
+import logging
+
+import numpy as np
+import pytest
+import te_programs
+import tvm
+from te_programs import KINDS, candidate
+from tvm.s_tir import meta_schedule as ms
+from tvm.script import tirx as T
+
+from tunedb.errors import NotFoundError, PluginError, UsageError
+from tunedb.features.ansor import PER_STORE_ANSOR, PER_STORE_TVM
+from tunedb.features.base import Needs
+from tunedb.plugins.metaschedule import FeatureExtractor, PerStoreFeature
+from tunedb.plugins.metaschedule.features import is_gpu, rows_of
+
+CLOSE = {"rtol": 1e-5, "atol": 1e-5}
+
+
+@T.prim_func(s_tir=True)
+def good(A: T.Buffer((64,), "float32")):
+    for i in T.parallel(64):
+        A[i] = A[i] * T.float32(2)
+
+
+@T.prim_func(s_tir=True)
+def empty(A: T.Buffer((64,), "float32")):
+    for i in T.parallel(64):
+        A[i] = T.float32(0)
+
+
+@T.prim_func(s_tir=True)
+def uneven(A: T.Buffer((64,), "float32")):
+    for b in T.thread_binding(2, "blockIdx.x"):
+        for t in T.thread_binding(16, "threadIdx.x"):
+            A[b * 16 + t] = A[b * 16 + t] + T.float32(1)
+        for s in T.thread_binding(32, "threadIdx.x"):
+            A[b * 16 + s] = A[b * 16 + s] + T.float32(1)
+
+
+def module(function):
+    return tvm.IRModule({"main": function})
+
+
+def context_of(mod, kind="llvm", num_threads=1):
+    target = tvm.target.Target(KINDS[kind][0])
+    return ms.TuneContext(mod, target=target, num_threads=num_threads)
+
+
+def arrays(tensors):
+    return [tensor.numpy() for tensor in tensors]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _intrinsics():
+    with te_programs.tensor_intrinsics():
+        yield
+
+
+@pytest.fixture(scope="module")
+def sampled():
+    return te_programs.sample("CBR-1", "llvm", 12)
+
+
+def test_signature_is_tvms():
+    ours, tvms = PerStoreFeature(), ms.feature_extractor.PerStoreFeature()
+    assert isinstance(ours, ms.FeatureExtractor)
+    for options in ({}, {"buffers_per_store": 3}, {"extract_workload": True}):
+        ours = PerStoreFeature(**options)
+        tvms = ms.feature_extractor.PerStoreFeature(**options)
+        for name in (
+            "buffers_per_store",
+            "arith_intensity_curve_num_samples",
+            "cache_line_bytes",
+            "extract_workload",
+            "feature_vector_length",
+        ):
+            assert getattr(ours, name) == getattr(tvms, name), (options, name)
+    assert PerStoreFeature(1, 2, 3, True).feature_vector_length == 57 + 18 + 2 + 7 + 8
+
+
+@pytest.mark.parametrize("num_threads", [1, 2, 5])
+def test_per_store_feature(sampled, num_threads):
+    made, candidates = sampled
+    made = context_of(made.mod, num_threads=num_threads)
+    found = PerStoreFeature().extract_from(made, candidates)
+    wanted = te_programs.per_store(made, candidates)
+    assert len(found) == len(wanted) == 12
+    for ours, tvms in zip(found, wanted, strict=True):
+        assert str(ours.dtype) == "float64"
+        np.testing.assert_allclose(ours.numpy(), tvms, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ["SFM-0", "T2D-0", "matmul", "DEP-0", "winograd", "GMM-0"])
+def test_workload_embedding(name):
+    made, candidates = te_programs.sample(name, "llvm", 2)
+    found = PerStoreFeature(extract_workload=True).extract_from(made, candidates)
+    wanted = te_programs.per_store(made, candidates, extract_workload=True)
+    for ours, tvms in zip(arrays(found), wanted, strict=True):
+        assert ours.shape[1] == 172
+        np.testing.assert_allclose(ours, tvms, **CLOSE)
+
+
+def test_any_feature_set_of_ir(sampled):
+    made, candidates = sampled
+    found = FeatureExtractor("ansor.per_store/ansor").extract_from(made, candidates)
+    wanted = rows_of([one.sch.mod for one in candidates], made.target, PER_STORE_ANSOR)
+    for ours, rows in zip(arrays(found), wanted, strict=True):
+        np.testing.assert_array_equal(ours, rows)
+
+
+def test_the_default_is_the_set_without_lowering(sampled):
+    made, candidates = sampled
+    extractor = FeatureExtractor()
+    assert extractor.set == "tunedb.scheduled"
+    assert extractor.feature_vector_length == 164
+    found = arrays(extractor.extract_from(made, candidates))
+    assert all(array.shape[1] == 164 and len(array) for array in found)
+
+
+def test_sets_that_no_cost_model_can_use():
+    with pytest.raises(NotFoundError, match=r"no such set"):
+        FeatureExtractor("no such set")
+    with pytest.raises(UsageError, match="steps is not computed from IR"):
+        FeatureExtractor("steps")
+    with pytest.raises(UsageError, match="another number of columns"):
+        FeatureExtractor(set="autotvm.itervar")
+
+
+def test_tensors_outlive_what_made_them(sampled):
+    made, candidates = sampled
+    extractor = PerStoreFeature()
+    found = extractor.extract_from(made, candidates)
+    copies = [array.copy() for array in arrays(found)]
+    del extractor
+    gc.collect()
+    for array, copy in zip(arrays(found), copies, strict=True):
+        np.testing.assert_array_equal(array, copy)
+
+
+def test_programs_without_stores_have_no_rows():
+    candidates = [candidate(module(one)) for one in (empty, good)]
+    found = arrays(PerStoreFeature().extract_from(context_of(module(good)), candidates))
+    assert [array.shape for array in found] == [(0, 164), (1, 164)]
+    assert PerStoreFeature().extract_from(context_of(module(good)), []) is not None
+
+
+@pytest.fixture
+def warnings():
+    """Messages of the library's logger (pytest's own logging is off, see pyproject.toml)."""
+    found = []
+
+    class Handler(logging.Handler):
+        def emit(self, record):
+            found.append(record.getMessage())
+
+    handler = Handler(logging.WARNING)
+    logger = logging.getLogger("tunedb")
+    logger.addHandler(handler)
+    yield found
+    logger.removeHandler(handler)
+
+
+@pytest.mark.parametrize("num_threads", [1, 3])
+def test_a_failing_program_gets_zeros_and_a_warning(warnings, num_threads):
+    mods = [module(one) for one in (good, uneven, good, uneven, empty)]
+    made = context_of(mods[0], "cuda", num_threads)
+    extractor = PerStoreFeature(extract_workload=True)
+    found = arrays(extractor.extract_from(made, list(map(candidate, mods))))
+    assert [array.shape[0] for array in found] == [1, 1, 1, 1, 0]
+    assert not found[1].any()
+    assert found[0].any()
+    assert len(warnings) == 1
+    assert warnings[0].startswith("2 of 5 candidates have no features and get zeros: ")
+    assert "same extent" in warnings[0]
+    with pytest.raises(RuntimeError, match="same extent"):  # TVM's own ends the search
+        te_programs.per_store(made, [candidate(mods[1])])
+
+
+def test_rows_of_says_why():
+    mods = [module(good), module(uneven)]
+    target = tvm.target.Target(KINDS["cuda"][0])
+    rows, error = rows_of(mods, target, PER_STORE_TVM)
+    assert rows.shape == (1, 164)
+    assert isinstance(error, PluginError)
+    assert "\n" not in str(error)
+
+    class Broken:
+        name, version, columns, needs = "broken", 1, ("a",), Needs.SCHEDULED
+
+        def nest_rows(self, nest, *, gpu):
+            raise ZeroDivisionError("this set is broken")
+
+    (error,) = rows_of(mods[:1], target, Broken())
+    assert str(error) == "broken: this set is broken"
+    Broken.needs = Needs.STEPS
+    with pytest.raises(PluginError, match="not computed from a module"):
+        rows_of(mods, target, Broken())
+
+
+def test_every_form_of_a_module_reaches_its_set():
+    """One store of one program: SCHEDULED keeps the unit loop, LOWERED drops it, FLAT keeps it."""
+
+    @T.prim_func(s_tir=True)
+    def unit(A: T.Buffer((64,), "float32")):
+        for i, j in T.grid(64, 1):
+            with T.sblock("A"):
+                vi = T.axis.spatial(64, i + j)
+                A[vi] = A[vi] + T.float32(1)
+
+    seen = {}
+
+    class Loops:
+        name, version, columns, needs = "loops", 1, ("a",), Needs.SCHEDULED
+
+        def nest_rows(self, nest, *, gpu):
+            seen[self.needs] = (nest.n_loops, nest.n_blocks, gpu)
+            return np.zeros((1, 1))
+
+    for needs in (Needs.SCHEDULED, Needs.LOWERED, Needs.FLAT):
+        Loops.needs = needs
+        (rows,) = rows_of([module(unit)], tvm.target.Target("llvm"), Loops())
+        assert not isinstance(rows, Exception), rows
+    assert seen[Needs.SCHEDULED] == (2, 2, False)
+    assert seen[Needs.LOWERED][0] == 1
+    assert seen[Needs.FLAT] == (2, 0, False)
+
+
+def test_is_gpu():
+    for kind in KINDS:
+        assert is_gpu(tvm.target.Target(KINDS[kind][0])) == (kind in ("cuda", "tensorcore"))
+
+
+def test_a_context_without_target(sampled):
+    made = ms.TuneContext(sampled[0].mod, num_threads=1)
+    with pytest.raises(PluginError, match="no target"):
+        PerStoreFeature().extract_from(made, sampled[1])
+
+
+def test_xgboost_learns_and_predicts_the_same(sampled):
+    """TVM's cost model does with ours what it does with its own, failing candidates included."""
+    pytest.importorskip("xgboost")
+    made, candidates = sampled
+    results = [ms.runner.RunnerResult([0.001 * (3 + i % 5)], None) for i in range(len(candidates))]
+    predictions = []
+    for extractor in (PerStoreFeature(), ms.feature_extractor.PerStoreFeature()):
+        config = ms.cost_model.xgb_model.XGBConfig(nthread=1, seed=1)
+        model = ms.cost_model.XGBModel(extractor=extractor, config=config, num_warmup_samples=0)
+        model.update(made, candidates, results)
+        predictions.append(model.predict(made, candidates))
+        if len(predictions) == 1:
+            more = model.predict(made, [*candidates, candidate(module(uneven))])
+            assert len(more) == len(candidates) + 1
+    np.testing.assert_allclose(*predictions, rtol=1e-4)
+
+
+def test_evolutionary_search_runs_on_it():
+    """The whole loop of TVM with our extractor; each of its calls comes through C++."""
+    mod = tvm.IRModule({"main": te_programs.WORKLOADS["matmul"]()})
+    made = ms.TuneContext(
+        mod,
+        target=tvm.target.Target(KINDS["llvm"][0]),
+        space_generator=te_programs.context(mod, "llvm").space_generator.clone(),
+        search_strategy=ms.search_strategy.EvolutionarySearch(
+            population_size=16, init_measured_ratio=0.0, init_min_unmeasured=8, genetic_num_iters=1
+        ),
+        num_threads=1,
+        rand_state=1,
+    )
+    pytest.importorskip("xgboost")
+    model = ms.cost_model.XGBModel(
+        extractor=PerStoreFeature(), num_warmup_samples=0, num_tuning_cores=1
+    )
+    database = ms.database.MemoryDatabase()
+    database.commit_workload(mod)
+    made.pre_tuning(8, 8, made.generate_design_space(), database, model)
+    candidates = made.generate_measure_candidates()
+    made.post_tuning()
+    assert len(candidates) == 8

@@ -1,0 +1,187 @@
+"""TVM's IR in the flat form (plugins/metaschedule/ir.py, tunedb/features/_reader.pyx)."""
+
+from __future__ import annotations
+
+import sys
+import threading
+
+import pytest
+import te_programs
+import tvm
+from reference_reader import FromNest, FromTVM
+from tvm import tirx
+from tvm.script import ir as I
+from tvm.script import tirx as T
+
+from tunedb.errors import LimitError, PluginError
+from tunedb.features._nest import Nest, Op
+from tunedb.plugins.metaschedule import ir
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _intrinsics():
+    with te_programs.tensor_intrinsics():
+        yield
+
+
+def modules(kind, name, count):
+    """Return random schedules of a workload."""
+    return [one.sch.mod for one in te_programs.sample(name, kind, count)[1]]
+
+
+def assert_read(mod):
+    wanted, found = FromTVM(mod).lines, FromNest(ir.read(mod)).lines
+    assert "\n".join(found) == "\n".join(wanted)
+
+
+PROGRAMS = [
+    *(("llvm", name) for name in ("matmul", "CBR-0", "SFM-0", "winograd")),
+    *(("cuda", name) for name in ("matmul", "SFM-0")),
+    *(("tensorcore", "matmul-f16"), ("vnni", "vnni-dense")),
+]
+
+
+@pytest.mark.parametrize(("kind", "name"), PROGRAMS)
+def test_scheduled_programs_are_read_as_they_are(kind, name):
+    for mod in modules(kind, name, 3):
+        assert_read(mod)
+
+
+@I.ir_module
+class Rare:
+    @T.prim_func(s_tir=True)
+    def first(A: T.Buffer((8, "n"), "int8"), B: T.Buffer((64,), "float16"), n: T.int32):
+        for i in T.parallel(2, 7):
+            B[i] = T.Select(n < i and not (n == 3 or i >= 4), B[i], T.float16(-1.5))
+        for j in range(n):
+            if A[0, j] > T.int8(3):
+                B[T.ramp(j * 4, 1, 4)] = T.broadcast(T.float16(2), 4)
+            else:
+                B[T.shift_left(j, 1)] = T.Cast("float16", A[j % 8, T.min(j, 2)] | T.int8(1))
+        T.evaluate(T.call_extern("int32", "f", n))
+
+    @T.prim_func(s_tir=True)
+    def second(B: T.Buffer((4, 4, 4), "float32")):
+        with T.sblock("root"):
+            for i, j, k in T.grid(4, 4, 4):
+                with T.sblock("b"):
+                    vi, vj, vk = T.axis.remap("SRS", [i, j, k])
+                    T.where(i * 4 + j < 15)
+                    with T.init():
+                        B[vi, 0, vk] = T.float32(0)
+                    B[vi, 0, vk] = B[vi, 0, vk] + T.exp(B[vi, vj, vk])
+
+
+def test_rare_nodes_and_several_functions():
+    assert_read(Rare)
+
+
+def test_modules_of_many_functions_are_read_in_their_order():
+    """Maps of more than four entries have another layout."""
+    functions = {}
+    for i in range(9):
+        buffer = tirx.decl_buffer((i + 1,), "float32", name=f"B{i}")
+        value = buffer[0] * tirx.const(2.0, "float32")
+        functions[f"f{i}"] = tirx.PrimFunc([buffer], tirx.BufferStore(buffer, value, [0]))
+    mod = tvm.IRModule(functions)
+    nest = ir.read(mod)
+    order = [name.name_hint for name, _ in mod.functions.items()]
+    assert [function["name"] for function in nest.dump()["functions"]] == order
+    assert [b["name"] for b in nest.dump()["buffers"]] == [n.replace("f", "B") for n in order]
+    assert_read(mod)
+
+
+def test_a_nest_is_used_again():
+    first, second = (modules("llvm", name, 1)[0] for name in ("matmul", "NRM-0"))
+    nest = Nest()
+    ir.read(second, nest)
+    assert ir.read(first, nest) is nest
+    assert nest.dump() == ir.read(first).dump()
+
+
+def test_expressions_may_be_deep_but_not_endless():
+    buffer = tirx.decl_buffer((4,), "float32", name="B")
+
+    def chain(length):
+        value = buffer[0]
+        for _ in range(length):
+            value = tirx.Add(value, buffer[1])
+        return tirx.PrimFunc([buffer], tirx.BufferStore(buffer, value, [0]))
+
+    nest = ir.read(chain(1500))
+    assert sum(node["op"] == Op.OP_ADD for node in nest.dump()["nodes"]) == 1500
+    with pytest.raises(LimitError, match="deeper than"):
+        ir.read(chain(3000))
+
+
+def test_types_that_are_not_known_are_walked_and_counted():
+    buffer = tirx.decl_buffer((4,), "float32", name="B")
+    inner = tirx.BufferStore(buffer, buffer[0] + buffer[1], [2])
+    # A tuple is an expression that no extractor understands.
+    stmt = tirx.SeqStmt([inner, tirx.Evaluate(tvm.ir.Tuple([buffer[3], buffer[2]]))])
+    nest = ir.read(tirx.PrimFunc([buffer], stmt))
+    assert ir.unknown_types(nest) == {"ir.Tuple": 1}
+    assert sum(node["op"] == Op.OP_LOAD for node in nest.dump()["nodes"]) == 4
+
+
+@pytest.mark.parametrize("thing", [None, 3, "module", object(), tirx.const(1, "int32")])
+def test_other_things_are_refused(thing):
+    with pytest.raises(TypeError, match="an IRModule or PrimFunc"):
+        ir.read(thing)
+
+
+def test_another_tvm_is_refused_by_name(monkeypatch):
+    monkeypatch.setattr(tvm, "__version__", "0.99.0")
+    ir.reader.cache_clear()
+    try:
+        with pytest.raises(PluginError, match=r"apache-tvm 0\.99\.0 is unknown; known are 0\.27"):
+            ir.read(Rare)
+    finally:
+        monkeypatch.undo()
+        ir.reader.cache_clear()
+    ir.read(Rare)
+
+
+@pytest.mark.parametrize(
+    ("role", "names"),
+    [("For", (("tirx.While",), {})), ("Load", (("ir.TensorLoad",), {"indices": "source"}))],
+    ids=["a field that is gone", "a field that means something else"],
+)
+def test_a_layout_that_does_not_fit_is_found_before_use(monkeypatch, role, names):
+    changed = {"0.27": {**ir.NODE_NAMES["0.27"], role: names}}
+    monkeypatch.setattr(ir, "NODE_NAMES", changed)
+    ir.reader.cache_clear()
+    try:
+        with pytest.raises(PluginError, match="does not fit apache-tvm"):
+            ir.reader()
+    finally:
+        ir.reader.cache_clear()
+
+
+def test_threads_read_at_the_same_time():
+    programs = modules("llvm", "C2D-0", 4)
+    wanted = [ir.read(mod).dump() for mod in programs]
+    wrong = []
+
+    def work(start):
+        for i in range(200):
+            k = (start + i) % len(programs)
+            if ir.read(programs[k]).n_nodes != len(wanted[k]["nodes"]):
+                wrong.append(k)
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert not wrong
+
+
+def test_reading_leaves_reference_counts_alone():
+    (mod,) = modules("llvm", "matmul", 1)
+    body = mod["main"].body
+    before = sys.getrefcount(body)
+    for _ in range(100):
+        ir.read(mod)
+    assert sys.getrefcount(body) == before
+    assert_read(mod)

@@ -1,0 +1,288 @@
+"""Stored programs become modules again; what that costs the process that does it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import orjson
+import pytest
+import tvm_ffi
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import fake_plugin
+
+from tunedb.errors import PluginError, UsageError
+from tunedb.features import base
+from tunedb.features.extract import RowError, extract
+from tunedb.plugins.metaschedule import modules, trace_codec
+from tunedb.plugins.metaschedule.replay import Replayer
+from tunedb.plugins.metaschedule.replay_pool import ReplayPool
+from tunedb.records import Measurement, Program, Source, SourceKind, Trust
+from tunedb.store import Store
+
+OWN = Source("own")
+FOREIGN = Source("foreign", SourceKind.FILE, Trust.FOREIGN)
+TUNEDB = [sys.executable, "-c", "from tunedb.cli import main; main()"]
+
+
+@pytest.fixture
+def loops(tmp_path_factory, monkeypatch):
+    """The feature set ``other.loops`` of a package that is installed for the test."""
+    fake_plugin.install(tmp_path_factory.mktemp("site"), monkeypatch)
+    base.load_feature_sets.cache_clear()
+    yield base.feature_set("other.loops")
+    base.load_feature_sets.cache_clear()
+
+
+@pytest.fixture
+def make(tools):
+    """A function that returns a measurement of a matmul, and its schedule's module."""
+    from tvm.s_tir import Schedule
+
+    def make(n=16, tile=(4, 4), *, target=None, block="C", fits=True, **fields):
+        mod = tools.matmul(n, block=block)
+        scheduled = mod if fits else tools.matmul(n, block="other")
+        sch = Schedule(scheduled)
+        found = sch.get_loops(sch.get_sblock(block if fits else "other"))
+        sch.split(found[1], sch.sample_perfect_tile(found[1], 2, n, decision=list(tile)))
+        sch.enter_postproc()
+        trace = trace_codec.encode(sch.trace)
+        target = modules.to_target(tools.llvm if target is None else target)
+        program = Program(modules.to_workload(mod), target, trace)
+        return Measurement(program, (1e-3,), **fields), sch.mod
+
+    return make
+
+
+def add(store, *measurements, source=OWN):
+    store.add_batch(measurements, source)
+    return store.query.program_ids([m.program.digest for m in measurements])
+
+
+# ---------------------------------------------------------------------- in this process
+
+
+def test_modules_are_those_that_were_measured(make, tools, sqlite_file):
+    made = [make(16, (4, 4)), make(16, (2, 8)), make(32, (8, 4), target=tools.cuda)]
+    with Store(sqlite_file) as store:
+        ids = add(store, *(measurement for measurement, _ in made))
+        replayer = Replayer(store)
+        for program, (_, mod) in zip(store.query.programs(ids), made, strict=True):
+            assert tvm_ffi.structural_equal(replayer.module(program), mod)
+            assert str(replayer.target(program).kind.name) == program.target.kind
+
+
+def test_tvm_never_reads_what_is_foreign(make, sqlite_file, monkeypatch):
+    def read(*_):
+        raise AssertionError("TVM was asked")
+
+    with Store(sqlite_file) as store:
+        known, other = make(16)[0], make(16, (2, 8))[0]
+        (foreign,) = add(store, other, source=FOREIGN)
+        with monkeypatch.context() as patched:
+            for name in ("to_module", "from_script"):
+                patched.setattr(modules, name, read)
+            (program,) = store.query.programs([foreign])
+            with pytest.raises(PluginError, match="foreign sources alone"):
+                Replayer(store).module(program)
+        # An own record of the same workload makes the module ours, but not the foreign trace.
+        (own,) = add(store, known)
+        replayer = Replayer(store)
+        replayer.module(store.query.programs([own])[0])
+        with pytest.raises(PluginError, match="foreign sources alone"):
+            replayer.module(program)
+        add(store, other, source=replace(FOREIGN, name="v", trust=Trust.VERIFIED))
+        replayer.module(program)
+
+
+def test_what_does_not_fit_says_so_in_tvms_words(make, sqlite_file):
+    with Store(sqlite_file) as store:
+        ids = add(store, make(fits=False)[0])
+        with pytest.raises(Exception, match="other") as caught:
+            Replayer(store).module(store.query.programs(ids)[0])
+        assert "Cannot find a block" in str(caught.value) or "block" in str(caught.value)
+
+
+def test_a_workload_that_is_no_module(make, sqlite_file):
+    measurement = make()[0]
+    graph = orjson.loads(measurement.program.workload.body)
+    graph["nodes"][0] = {"type": "no.such.Type", "data": {}}
+    body = orjson.dumps(graph)
+    workload = replace(measurement.program.workload, body=body, script=None)
+    program = replace(measurement.program, workload=workload)
+    with Store(sqlite_file) as store:
+        ids = add(store, replace(measurement, program=program))
+        with pytest.raises(PluginError, match=r"TVM can make no module of workload 1: .{10}"):
+            Replayer(store).module(store.query.programs(ids)[0])
+
+
+# ---------------------------------------------------------------------- in processes
+
+
+def test_a_pool_answers_for_each_program_in_order(make, tools, loops, sqlite_file):
+    batch = [make(16, (t, 16 // t))[0] for t in (1, 2, 4, 8, 16)]
+    batch += [make(32, (t, 32 // t), target=tools.cuda)[0] for t in (2, 4)]
+    batch.insert(3, make(19, (1, 19))[0])
+    batch.insert(5, make(fits=False)[0])
+    with Store(sqlite_file) as store, ReplayPool(store, "other.loops", workers=2) as pool:
+        ids = add(store, *batch)
+        programs = store.query.programs(ids)
+        found = list(pool.rows(iter(programs)))
+        assert [program for program, _ in found] == programs
+        rows = [r if isinstance(r, Exception) else r.tolist() for _, r in found]
+        assert rows[0] == [[4, 16**3, 0]]
+        assert rows[-1] == [[4, 32**3, 1]]
+        assert isinstance(rows[3], RowError) and "nineteen" in str(rows[3])
+        assert isinstance(rows[5], RowError)
+        assert len(rows[5].text) > len(str(rows[5])), "TVM's rendered error is kept"
+        assert sum(isinstance(r, Exception) for r in rows) == 2
+        pids = pool.pids()
+        assert pids
+    for pid in pids:
+        assert not Path(f"/proc/{pid}").exists()
+
+
+def test_a_crash_and_a_hang_cost_one_program_each(make, loops, sqlite_file):
+    batch = [make(16, (t, 16 // t))[0] for t in (1, 2, 4)]
+    batch += [make(13, (1, 13))[0], make(16, (8, 2))[0], make(17, (17, 1))[0], make(32, (4, 8))[0]]
+    with Store(sqlite_file) as store:
+        ids = add(store, *batch)
+        with ReplayPool(store, "other.loops", workers=1, timeout_sec=3) as pool:
+            report = extract(store, loops, rebuilder=pool)
+        assert (report.done, report.failed) == (5, 2)
+        crash, hang = sorted(report.reasons)
+        assert crash.startswith("replaying it crashed TVM (signal 6, SIGABRT")
+        assert hang == "replaying it took longer than 3 s"
+        by_line = {row.item.line: row.item for row in store.query.quarantined()}
+        assert set(by_line) == {ids[3], ids[5]}
+        assert "about to crash" in json.loads(by_line[ids[3]].data)["error"]
+        known = [rows is not None for rows in store.query.feature_rows(loops, ids)]
+        assert known == [True, True, True, False, True, False, True]
+        # Nothing is left that would be tried: no process is even started.
+        with ReplayPool(store, "other.loops", workers=1) as pool:
+            report = extract(store, loops, rebuilder=pool)
+            assert (report.done, report.failed, report.passed) == (0, 0, 2)
+            assert pool.pids() == ()
+
+
+def test_a_pool_that_cannot_work_says_so(make, loops, sqlite_file, monkeypatch):
+    with Store(":memory:") as store, pytest.raises(UsageError, match="in memory"):
+        ReplayPool(store, "other.loops")
+    with Store(sqlite_file) as store:
+        add(store, make()[0])
+        with pytest.raises(UsageError, match="positive"):
+            ReplayPool(store, "other.loops", workers=0)
+        programs = store.query.programs([1])
+
+        def fails(name, reason):
+            with (
+                ReplayPool(store, name, workers=1) as pool,
+                pytest.raises(PluginError, match=reason),
+            ):
+                list(pool.rows(programs))
+
+        fails("no.such", "no feature set 'no.such'")
+        fails("steps", "steps is not computed from modules")
+        monkeypatch.setenv("TUNEDB_PLUGINS", "")
+        fails("other.loops", "a worker process cannot begin: no feature set")
+        assert store.query.quarantined() == []
+
+
+def test_programs_without_target(make, loops, sqlite_file):
+    from tunedb.records import NO_TARGET
+
+    measurement = make()[0]
+    program = replace(measurement.program, target=NO_TARGET)
+    with Store(sqlite_file) as store, ReplayPool(store, "other.loops", workers=1) as pool:
+        add(store, replace(measurement, program=program))
+        report = extract(store, loops, rebuilder=pool)
+    assert report.reasons == {"its record names no target": 1}
+
+
+# ---------------------------------------------------------------------- the command
+
+
+@pytest.fixture
+def many(make, sqlite_file):
+    """A database with 240 programs of four workloads, one of which does not replay."""
+    batch = [make(fits=False)[0]]
+    for n in (16, 20, 24, 28):
+        measurement, _ = make(n, (1, n))
+        program = measurement.program
+        for number in range(60):
+            # Programs that differ in bytes only: their modules may be equal.
+            decisions = program.trace.decisions + b" " * number
+            trace = replace(program.trace, decisions=decisions)
+            batch.append(replace(measurement, program=replace(program, trace=trace)))
+    with Store(sqlite_file) as store:
+        add(store, *batch)
+    return sqlite_file
+
+
+def tunedb(*args, **kwargs):
+    return subprocess.run(
+        [*TUNEDB, *map(str, args)], capture_output=True, text=True, check=False, **kwargs
+    )
+
+
+def test_the_command_end_to_end(many, loops):
+    done = tunedb("--db", many, "extract", "--set", "other.loops", "--workers", 1, "--json")
+    assert done.returncode == 0, done.stderr
+    (row,) = json.loads(done.stdout)
+    assert (row["programs"], row["done"], row["failed"], row["unable"]) == (241, 240, 1, 0)
+    assert row["rate"] > 0 and row["version"] == 1
+    assert len(row["reasons"]) == 1
+    again = tunedb("--db", many, "extract", "--set", "other.loops", "--json")
+    (row,) = json.loads(again.stdout)
+    assert (row["known"], row["done"], row["passed"]) == (240, 0, 1)
+    listed = json.loads(tunedb("--db", many, "features", "other.loops", "--json").stdout)
+    assert (listed["with"], listed["without"], listed["columns"]) == (240, 1, 3)
+
+
+def kill_one(path, moment):
+    """Start a run, kill it after a while, and return the processes that it had started."""
+    run = subprocess.Popen(
+        [*TUNEDB, "--db", str(path), "extract", "--set", "other.loops", "--workers", "2"],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+    )
+    time.sleep(moment)
+    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
+    threads = [*children.parent.parent.glob("*/children")] if children.exists() else []
+    pids = [int(pid) for file in threads for pid in file.read_text().split()]
+    os.kill(run.pid, signal.SIGKILL)
+    run.wait()
+    run.stderr.close()
+    return pids
+
+
+@pytest.mark.stress
+def test_killed_runs_with_workers(many, loops):
+    seen, known = 0, []
+    for moment in np.linspace(0.5, 12, 12):
+        pids = kill_one(many, moment)
+        seen += len(pids)
+        deadline = time.monotonic() + 10
+        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+        with Store(many, read_only=True) as store:
+            known.append(sum(stored.programs for stored in store.query.stored_features()))
+    assert seen, "no run was killed while its workers ran"
+    assert known == sorted(known)
+    done = tunedb("--db", many, "extract", "--set", "other.loops", "--json")
+    (row,) = json.loads(done.stdout)
+    assert row["known"] + row["done"] == 240
+    with Store(many, read_only=True) as store:
+        rows = store.query.feature_rows(loops, range(1, 242))
+        assert sum(r is not None for r in rows) == 240
+        assert all(r is None or r.shape == (1, 3) for r in rows)

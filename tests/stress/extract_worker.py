@@ -1,0 +1,74 @@
+"""Extractions that are killed. Run as a script; tests read what it prints.
+
+python extract_worker.py URL KILLS SEED
+
+computes the features of a database, one small transaction after another, KILLS times in processes
+that are killed at random moments and then once to its end. Prints the number of programs that had
+rows after each of them.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "features"))
+
+from fake_sets import Steps
+
+from tunedb import limits
+from tunedb.features.extract import extract
+from tunedb.store import Store
+
+#: Every seventh program has no rows.
+FAILS = frozenset(range(7, 1000, 7))
+
+
+class Slow(Steps):
+    """A set that takes its time, so that a kill may come anywhere."""
+
+    def rows(self, programs):
+        time.sleep(0.002)
+        return super().rows(programs)
+
+
+SET = Slow(fails=FAILS)
+
+
+def in_child(url, moment=None):
+    """Extract in a process of its own, killed `moment` seconds after it began; return its end."""
+    opened, tell = os.pipe()
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            with Store(url) as store:
+                os.write(tell, b"x")
+                extract(store, SET)
+            status = 0
+        finally:
+            os._exit(status)
+    os.close(tell)
+    os.read(opened, 1)
+    os.close(opened)
+    if moment is not None:
+        time.sleep(moment)
+        os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
+
+
+def main(url, kills, seed):
+    limits.FEATURE_PROGRAMS = 3
+    rng = random.Random(int(seed))
+    for _ in range(int(kills)):
+        status = in_child(url, rng.uniform(0, 0.1))
+        assert status in (0, signal.SIGKILL), status
+        with Store(url) as store:
+            print(sum(s.programs for s in store.query.stored_features()), flush=True)
+    assert in_child(url) == 0
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,77 @@
+"""An extraction that is killed at any moment and run again ends as one that was left alone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from builders import OWN, make_measurement
+
+from tunedb.check import check
+from tunedb.features.extract import extract
+from tunedb.store import Store
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from extract_worker import FAILS, SET
+
+WORKER = Path(__file__).with_name("extract_worker.py")
+
+PROGRAMS = 150
+
+
+@pytest.fixture
+def url(store_url):
+    with Store(store_url) as store:
+        store.add([make_measurement(number) for number in range(PROGRAMS)], OWN)
+    return store_url
+
+
+def contents(url):
+    """Return the rows of each program, and what stands in quarantine."""
+    with Store(url, read_only=True) as store:
+        rows = store.query.feature_rows(SET, range(1, PROGRAMS + 1))
+        kept = sorted((row.item.line, row.item.reason) for row in store.query.quarantined())
+        return [None if found is None else found.tolist() for found in rows], kept
+
+
+def kill(url, kills, seed):
+    """Let runs be killed some times and one end; return how many programs each attempt left."""
+    done = subprocess.run(
+        [sys.executable, WORKER, url, str(kills), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [int(line) for line in done.stdout.split()]
+
+
+@pytest.fixture(scope="module")
+def alone():
+    """What one run stores."""
+    with Store(":memory:") as store:
+        store.add([make_measurement(number) for number in range(PROGRAMS)], OWN)
+        report = extract(store, SET)
+        failed = sum(number in FAILS for number in range(1, PROGRAMS + 1))
+        assert (report.done, report.failed) == (PROGRAMS - failed, failed)
+        rows = store.query.feature_rows(SET, range(1, PROGRAMS + 1))
+        kept = sorted((row.item.line, row.item.reason) for row in store.query.quarantined())
+        return [None if found is None else found.tolist() for found in rows], kept
+
+
+def test_killed_extractions(url, alone):
+    sizes = kill(url, kills=6, seed=1)
+    assert sizes == sorted(sizes)
+    assert any(size < PROGRAMS - len(alone[1]) for size in sizes)
+    assert contents(url) == alone
+    assert check(url).problems == []
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(20))
+def test_many_killed_extractions(url, alone, seed):
+    kill(url, kills=15, seed=seed)
+    assert contents(url) == alone
+    assert check(url).problems == []

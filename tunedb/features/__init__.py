@@ -1,0 +1,1 @@
+"""Feature sets: what cost models are trained on (docs/features.md)."""

@@ -1,0 +1,5 @@
+from ._nest import Nest
+
+class Scheduler:
+    out: Nest
+    def rewrite(self, nest: Nest) -> Nest: ...

@@ -1,0 +1,189 @@
+"""Features of transform steps and decisions alone: no TVM, no replay (``steps``).
+
+One row per program with the columns of :data:`.columns.COLUMNS`, the same for traces of
+MetaSchedule, steps of auto_scheduler and knobs of AutoTVM. What the steps of a sketch mean for a
+workload is worked out once and becomes a formula (:mod:`.formulas`); a program costs the
+arithmetic on its own numbers.
+
+* :mod:`.metaschedule`, :mod:`.ansor`, :mod:`.autotvm`: the schedule that a sketch describes
+* :mod:`.tails`, :mod:`.targets`, :mod:`.tasks`, :mod:`.operators`: what tail, target and workload
+  say
+* :mod:`.summary`, :mod:`.footprints`: the columns of a schedule
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import count
+from typing import TypeVar
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from ...errors import FormatError, TuneDBError
+from ...records import Workload, WorkloadFormat
+from ...results import StoredProgram
+from .._steps import Formula, Numbers, evaluate
+from ..base import Needs
+from . import ansor, autotvm, metaschedule
+from .columns import COLUMNS
+from .formulas import COMPLAINTS, Builder, Stored
+from .summary import Summary
+from .tails import read_tail
+from .targets import device_of
+from .tasks import Structure, read_task
+
+__all__ = ["STEPS", "Steps"]
+
+T = TypeVar("T")
+
+#: Formulas that are remembered (some 15 KB each), tails and workloads, and bytes of their keys.
+_MOST_FORMULAS = 1024
+_MOST = 4096
+_MOST_KEY_BYTES = 32 * 2**20
+
+_TOOLS = {
+    WorkloadFormat.GRAPH: "metaschedule",
+    WorkloadFormat.NODES: "metaschedule",
+    WorkloadFormat.ARGUMENTS: "metaschedule",
+    WorkloadFormat.ANSOR: "ansor",
+    WorkloadFormat.AUTOTVM: "autotvm",
+}
+
+
+_STORED = {"metaschedule": Stored.TRACE, "ansor": Stored.VARINTS, "autotvm": Stored.KNOBS}
+
+
+class Steps:
+    """The feature set ``steps`` (:class:`~tunedb.features.base.StepFeatures`).
+
+    It may be used by several threads at once.
+    """
+
+    name = "steps"
+    version = 1
+    columns = COLUMNS
+    needs = Needs.STEPS
+
+    def __init__(self) -> None:
+        self._formulas: _Remembered[Formula] = _Remembered(_MOST_FORMULAS)
+        self._tails: _Remembered[Numbers] = _Remembered()
+        self._devices: _Remembered[Numbers] = _Remembered()
+        self._tasks: _Remembered[tuple[int, Structure, Numbers]] = _Remembered()
+        self._structures: _Remembered[int] = _Remembered()
+        self._numbers = count()
+
+    def rows(self, programs: Sequence[StoredProgram]) -> list[NDArray[np.float32] | Exception]:
+        """Return the features of programs.
+
+        Parameters
+        ----------
+        programs : sequence of StoredProgram
+            In any order; those with the same sketch and workload share the work.
+
+        Returns
+        -------
+        list of ndarray of float32 (1, columns), or FormatError
+            In the order of the programs; an error for one whose stored steps are damaged.
+        """
+        results: list[NDArray[np.float32] | Exception | None] = [None] * len(programs)
+        good: list[int] = []
+        formulas: list[Formula] = []
+        tails: list[Numbers] = []
+        devices: list[Numbers] = []
+        tasks: list[Numbers] = []
+        decisions: list[bytes] = []
+        for number, program in enumerate(programs):
+            try:
+                formula, tail, device, task = self._parts_of(program)
+            except TuneDBError as error:
+                results[number] = error
+                continue
+            good.append(number)
+            formulas.append(formula)
+            tails.append(tail)
+            devices.append(device)
+            tasks.append(task)
+            decisions.append(program.trace.decisions)
+        rows = np.empty((len(good), len(COLUMNS)), np.float32)
+        statuses = evaluate(formulas, decisions, tails, devices, tasks, rows)
+        for at, (number, status) in enumerate(zip(good, statuses, strict=True)):
+            results[number] = FormatError(COMPLAINTS[status]) if status else rows[at : at + 1]
+        return results  # type: ignore[return-value]
+
+    def _parts_of(self, program: StoredProgram) -> tuple[Formula, Numbers, Numbers, Numbers]:
+        """Return the formula of a program, and the numbers of its tail, target and workload."""
+        trace, target, workload = program.trace, program.target, program.workload
+        tail = self._tails.get(trace.tail)
+        if tail is None:
+            size = len(trace.tail or b"")
+            tail = self._tails.put(trace.tail, Numbers(read_tail(trace.tail)), size)
+        device = self._devices.get(target.digest)
+        if device is None:
+            device = self._devices.put(target.digest, Numbers(device_of(target)))
+        task = self._tasks.get(workload.digest)
+        if task is None:
+            structure, numbers = read_task(workload, program.signature, _tool_of(workload))
+            number = self._structures.get(structure)
+            if number is None:  # numbers are never given twice, so no formula is mistaken
+                number = self._structures.put(structure, next(self._numbers))
+            task = self._tasks.put(workload.digest, (number, structure, Numbers(numbers)))
+        key = (trace.sketch, task[0], target.kind)
+        formula = self._formulas.get(key)
+        if formula is None:
+            formula = _formula_of(trace.sketch, task[1], is_gpu=device_of(target)[0] > 0)
+            self._formulas.put(key, formula, len(trace.sketch))
+        return formula, tail, device, task[2]
+
+
+def _tool_of(workload: Workload) -> str:
+    tool = _TOOLS.get(workload.format)  # type: ignore[call-overload]
+    if tool is None:
+        raise FormatError(f"steps of {workload.format!r} are unknown; pip install --upgrade tunedb")
+    return str(tool)
+
+
+def _formula_of(sketch: bytes, structure: Structure, *, is_gpu: bool) -> Formula:
+    """Work out how the columns follow from the decisions of programs with a sketch.
+
+    Raises
+    ------
+    FormatError
+        The sketch is damaged, or too large.
+    """
+    try:
+        steps = orjson.loads(sketch)
+    except orjson.JSONDecodeError as error:
+        raise FormatError(f"a sketch that is no JSON: {error}") from None
+    builder = Builder(_STORED[structure.tool], structure.n_extents)
+    if structure.tool == "metaschedule":
+        schedule = metaschedule.read_sketch(builder, steps, structure)
+    elif structure.tool == "ansor":
+        schedule = ansor.read_sketch(builder, steps)
+    else:
+        schedule = autotvm.read_sketch(builder, steps, structure, is_gpu=is_gpu)
+    Summary(builder, schedule, structure.tiled_block(schedule)).write()
+    return builder.formula()
+
+
+class _Remembered(dict[object, T]):
+    """What was worked out, by its origin; all is forgotten when it is too much."""
+
+    def __init__(self, most: int = _MOST) -> None:
+        super().__init__()
+        self._most = most
+        self._bytes = 0
+
+    def put(self, key: object, value: T, size: int = 0) -> T:
+        """Remember a value whose key has so many bytes, and return it."""
+        self._bytes += size
+        if len(self) >= self._most or self._bytes > _MOST_KEY_BYTES:
+            self.clear()
+            self._bytes = size
+        self[key] = value
+        return value
+
+
+#: The feature set (entry point ``tunedb.features``).
+STEPS = Steps()

@@ -1,0 +1,391 @@
+"""The schedule that the instructions of a MetaSchedule sketch describe (:mod:`tunedb.traces`).
+
+Blocks and loops are followed by the variables that a trace gives them. Where a loop ends up is
+known for blocks that keep their loops; what a block computed elsewhere is left with is not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from ...errors import FormatError
+from .formulas import Builder, Value
+from .schedule import (
+    MAX_LOOPS,
+    Axis,
+    Fetch,
+    Loop,
+    Schedule,
+    scope_of,
+    split_loop,
+)
+from .tasks import Structure
+
+#: Most instructions of a sketch and most blocks. Real ones stay below 200 and 30.
+MAX_INSTRUCTIONS = 2048
+_MAX_BLOCKS = 128
+
+#: Most parts of one sampled tile.
+_MAX_PARTS = 64
+
+#: Kinds of instructions that are counted under a name of :data:`.columns.COUNTS`; those that do
+#: nothing but name blocks, loops and values are not counted.
+_COUNTED = {
+    "AddUnitLoop": "layout",
+    "Annotate": "annotate",
+    "AnnotateBufferAccess": "annotate",
+    "Bind": "bind",
+    "Blockize": "tensorize",
+    "CacheIndex": "cache_read",
+    "CacheInplace": "cache_read",
+    "CacheRead": "cache_read",
+    "CacheWrite": "cache_write",
+    "ComputeAt": "compute_at",
+    "ComputeInline": "compute_inline",
+    "DecomposePadding": "decompose",
+    "DecomposeReduction": "decompose",
+    "Fuse": "fuse",
+    "FuseReductionEpilogue": "compute_inline",
+    "LoopPartition": "split",
+    "Merge": "fuse",
+    "PadEinsum": "layout",
+    "Parallel": "bind",
+    "RFactor": "rfactor",
+    "ReIndex": "layout",
+    "ReadAt": "cache_read",
+    "ReindexCacheRead": "cache_read",
+    "ReindexCacheWrite": "cache_write",
+    "Reorder": "reorder",
+    "ReorderBlockIterVar": "reorder",
+    "ReverseComputeAt": "reverse_compute_at",
+    "ReverseComputeInline": "compute_inline",
+    "RollingBuffer": "layout",
+    "SampleCategorical": "category",
+    "SampleComputeLocation": "location",
+    "SamplePartitionedTile": "tile",
+    "SamplePerfectTile": "tile",
+    "SetAxisSeparator": "layout",
+    "SetScope": "layout",
+    "Split": "split",
+    "StorageAlign": "storage_align",
+    "Tensorize": "tensorize",
+    "TransformBlockLayout": "layout",
+    "TransformLayout": "layout",
+    "Unannotate": "annotate",
+    "Unroll": "bind",
+    "UnsafeHideBufferAccess": "annotate",
+    "UnsafeSetDType": "layout",
+    "Vectorize": "bind",
+    "WriteAt": "cache_write",
+}
+_NAMING = frozenset(
+    {
+        *("GetBlock", "GetChildBlocks", "GetConsumers", "GetLoops", "GetOutputBlocks"),
+        *("GetProducers", "GetSBlock", "EnterPostproc"),
+    }
+)
+
+#: Annotations of the sketch that postprocessors carry out, and what they bind.
+_LIMITS = {
+    "meta_schedule.parallel": "parallel_limit",
+    "meta_schedule.vectorize": "vector_limit",
+    "meta_schedule.unroll_explicit": "unroll_steps",
+    "meta_schedule.unroll_implicit": "unroll_steps",
+    "meta_schedule.vthread_extent": "vthread_extent",
+}
+
+
+@dataclass(slots=True, eq=False)
+class _Block:
+    """A block of the schedule. ``loops`` is None while its loops are not known."""
+
+    name: str = ""
+    loops: list[Loop] | None = None
+    axes: list[Axis] = field(default_factory=list)
+    tiles: int = 0
+    is_tiled: bool = False
+    fetch: Fetch | None = None
+    is_write: bool = False
+    reads: str = ""  # the block that a cache is for
+
+
+def read_sketch(builder: Builder, instructions: Any, task: Structure) -> Schedule:
+    """Return what a sketch says.
+
+    Raises
+    ------
+    FormatError
+        These are no instructions, or more than are followed.
+    """
+    if type(instructions) is not list or len(instructions) > MAX_INSTRUCTIONS:
+        raise FormatError("a sketch that is no list of instructions, or too long")
+    reader = _Reader(builder, task)
+    try:
+        reader.declare(instructions)
+        for number, (kind, inputs, attrs, outputs) in enumerate(instructions):
+            reader.read(number, kind, inputs, attrs, outputs)
+    except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
+        raise FormatError(f"a sketch that cannot be read: {error!r:.200}") from None
+    return reader.finish()
+
+
+class _Reader:
+    """Follows the instructions of one sketch."""
+
+    def __init__(self, builder: Builder, task: Structure) -> None:
+        self._builder = builder
+        self._task = task
+        self._schedule = Schedule()
+        self._variables: dict[str, Any] = {}
+        self._blocks: dict[str, _Block] = {}
+        self._order: list[_Block] = []
+        self._decided: dict[int, list[Value]] = {}
+        self._literals: list[Value] = []
+        self._used = 0
+
+    # ------------------------------------------------------------------ numbers of the decisions
+
+    def declare(self, instructions: list[Any]) -> None:
+        """Lay out the slots: decisions in the order of their instructions, then literals."""
+        n_literals = 0
+        for number, (kind, inputs, _, outputs) in enumerate(instructions):
+            n_literals += _count_literals(inputs)
+            if kind in ("SamplePerfectTile", "SamplePartitionedTile"):
+                if len(outputs) > _MAX_PARTS:
+                    raise ValueError("a tile of too many parts")
+                self._decided[number] = self._builder.decision(number, len(outputs))
+            elif kind in ("SampleCategorical", "SampleComputeLocation"):
+                self._decided[number] = self._builder.decision(number, None)
+        self._literals = self._builder.literals(n_literals)
+
+    def _value(self, item: Any) -> Any:
+        """Return what an input stands for: a variable, a literal, None."""
+        if item == {}:
+            self._used += 1
+            return self._literals[self._used - 1]
+        if isinstance(item, list):
+            return [self._value(one) for one in item]
+        return self._variables.get(item) if isinstance(item, str) else None
+
+    # ------------------------------------------------------------------ instructions
+
+    def read(
+        self, number: int, kind: str, inputs: list[Any], attrs: list[Any], outputs: Any
+    ) -> None:
+        """Follow one instruction."""
+        values = [self._value(item) for item in inputs]
+        counted = _COUNTED.get(kind)
+        if counted is not None or kind not in _NAMING:
+            self._schedule.counts[counted or "unknown"] += 1
+        follow = getattr(self, f"_{kind}", None) if counted or kind in _NAMING else None
+        made = follow(number, values, attrs, outputs) if follow is not None else ()
+        for name, value in zip(outputs, made, strict=False):
+            self._variables[name] = value
+        for name in outputs:
+            if name.startswith("b") and self._variables.get(name) is None:
+                self._variables[name] = self._new_block()
+
+    def _new_block(self, name: str = "") -> _Block:
+        block = _Block(name)
+        if len(self._order) == _MAX_BLOCKS:
+            raise ValueError("too many blocks")
+        self._order.append(block)
+        return block
+
+    def _GetSBlock(self, _: int, __: Any, attrs: Any, ___: Any) -> list[_Block]:
+        name = attrs[0]
+        if name not in self._blocks:
+            self._blocks[name] = self._new_block(name)
+        return [self._blocks[name]]
+
+    _GetBlock = _GetSBlock
+
+    def _GetLoops(self, _: int, values: Any, __: Any, outputs: Any) -> list[Loop]:
+        (block,) = values
+        if len(outputs) > MAX_LOOPS:
+            raise ValueError("too many loops")
+        if block.loops is not None and len(block.loops) == len(outputs):
+            return list(block.loops)
+        known = self._task.block(block.name) if block.loops is None else None
+        axes = [Axis(None) for _ in outputs]
+        if known is not None and len(known.axes) == len(outputs):
+            axes = [
+                Axis(None if extent is None else self._builder.extent(extent), kind)
+                for extent, kind in known.axes
+            ]
+        loops = [Loop.whole(axis) for axis in axes]
+        if not block.tiles:  # the tiles of a block are worth more than what it became
+            block.axes, block.loops = axes, loops
+        return list(loops)
+
+    def _SamplePerfectTile(self, number: int, values: Any, _: Any, __: Any) -> list[Value]:
+        parts = self._decided[number]
+        loop = values[0]
+        if isinstance(loop, Loop):
+            if loop.extent is None:
+                loop.extent = self._builder.product(parts)
+                if len(loop.parts) == 1:
+                    loop.parts[0][0].extent = loop.extent
+            for block in self._holders(loop):
+                block.tiles += 1
+        return parts
+
+    _SamplePartitionedTile = _SamplePerfectTile
+
+    def _SampleCategorical(self, number: int, _: Any, attrs: Any, __: Any) -> list[Value | None]:
+        candidates = [self._builder.const(candidate) for candidate in attrs[0]]
+        return [self._builder.pick(candidates, self._decided[number][0])]
+
+    def _SampleComputeLocation(self, number: int, _: Any, __: Any, ___: Any) -> tuple[()]:
+        self._schedule.locations.append(self._decided[number][0])
+        return ()
+
+    def _Split(self, _: int, values: Any, __: Any, outputs: Any) -> list[Loop]:
+        loop, lengths = values[0], values[1:]
+        if not isinstance(loop, Loop) or len(lengths) != len(outputs):
+            return [Loop(None) for _ in outputs]
+        if lengths.count(None) == 1:
+            at = lengths.index(None)
+            rest = self._builder.product(lengths[:at] + lengths[at + 1 :])
+            lengths[at] = self._builder.ceildiv(loop.extent, rest)
+        loops, axis = split_loop(loop, lengths)
+        for block in self._holders(loop):
+            if axis is not None:
+                members = [member for member, _, _ in loop.parts]
+                block.axes = [one for one in block.axes if one not in members] + [axis]
+            self._replace(block, loop, loops)
+        return loops
+
+    def _Fuse(self, _: int, values: Any, __: Any, ___: Any) -> list[Loop]:
+        loops = [value for value in values if isinstance(value, Loop)]
+        fused = Loop(
+            self._builder.product([loop.extent for loop in loops]) if loops else None,
+            tuple(part for loop in loops for part in loop.parts)[:MAX_LOOPS],
+        )
+        for block in self._holders(loops[0]) if loops else ():
+            rest = [loop for loop in block.loops or () if loop not in loops[1:]]
+            block.loops = [fused if loop is loops[0] else loop for loop in rest]
+        return [fused]
+
+    def _Reorder(self, _: int, values: Any, __: Any, ___: Any) -> tuple[()]:
+        loops = [value for value in values if isinstance(value, Loop)]
+        for block in self._holders(loops[0]) if loops else ():
+            order = iter([loop for loop in loops if loop in (block.loops or ())])
+            block.loops = [next(order) if one in loops else one for one in block.loops or ()]
+        return ()
+
+    def _holders(self, loop: Loop) -> list[_Block]:
+        return [block for block in self._order if block.loops and loop in block.loops]
+
+    def _replace(self, block: _Block, loop: Loop, loops: list[Loop]) -> None:
+        if block.loops is None or len(block.loops) + len(loops) > MAX_LOOPS:
+            raise ValueError("too many loops")
+        at = block.loops.index(loop)
+        block.loops[at : at + 1] = loops
+
+    # ------------------------------------------------------------------ annotations
+
+    def _Bind(self, _: int, values: Any, attrs: Any, __: Any) -> tuple[()]:
+        word = attrs[0].strip('"')
+        self._bind("vthread" if word.startswith("vthread") else word, values[0])
+        return ()
+
+    def _Parallel(self, _: int, values: Any, __: Any, ___: Any) -> tuple[()]:
+        self._bind("parallel", values[0])
+        return ()
+
+    def _Vectorize(self, _: int, values: Any, __: Any, ___: Any) -> tuple[()]:
+        self._bind("vectorize", values[0])
+        return ()
+
+    def _Unroll(self, _: int, values: Any, __: Any, ___: Any) -> tuple[()]:
+        self._bind("unroll", values[0])
+        return ()
+
+    def _bind(self, word: str, loop: Any) -> None:
+        self._schedule.bind(word, loop.extent if isinstance(loop, Loop) else None)
+
+    def _Annotate(self, _: int, values: Any, attrs: Any, __: Any) -> tuple[()]:
+        target, value = values[0], values[1]
+        key = attrs[0]
+        if key == "meta_schedule.tiling_structure" and isinstance(target, _Block):
+            target.is_tiled = True
+        elif key == "meta_schedule.cooperative_fetch" and isinstance(target, _Block):
+            if target.fetch is not None:
+                target.fetch.vector = value
+        elif key in _LIMITS:
+            self._schedule.bind(_LIMITS[key], value)
+            if key == "meta_schedule.unroll_explicit":
+                self._schedule.bind("unroll_explicit", self._builder.const(1))
+        return ()
+
+    # ------------------------------------------------------------------ blocks
+
+    def _CacheRead(self, _: int, __: Any, attrs: Any, ___: Any) -> list[_Block]:
+        block = self._new_block()
+        block.fetch = Fetch(tensor=attrs[0] if type(attrs[0]) is int else None)
+        self._schedule.fetches.append(block.fetch)
+        self._schedule.scopes[scope_of(str(attrs[1]))] += 1
+        return [block]
+
+    _ReadAt = _ReindexCacheRead = _CacheRead
+
+    def _CacheWrite(self, _: int, __: Any, attrs: Any, ___: Any) -> list[_Block]:
+        block = self._new_block()
+        block.is_write = True
+        self._schedule.scopes[scope_of(str(attrs[1]))] += 1
+        return [block]
+
+    _WriteAt = _ReindexCacheWrite = _CacheWrite
+
+    def _ComputeAt(self, _: int, values: Any, __: Any, ___: Any) -> tuple[()]:
+        block, loop = values[0], values[1]
+        if not isinstance(block, _Block):
+            return ()
+        hosts = [host for host in self._order if host is not block and loop in (host.loops or ())]
+        depth = hosts[0].loops.index(loop) + 1 if hosts and hosts[0].loops else 0
+        if block.fetch is not None:
+            block.fetch.depth = depth
+        if block.is_write:
+            self._schedule.writes.append(depth)
+        if not block.tiles:
+            block.loops = None
+        return ()
+
+    _ReverseComputeAt = _ComputeAt
+
+    def _RFactor(self, _: int, values: Any, __: Any, ___: Any) -> tuple[()]:
+        if isinstance(values[0], Loop):
+            self._schedule.factored.append(values[0])
+        return ()
+
+    # ------------------------------------------------------------------ the whole
+
+    def finish(self) -> Schedule:
+        """Return the schedule, whose tiled block is now known."""
+        tiled = [block for block in self._order if block.is_tiled]
+        tiled += sorted(
+            (block for block in self._order if not block.is_tiled),
+            key=lambda block: (-block.tiles, -len(block.axes)),
+        )
+        schedule = self._schedule
+        if tiled:
+            anchor = tiled[0]
+            schedule.name = anchor.name
+            schedule.axes = anchor.axes
+            schedule.nest = anchor.loops or []
+            own = set(map(id, anchor.axes))
+            schedule.others = [
+                axis.parts
+                for block in tiled[1:]
+                for axis in block.axes
+                if axis.parts and id(axis) not in own
+            ]
+        return schedule
+
+
+def _count_literals(value: Any) -> int:
+    if isinstance(value, list):
+        return sum(map(_count_literals, value))
+    return int(value == {})

@@ -1,0 +1,355 @@
+"""From a schedule to the columns of ``steps``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .columns import (
+    BINDINGS,
+    COUNTS,
+    DEVICE,
+    GROUPS,
+    LOCATIONS,
+    REDUCTION_AXES,
+    REDUCTION_LEVELS,
+    SCOPES,
+    SPATIAL_AXES,
+    SPATIAL_LEVELS,
+    TAIL,
+    TASK,
+)
+from .footprints import Footprints, movement
+from .formulas import Builder, Value
+from .schedule import REDUCTION, Axis, Loop, Schedule
+from .tasks import Block
+
+#: A decided place of computation is stored as this much more, so that 0 is none at all:
+#: 1 is "inline" (TVM's -2), 2 "root" (-1), 3 the outermost loop (0).
+_LOCATION_OFFSET = 3
+
+#: Numbers of a workload and a target that are stored as logarithms.
+_LOGGED = frozenset(
+    {
+        *(
+            f"task.{name}"
+            for name in ("flops", "bytes", "largest_bytes", "last_bytes", "intensity")
+        ),
+        *(f"device.{name}" for name in ("threads", "shared_bytes", "registers")),
+    }
+)
+
+_BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
+_THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
+
+
+class Summary:
+    """Writes the columns of one schedule.
+
+    Parameters
+    ----------
+    builder : Builder
+        Where the columns go.
+    schedule : Schedule
+        What the steps say.
+    block : Block or None
+        The tiled block as it was written; its axes are the schedule's.
+    """
+
+    def __init__(self, builder: Builder, schedule: Schedule, block: Block | None) -> None:
+        self.builder = builder
+        self.schedule = schedule
+        self.block = block
+        self._footprints = Footprints(builder, schedule, block)
+
+    def write(self) -> None:
+        """Write all columns."""
+        self._task()
+        self._steps()
+        self._axes()
+        self._levels()
+        self._nest()
+        self._inner()
+        self._grid()
+        self._parallel()
+        self._caches()
+        self._decided()
+
+    # ------------------------------------------------------------------ workload, target, steps
+
+    def _task(self) -> None:
+        builder = self.builder
+        for name in TASK:
+            builder.emit(name, builder.task(name), log=name in _LOGGED)
+        for name in DEVICE:
+            builder.emit(f"device.{name}", builder.device(name), log=f"device.{name}" in _LOGGED)
+
+    def _steps(self) -> None:
+        builder, schedule = self.builder, self.schedule
+        builder.emit_number("steps.total", schedule.counts.total())
+        for name in COUNTS:
+            builder.emit_number(f"steps.{name}", schedule.counts[name])
+        for name in SCOPES:
+            builder.emit_number(f"cache.{name}", schedule.scopes[name])
+        for name in TAIL:
+            builder.emit(f"tail.{name}", builder.tail(name))
+
+    # ------------------------------------------------------------------ tiles
+
+    @property
+    def _spatial(self) -> list[Axis]:
+        """The spatial axes, the innermost first."""
+        return [axis for axis in self.schedule.axes if axis.kind != REDUCTION][::-1]
+
+    @property
+    def _reduced(self) -> list[Axis]:
+        """The reduction axes, the innermost first."""
+        return [axis for axis in self.schedule.axes if axis.kind == REDUCTION][::-1]
+
+    def _axes(self) -> None:
+        builder = self.builder
+        for kind, axes, count in (
+            ("spatial", self._spatial, SPATIAL_AXES),
+            ("reduction", self._reduced, REDUCTION_AXES),
+        ):
+            builder.emit_number(f"axes.{kind}", len(axes))
+            levels = max((len(axis.parts) for axis in axes), default=0)
+            builder.emit_number(f"axes.{kind}_levels", levels)
+            for number, axis in enumerate(axes[:count]):
+                self._axis(f"{kind}{number}", axis)
+        builder.emit("axes.output", self._output(), log=True)
+        reduced = builder.product(axis.extent for axis in self._reduced)
+        builder.emit("axes.reduced", reduced, log=True)
+
+    def _output(self) -> Value | None:
+        return self.builder.product(axis.extent for axis in self._spatial)
+
+    def _axis(self, name: str, axis: Axis) -> None:
+        builder = self.builder
+        builder.emit(f"{name}.extent", axis.extent, log=True)
+        if not axis.parts:
+            return
+        most = SPATIAL_LEVELS if name.startswith("spatial") else REDUCTION_LEVELS
+        for level, part in enumerate(axis.parts[::-1][:most]):
+            builder.emit(f"{name}.level{level}", part, log=True)
+        inner = builder.product(axis.parts[1:])
+        builder.emit(f"{name}.inner", inner, log=True)
+        builder.emit(f"{name}.inner_ratio", builder.div(inner, axis.extent))
+
+    def _levels(self) -> None:
+        builder = self.builder
+        for kind, axes, count in (
+            ("spatial", self._spatial, SPATIAL_LEVELS),
+            ("reduction", self._reduced, REDUCTION_LEVELS),
+        ):
+            tiled = [axis.parts[::-1] for axis in axes if axis.parts]
+            whole = builder.product(axis.extent for axis in axes)
+            inner: Value | None = builder.const(1)
+            for level in range(min(count, max(map(len, tiled), default=0))):
+                lengths = [parts[level] for parts in tiled if level < len(parts)]
+                product = builder.product(lengths)
+                inner = builder.mul(inner, product)
+                builder.emit(f"tile.{kind}.level{level}", product, log=True)
+                builder.emit(f"tile.{kind}.inner{level}", inner, log=True)
+                builder.emit(f"tile.{kind}.ratio{level}", builder.div(inner, whole))
+        last = [axis.parts[-1] for axis in self._spatial if axis.parts]
+        if last:
+            shape = builder.div(builder.greatest(last), builder.least(last))
+            builder.emit("tile.squareness", shape, log=True)
+        last += [axis.parts[-1] for axis in self._reduced if axis.parts]
+        if last:
+            builder.emit("tile.inner_work", builder.product(last), log=True)
+
+    # ------------------------------------------------------------------ loops and what they touch
+
+    def _nest(self) -> None:
+        builder = self.builder
+        nest = self.schedule.nest
+        end = len(nest)
+        for number, start in enumerate(_groups(nest)[:GROUPS]):
+            tiles = self._footprints.tiles(start)
+            work = builder.product(loop.extent for loop in nest[start:])
+            values = {
+                "extent": builder.product(loop.extent for loop in nest[start:end]),
+                "outer": builder.product(loop.extent for loop in nest[:start]),
+                "work": work,
+                "output": self._footprints.touched(tiles, is_write=True),
+                "input": self._footprints.touched(tiles, is_write=False),
+                "bytes": self._footprints.touched(tiles, is_write=None),
+            }
+            values["intensity"] = builder.div(work, values["bytes"])
+            for name, value in values.items():
+                builder.emit(f"nest{number}.{name}", value, log=True)
+            end = start
+
+    def _inner(self) -> None:
+        """Write what the innermost loop does."""
+        builder, nest = self.builder, self.schedule.nest
+        if not nest:
+            return
+        extent, lanes = nest[-1].extent, builder.device("lanes")
+        builder.emit("inner.extent", extent, log=True)
+        builder.emit("inner.lanes_ratio", builder.div(extent, lanes), log=True)
+        builder.emit("inner.lanes_waste", _waste(builder, extent, lanes))
+        if not nest[-1].parts:
+            return
+        axis = nest[-1].parts[-1][0]
+        builder.emit_number("inner.is_reduction", axis.kind == REDUCTION)
+        if self.block is None or axis not in self.schedule.axes:
+            return
+        number = self.schedule.axes.index(axis)
+        for access in self.block.accesses:
+            how = movement(access, number)
+            if access.is_write:
+                builder.emit_number("inner.writes_contiguous", how == "contiguous")
+        reads = [movement(access, number) for access in self.block.accesses if not access.is_write]
+        for how in ("contiguous", "broadcast", "strided"):
+            builder.emit_number(f"inner.{how}", reads.count(how))
+
+    # ------------------------------------------------------------------ what loops are bound to
+
+    def _bound(self, name: str) -> Value | None:
+        return self.builder.greatest(self.schedule.bound.get(name, ()))
+
+    def _grid(self) -> None:
+        builder, bound = self.builder, self.schedule.bound
+        for name in BINDINGS:
+            builder.emit(f"bound.{name}", self._bound(name), log=True)
+        for name in ("vthread", "parallel", "vectorize", "unroll"):
+            builder.emit_number(f"bound.{name}_count", len(bound.get(name, ())))
+        blocks = [self._bound(name) for name in _BLOCKS if name in bound]
+        threads = [self._bound(name) for name in _THREADS if name in bound]
+        if not blocks and not threads:
+            return
+        n_blocks, n_threads = builder.product(blocks), builder.product(threads)
+        builder.emit("grid.blocks", n_blocks, log=True)
+        builder.emit("grid.threads", n_threads, log=True)
+        builder.emit("grid.vthreads", self._bound("vthread"), log=True)
+        most, warp = builder.device("threads"), builder.device("warp")
+        builder.emit("grid.threads_ratio", builder.div(n_threads, most))
+        builder.emit("grid.warps", builder.ceildiv(n_threads, warp))
+        builder.emit("grid.warp_waste", _waste(builder, n_threads, warp))
+        everywhere = builder.mul(n_blocks, n_threads)
+        work = builder.product(axis.extent for axis in self.schedule.axes)
+        flops = builder.task("task.flops")
+        for name, whole in (("work", work), ("output", self._output()), ("flops", flops)):
+            builder.emit(f"grid.{name}_per_thread", builder.div(whole, everywhere), log=True)
+
+    def _parallel(self) -> None:
+        builder, bound = self.builder, self.schedule.bound
+        extent = self._bound("parallel")
+        if extent is None and "parallel_limit" in bound:
+            loops = [loop.extent for loop in self.schedule.nest]
+            extent = builder.prefix(loops, builder.tail("parallel_loops"))
+        cores = builder.device("cores")
+        builder.emit("parallel.extent", extent, log=True)
+        builder.emit("parallel.per_core", builder.div(extent, cores), log=True)
+        builder.emit("parallel.waste", _waste(builder, extent, cores))
+        builder.emit("parallel.limit", self._bound("parallel_limit"), log=True)
+        flops = builder.div(builder.task("task.flops"), extent)
+        builder.emit("parallel.flops", flops, log=True)
+        builder.emit("vector.limit", self._bound("vector_limit"), log=True)
+        vector = self._bound("vectorize")
+        if vector is None and "vector_limit" in bound:
+            loops = [loop.extent for loop in reversed(self.schedule.nest)]
+            vector = builder.prefix(loops, builder.vector_loops(len(loops)))
+        builder.emit("vector.extent", vector, log=True)
+        builder.emit("vector.lanes_ratio", builder.div(vector, builder.device("lanes")), log=True)
+        steps = self._bound("unroll_steps")
+        builder.emit("unroll.steps", steps, log=True)
+        builder.emit("unroll.explicit", self._bound("unroll_explicit"))
+        last = [axis.parts[-1] for axis in self.schedule.axes if axis.parts]
+        if last:
+            builder.emit("unroll.covers", builder.div(steps, builder.product(last)), log=True)
+
+    # ------------------------------------------------------------------ caches and decided places
+
+    def _caches(self) -> None:
+        builder, schedule = self.builder, self.schedule
+        fetched = [
+            self._fetched(fetch.elements, fetch.depth, fetch.tensor) for fetch in schedule.fetches
+        ]
+        vectors = [fetch.vector for fetch in schedule.fetches]
+        elements = builder.total(fetched)
+        builder.emit_number("fetch.count", len(fetched))
+        builder.emit("fetch.elements", elements, log=True)
+        builder.emit("fetch.largest", builder.greatest(fetched), log=True)
+        size = builder.mul(elements, builder.task("task.element_bits"))
+        limit = builder.mul(builder.device("shared_bytes"), builder.const(8))
+        builder.emit("fetch.bytes_ratio", builder.div(size, limit))
+        threads = [self._bound(name) for name in _THREADS if name in schedule.bound]
+        per_thread = builder.div(elements, builder.product(threads))
+        builder.emit("fetch.per_thread", per_thread, log=True)
+        builder.emit("fetch.vector", builder.greatest(vectors))
+        builder.emit("fetch.vector_least", builder.least(vectors))
+        builder.emit_number("fetch.depth", max((f.depth for f in schedule.fetches), default=0))
+        builder.emit_number("write.count", len(schedule.writes))
+        if schedule.writes:
+            depth = max(schedule.writes)
+            builder.emit_number("write.depth", depth)
+            tiles = self._footprints.tiles(depth)
+            builder.emit("write.elements", self._footprints.touched(tiles, is_write=True), log=True)
+
+    def _fetched(self, elements: Value | None, depth: int, tensor: int | None) -> Value | None:
+        """Return the elements of one fetch: as the steps say, or what the loops inside it read."""
+        if elements is not None or self.block is None or tensor is None or not depth:
+            return elements
+        reads = [access for access in self.block.accesses if not access.is_write]
+        if not 0 <= tensor < len(reads):
+            return None
+        return self._footprints.elements(reads[tensor], self._footprints.tiles(depth))
+
+    def _decided(self) -> None:
+        builder, schedule = self.builder, self.schedule
+        offset = builder.const(_LOCATION_OFFSET)
+        places = [builder.add(place, offset) for place in schedule.locations]
+        for number, place in enumerate(places[:LOCATIONS]):
+            builder.emit(f"location{number}", place)
+        builder.emit("location.greatest", builder.greatest(places))
+        builder.emit("location.least", builder.least(places))
+        builder.emit("location.total", builder.total(places))
+        self._located()
+        factored = [loop.extent for loop in schedule.factored]
+        builder.emit("factored.extent", builder.greatest(factored), log=True)
+        builder.emit_number("factored.is_inner", sum(loop.level > 0 for loop in schedule.factored))
+        builder.emit_number("others.count", len(schedule.others))
+        inner = [parts[-1] for parts in schedule.others]
+        builder.emit("others.inner", builder.greatest(inner), log=True)
+        builder.emit("others.inner_least", builder.least(inner), log=True)
+        outermost = [parts[0] for parts in schedule.others]
+        builder.emit("others.outer", builder.greatest(outermost), log=True)
+        knobs = schedule.bound.get("knob", ())
+        builder.emit("knob.greatest", builder.greatest(knobs), log=True)
+        builder.emit("knob.total", builder.total(knobs), log=True)
+        words = schedule.bound.get("annotations", ())
+        builder.emit("knob.annotations", builder.total(words))
+
+    def _located(self) -> None:
+        """Write what the first decided place means if its consumer is the tiled stage."""
+        builder, nest = self.builder, self.schedule.nest
+        if not self.schedule.locations or not nest:
+            return
+        number = self.schedule.locations[0]
+        outer = builder.prefix(
+            [loop.extent for loop in nest], builder.add(number, builder.const(1))
+        )
+        inputs = [
+            self._footprints.touched(self._footprints.tiles(depth), is_write=False)
+            for depth in range(len(nest) + 1)
+        ]
+        elements = builder.pick(inputs[1:], number)
+        everywhere = builder.mul(outer, elements)
+        builder.emit("location.outer", outer, log=True)
+        builder.emit("location.elements", elements, log=True)
+        builder.emit("location.repeated", builder.div(everywhere, inputs[0]), log=True)
+
+
+def _waste(builder: Builder, extent: Value | None, unit: Value | None) -> Value | None:
+    """Return which share more is done because `extent` is rounded up to a multiple of `unit`."""
+    rounded = builder.mul(builder.ceildiv(extent, unit), unit)
+    return builder.sub(builder.div(rounded, extent), builder.const(1))
+
+
+def _groups(nest: Sequence[Loop]) -> list[int]:
+    """Return where groups of loops of one kind and one level start, the innermost group first."""
+    keys = [(loop.kind, loop.level) for loop in nest]
+    return [at for at in reversed(range(len(nest))) if at == 0 or keys[at] != keys[at - 1]]

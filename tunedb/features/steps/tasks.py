@@ -1,0 +1,331 @@
+"""What a workload says by itself: its sizes, and its blocks with their axes and accesses."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import orjson
+
+from ...records import MODULES, Signature, Workload
+from ...signatures.graphs import Graph, Unreadable, entry_of, functions_of, graph_of
+from .columns import TASK
+from .operators import Operator, operator_of
+from .schedule import REDUCTION, SPATIAL, UNKNOWN, Schedule
+
+_BLOCKS = ("Block", "SBlock")
+_LOADS = ("BufferLoad", "TensorLoad")
+_VARIABLES = ("Var", "SizeVar")
+_ITERATOR_KINDS = {0: SPATIAL, "0": SPATIAL, 2: REDUCTION, "2": REDUCTION}
+
+#: Most nodes of a block that are looked at, so that a graph that shares its nodes costs no more.
+_MAX_NODES = 20_000
+_MAX_ACCESSES = 32
+_MAX_BLOCKS = 256
+
+_BITS = re.compile(r"[a-z_]+?(\d+)")
+_DEFAULT_BITS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How a block reads or writes a tensor.
+
+    Parameters
+    ----------
+    bits : int
+        Size of an element.
+    is_write : bool
+        Whether it writes.
+    dimensions : tuple of tuple of (int, int)
+        For each index the axes that it is made of, and how far one step of each moves.
+    """
+
+    bits: int
+    is_write: bool
+    dimensions: tuple[tuple[tuple[int, int], ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A statement of the computation as it was written.
+
+    Parameters
+    ----------
+    axes : tuple of (int or None, str)
+        For each iterator which of the workload's extents it has, and its kind; None is an extent
+        that is no constant.
+    accesses : tuple of Access
+        Each tensor once for reading and once for writing.
+    """
+
+    axes: tuple[tuple[int | None, str], ...]
+    accesses: tuple[Access, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What workloads share that differ in their extents only. It can be a key.
+
+    Parameters
+    ----------
+    tool : str
+        One of :data:`.columns.TOOLS`.
+    blocks : tuple of (str, Block)
+        Blocks of a module by name.
+    operator : Operator or None
+        What a key says instead.
+    bits : int
+        Bits of an element of the first argument.
+    is_product : bool
+        Whether it is a product of matrices.
+    is_dense_gpu : bool
+        Whether it is one of AutoTVM's templates ``dense_*.gpu``.
+    n_extents : int
+        How many extents it has.
+    """
+
+    tool: str
+    blocks: tuple[tuple[str, Block], ...] = ()
+    operator: Operator | None = None
+    bits: int = _DEFAULT_BITS
+    is_product: bool = False
+    is_dense_gpu: bool = False
+    n_extents: int = 0
+
+    def block(self, name: str) -> Block | None:
+        """Return the block of that name."""
+        return next((block for known, block in self.blocks if known == name), None)
+
+    def tiled_block(self, schedule: Schedule) -> Block | None:
+        """Return the block whose axes are those of a schedule's tiled stage, in their order."""
+        found = self.block(schedule.name)
+        if found is None and self.operator is not None:
+            found = _block_of_operator(self.operator, self.bits)
+        return found if found is not None and len(found.axes) == len(schedule.axes) else None
+
+
+def _block_of_operator(operator: Operator, bits: int) -> Block:
+    numbers = {letter: number for number, letter in enumerate(operator.letters)}
+    accesses = tuple(
+        Access(
+            bits, is_write, tuple(tuple((numbers[axis], by) for axis, by in dim) for dim in dims)
+        )
+        for is_write, dims in operator.accesses
+    )
+    axes = tuple((number, operator.kind(letter)) for letter, number in numbers.items())
+    return Block(axes, accesses)
+
+
+def read_task(workload: Workload, signature: Signature, tool: str) -> tuple[Structure, list[float]]:
+    """Return what a workload says: its structure, and its numbers.
+
+    The numbers are those of :data:`.columns.TASK`, NaN where the database does not know one, and
+    then the extents. What cannot be read of a workload is left out.
+    """
+    family = None if signature.family is None else re.sub(r"conv\dd", "conv", signature.family)
+    function = signature.function or ""
+    extents: list[int] = []
+    blocks: tuple[tuple[str, Block], ...] = ()
+    operator: Operator | None = None
+    if tool == "metaschedule":
+        blocks = blocks_of(workload, extents)
+    else:
+        sized = operator_of(signature, family)
+        if sized is not None:
+            operator, extents = sized[0], list(sized[1].values())
+    numbers = _numbers_of(signature, tool, family)
+    structure = Structure(
+        tool,
+        blocks,
+        operator,
+        int(numbers["task.element_bits"]),
+        family in ("matmul", "batch_matmul"),
+        function.startswith("dense") and function.endswith(".gpu"),
+        len(extents),
+    )
+    return structure, [*(numbers.get(name, 0.0) for name in TASK), *map(float, extents)]
+
+
+def _numbers_of(signature: Signature, tool: str, family: str | None) -> dict[str, float]:
+    arguments = signature.arguments or ()
+    sizes = [float(math.prod(shape) * bits_of(dtype) // 8) for dtype, shape in arguments]
+    flops = math.nan if signature.flops is None else signature.flops
+    return {
+        f"tool.{tool}": 1.0,
+        f"family.{family}": 1.0,
+        "task.flops": flops,
+        "task.bytes": sum(sizes),
+        "task.largest_bytes": max(sizes, default=0.0),
+        "task.last_bytes": sizes[-1] if sizes else 0.0,
+        "task.arguments": float(len(sizes)),
+        "task.intensity": flops / sum(sizes) if sum(sizes) else math.nan,
+        "task.element_bits": float(bits_of(arguments[0][0]) if arguments else _DEFAULT_BITS),
+    }
+
+
+def bits_of(dtype: str | None) -> int:
+    """Return the bits of an element: 16 for ``float16``, 32 where nothing is known."""
+    if dtype == "bool":
+        return 8
+    found = None if dtype is None else _BITS.match(dtype)
+    return min(int(found[1]), 1024) if found and len(found[1]) < 5 else _DEFAULT_BITS
+
+
+# ---------------------------------------------------------------- blocks of a module
+
+
+def blocks_of(workload: Workload, extents: list[int]) -> tuple[tuple[str, Block], ...]:
+    """Return the innermost blocks of a module's entry by name, none where it cannot be read.
+
+    The constant extents of their iterators are appended to `extents`.
+    """
+    if workload.format not in MODULES:
+        return ()
+    try:
+        graph = graph_of(orjson.loads(workload.body))
+        entry = entry_of(functions_of(graph))
+        nodes = _blocks_in(graph, entry.node)[:_MAX_BLOCKS]
+        return tuple(_read_block(graph, node, extents) for node in nodes)
+    except (Unreadable, orjson.JSONDecodeError, RecursionError):
+        extents.clear()
+        return ()
+
+
+def _blocks_in(graph: Graph, function: int) -> list[int]:
+    """Return the blocks of a function that have no block inside them."""
+    found: list[int] = []
+    seen: set[int] = set()
+    stack: list[tuple[int, int | None]] = [(function, None)]
+    outer: set[int] = set()
+    while stack:
+        node, block = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        kind = graph.visit(node)
+        if kind in _BLOCKS:
+            if block is not None:
+                outer.add(block)
+            block = node
+            found.append(node)
+        if kind == "SeqStmt":
+            children = graph.elements(graph.child(node, "seq"))
+        else:
+            names = ("block", "body", "then_case", "else_case")
+            children = [c for c in (graph.optional(node, n) for n in names) if c is not None]
+        stack += [(child, block) for child in reversed(children)]
+    return [node for node in found if node not in outer]
+
+
+def _read_block(graph: Graph, node: int, extents: list[int]) -> tuple[str, Block]:
+    axes: list[tuple[int | None, str]] = []
+    numbers: dict[int, int] = {}
+    for iterator in graph.elements(graph.child(node, "iter_vars")):
+        extent = graph.child(graph.child(iterator, "dom"), "extent")
+        place: int | None = None
+        if graph.kind(extent) == "IntImm":
+            place = len(extents)
+            extents.append(graph.integer(extent))
+        kind = graph.field(iterator, "iter_type")
+        numbers[graph.child(iterator, "var")] = len(axes)
+        axes.append((place, _ITERATOR_KINDS.get(kind, UNKNOWN) if kind is not None else UNKNOWN))
+    try:
+        accesses = _accesses(graph, graph.child(node, "body"), numbers)
+    except Unreadable:
+        accesses = ()
+    return graph.text(graph.child(node, "name_hint")), Block(tuple(axes), accesses)
+
+
+def _accesses(graph: Graph, body: int, numbers: dict[int, int]) -> tuple[Access, ...]:
+    """Return the accesses of a block's body, each tensor once for reading and once for writing."""
+    found: dict[tuple[int, bool], Access] = {}
+    for node in _walk(graph, body):
+        kind = graph.kind(node)
+        if kind not in _LOADS and kind != "BufferStore":
+            continue
+        buffer = graph.optional(node, "buffer")
+        if buffer is None:
+            buffer = graph.child(node, "source")
+        is_write = kind == "BufferStore"
+        if (buffer, is_write) in found or len(found) >= _MAX_ACCESSES:
+            continue
+        indices = graph.elements(graph.child(node, "indices"))
+        dimensions = tuple(tuple(_affine(graph, index, numbers).items()) for index in indices)
+        found[buffer, is_write] = Access(_buffer_bits(graph, buffer), is_write, dimensions)
+    # A reduction reads what it writes.
+    written = {buffer for buffer, is_write in found if is_write}
+    return tuple(
+        access for (buffer, is_write), access in found.items() if is_write or buffer not in written
+    )
+
+
+def _buffer_bits(graph: Graph, buffer: int) -> int:
+    try:
+        return bits_of(graph.dtype(buffer))
+    except Unreadable:
+        return _DEFAULT_BITS
+
+
+def _walk(graph: Graph, root: int) -> Iterator[int]:
+    """Yield the nodes of a statement or expression, each once."""
+    seen: set[int] = set()
+    stack = [root]
+    while stack and len(seen) < _MAX_NODES:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        yield node
+        stack += _children(graph, node)
+
+
+def _children(graph: Graph, node: int) -> list[int]:
+    kind = graph.visit(node)
+    if kind in _VARIABLES or kind in ("IntImm", "FloatImm", "StringImm"):
+        return []
+    if kind in _LOADS:
+        return graph.elements(graph.child(node, "indices"))
+    if kind == "SeqStmt":
+        return graph.elements(graph.child(node, "seq"))
+    if kind == "Call":
+        return graph.elements(graph.child(node, "args"))
+    names = ("value", "body", "a", "b", "condition", "true_value", "false_value")
+    children = [graph.optional(node, name) for name in (*names, "then_case", "else_case")]
+    if kind == "BufferStore":
+        children += graph.elements(graph.child(node, "indices"))
+    return [child for child in children if child is not None]
+
+
+def _affine(graph: Graph, index: int, numbers: dict[int, int]) -> dict[int, int]:
+    """Return the axes in an index with their coefficients; 1 where it is not affine."""
+    try:
+        return {axis: by for axis, by in _linear(graph, index, numbers, 16).items() if by}
+    except Unreadable:
+        return {numbers[node]: 1 for node in _walk(graph, index) if node in numbers}
+
+
+def _linear(graph: Graph, node: int, numbers: dict[int, int], depth: int) -> dict[int, int]:
+    kind = graph.visit(node)
+    if node in numbers:
+        return {numbers[node]: 1}
+    if kind == "IntImm":
+        return {}
+    if kind == "Cast" and depth:
+        return _linear(graph, graph.child(node, "value"), numbers, depth - 1)
+    if kind in ("Add", "Sub", "Mul") and depth:
+        a, b = graph.child(node, "a"), graph.child(node, "b")
+        if kind == "Mul":
+            if graph.kind(a) == "IntImm":
+                a, b = b, a
+            factor = graph.integer(b)
+            of_a = _linear(graph, a, numbers, depth - 1)
+            return {axis: by * factor for axis, by in of_a.items()}
+        sign = -1 if kind == "Sub" else 1
+        total = _linear(graph, a, numbers, depth - 1)
+        for axis, by in _linear(graph, b, numbers, depth - 1).items():
+            total[axis] = total.get(axis, 0) + sign * by
+        return total
+    raise Unreadable("no affine index")
