@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test stress lint bench links clean
+.PHONY: setup demo test stress lint bench bench-ranking links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -42,7 +42,13 @@ lint: setup
 
 bench: setup
 	$(BIN)/python benchmarks/database.py --json build/bench-database.json
+	$(BIN)/python benchmarks/features.py --json build/bench-features.json
 	$(BIN)/python benchmarks/logs.py --json build/bench-logs.json
+
+# How well feature sets rank programs, on measured ones: DATA=folder, or half an hour of measuring.
+bench-ranking: setup
+	test -n "$(DATA)" || test -d build/measured || $(BIN)/python benchmarks/measured.py build/measured
+	$(BIN)/python benchmarks/ranking.py $(or $(DATA),build/measured) --json build/bench-ranking.json
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info demo

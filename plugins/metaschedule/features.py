@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 
 #: Parts into which the work of one thread is cut, so that threads end at about the same time.
 _PARTS = 8
+
+_log = logging.getLogger("tunedb")
+
+_reported: set[str] = set()
 
 
 def rows_of(
@@ -79,11 +84,22 @@ def _rows(
     gpu: bool,
 ) -> NDArray[np.float64] | Exception:
     try:
-        return feature_set.nest_rows(ir.read(prepare(mod), nest), gpu=gpu)
+        ir.read(prepare(mod), nest)
+        _report_unknown(nest)
+        return feature_set.nest_rows(nest, gpu=gpu)
     except TuneDBError as error:
         return error
     except Exception as error:  # one program is not the end of the batch
         return PluginError(f"{feature_set.name}: {first_line(error)}")
+
+
+def _report_unknown(nest: Nest) -> None:
+    """Log once for each type of node that the reader walked without understanding it."""
+    if not ir.reader().unknown(nest):
+        return
+    for name in ir.unknown_types(nest).keys() - _reported:
+        _reported.add(name)
+        _log.warning("programs have nodes of type %s: their parts are read, they are not", name)
 
 
 def _preparation(needs: Needs) -> Callable[[Any], Any]:

@@ -15,7 +15,8 @@ from tvm.script import tirx as T
 
 from tunedb.errors import LimitError, PluginError
 from tunedb.features._nest import Nest, Op
-from tunedb.plugins.metaschedule import ir
+from tunedb.features.scheduled import SCHEDULED
+from tunedb.plugins.metaschedule import features, ir
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -185,3 +186,20 @@ def test_reading_leaves_reference_counts_alone():
         ir.read(mod)
     assert sys.getrefcount(body) == before
     assert_read(mod)
+
+
+def test_types_that_are_not_known_are_reported_once(monkeypatch):
+    buffer = tirx.decl_buffer((4,), "float32", name="B")
+    odd = tirx.Evaluate(tvm.ir.Tuple([buffer[3], buffer[2]]))
+    stmt = tirx.SeqStmt([tirx.BufferStore(buffer, buffer[0] + buffer[1], [2]), odd])
+    mod = tvm.IRModule({"main": tirx.PrimFunc([buffer], stmt)})
+    target = tvm.target.Target({"kind": "llvm"})
+    said = []
+    monkeypatch.setattr(features._log, "warning", lambda text, *parts: said.append(text % parts))
+    monkeypatch.setattr(features, "_reported", set())
+    for _ in range(2):
+        (rows,) = features.rows_of([mod], target, SCHEDULED)
+        assert rows.shape == (1, 164)
+    assert said == [
+        "programs have nodes of type ir.Tuple: their parts are read, they are not"
+    ]
