@@ -11,8 +11,9 @@ Numbers beyond ``UNBOUNDED`` are not reasoned about: a form with one stays as it
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 
+from tunedb.features._memory cimport grown
 from tunedb.features._nest cimport *
 
 UNBOUNDED = 1 << 40
@@ -68,17 +69,12 @@ cdef inline int64_t gcd(int64_t a, int64_t b) noexcept nogil:
 
 
 cdef int32_t new_atom(Forms* self, uint8_t kind, int32_t source) noexcept nogil:
-    cdef int32_t room
-    cdef void* moved
     cdef Atom* atom
-    if self.n_atoms == self.room_atoms:
-        room = 2 * self.room_atoms if self.room_atoms > 0 else 64
-        moved = realloc(self.atoms, room * sizeof(Atom))
-        if moved == NULL:
-            self.failed = NO_MEMORY
-            return 0
-        self.atoms = <Atom*>moved
-        self.room_atoms = room
+    cdef void* moved = grown(self.atoms, &self.room_atoms, self.n_atoms + 1, sizeof(Atom))
+    if moved == NULL:
+        self.failed = NO_MEMORY
+        return 0
+    self.atoms = <Atom*>moved
     atom = &self.atoms[self.n_atoms]
     atom.kind = kind
     atom.code = 0
@@ -97,19 +93,13 @@ cdef int32_t new_atom(Forms* self, uint8_t kind, int32_t source) noexcept nogil:
 
 cdef int32_t keep_terms(Forms* self, const Linear* form) noexcept nogil:
     """Copy the terms of a form into the pool and return the place of the first."""
-    cdef int32_t room = self.room_terms if self.room_terms > 0 else 256
     cdef int32_t first = self.n_terms
     cdef int32_t i
-    cdef void* moved
-    while room < first + form.n:
-        room *= 2
-    if room > self.room_terms:
-        moved = realloc(self.terms, room * sizeof(Term))
-        if moved == NULL:
-            self.failed = NO_MEMORY
-            return 0
-        self.terms = <Term*>moved
-        self.room_terms = room
+    cdef void* moved = grown(self.terms, &self.room_terms, first + form.n, sizeof(Term))
+    if moved == NULL:
+        self.failed = NO_MEMORY
+        return 0
+    self.terms = <Term*>moved
     for i in range(form.n):
         self.terms[first + i] = form.terms[i]
     self.n_terms = first + form.n

@@ -5,26 +5,10 @@ The reader fills a nest without the GIL; `NestBuilder` fills one from Python, fo
 tests and for programs that come from elsewhere.
 """
 
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcpy, memset
 
-cdef enum:
-    FIRST_ROOM = 64
-    MOST = 1 << 26  # elements of an array; above it the program is refused
-
-
-cdef inline void* grown(void* data, int32_t* room, int32_t wanted, size_t size) noexcept nogil:
-    """Return `data` with room for `wanted` elements, or NULL (then `data` stays as it was)."""
-    cdef int64_t more = room[0] if room[0] > 0 else FIRST_ROOM
-    cdef void* moved
-    if wanted > MOST or wanted < 0:
-        return NULL
-    while more < wanted:
-        more *= 2
-    moved = realloc(data, <size_t>more * size)
-    if moved != NULL:
-        room[0] = <int32_t>more
-    return moved
+from tunedb.features._memory cimport MOST, grown
 
 
 cdef class Nest:

@@ -6,30 +6,17 @@ region of it the loops inside of its allocation move.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint64_t
-from libc.stdlib cimport free, realloc
+from libc.stdlib cimport free
 from libc.string cimport memcmp
 
 from tunedb.features._linear cimport *
+from tunedb.features._memory cimport grown
 from tunedb.features._nest cimport *
 
 cdef enum:  # scopes whose threads count as inside of an allocation (TVM's StorageRank)
     RELAX_NONE = 0
     RELAX_THREADS = 1  # shared
     RELAX_ALL = 2  # global
-
-
-cdef void* room_for(void* data, int32_t* room, int32_t wanted, size_t size) noexcept nogil:
-    """Return `data` with room for `wanted` elements, or NULL (then `data` stays as it was)."""
-    cdef int64_t more = room[0] if room[0] > 0 else 64
-    cdef void* moved
-    if wanted <= room[0]:
-        return data
-    while more < wanted:
-        more *= 2
-    moved = realloc(data, <size_t>more * size)
-    if moved != NULL:
-        room[0] = <int32_t>more
-    return moved
 
 
 cdef class Regions:
@@ -78,23 +65,23 @@ cdef bint make_room(Regions self, Nest nest) noexcept nogil:
     cdef void* moved
     cdef int32_t room = self.room_loops
     cdef int32_t i
-    moved = room_for(self.forms.loops, &room, nest.n_loops + 1, sizeof(LoopFate))
+    moved = grown(self.forms.loops, &room, nest.n_loops + 1, sizeof(LoopFate))
     if moved == NULL:
         return False
     self.forms.loops = <LoopFate*>moved
-    moved = room_for(self.cross, &self.room_loops, nest.n_loops + 1, sizeof(int32_t))
+    moved = grown(self.cross, &self.room_loops, nest.n_loops + 1, sizeof(int32_t))
     if moved == NULL:
         return False
     self.cross = <int32_t*>moved
-    moved = room_for(self.access_of_node, &self.room_nodes, nest.n_nodes + 1, sizeof(int32_t))
+    moved = grown(self.access_of_node, &self.room_nodes, nest.n_nodes + 1, sizeof(int32_t))
     if moved == NULL:
         return False
     self.access_of_node = <int32_t*>moved
-    moved = room_for(self.first_access, &self.room_stmts, nest.n_stmts + 1, sizeof(int32_t))
+    moved = grown(self.first_access, &self.room_stmts, nest.n_stmts + 1, sizeof(int32_t))
     if moved == NULL:
         return False
     self.first_access = <int32_t*>moved
-    moved = room_for(self.places, &self.room_places, nest.n_buffers + 1, sizeof(Place))
+    moved = grown(self.places, &self.room_places, nest.n_buffers + 1, sizeof(Place))
     if moved == NULL:
         return False
     self.places = <Place*>moved
@@ -242,14 +229,14 @@ cdef int32_t add_access(Regions self, Nest nest, int32_t stmt, int32_t buffer, i
 
 
 cdef int32_t new_access(Regions self, int32_t buffer, int32_t stmt, int32_t loop, int32_t ndim) noexcept nogil:
-    cdef void* moved = room_for(
+    cdef void* moved = grown(
         self.accesses, &self.room_accesses, self.n_accesses + 1, sizeof(Access))
     cdef Access* found
     if moved == NULL:
         self.failed = 1
         return NO
     self.accesses = <Access*>moved
-    moved = room_for(self.refs, &self.room_refs, self.n_refs + ndim, sizeof(Ref))
+    moved = grown(self.refs, &self.room_refs, self.n_refs + ndim, sizeof(Ref))
     if moved == NULL:
         self.failed = 1
         return NO
@@ -324,7 +311,7 @@ cdef void place_buffers(Regions self, Nest nest) noexcept nogil:
         place.relaxed = relaxed_by(nest, &nest.buffers[i])
         place.first_window = n_windows
         n_windows += nest.buffers[i].ndim
-    moved = room_for(self.windows, &self.room_windows, n_windows + 1, sizeof(Window))
+    moved = grown(self.windows, &self.room_windows, n_windows + 1, sizeof(Window))
     if moved == NULL:
         self.failed = 1
         return
