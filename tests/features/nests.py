@@ -24,9 +24,10 @@ _BOOLS = range(Op.OP_EQ, Op.OP_OR + 1)
 class Program:
     """Draws a program into a `NestBuilder`."""
 
-    def __init__(self, draw, tame):
+    def __init__(self, draw, tame, fixed):
         self.draw = draw
         self.tame = tame
+        self.fixed = fixed or tame
         self.build = NestBuilder()
         self.buffers = []
         self.open = []  # loops around
@@ -46,10 +47,18 @@ class Program:
         if kind < 7 and self.open:
             return self.build.loop_var(self.one_of(self.open))
         if kind == 9 and not self.tame:
-            if self.size is None:
-                self.size = self.build.free_var("n")
-            return self.size
+            return self.free()
         return self.build.int_(self.number(-3, 9))
+
+    def free(self):
+        if self.size is None:
+            self.size = self.build.free_var("n")
+        return self.size
+
+    def symbolic(self):
+        """Draw an extent that depends on nothing but a free variable."""
+        op = self.one_of([Op.OP_ADD, Op.OP_MUL, Op.OP_MIN, Op.OP_FLOORMOD])
+        return self.build.node(op, [self.free(), self.build.int_(self.number(1, 20))])
 
     def index(self, depth=2):
         """Draw an index, rarely one that is loaded."""
@@ -115,10 +124,10 @@ class Program:
     def buffer(self, kind):
         code, bits = self.one_of(DTYPES)
         shape = [self.number(1, 20) for _ in range(self.one_of([1, 2, 2, 3, 0]))]
-        name = self.one_of(["A", "B", "AB", "C"]) + str(len(self.buffers))
+        name = self.one_of(["A", "B", "AB", "C"]) + str(self.build.nest.n_buffers)
         number = self.build.buffer(name, shape, kind, code, bits)
-        if shape and self.buffers and not self.tame and self.number(0, 5) == 0:
-            self.build.set_shape(number, [self.index(1) for _ in shape])
+        if shape and not self.tame and self.number(0, 5) == 0:
+            self.build.set_shape(number, [self.symbolic() for _ in shape])
         self.buffers.append((number, len(shape), (code, bits)))
 
     def store(self):
@@ -132,7 +141,7 @@ class Program:
         low, extent = self.one_of([0, 0, 0, 1, -2]), self.one_of([1, 2, 3, 4, 7, 16, 64])
         if not self.tame and self.number(0, 7) == 0:
             low = (self.index(1),)
-        if not self.tame and self.number(0, 7) == 0:
+        if not self.fixed and self.number(0, 7) == 0:
             extent = (self.index(1),)
         kind, tag = self.one_of(_KINDS), Tag.TAG_NONE
         if self.number(0, 3) == 0:
@@ -153,10 +162,12 @@ class Program:
                 self.build.close_loop()
                 self.open.pop()
             elif kind == 5:
+                outside = list(self.buffers)
                 self.build.open_block("block")
                 self.buffer(BufferKind.BUFFER_ALLOCATED)
                 self.body(depth)
                 self.build.close_block()
+                self.buffers = outside
             elif kind == 6:
                 self.build.evaluate(self.value(2, 32, 1))
             else:
@@ -164,6 +175,7 @@ class Program:
 
     def function(self, name):
         self.build.open_function(name)
+        self.buffers = []
         for _ in range(self.number(1, 3)):
             self.buffer(BufferKind.BUFFER_PARAMETER)
         self.body(0)
@@ -172,15 +184,17 @@ class Program:
 
 
 @st.composite
-def nests(draw, *, tame=False):
+def nests(draw, *, tame=False, fixed=False):
     """Draw a lowered program of one or two functions.
 
     Parameters
     ----------
     tame : bool, optional
         No symbolic extents, indices that are loaded, or divisors that may be zero.
+    fixed : bool, optional
+        Constant extents of all loops, and nothing else of this.
     """
-    program = Program(draw, tame)
+    program = Program(draw, tame, fixed)
     for name in ["main", "other"][: draw(st.sampled_from([1, 1, 1, 2]))]:
         program.function(name)
     return program.build.nest
