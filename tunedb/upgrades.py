@@ -70,14 +70,14 @@ def upgrade(trace: Trace) -> Trace:
     """
     sketch = _upgrade_part(trace.sketch)
     tail = None if trace.tail is None else _upgrade_part(trace.tail)
-    if sketch is trace.sketch and tail is trace.tail:
+    if sketch == trace.sketch and tail == trace.tail:  # equal ones may come from the cache
         return trace
     return Trace(sketch, tail, trace.decisions)
 
 
 @lru_cache(maxsize=1024)
 def _upgrade_part(body: bytes) -> bytes:
-    """Return a sketch or tail in today's instruction set, `body` itself where it is in it."""
+    """Return a sketch or tail in today's instruction set."""
     try:
         old = orjson.loads(body)
         new = _upgrade_instructions(old)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 tvm = pytest.importorskip("tvm")
@@ -192,7 +192,12 @@ def _theirs(mod, target):
         return None
 
 
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(
+    max_examples=100,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],  # shrinking takes minutes
+)
 @given(nests(fixed=True), st.sampled_from(["llvm", {"kind": "cuda", "arch": "sm_80"}]))
 def test_generated_programs(nest, target):
     # Extents are constant: TVM divides by them, and a process ends where one is 0.
