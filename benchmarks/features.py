@@ -1,8 +1,9 @@
 """Extracting features: time per program, beside TVM's ``PerStoreFeature`` on the same candidates.
 
 Candidates are random schedules of TVM's test workloads for a CPU and a GPU (scheduling needs no
-GPU). Each is timed alone, TVM's extractor and ours in turn, the best of several rounds of each;
-the output tensor is included. "per thread" is one thread, "2 threads" is a whole batch.
+GPU). Each is timed alone on one thread, TVM's extractor and ours in turn: several rounds of a few
+calls of each in a row, of which the best counts. "2 threads" is a generation, all candidates
+repeated, in one call. The output tensor is included.
 """
 
 from __future__ import annotations
@@ -30,8 +31,10 @@ from tunedb.plugins.metaschedule.features import rows_of
 from tunedb.store import Store
 
 US = 1e6
-ROUNDS = 7
+ROUNDS = 5
+CALLS = 3
 BATCH_ROUNDS = 3
+REPEATED = 8
 CPU = {"kind": "llvm", "num-cores": 2, "mcpu": tvm.target.codegen.llvm_get_system_cpu()}
 GPU = "nvidia/geforce-rtx-3090"
 PROGRAMS = {
@@ -104,9 +107,9 @@ def time_programs(made: Any, batch: list[Any]) -> list[Timed]:
     for one in batch:
         seconds: dict[str, list[float]] = {"tvm": [], **{name: [] for name in ours}}
         for _ in range(ROUNDS):
-            seconds["tvm"].append(best(lambda one=one: theirs.extract_from(made, [one]), 1))
+            seconds["tvm"].append(best(lambda one=one: theirs.extract_from(made, [one]), CALLS))
             for name, extract in ours.items():
-                seconds[name].append(best(lambda f=extract, one=one: f(made, [one]), 1))
+                seconds[name].append(best(lambda f=extract, one=one: f(made, [one]), CALLS))
         shortest = {name: min(times) for name, times in seconds.items()}
         found.append(Timed(shortest.pop("tvm"), shortest))
     return found
@@ -115,6 +118,7 @@ def time_programs(made: Any, batch: list[Any]) -> list[Timed]:
 def two_threads(made: Any, batch: list[Any], title: str) -> list[Row]:
     """Time a whole batch on two threads."""
     theirs = ms.feature_extractor.PerStoreFeature()
+    batch = REPEATED * batch
     made = ms.TuneContext(made.mod, target=made.target, num_threads=2)
     work = {name: extractors()[name] for name in BARS}
     seconds: dict[str, list[float]] = {"tvm": [], **{name: [] for name in work}}

@@ -139,12 +139,13 @@ class Program:
 
     def loop(self):
         low, extent = self.one_of([0, 0, 0, 1, -2]), self.one_of([1, 2, 3, 4, 7, 16, 64])
-        if not self.tame and self.number(0, 7) == 0:
+        bound = self.number(0, 3) == 0
+        if not self.tame and not bound and self.number(0, 7) == 0:
             low = (self.index(1),)
         if not self.fixed and self.number(0, 7) == 0:
             extent = (self.index(1),)
         kind, tag = self.one_of(_KINDS), Tag.TAG_NONE
-        if self.number(0, 3) == 0:
+        if bound:
             kind, tag = ForKind.THREAD_BINDING, self.one_of(_TAGS)
         unroll = self.one_of([-1, -1, -1, 0, 16, 512])
         name = f"i{len(self.open)}"
