@@ -16,7 +16,8 @@ from tvm.script import tirx as T
 from tunedb.errors import NotFoundError, PluginError, UsageError
 from tunedb.features.ansor import PER_STORE_ANSOR, PER_STORE_TVM
 from tunedb.features.base import Needs
-from tunedb.plugins.metaschedule import FeatureExtractor, PerStoreFeature
+from tunedb.features.scheduled import SCHEDULED
+from tunedb.plugins.metaschedule import FeatureExtractor, PerStoreFeature, features, ir
 from tunedb.plugins.metaschedule.features import is_gpu, rows_of
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
@@ -282,3 +283,17 @@ def test_evolutionary_search_runs_on_it():
     candidates = made.generate_measure_candidates()
     made.post_tuning()
     assert len(candidates) == 8
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_many_modules_at_once_have_the_rows_of_each_alone(threads):
+    """One stretch without the GIL for a thread's modules; what it cannot do goes the long way."""
+    made, candidates = te_programs.sample("CBR-0", "cuda", 40)
+    modules = [one.sch.mod for one in candidates]
+    alone = [SCHEDULED.nest_rows(ir.read(mod), gpu=True) for mod in modules]
+    found = features.rows_of(modules, made.target, SCHEDULED, threads)
+    assert all(map(np.array_equal, found, alone))
+    mixed = features.rows_of([modules[0], "no module", modules[1]], made.target, SCHEDULED, threads)
+    assert np.array_equal(mixed[0], alone[0])
+    assert np.array_equal(mixed[2], alone[1])
+    assert "IRModule" in str(mixed[1])

@@ -422,9 +422,6 @@ cdef class Reader:
         with more functions than a small map holds.
     """
 
-    cdef Tables tables
-    cdef object object_type, list_functions
-
     def __cinit__(self):
         memset(&self.tables, 0, sizeof(Tables))
 
@@ -529,6 +526,18 @@ cdef class Reader:
             free(walk.values)
         return nest
 
+    cdef int read_root(self, Nest nest, uintptr_t root) noexcept nogil:
+        """Read a module by its address; 0, or not 0 where `read` has to say why not."""
+        cdef Walk walk
+        cdef int32_t status
+        start(&walk, &self.tables, nest)
+        if walk.status == OK:
+            read_module(&walk, nest, <Object*>root)
+        status = walk.status
+        free(walk.keys)
+        free(walk.values)
+        return status != OK or nest.failed
+
     cdef _read_listed(self, Walk* walk, Nest nest, functions):
         cdef Any name
         cdef bytes text
@@ -556,6 +565,14 @@ cdef class Reader:
         if nest.failed or walk.status == NO_MEMORY:
             raise LimitError("the program has more parts than memory or 2**26 of a kind")
 
+    cdef bint has_unknown(self, Nest nest) noexcept nogil:
+        """Whether the program has nodes of types that the reader does not know."""
+        cdef int32_t i
+        for i in range(nest.n_nodes):
+            if nest.nodes[i].op == OP_UNKNOWN and not self._is_known(nest.nodes[i].value):
+                return True
+        return False
+
     def unknown(self, Nest nest):
         """Return how many nodes of each type index the reader did not know, by type index."""
         cdef int32_t i
@@ -565,7 +582,7 @@ cdef class Reader:
                 found[nest.nodes[i].value] = found.get(nest.nodes[i].value, 0) + 1
         return found
 
-    cdef bint _is_known(self, int64_t index):
+    cdef bint _is_known(self, int64_t index) noexcept nogil:
         return 0 <= index < self.tables.n_types and self.tables.types[index].role != UNKNOWN
 
 
