@@ -30,7 +30,7 @@ from tunedb.plugins.metaschedule.failures import classify  # noqa: E402
 from tunedb.plugins.metaschedule.warm_builder import WarmBuilder  # noqa: E402
 from tunedb.records import FailureKind, Phase  # noqa: E402
 
-TIMEOUT = 1.0
+TIMEOUT = 2.5
 
 
 def functions():
