@@ -1,0 +1,1 @@
+"""Nothing for Python: functions for other kernels (the .pxd)."""
