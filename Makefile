@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test stress lint bench bench-ranking links clean
+.PHONY: setup demo test stress lint bench bench-ranking bench-models links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -49,6 +49,12 @@ bench: setup
 bench-ranking: setup
 	test -n "$(DATA)" || test -d build/measured || $(BIN)/python benchmarks/measured.py build/measured
 	$(BIN)/python benchmarks/ranking.py $(or $(DATA),build/measured) --json build/bench-ranking.json
+
+# How well the cost model ranks, and what it costs, on public logs (docs/models.md): DATA=folder.
+bench-models: setup
+	test -n "$(DATA)"
+	$(BIN)/python benchmarks/cost_model.py $(DATA) --json build/bench-models.json
+	$(BIN)/python benchmarks/recipes.py $(DATA) --json build/bench-recipes.json
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info demo

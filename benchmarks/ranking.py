@@ -1,33 +1,35 @@
 """How well feature sets rank programs of workloads that the model has not seen.
 
 DATA holds logs of measured random candidates, such as `measured.py` makes. They are imported,
-replayed and extracted as `tunedb extract` does it; then XGBoost learns from all workloads but one
-and ranks that one (`folds.py`), for each of them and each feature set. Besides, the rows of
-`tunedb.scheduled` are compared to those of the lowered program on random schedules for CUDA.
+replayed and extracted as `tunedb extract` does it; then a model learns from all workloads but one
+and ranks that one, for each of them and each feature set. Besides, the rows of `tunedb.scheduled`
+are compared to those of the lowered program on random schedules for CUDA.
 """
 
 from __future__ import annotations
 
 import argparse
 import tempfile
-from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from common import Row, run
-from folds import Figures, Floats, Pool, interval, leave_one_out, random_figures
+from metaschedule import FEWEST, import_logs, leave_one_out, read_examples
 
-from tunedb.features.base import StepFeatures, feature_set
-from tunedb.logs.find import find_logs
-from tunedb.logs.importer import import_log
-from tunedb.records import Status
+from tunedb.features.base import feature_set
+from tunedb.models.examples import Examples
+from tunedb.models.findings import Result, compare
+from tunedb.models.recipe import Recipe
 from tunedb.store import Store
 
 OURS = "tunedb.scheduled"
 BASELINE = "ansor.per_store/tvm"
 SETS = (OURS, BASELINE, "ansor.per_store/ansor", "steps")
+
+#: Plain squared error of the sum over statements, so that sets are compared and nothing else.
+RECIPE = Recipe(loss="squared", training_set="all", rounds=100, patience=0, min_child_weight=0)
 
 #: Where the lower 95 % bound of the paired difference in pairwise accuracy must lie above.
 MARGIN = -0.02
@@ -35,9 +37,6 @@ MARGIN = -0.02
 SAME_ROWS = 0.95
 #: Share of programs that may be left out, because some feature set has no rows of them.
 LEFT_OUT = 0.01
-
-#: Programs that a workload must have for its figures to mean something.
-FEWEST = 10
 
 CUDA_TARGET = "nvidia/geforce-rtx-3090"
 CUDA_WORKLOADS = (
@@ -57,100 +56,42 @@ CUDA_WORKLOADS = (
 #: Columns that hold the extents of blocks and threads.
 BOUND = ("blockIdx", "threadIdx", "vthread")
 
-#: Mean run times of the programs of a workload on a target, by program.
-Times = dict[int, float]
+FIGURES = (
+    ("pairwise", "pairs in order"),
+    ("top1", "best time / that of the first"),
+    ("top5", "best time / best of the first 5"),
+)
 
 
-def measured(store: Store) -> dict[tuple[int, int], Times]:
-    """Return what ran, by workload and target; several measurements of a program are averaged."""
-    found: dict[tuple[int, int], dict[bytes, list[float]]] = defaultdict(lambda: defaultdict(list))
-    for record in store.query.iterate():
-        if record.measurement.status == Status.OK and record.mean is not None:
-            digest = record.measurement.program.digest
-            found[record.workload_id, record.target_id][digest].append(record.mean)
-    return {
-        key: {
-            id_: float(np.mean(means))
-            for id_, means in zip(store.query.program_ids(times), times.values(), strict=True)
-            if id_ is not None
-        }
-        for key, times in found.items()
-    }
-
-
-def extract(store: Store, ids: Sequence[int], threads: int) -> dict[str, list[Any]]:
-    """Return for each feature set the rows of programs of one target, or why there are none."""
-    from tunedb.plugins.metaschedule.features import rows_of
-    from tunedb.plugins.metaschedule.replay import Replayer
-
-    programs = store.query.programs(ids)
-    replayer = Replayer(store)
-    modules = [replayer.module(program) for program in programs]
-    target = replayer.target(programs[0])
-    found = {}
-    for name in SETS:
-        chosen: Any = feature_set(name)
-        if isinstance(chosen, StepFeatures):
-            found[name] = chosen.rows(programs)
-        else:
-            found[name] = rows_of(modules, target, chosen, threads)
-    return found
-
-
-def read_pools(store: Store, threads: int) -> tuple[dict[str, list[Pool]], int]:
-    """Return the workloads with the rows of each feature set, and how many programs lack some."""
-    pools: dict[str, list[Pool]] = {name: [] for name in SETS}
-    left_out = 0
-    for times in measured(store).values():
-        rows = extract(store, list(times), threads)
-        good = [
-            not any(isinstance(one, Exception) for one in of)
-            for of in zip(*rows.values(), strict=True)
-        ]
-        left_out += len(good) - sum(good)
-        seconds = np.array(list(times.values()))[good]
-        for key, found in rows.items():
-            kept = [one.astype(np.float32) for one, ok in zip(found, good, strict=True) if ok]
-            pools[key].append(Pool(seconds, kept))
-    return pools, left_out
-
-
-def column(results: Sequence[Figures], name: str) -> Floats:
-    return np.array([getattr(one, name) for one in results])
-
-
-def ranking_rows(pools: dict[str, list[Pool]], *, weighted: bool) -> list[Row]:
+def ranking_rows(results: dict[str, Result]) -> list[Row]:
     """Return the table's lines about accuracy, and about its paired differences."""
-    chance = [random_figures(pool.seconds) for pool in pools[BASELINE]]
-    results = {name: leave_one_out(pools[name], weighted=weighted) for name in SETS}
-    rows = [
-        Row(
-            f"{name}: {title}",
-            "share",
-            float(column(results[name], field).mean()),
-            float(column(chance, field).mean()),
-        )
-        for field, title in (
-            ("pairwise", "pairs in order"),
-            ("top1", "best time / that of the first"),
-            ("top5", "best time / best of the first 5"),
-        )
-        for name in SETS
-    ]
+    rows = []
+    for figure, title in FIGURES:
+        for name in SETS:
+            told = results[name].summary(figure)
+            rows.append(Row(f"{name}: {title}", "share", told.mean, told.random))
     return rows + [row for name in SETS if name != BASELINE for row in differences(name, results)]
 
 
-def differences(name: str, results: dict[str, list[Figures]]) -> list[Row]:
+def differences(name: str, results: dict[str, Result]) -> list[Row]:
     """Return the table's lines about a feature set and the baseline on the same workloads."""
-    paired = column(results[name], "pairwise") - column(results[BASELINE], "pairwise")
-    low, high = interval(paired)
+    paired = compare(results[name], results[BASELINE], "pairwise")
     title = f"{name} - {BASELINE}: pairs in order"
-    bar: dict[str, Any] = {"bar": f"> {MARGIN}", "ok": low > MARGIN} if name == OURS else {}
+    bar: dict[str, Any] = {}
+    if name == OURS:
+        bar = {"bar": f"> {MARGIN}", "ok": paired.low > MARGIN}
     return [
-        Row(title, "share", float(paired.mean())),
-        Row(f"{title}, lower 95 % bound", "share", low, **bar),
-        Row(f"{title}, upper 95 % bound", "share", high),
+        Row(title, "share", paired.mean),
+        Row(f"{title}, lower 95 % bound", "share", paired.low, **bar),
+        Row(f"{title}, upper 95 % bound", "share", paired.high),
     ]
+
+
+def left_out(examples: Sequence[Examples], programs: int) -> Row:
+    """Return the line about programs that some feature set has no rows of."""
+    share = 1 - min(len(one) for one in examples) / programs
+    title = f"{len(examples[0].workloads)} workloads, {programs:,} programs; left out"
+    return Row(title, "share", share, None, f"<= {LEFT_OUT}", share <= LEFT_OUT)
 
 
 def cuda_rows(number: int, threads: int) -> list[Row]:
@@ -185,24 +126,17 @@ def cuda_rows(number: int, threads: int) -> list[Row]:
 
 
 def measure(options: argparse.Namespace) -> list[Row]:
+    """Return the table."""
     with tempfile.TemporaryDirectory() as scratch, Store(Path(scratch) / "ranking.db") as store:
-        for file in find_logs([options.data]):
-            report = import_log(store, file, source=file.name)
-            if report.refused:
-                raise SystemExit(f"{file.name}: {report.refused}")
-        pools, left_out = read_pools(store, options.threads)
-    sizes = [len(pool.seconds) for pool in pools[BASELINE]]
-    if len(sizes) < 2 or min(sizes) < FEWEST:
-        raise SystemExit(
-            f"{options.data}: two workloads with {FEWEST} measured programs each are the least; "
-            f"the workloads there have {', '.join(map(str, sizes)) or 'none'}"
-        )
-    programs = sum(sizes)
-    rest = left_out / (programs + left_out)
-    title = f"{len(sizes)} workloads, {programs:,} programs; left out"
-    bar = f"<= {LEFT_OUT}"
-    rows = [Row(title, "share", rest, None, bar, rest <= LEFT_OUT)]
-    rows += ranking_rows(pools, weighted=options.weighted)
+        import_logs(store, options.data)
+        examples = read_examples(store, SETS)
+        programs = store.query.counts().programs
+    if min(np.bincount(examples[BASELINE].workload)) < FEWEST:
+        raise SystemExit(f"{options.data}: each workload must have {FEWEST} measured programs")
+    results = {
+        name: leave_one_out(examples[name], {name: RECIPE}, options.threads)[name] for name in SETS
+    }
+    rows = [left_out(list(examples.values()), programs), *ranking_rows(results)]
     if options.cuda:
         rows += cuda_rows(options.cuda, options.threads)
     return rows
@@ -210,10 +144,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("data", type=Path, metavar="DATA", help="directory with measured logs")
-    parser.add_argument("--threads", type=int, default=1, help="for the features (default 1)")
-    parser.add_argument(
-        "--weighted", action="store_true", help="weight programs by throughput, as Ansor's model"
-    )
+    parser.add_argument("--threads", type=int, default=1, help="of XGBoost (default 1)")
     parser.add_argument(
         "--cuda", type=int, default=16, metavar="N", help="schedules per workload; 0: none"
     )

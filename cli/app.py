@@ -34,14 +34,35 @@ COMMANDS = {
     "history": ("history", "command", "Show how the best time fell as records came in."),
     "workloads": ("workloads", "command", "List the workloads."),
     "targets": ("targets", "command", "List the targets."),
+    "sessions": (
+        "sessions",
+        "command",
+        "Show how sessions differ that measured the same programs.",
+    ),
     "extract": ("extract", "command", "Compute features for programs that have none."),
     "features": ("features", "command", "List the feature sets, their columns and coverage."),
+    "train": (
+        "train",
+        "command",
+        "Train a cost model from what was measured, and keep it in the database.",
+    ),
+    "evaluate": ("evaluate", "command", "Judge cost models on what they have not seen."),
+    "models": (
+        "models",
+        "command",
+        "List the cost models, show their cards and watch their predictions.",
+    ),
+    "explain": (
+        "explain",
+        "command",
+        "Show which features a model looks at, or why a program has its score.",
+    ),
     "quarantine": ("quarantine", "command", "Look after what imports did not understand."),
     "db": ("db", "command", "Make, upgrade, check and describe databases."),
     "plugins": (
         "plugins",
         "command",
-        "List the log formats and feature sets, and whether they load.",
+        "List the log formats, feature sets and parts of models, and whether they load.",
     ),
     "completion": ("completion", "command", "Print the completion script of a shell."),
 }

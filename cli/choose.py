@@ -1,8 +1,8 @@
-"""Finding the workload, targets and record that a user's words mean."""
+"""Finding the workloads, targets, sources and record that a user's words mean."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -35,6 +35,66 @@ def target_option() -> Callable[[F], F]:
         shell_complete=_complete_target,
         help="Only this target: its id, kind (llvm), or JSON of some attributes.",
     )
+
+
+def scope_options(function: F) -> F:
+    """Give a command ``--target``, ``--workload`` and ``--source``, for :func:`find_scope`."""
+    options = (
+        target_option(),
+        click.option(
+            *("--workload", "workloads"),
+            metavar="WORKLOAD",
+            multiple=True,
+            shell_complete=complete_workload,
+            help="Only this workload: its id, name or digest; may be repeated.",
+        ),
+        click.option(
+            *("--source", "sources"),
+            metavar="SOURCE",
+            multiple=True,
+            help="Only records of this source: its id or name (tunedb db info); may be repeated.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+def find_scope(
+    query: Query, target: str | None, workloads: Sequence[str], sources: Sequence[str]
+) -> dict[str, list[int] | None]:
+    """Return the ids that are meant, as :func:`tunedb.models.stored.train` takes them.
+
+    Raises
+    ------
+    NotFoundError, UsageError
+        As :func:`find_workload`, :func:`find_targets` and :func:`find_source`.
+    """
+    of_workloads = sorted({id_ for words in workloads for id_ in find_workload(query, words)})
+    of_sources = sorted({find_source(query, words) for words in sources})
+    return {
+        "workload_ids": of_workloads or None,
+        "target_ids": find_targets(query, target),
+        "source_ids": of_sources or None,
+    }
+
+
+def find_source(query: Query, words: str) -> int:
+    """Return the id of the source that is meant.
+
+    Raises
+    ------
+    NotFoundError
+        None is meant.
+    """
+    from ..errors import NotFoundError
+
+    known = query.numbered_sources()
+    for id_, _, source in known:
+        if words in (str(id_), source.name):
+            return id_
+    listed = _listed(f"{id_} ({source.name})" for id_, _, source in known) if known else "none"
+    raise NotFoundError(f"no source {words!r}; there are: {listed}; see: tunedb db info")
 
 
 def find_workload(query: Query, words: str) -> list[int]:

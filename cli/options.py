@@ -154,6 +154,19 @@ def pass_settings(function: F) -> F:
 @contextmanager
 def reading(settings: Settings) -> Iterator[Store]:
     """Open the database for reading; a missing one is an error that says how to make it."""
+    with _existing(settings, read_only=True) as store:
+        yield store
+
+
+@contextmanager
+def updating(settings: Settings) -> Iterator[Store]:
+    """Open the database for writing what follows from its records; a missing one is an error."""
+    with _existing(settings, read_only=False) as store:
+        yield store
+
+
+@contextmanager
+def _existing(settings: Settings, *, read_only: bool) -> Iterator[Store]:
     from ..engine import parse_url, show_url, sqlite_path
     from ..errors import NotFoundError
     from ..store import Store
@@ -166,7 +179,7 @@ def reading(settings: Settings) -> Iterator[Store]:
             f"{show_url(url)}: no such database ({location.origin}); "
             "make it with: tunedb db init, or tunedb import logs PATH"
         )
-    with Store(location.url, create=False, read_only=True) as store:
+    with Store(location.url, create=False, read_only=read_only) as store:
         yield store
 
 

@@ -32,17 +32,18 @@ COLUMNS = (
 @common_options
 @pass_settings
 def command(settings: Settings) -> None:
-    """List the log formats and feature sets, and whether they load.
+    """List the log formats, feature sets and parts of models, and whether they load.
 
     A format reads logs line by line or whole files; "exports" says whether tunedb export writes
-    it. A feature set is computed from what it needs: steps, or a module in some form. Exits with
-    1 if one does not load. TUNEDB_PLUGINS="" leaves out those of other packages.
+    it. A feature set is computed from what it needs: steps, or a module in some form. Losses, row
+    models, labels and training sets are what tunedb train chooses among. Exits with 1 if one does
+    not load. TUNEDB_PLUGINS="" leaves out those of other packages.
 
     Example:
       tunedb plugins
       TUNEDB_PLUGINS= tunedb plugins --json
     """
-    rows = [*_formats(), *_feature_sets()]
+    rows = [*_formats(), *_feature_sets(), *_parts()]
     columns = [
         Column("reason") if c.key == "reason" and not any(r["reason"] for r in rows) else c
         for c in COLUMNS
@@ -72,6 +73,15 @@ def _feature_sets() -> Iterator[dict[str, Any]]:
     for _, known, row in _entries(GROUP, found, broken):
         needs = None if known is None else str(known.needs)
         yield {**row, "kind": "feature set", "reads": None, "exports": None, "needs": needs}
+
+
+def _parts() -> Iterator[dict[str, Any]]:
+    from ..models.base import GROUPS, load_parts
+
+    for kind, (group, _) in GROUPS.items():
+        found, broken = load_parts(kind)
+        for _entry, _known, row in _entries(group, found, broken):
+            yield {**row, "kind": kind, "reads": None, "exports": None, "needs": None}
 
 
 def _entries(

@@ -35,6 +35,13 @@ COLUMNS = (
     Column("decisions", "decisions", text.decisions, flexible=True),
 )
 
+#: What stands after the mean with --corrected.
+CORRECTED = (
+    Column("corrected", "corrected", text.seconds, right=True),
+    Column("factor", "factor", lambda value: f"{value:.3f}", right=True),
+    Column("machine", "machine", right=True, fold=True),
+)
+
 
 @click.command()
 @choose.workload_argument(required=False)
@@ -50,6 +57,11 @@ COLUMNS = (
     metavar="STEP",
     help="Only programs with this step: its name or code (rfactor, RF, SamplePerfectTile).",
 )
+@click.option(
+    "--corrected",
+    is_flag=True,
+    help="Rank by time / factor of the session (tunedb sessions); TVM's order stays.",
+)
 @output_options
 @common_options
 @pass_settings
@@ -59,6 +71,7 @@ def command(
     most: int | None,
     target: str | None,
     step: str | None,
+    corrected: bool,
 ) -> None:
     """Show the best programs of a workload, or of each.
 
@@ -71,6 +84,7 @@ def command(
       tunedb top matmul -k 5 --target llvm
       tunedb top 3 --json | jq '.[0].mean'
       tunedb top conv2d --step rfactor
+      tunedb top matmul --corrected
     """
     with reading(settings) as store:
         query = store.query
@@ -78,11 +92,19 @@ def command(
         groups = _groups(query) if workload is None else [choose.find_workload(query, workload)]
         count = most or (1 if workload is None else 10)
         wanted = None if step is None else _Wanted(query, step)
-        rows = list(_rows(query, groups, target_ids, count, wanted))
+        best = _Best(query, count, wanted, corrected=corrected)
+        rows = list(_rows(query, groups, target_ids, best))
+        if corrected:
+            _tell_sessions(settings, query, {row["target_id"] for row in rows})
     if len({row["target_id"] for row in rows}) > 1:
         settings.note("Several targets: ranks count within each target.")
+    if corrected and len({(row["target_id"], row["machine"]) for row in rows}) > len(
+        {row["target_id"] for row in rows}
+    ):
+        settings.note("Several machines: ranks count within each machine.")
     empty = "no valid record" if wanted is None else wanted.explain()
-    print_rows(settings, _columns(rows, one=workload is not None), rows, empty=empty)
+    columns = _columns(rows, one=workload is not None, corrected=corrected)
+    print_rows(settings, columns, rows, empty=empty)
 
 
 class _Wanted:
@@ -111,14 +133,77 @@ class _Wanted:
         return f"no program with the step {self._word!r}; there are: {', '.join(sorted(self._met))}"
 
 
-def _columns(rows: Sequence[dict[str, Any]], *, one: bool) -> list[Column]:
+class _Best:
+    """The best records of a workload and target.
+
+    Parameters
+    ----------
+    query : Query
+        The database.
+    most : int
+        How many, of each machine with `corrected`.
+    wanted : _Wanted or None
+        A step that their programs must have.
+    corrected : bool
+        By time / factor of the session.
+    """
+
+    def __init__(self, query: Query, most: int, wanted: _Wanted | None, *, corrected: bool) -> None:
+        self._query = query
+        self._most = most
+        self._wanted = wanted
+        self._corrected = corrected
+
+    def rows(self, group: list[int], target_id: int) -> Iterator[dict[str, Any]]:
+        """Yield their rows, best first; machine by machine with `corrected`."""
+        if not self._corrected:
+            for rank, record in enumerate(self._by_mean(group, target_id), start=1):
+                yield _row(rank, record)
+            return
+        structures = None if self._wanted is None else self._wanted.structures
+        rank, machine = 0, None
+        for found in self._query.top_k_corrected(group, target_id, self._most, structures):
+            rank, machine = (rank + 1 if found.machine == machine else 1), found.machine
+            yield _row(rank, self._query.record(found.id)) | {
+                "corrected": found.seconds,
+                "factor": found.factor,
+                "machine": found.machine,
+            }
+
+    def _by_mean(self, group: list[int], target_id: int) -> Iterator[Record]:
+        query = self._query
+        if self._wanted is None:
+            return iter(query.top_k(group, [target_id], self._most))
+        structures = self._wanted.structures
+        return map(query.record, query.top_k_with(group, [target_id], self._most, structures))
+
+
+def _tell_sessions(settings: Settings, query: Query, target_ids: set[int]) -> None:
+    """Say which targets have nothing to correct, or what is not estimated yet."""
+    sessions = query.measured_sessions(sorted(target_ids))
+    if sessions and all(len(found) == 1 for found in sessions.values()):
+        settings.note("One session for each target: there is nothing to correct.")
+        return
+    for target_id, found in sessions.items():
+        known = {(one.subject, one.subject_id) for one in query.session_factors(target_id)}
+        missing = sum((one.subject, one.subject_id) not in known for one in found)
+        if missing and len(found) > 1:
+            settings.note(
+                f"Target {target_id}: {missing} of {text.count(len(found), 'session')} have no "
+                "factor yet and count as they are; estimate them: tunedb sessions --update"
+            )
+
+
+def _columns(rows: Sequence[dict[str, Any]], *, one: bool, corrected: bool) -> list[Column]:
     """Return the columns; those that say least here leave the table."""
     hidden = set() if one else {"source", "decisions"}
     if all(row["rank"] == 1 for row in rows):
         hidden.add("rank")
     if all(row["spread"] is None for row in rows):
         hidden.add("spread")
-    return [Column(column.key) if column.key in hidden else column for column in COLUMNS]
+    after = [column.key for column in COLUMNS].index("mean") + 1
+    columns = (*COLUMNS[:after], *(CORRECTED if corrected else ()), *COLUMNS[after:])
+    return [Column(column.key) if column.key in hidden else column for column in columns]
 
 
 def _groups(query: Query) -> list[list[int]]:
@@ -134,29 +219,13 @@ def _groups(query: Query) -> list[list[int]]:
 
 
 def _rows(
-    query: Query,
-    groups: list[list[int]],
-    target_ids: list[int] | None,
-    most: int,
-    wanted: _Wanted | None,
+    query: Query, groups: list[list[int]], target_ids: list[int] | None, best: _Best
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of every workload and target, best first."""
     for group in groups:
-        targets = query.served_targets(group)
-        for target_id in targets:
+        for target_id in query.served_targets(group):
             if target_ids is None or target_id in target_ids:
-                found = _best(query, group, target_id, most, wanted)
-                for rank, record in enumerate(found, start=1):
-                    yield _row(rank, record)
-
-
-def _best(
-    query: Query, group: list[int], target_id: int, most: int, wanted: _Wanted | None
-) -> Iterator[Record]:
-    """Yield the best records, with a step where one is wanted."""
-    if wanted is None:
-        return iter(query.top_k(group, [target_id], most))
-    return map(query.record, query.top_k_with(group, [target_id], most, wanted.structures))
+                yield from best.rows(group, target_id)
 
 
 def _row(rank: int, record: Record) -> dict[str, Any]:

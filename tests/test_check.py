@@ -9,7 +9,9 @@ from builders import FOREIGN, OWN, make_batch, make_measurement, make_session
 import tunedb
 from tunedb import check
 from tunedb.errors import NotFoundError, SchemaError
+from tunedb.models.cards import body_digest, model_digest
 from tunedb.records import Failure, FailureKind, Phase, Quarantined, Status
+from tunedb.results import NewModel, SessionFactor
 
 
 def fill(url):
@@ -21,6 +23,19 @@ def fill(url):
         store.add([make_measurement(32, (1e-3,), empty=True)], OWN)
         store.quarantine([Quarantined("log.json", 3, "not JSON", b"{\xff")], OWN)
         store.retract([1], "no reason")
+        fill_derived(store)
+
+
+def fill_derived(store):
+    """Add a model with boosters that are none, a card alone, predictions and factors."""
+    versions = {"numpy": "2", "tunedb": "0", "xgboost": "3"}
+    for kind, body in (("ranker", b"boosters"), ("failures", None)):
+        card = {"versions": versions, "body": {"digest": body_digest(b"boosters").hex()}}
+        digest = model_digest(kind, b"{}", b"t" * 16, versions)
+        store.add_model(NewModel(digest, kind, b"{}", b"t" * 16, card, body))
+    store.add_predictions(1, {1: 0.5, 2: -1.0})
+    factors = [("session", 1, 0, 1.3, 0.01, 5), ("source", 1, 0, 1.0, None, 0)]
+    store.set_session_factors(1, [SessionFactor(*one) for one in factors])
 
 
 @pytest.fixture
@@ -68,6 +83,26 @@ DAMAGES = [
     ("UPDATE session SET started_at = 0 WHERE id = 1", ("digest", "session", 1)),
     ("UPDATE source SET name = 'x' WHERE id = 1", ("digest", "source", 1)),
     ("UPDATE sketch SET digest = x'00' WHERE id = 1", ("digest", "sketch", 1)),
+    ("UPDATE model SET parameters = '{\"eta\":1}' WHERE id = 2", ("digest", "model", 2)),
+    ("UPDATE model SET training_digest = x'00' WHERE id = 1", ("digest", "model", 1)),
+    ("UPDATE model SET kind = 'failures' WHERE id = 1", ("digest", "model", 1)),
+    ("UPDATE model SET card = '{' WHERE id = 1", ("readable", "model", 1)),
+    ("UPDATE model SET card = '[]' WHERE id = 2", ("readable", "model", 2)),
+    ("UPDATE model SET card = '{}' WHERE id = 2", ("readable", "model", 2)),
+    ("UPDATE model SET parameters = '{' WHERE id = 2", ("readable", "model", 2)),
+    ("UPDATE model SET body = x'00' WHERE id = 1", ("readable", "model", 1)),
+    ("UPDATE prediction SET score = 9e999 WHERE program_id = 2", ("readable", "prediction", 1)),
+    (
+        "UPDATE prediction SET program_id = 99 WHERE program_id = 2",
+        ("foreign keys", "prediction", None),
+    ),
+    ("UPDATE session_factor SET factor = 0.0", ("readable", "session_factor", 1)),
+    ("UPDATE session_factor SET factor = 9e999", ("readable", "session_factor", 1)),
+    ("UPDATE session_factor SET subject_id = 9", ("readable", "session_factor", 1)),
+    (
+        "UPDATE session_factor SET subject = 'x' WHERE subject = 'source'",
+        ("readable", "session_factor", 1),
+    ),
     ("DELETE FROM tail", ("foreign keys", "program", 1)),
     ("DELETE FROM session", ("foreign keys", "measurement", 21)),
     ("DROP INDEX ix_measurement_top_k", ("schema", "ix_measurement_top_k", None)),

@@ -98,7 +98,19 @@ def test_the_finder_finds(tmp_path):
 
 @pytest.mark.parametrize(
     "module",
-    ["tvm", "tvm_ffi", "click", "rich", "xgboost", "sklearn", "scipy", "alembic", "psycopg"],
+    [
+        "tvm",
+        "tvm_ffi",
+        "click",
+        "rich",
+        "xgboost",
+        "sklearn",
+        "scipy",
+        "dask",
+        "matplotlib",
+        "alembic",
+        "psycopg",
+    ],
 )
 def test_the_library_imports_nothing_heavy_at_module_level(module):
     assert users_of(module, LIBRARY, module_level=True) == set()
@@ -117,15 +129,21 @@ def test_only_the_command_line_prints(module):
 
 
 #: They look at databases that a Store cannot open or must not trust: damaged, older, foreign.
-EXAMINERS = {"tunedb/check.py", "tunedb/describe.py"}
+EXAMINERS = {"tunedb/check.py", "tunedb/check_derived.py", "tunedb/describe.py"}
 
 
 def test_only_the_database_rooms_know_sqlalchemy():
     users = users_of("sqlalchemy", EVERYTHING)
     assert users - in_folder(users, "migrations") - EXAMINERS == {
         *(f"tunedb/{name}.py" for name in ("engine", "schema", "versions")),
-        *(f"tunedb/{name}.py" for name in ("store", "rows", "statements")),
-        *(f"tunedb/query/{name}.py" for name in ("reader", "catalog", "programs", "records")),
+        *(f"tunedb/{name}.py" for name in ("store", "derived", "rows", "statements")),
+        *(
+            f"tunedb/query/{name}.py"
+            for name in (
+                *("reader", "catalog", "programs", "models", "sessions"),
+                *("training", "ledger", "records"),
+            )
+        ),
         "tunedb/query/statements.py",
     }
 

@@ -6,18 +6,27 @@ Reads rows as they lie in the tables, because :mod:`tunedb.query` derives what i
 from __future__ import annotations
 
 import random
-import struct
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Select, Table, bindparam, case, func, literal, select, tuple_
+from sqlalchemy import Connection, Select, Table, case, func, select
 
 from . import identity, schema, versions
+from .check_derived import (
+    DAMAGE,
+    PAGE,
+    PLAIN,
+    check_features,
+    feature_rows,
+    model_digest,
+    n_features,
+    rows_of,
+    unreadable,
+)
 from .compression import decompress
 from .engine import connect_reader, converted_errors, make_engine, parse_url, show_url
-from .errors import TuneDBError
 from .query import Query
 from .records import (
     Failure,
@@ -32,15 +41,9 @@ from .records import (
 from .results import Record
 from .store import Store
 from .times import mean_of
-from .values import parse_json
 
 #: Problems that are kept with their words; the others are counted.
 MOST_PROBLEMS = 100
-
-_PAGE = 1000
-
-#: What a damaged row may raise while it is turned into a record.
-_DAMAGE = (TuneDBError, ValueError, TypeError, KeyError, IndexError, struct.error)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,11 +181,9 @@ def _check_rows(
 ) -> None:
     """Compute digests and derived columns anew."""
     ids = _sampled(connection, sample)
-    sizes = [
-        int(connection.execute(select(func.count()).select_from(table)).scalar_one())
-        for table in _CONTENT
-    ]
-    total = sum(sizes) + (query.size() if ids is None else len(ids)) + _n_features(connection, ids)
+    sizes = [_n_rows(connection, table) for table in _CONTENT]
+    total = sum(sizes) + (query.size() if ids is None else len(ids)) + n_features(connection, ids)
+    total += sum(_n_rows(connection, table) for table in PLAIN)
 
     def step() -> None:
         report.rows += 1
@@ -197,9 +198,18 @@ def _check_rows(
         _check_measurement(row, query, report)
         report.measurements += 1
         step()
-    for row in _features(connection, ids):
-        _check_features(row, report)
+    for row in feature_rows(connection, ids):
+        check_features(row, report)
         step()
+    for table, problem_of in PLAIN.items():
+        for row in rows_of(connection, table):
+            if (words := problem_of(row, query)) is not None:
+                report.add("readable", table.name, row[0], words)
+            step()
+
+
+def _n_rows(connection: Connection, table: Table) -> int:
+    return int(connection.execute(select(func.count()).select_from(table)).scalar_one())
 
 
 def _sampled(connection: Connection, sample: int | None) -> list[int] | None:
@@ -215,9 +225,9 @@ def _pages(connection: Connection, statement: Select[Any], key: Any) -> Iterator
     """Yield the rows of a statement in order of `key`, a page at a time."""
     after = 0
     while True:
-        rows = connection.execute(statement.where(key > after).order_by(key).limit(_PAGE)).all()
+        rows = connection.execute(statement.where(key > after).order_by(key).limit(PAGE)).all()
         yield from rows
-        if len(rows) < _PAGE:
+        if len(rows) < PAGE:
             return
         after = rows[-1].id
 
@@ -250,6 +260,7 @@ _CONTENT: dict[Table, Callable[[Any], bytes]] = {
     schema.source: lambda row: identity.digest("source", row.store.encode(), row.name.encode()),
     schema.failure: _failure_digest,
     schema.quarantine: _quarantine_digest,
+    schema.model: model_digest,
 }
 
 
@@ -272,8 +283,8 @@ def _check_content(
             name = identity.clean_text(Target(row.kind, row.config.encode()).architecture)
             if row.architecture != name:
                 report.add("derived", table.name, row.id, f"architecture should be {name!r}")
-    except _DAMAGE as error:
-        report.add("readable", table.name, row.id, _words(error))
+    except DAMAGE as error:
+        report.add("readable", table.name, row.id, unreadable(error))
         return
     if digest != bytes(row.digest):
         report.add("digest", table.name, row.id, "its digest does not fit what it holds")
@@ -297,8 +308,8 @@ def _measurements(connection: Connection, ids: Sequence[int] | None) -> Iterator
     if ids is None:
         yield from _pages(connection, statement, m.id)
         return
-    for start in range(0, len(ids), _PAGE):
-        page = ids[start : start + _PAGE]
+    for start in range(0, len(ids), PAGE):
+        page = ids[start : start + PAGE]
         yield from connection.execute(statement.where(m.id.in_(page)).order_by(m.id)).all()
 
 
@@ -306,8 +317,8 @@ def _check_measurement(row: Any, query: Query, report: CheckReport) -> None:
     """Check one measurement and its program."""
     try:
         record = query.record(row.id)
-    except _DAMAGE as error:
-        report.add("readable", "measurement", row.id, _words(error))
+    except DAMAGE as error:
+        report.add("readable", "measurement", row.id, unreadable(error))
         return
     measurement = record.measurement
     if measurement.program.digest != bytes(row.program_digest):
@@ -332,63 +343,3 @@ def _derived(record: Record, row: Any) -> dict[str, Any]:
         "mean": mean_of(times) if times else None,
         "served": int(served and measurement.status is Status.OK),
     }
-
-
-# ---------------------------------------------------------------------- features
-
-
-def _of_sample(statement: Select[Any], ids: Sequence[int] | None) -> Select[Any]:
-    """Return a query of features that asks only for the programs of some measurements."""
-    if ids is None:
-        return statement
-    measured = select(schema.measurement.c.program_id).where(
-        schema.measurement.c.id.in_(bindparam(None, ids, expanding=True, literal_execute=True))
-    )
-    return statement.where(schema.feature.c.program_id.in_(measured))
-
-
-def _n_features(connection: Connection, ids: Sequence[int] | None) -> int:
-    """Return the number of rows of features to look at."""
-    counted = select(func.count()).select_from(schema.feature)
-    return int(connection.execute(_of_sample(counted, ids)).scalar_one())
-
-
-def _features(connection: Connection, ids: Sequence[int] | None) -> Iterator[Any]:
-    """Yield rows of features with the columns of their set, a page at a time."""
-    f, s = schema.feature.c, schema.feature_set.c
-    statement = (
-        select(f.program_id, f.feature_set_id, f.n_rows, f.n_columns, f.data)
-        .add_columns(s.name, s.version, s.columns)
-        .join_from(schema.feature, schema.feature_set, s.id == f.feature_set_id)
-        .order_by(f.program_id, f.feature_set_id)
-        .limit(_PAGE)
-    )
-    statement = _of_sample(statement, ids)
-    after = (0, 0)
-    while True:
-        key = tuple_(f.program_id, f.feature_set_id)
-        rows = connection.execute(statement.where(key > tuple_(*map(literal, after)))).all()
-        yield from rows
-        if len(rows) < _PAGE:
-            return
-        after = rows[-1].program_id, rows[-1].feature_set_id
-
-
-def _check_features(row: Any, report: CheckReport) -> None:
-    """Check that a program's rows are as many numbers as they say, under as many names."""
-    from .features import blobs
-
-    label = f"{row.name} version {row.version}"
-    try:
-        columns = parse_json(row.columns.encode())
-        blobs.unpack(row.n_rows, row.n_columns, bytes(row.data))
-    except _DAMAGE as error:
-        report.add("readable", "feature", row.program_id, f"{label}: {_words(error)}")
-        return
-    if columns and len(columns) != row.n_columns:
-        words = f"{label}: {row.n_columns} columns, not {len(columns)}"
-        report.add("derived", "feature", row.program_id, words)
-
-
-def _words(error: Exception) -> str:
-    return f"it cannot be read ({type(error).__name__}: {error})"

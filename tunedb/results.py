@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any, Literal
 
 from .records import Measurement, Quarantined, Signature, Source, Target, Trace, Workload
 
@@ -218,3 +219,84 @@ class FeatureCoverage:
     programs: int
     able: int
     known: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class NewModel:
+    """A model as it goes into a database.
+
+    Parameters
+    ----------
+    digest : bytes
+        Its identity: kind, parameters, training set and versions of what trained it.
+    kind : str
+        ``ranker`` or ``failures``.
+    parameters : bytes
+        Canonical JSON of its recipe.
+    training_digest : bytes
+        What it was trained on.
+    card : dict
+        What people should know about it (:mod:`tunedb.models.cards`).
+    body : bytes or None
+        The boosters; None where only the card is kept, and the model is rebuilt on demand.
+    """
+
+    digest: bytes
+    kind: str
+    parameters: bytes
+    training_digest: bytes
+    card: dict[str, Any]
+    body: bytes | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class StoredModel:
+    """A model as it stands in a database; the fields of :class:`NewModel` without its body.
+
+    Parameters
+    ----------
+    id : int
+        Local number, in order of insertion.
+    created_at : int
+        Microseconds since 1970, UTC.
+    size : int or None
+        Bytes of the body; None where only the card is kept.
+    """
+
+    id: int
+    digest: bytes
+    kind: str
+    parameters: bytes
+    training_digest: bytes
+    card: dict[str, Any]
+    created_at: int
+    size: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SessionFactor:
+    """How much slower a session measured than the others of its machine.
+
+    Parameters
+    ----------
+    subject : str
+        ``session``, or ``source`` for the records of a source that have no session.
+    subject_id : int
+        Local number of that session or source.
+    machine : int
+        Sessions with equal numbers measured up to a factor the same; 0 is the largest such group.
+    factor : float
+        Its times divided by this are comparable to those of the machine's first session.
+    spread : float or None
+        Half of the range from the 10th to the 90th percentile of the logarithms of ratios; None
+        where no program was measured elsewhere.
+    programs : int
+        How many programs it shares with sessions of its machine.
+    """
+
+    subject: Literal["session", "source"]
+    subject_id: int
+    machine: int
+    factor: float
+    spread: float | None
+    programs: int

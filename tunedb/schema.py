@@ -31,7 +31,7 @@ from sqlalchemy.types import REAL, TypeEngine
 
 #: Revisions of ``migrations/versions`` in order, so that a database can be checked without
 #: importing Alembic (0.2 s). A test compares them with the scripts.
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 HEAD = REVISIONS[-1]
 
 #: ``PRAGMA application_id`` of a tunedb file: "tndb".
@@ -240,6 +240,31 @@ model = _table(
     Column("card", Text, nullable=False),
     Column("created_at", Int, nullable=False),
     Column("body", Blob),
+)
+
+#: How much slower one session measured than another, where both measured the same programs. A
+#: session is a row of ``session``, or for records without one their ``source``.
+session_factor = _table(
+    "session_factor",
+    Column("target_id", Int, ForeignKey("target.id"), primary_key=True),
+    Column("subject", Text, primary_key=True),
+    Column("subject_id", Int, primary_key=True),
+    Column("machine", Int, nullable=False),
+    Column("factor", Real, nullable=False),
+    Column("spread", Real),
+    Column("programs", Int, nullable=False),
+    Column("estimated_at", Int, nullable=False),
+    rowid=False,
+)
+
+#: What a model said of a program before it was measured.
+prediction = _table(
+    "prediction",
+    Column("model_id", Int, ForeignKey("model.id"), primary_key=True),
+    Column("program_id", Int, ForeignKey("program.id"), primary_key=True),
+    Column("score", Real, nullable=False),
+    Column("predicted_at", Int, nullable=False),
+    rowid=False,
 )
 
 retraction = _table(

@@ -109,6 +109,9 @@ insert = {
         schema.retraction,
         schema.feature_set,
         schema.feature,
+        schema.model,
+        schema.prediction,
+        schema.session_factor,
     )
 }
 insert["measurement"] = _insert_measurement()
@@ -177,6 +180,23 @@ take_over = Prepared(
             ),
             else_=bindparam("valid", type_=schema.Int),
         ),
+    )
+)
+
+#: A model that is made again keeps its number, which its predictions have.
+remake_model = Prepared(
+    update(schema.model)
+    .where(schema.model.c.digest == bindparam("known", type_=schema.Blob))
+    .values(
+        card=bindparam("new_card", type_=schema.Text),
+        body=bindparam("new_body", type_=schema.Blob),
+    )
+)
+
+#: Estimates of a target are replaced as a whole.
+forget_factors = Prepared(
+    delete(schema.session_factor).where(
+        schema.session_factor.c.target_id == bindparam("target", type_=schema.Int)
     )
 )
 

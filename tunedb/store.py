@@ -23,11 +23,12 @@ from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import Any, Self
 
 from sqlalchemy import Connection
 
 from . import identity, limits, statements, versions
+from .derived import Derived
 from .engine import (
     connect_reader,
     converted_errors,
@@ -51,13 +52,8 @@ from .records import (
 from .results import AddReport
 from .rows import Rows, failure_row, label, now, quarantine_row
 
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
-    from .features.base import NamedSet
-
-
-class Store:
+class Store(Derived):
     """A database of tuning records (see the module for its guarantees).
 
     Parameters
@@ -316,40 +312,6 @@ class Store:
         rows = [failure_row(measurement, failure) for measurement, failure in failures]
         with self._transaction() as connection:
             statements.insert["failure"].many(connection, rows)
-
-    def add_features(
-        self, feature_set: NamedSet, programs: Iterable[tuple[int, NDArray[Any]]]
-    ) -> int:
-        """Add rows of a feature set in one transaction; programs that have theirs keep them.
-
-        Parameters
-        ----------
-        feature_set : FeatureSet
-            Whose rows they are.
-        programs : iterable of (int, array of shape (rows, columns))
-            A program's local number, and its rows; kept as float32.
-
-        Returns
-        -------
-        int
-            How many programs had none before.
-
-        Raises
-        ------
-        FormatError, LimitError
-            Rows that cannot be kept (:func:`tunedb.features.blobs.checked`); nothing is added.
-        UsageError
-            This version of the feature set is stored with other columns.
-        """
-        from .features import blobs
-
-        # Before the transaction: nobody waits for the packing.
-        rows = blobs.pack(feature_set, programs)
-        if not rows:
-            return 0
-        with self._transaction() as connection:
-            key = {"feature_set_id": self._rows.feature_set(connection, feature_set)}
-            return statements.insert["feature"].many(connection, [row | key for row in rows])
 
     def quarantine(self, rows: Iterable[Quarantined], source: Source) -> int:
         """Keep bytes that could not be understood; return how many were new."""

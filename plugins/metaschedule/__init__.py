@@ -2,12 +2,13 @@
 
 >>> from tvm.s_tir import meta_schedule as ms
 >>> from tunedb.plugins.metaschedule import (
-...     Database, FeatureExtractor, MeasureCallback, WarmBuilder)
+...     CostModel, Database, MeasureCallback, WarmBuilder)
 >>> database = Database("tune.db", target=target)
 >>> ms.tune_tir(mod, target, work_dir, 64, database=database, builder=WarmBuilder(),
-...             cost_model=ms.cost_model.XGBModel(extractor=FeatureExtractor()),
-...             measure_callbacks=[MeasureCallback(database), "remove_build_artifact",
-...                                "update_cost_model"])
+...             cost_model=CostModel(database),
+...             measure_callbacks=[MeasureCallback(database),
+...                                ms.measure_callback.RemoveBuildArtifact(),
+...                                ms.measure_callback.UpdateCostModel()])
 
 Importing this package checks that the installed apache-tvm and apache-tvm-ffi fit; the classes
 are loaded when they are first named, because builder workers import the package too.
@@ -21,16 +22,25 @@ from typing import TYPE_CHECKING, Any
 from .compat import check_versions
 
 if TYPE_CHECKING:
+    from .cost_model import CostModel
     from .database import Database
     from .feature_extractor import FeatureExtractor, PerStoreFeature
     from .measure_callback import MeasureCallback
     from .warm_builder import WarmBuilder
 
-__all__ = ["Database", "FeatureExtractor", "MeasureCallback", "PerStoreFeature", "WarmBuilder"]
+__all__ = [
+    "CostModel",
+    "Database",
+    "FeatureExtractor",
+    "MeasureCallback",
+    "PerStoreFeature",
+    "WarmBuilder",
+]
 
 check_versions()
 
 _MODULES = {
+    "CostModel": "cost_model",
     "Database": "database",
     "FeatureExtractor": "feature_extractor",
     "MeasureCallback": "measure_callback",

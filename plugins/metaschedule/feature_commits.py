@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import logging
+import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ...errors import UsageError
 from ...features.base import FeatureSet, NestFeatures, StepFeatures, feature_set
 from ...features.extract import rows_of_steps, sort_out
 from ...records import Program, Source
 from ...store import Store
+
+if TYPE_CHECKING:
+    from .candidate_rows import CandidateRows
 
 _log = logging.getLogger("tunedb")
 
@@ -47,6 +51,8 @@ class FeatureCommits:
         self._names = tuple(names)
         self._sets: list[FeatureSet] | None = None
         self._warned: set[str] = set()
+        #: Feature set → what remembers rows of candidates (a cost model's), while it lives.
+        self.remembered: dict[str, weakref.ref[CandidateRows]] = {}
         if self._names != DEFAULT:
             self._sets = [feature_set(name) for name in self._names]
 
@@ -56,7 +62,7 @@ class FeatureCommits:
         return bool(self._names)
 
     def commit(
-        self, programs: Sequence[Program | None], modules: Sequence[Any], target: Any
+        self, programs: Sequence[Program | None], candidates: Sequence[Any], target: Any
     ) -> None:
         """Store the rows of programs; what fails is quarantined and logged once.
 
@@ -64,16 +70,16 @@ class FeatureCommits:
         ----------
         programs : sequence of Program or None
             Programs that are stored; None for a candidate that is not.
-        modules : sequence of tvm IRModule
-            Their scheduled modules.
+        candidates : sequence of tvm MeasureCandidate
+            What was measured of each.
         target : tvm Target
             Their target.
         """
         try:
             # The same program may be in a batch twice.
-            pairs = {p.digest: mod for p, mod in zip(programs, modules, strict=True) if p}
+            pairs = {p.digest: one for p, one in zip(programs, candidates, strict=True) if p}
             ids = self._store.query.program_ids(pairs)
-            known = {id_: mod for id_, mod in zip(ids, pairs.values(), strict=True) if id_}
+            known = {id_: one for id_, one in zip(ids, pairs.values(), strict=True) if id_}
         except Exception as error:
             self._warn("features", error)
             return
@@ -99,9 +105,7 @@ class FeatureCommits:
         if isinstance(one, StepFeatures):
             outcomes = rows_of_steps(one, stored)
         elif isinstance(one, NestFeatures):
-            from .features import rows_of
-
-            rows = rows_of([known[program.id] for program in stored], target, one)
+            rows = self._rows(one, [known[program.id] for program in stored], target)
             outcomes = list(zip(stored, rows, strict=True))
         else:
             raise TypeError("it is no StepFeatures and no NestFeatures")
@@ -110,6 +114,17 @@ class FeatureCommits:
         if bad:
             self._store.quarantine(bad, self._source)
             self._warn(one.name, bad[0].reason)
+
+    def _rows(self, one: NestFeatures, candidates: Sequence[Any], target: Any) -> list[Any]:
+        """Return the rows of candidates; those that a cost model has asked for are remembered."""
+        from .features import rows_of
+
+        remembered = self.remembered.get(one.name, lambda: None)()
+        met = [None if remembered is None else remembered.recall(c) for c in candidates]
+        found = [None if known is None else known.rows for known in met]
+        missing = [c.sch.mod for c, rows in zip(candidates, found, strict=True) if rows is None]
+        computed = iter(rows_of(missing, target, one) if missing else [])
+        return [next(computed) if rows is None else rows for rows in found]
 
     def _warn(self, name: str, error: Exception | str) -> None:
         """Say once that features of a set cannot be had."""

@@ -42,7 +42,8 @@ class MeasureCallback(_PyMeasureCallback):
     Examples
     --------
     >>> ms.tune_tir(mod, target, work_dir, 64, database=database, measure_callbacks=[
-    ...     MeasureCallback(database), "remove_build_artifact", "update_cost_model"])
+    ...     MeasureCallback(database), ms.measure_callback.RemoveBuildArtifact(),
+    ...     ms.measure_callback.UpdateCostModel()])
     """
 
     __slots__ = ("__dict__", "__weakref__")
@@ -93,8 +94,7 @@ def record(
         ]
     )
     if handle.features.wanted:
-        modules = [candidate.sch.mod for candidate in candidates]
-        handle.features.commit(programs, modules, context.target)
+        handle.features.commit(programs, candidates, context.target)
 
 
 def run_secs_of(run: Any) -> tuple[float, ...]:

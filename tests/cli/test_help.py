@@ -34,6 +34,8 @@ def test_all_commands_are_there():
         *("quarantine", "quarantine list", "quarantine show", "quarantine retry"),
         *("db", "db init", "db upgrade", "db check", "db info"),
         *("extract", "features", "plugins", "completion"),
+        *("train", "evaluate", "explain", "sessions"),
+        *("models", "models list", "models show", "models drift"),
     }
 
 

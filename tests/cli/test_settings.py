@@ -66,7 +66,7 @@ def entries(monkeypatch):
     def entry_points(group):
         return [*own.select(group=group), *(added if group == base.GROUP else ())]
 
-    for module in ("tunedb.cli.plugins", "tunedb.logs.base"):
+    for module in ("tunedb.cli.plugins", "tunedb.extensions"):
         monkeypatch.setattr(f"{module}.entry_points", entry_points)
     base.load_formats.cache_clear()
     yield added

@@ -113,3 +113,76 @@ def test_history(run, run_json, filled):
     assert "█▁▁" in line
     run("--db", filled, "history", code=2)
     run("--db", filled, "history", "nothing", code=3)
+
+
+def import_day(run, path, folder, times):
+    """Import a log of matmul as a source of its own: tile → milliseconds."""
+    records = [workdirs.record([1e-3 * ms], tile=(2, tile)) for tile, ms in times.items()]
+    log = workdirs.write(folder, records, [workdirs.graph("matmul")])
+    run("--db", path, "import", "logs", log, "--source", folder.name)
+
+
+@pytest.fixture
+def two_days(run, sqlite_file, tmp_path):
+    """Six programs on two days, the second 1.5 times slower; number 9 was measured then alone."""
+    first = {n: 10 - n for n in range(6)}
+    second = {n: 1.5 * ms for n, ms in first.items()} | {9: 6}
+    for name, times in (("monday", first), ("tuesday", second)):
+        import_day(run, sqlite_file, tmp_path / name, times)
+    return sqlite_file
+
+
+def test_the_best_by_corrected_time(run, run_json, two_days):
+    run("--db", two_days, "sessions", "--update")
+    # By raw time number 9 is behind number 5 of the first day; without the factor it is first.
+    plain = run_json("--db", two_days, "top", "matmul", "-k", 3)
+    assert [row["mean"] for row in plain] == pytest.approx([5e-3, 6e-3, 6e-3])
+    assert "corrected" not in plain[0]
+    rows = run_json("--db", two_days, "top", "matmul", "-k", 3, "--corrected")
+    assert [row["id"] for row in rows] == [13, 6, 12]
+    assert [row["corrected"] for row in rows] == pytest.approx([4e-3, 5e-3, 5e-3])
+    assert [row["mean"] for row in rows] == pytest.approx([6e-3, 5e-3, 7.5e-3])
+    assert [row["factor"] for row in rows] == pytest.approx([1.5, 1.0, 1.5])
+    assert [row["rank"] for row in rows] == [1, 2, 3]
+    assert {row["machine"] for row in rows} == {0}
+    result = run("--db", two_days, "top", "matmul", "--corrected")
+    assert result.stderr == ""
+    assert "4.000 ms" in result.stdout
+    # TVM's order stays.
+    with tunedb.open(two_days) as store:
+        assert store.query.top_k_ids([1], [1], 3) == [6, 5, 13]
+
+
+def test_corrected_times_of_a_step(run, run_json, two_days):
+    run("--db", two_days, "sessions", "--update")
+    words = ("top", "matmul", "--corrected", "--step", "GetSBlock")
+    assert run_json("--db", two_days, *words)[0]["id"] == 13
+    words = ("top", "matmul", "--corrected", "--step", "unroll")
+    assert "no program with the step" in run("--db", two_days, *words).stderr
+
+
+def test_sessions_without_factor_are_told(run, run_json, two_days):
+    result = run("--db", two_days, "top", "--corrected")
+    assert "2 of 2 sessions have no factor yet" in result.stderr
+    assert "tunedb sessions --update" in result.stderr
+    rows = run_json("--db", two_days, "top", "matmul", "--corrected")
+    assert [row["corrected"] for row in rows] == [row["mean"] for row in rows]
+
+
+def test_one_session_has_nothing_to_correct(run, filled):
+    result = run("--db", filled, "top", "--corrected", "--target", "llvm")
+    assert result.stderr == "One session for each target: there is nothing to correct.\n"
+    assert "corrected" in result.stdout
+
+
+def test_machines_are_ranked_apart(run, run_json, two_days, tmp_path):
+    """Where ratios scatter there was another machine: ranks count on each."""
+    scatter = [1.1, 3, 1.6, 0.5, 4, 0.2]
+    other = {n: (10 - n) * scatter[n] for n in range(6)}
+    import_day(run, two_days, tmp_path / "elsewhere", other)
+    run("--db", two_days, "sessions", "--update")
+    rows = run_json("--db", two_days, "top", "matmul", "-k", 2, "--corrected")
+    assert [(row["machine"], row["rank"]) for row in rows] == [(0, 1), (0, 2), (1, 1), (1, 2)]
+    assert [row["id"] for row in rows[2:]] == [19, 17]
+    message = run("--db", two_days, "top", "matmul", "--corrected").stderr
+    assert "Several machines: ranks count within each machine." in message

@@ -42,6 +42,17 @@ class Program:
 
     # ---- expressions
 
+    def start(self):
+        """Draw where a loop starts."""
+        if not self.fixed:
+            return self.index(1)
+        if not self.open:
+            return self.build.int_(self.number(-3, 9))
+        # TVM simplifies it under its bindings; here is what has one value under them.
+        op = self.one_of([Op.OP_ADD, Op.OP_SUB, Op.OP_MUL, Op.OP_FLOORDIV, Op.OP_FLOORMOD])
+        left = self.build.loop_var(self.one_of(self.open))
+        return self.build.node(op, [left, self.build.int_(self.number(1, 9))])
+
     def leaf(self):
         kind = self.number(0, 9)
         if kind < 7 and self.open:
@@ -141,7 +152,7 @@ class Program:
         low, extent = self.one_of([0, 0, 0, 1, -2]), self.one_of([1, 2, 3, 4, 7, 16, 64])
         bound = self.number(0, 3) == 0
         if not self.tame and not bound and self.number(0, 7) == 0:
-            low = (self.index(1),)
+            low = (self.start(),)
         if not self.fixed and self.number(0, 7) == 0:
             extent = (self.index(1),)
         kind, tag = self.one_of(_KINDS), Tag.TAG_NONE

@@ -5,6 +5,7 @@ import importlib.metadata
 import pytest
 from fake_sets import Scheduled, Steps
 
+from tunedb import extensions
 from tunedb.errors import NotFoundError, PluginError
 from tunedb.features import base
 
@@ -27,7 +28,7 @@ class Entry:
 def entries(monkeypatch):
     """A list that stands for all entry points."""
     added = []
-    monkeypatch.setattr("tunedb.features.base.entry_points", lambda group: added)
+    monkeypatch.setattr("tunedb.extensions.entry_points", lambda group: added)
     base.load_feature_sets.cache_clear()
     yield added
     base.load_feature_sets.cache_clear()
@@ -48,7 +49,7 @@ def test_sets_are_found_by_name(entries):
 
 def test_a_set_that_fails_is_reported_and_left_out(entries, monkeypatch):
     told = []
-    monkeypatch.setattr(base._log, "warning", lambda text, *args: told.append(text % args))
+    monkeypatch.setattr(extensions._log, "warning", lambda text, *args: told.append(text % args))
     entries += [
         Entry("fake.steps", Steps()),
         Entry("broken", ImportError("no kernel")),

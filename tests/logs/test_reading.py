@@ -14,7 +14,7 @@ import small_logs
 import workdirs
 from workdirs import write_lines as write
 
-from tunedb import limits
+from tunedb import extensions, limits
 from tunedb.errors import FormatError, NotFoundError, PluginError
 from tunedb.logs import base, reading
 from tunedb.logs.base import LogFile
@@ -429,12 +429,12 @@ def register(monkeypatch, forget_formats):
     """A function that registers formats of another package beside ours."""
 
     def register(**loads):
-        ours = list(base.entry_points(group=base.GROUP))
+        ours = list(extensions.entry_points(group=base.GROUP))
         others = [
             SimpleNamespace(name=name, value=f"other:{name}", load=load)
             for name, load in loads.items()
         ]
-        monkeypatch.setattr(base, "entry_points", lambda group: [*others, *ours])
+        monkeypatch.setattr(extensions, "entry_points", lambda group: [*others, *ours])
 
     return register
 
@@ -483,7 +483,9 @@ class Choosy(Lines):
 
 def test_formats_that_do_not_load(register, tmp_path, monkeypatch):
     said = []
-    monkeypatch.setattr(base._log, "warning", lambda text, *values: said.append(text % values))
+    monkeypatch.setattr(
+        extensions._log, "warning", lambda text, *values: said.append(text % values)
+    )
     register(
         broken=broken,
         nothing=lambda: Nothing,
@@ -519,6 +521,6 @@ def test_only_our_own_formats(register, monkeypatch):
 
 
 def test_no_format_at_all(monkeypatch, forget_formats):
-    monkeypatch.setattr(base, "entry_points", lambda group: [])
+    monkeypatch.setattr(extensions, "entry_points", lambda group: [])
     with pytest.raises(PluginError, match="reinstall"):
         base.formats()

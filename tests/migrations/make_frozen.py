@@ -133,6 +133,23 @@ def fill(path):
                     body=b"{}",
                 )
             )
+            add(
+                schema.prediction.insert().values(
+                    model_id=1, program_id=1, score=0.5, predicted_at=NOW
+                )
+            )
+            add(
+                schema.session_factor.insert().values(
+                    target_id=1,
+                    subject="session",
+                    subject_id=1,
+                    machine=0,
+                    factor=1.25,
+                    spread=0.01,
+                    programs=3,
+                    estimated_at=NOW,
+                )
+            )
 
 
 def shrink(path):

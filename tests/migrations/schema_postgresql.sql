@@ -51,6 +51,10 @@ model.training_digest: bytea NOT NULL
 model.card: text NOT NULL
 model.created_at: bigint NOT NULL
 model.body: bytea
+prediction.model_id: bigint NOT NULL
+prediction.program_id: bigint NOT NULL
+prediction.score: double precision NOT NULL
+prediction.predicted_at: bigint NOT NULL
 program.id: bigint NOT NULL DEFAULT nextval('program_id_seq'::regclass)
 program.digest: bytea NOT NULL
 program.workload_id: bigint NOT NULL
@@ -75,6 +79,14 @@ session.digest: bytea NOT NULL
 session.key: text NOT NULL
 session.started_at: bigint NOT NULL
 session.fingerprint: text NOT NULL
+session_factor.target_id: bigint NOT NULL
+session_factor.subject: text NOT NULL
+session_factor.subject_id: bigint NOT NULL
+session_factor.machine: bigint NOT NULL
+session_factor.factor: double precision NOT NULL
+session_factor.spread: double precision
+session_factor.programs: bigint NOT NULL
+session_factor.estimated_at: bigint NOT NULL
 sketch.id: bigint NOT NULL DEFAULT nextval('sketch_id_seq'::regclass)
 sketch.digest: bytea NOT NULL
 sketch.body: bytea NOT NULL
@@ -138,6 +150,9 @@ measurement.uq_measurement_program_id_digest: UNIQUE (program_id, digest)
 meta.pk_meta: PRIMARY KEY (key)
 model.pk_model: PRIMARY KEY (id)
 model.uq_model_digest: UNIQUE (digest)
+prediction.fk_prediction_model_id_model: FOREIGN KEY (model_id) REFERENCES model(id)
+prediction.fk_prediction_program_id_program: FOREIGN KEY (program_id) REFERENCES program(id)
+prediction.pk_prediction: PRIMARY KEY (model_id, program_id)
 program.fk_program_sketch_id_sketch: FOREIGN KEY (sketch_id) REFERENCES sketch(id)
 program.fk_program_tail_id_tail: FOREIGN KEY (tail_id) REFERENCES tail(id)
 program.fk_program_target_id_target: FOREIGN KEY (target_id) REFERENCES target(id)
@@ -150,6 +165,8 @@ quarantine.uq_quarantine_digest: UNIQUE (digest)
 retraction.pk_retraction: PRIMARY KEY (subject, digest)
 session.pk_session: PRIMARY KEY (id)
 session.uq_session_digest: UNIQUE (digest)
+session_factor.fk_session_factor_target_id_target: FOREIGN KEY (target_id) REFERENCES target(id)
+session_factor.pk_session_factor: PRIMARY KEY (target_id, subject, subject_id)
 sketch.pk_sketch: PRIMARY KEY (id)
 sketch.uq_sketch_digest: UNIQUE (digest)
 source.pk_source: PRIMARY KEY (id)
@@ -176,10 +193,12 @@ CREATE UNIQUE INDEX pk_feature_set ON public.feature_set USING btree (id)
 CREATE UNIQUE INDEX pk_measurement ON public.measurement USING btree (id)
 CREATE UNIQUE INDEX pk_meta ON public.meta USING btree (key)
 CREATE UNIQUE INDEX pk_model ON public.model USING btree (id)
+CREATE UNIQUE INDEX pk_prediction ON public.prediction USING btree (model_id, program_id)
 CREATE UNIQUE INDEX pk_program ON public.program USING btree (id)
 CREATE UNIQUE INDEX pk_quarantine ON public.quarantine USING btree (id)
 CREATE UNIQUE INDEX pk_retraction ON public.retraction USING btree (subject, digest)
 CREATE UNIQUE INDEX pk_session ON public.session USING btree (id)
+CREATE UNIQUE INDEX pk_session_factor ON public.session_factor USING btree (target_id, subject, subject_id)
 CREATE UNIQUE INDEX pk_sketch ON public.sketch USING btree (id)
 CREATE UNIQUE INDEX pk_source ON public.source USING btree (id)
 CREATE UNIQUE INDEX pk_tail ON public.tail USING btree (id)

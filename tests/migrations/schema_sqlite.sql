@@ -111,6 +111,18 @@ CREATE TABLE model (
 )
  STRICT;
 
+CREATE TABLE prediction (
+    model_id INTEGER NOT NULL,
+    program_id INTEGER NOT NULL,
+    score REAL NOT NULL,
+    predicted_at INTEGER NOT NULL,
+    CONSTRAINT pk_prediction PRIMARY KEY (model_id, program_id),
+    CONSTRAINT fk_prediction_model_id_model FOREIGN KEY(model_id) REFERENCES model (id),
+    CONSTRAINT fk_prediction_program_id_program FOREIGN KEY(program_id) REFERENCES program (id)
+)
+ WITHOUT ROWID,
+ STRICT;
+
 CREATE TABLE program (
     id INTEGER NOT NULL,
     digest BLOB NOT NULL,
@@ -162,6 +174,21 @@ CREATE TABLE session (
     CONSTRAINT pk_session PRIMARY KEY (id),
     CONSTRAINT uq_session_digest UNIQUE (digest)
 )
+ STRICT;
+
+CREATE TABLE session_factor (
+    target_id INTEGER NOT NULL,
+    subject TEXT NOT NULL,
+    subject_id INTEGER NOT NULL,
+    machine INTEGER NOT NULL,
+    factor REAL NOT NULL,
+    spread REAL,
+    programs INTEGER NOT NULL,
+    estimated_at INTEGER NOT NULL,
+    CONSTRAINT pk_session_factor PRIMARY KEY (target_id, subject, subject_id),
+    CONSTRAINT fk_session_factor_target_id_target FOREIGN KEY(target_id) REFERENCES target (id)
+)
+ WITHOUT ROWID,
  STRICT;
 
 CREATE TABLE sketch (

@@ -6,14 +6,12 @@ Those of other packages are found in the same way.
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Sequence
 from enum import StrEnum
 from functools import cache
-from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
+from .. import extensions
 from ..errors import NotFoundError, PluginError
 
 if TYPE_CHECKING:
@@ -22,8 +20,6 @@ if TYPE_CHECKING:
 
     from ..results import StoredProgram
     from ._nest import Nest
-
-_log = logging.getLogger("tunedb")
 
 #: Entry points under which feature sets register.
 GROUP = "tunedb.features"
@@ -89,23 +85,16 @@ def load_feature_sets() -> tuple[dict[str, FeatureSet], dict[str, str]]:
     One that fails to load is reported and left out. ``TUNEDB_PLUGINS=""`` leaves out those of
     other packages.
     """
-    found: dict[str, FeatureSet] = {}
-    broken: dict[str, str] = {}
-    own_only = os.environ.get("TUNEDB_PLUGINS") == ""
-    for entry in sorted(entry_points(group=GROUP), key=lambda entry: entry.name):
-        if own_only and not entry.value.startswith("tunedb."):
-            continue
-        try:
-            candidate = entry.load()
-            if not isinstance(candidate, StepFeatures | NestFeatures):
-                raise TypeError("it is no StepFeatures and no NestFeatures (tunedb.features.base)")
-            if candidate.name != entry.name:
-                raise TypeError(f"it calls itself {candidate.name!r}")
-            found[entry.name] = candidate
-        except Exception as error:  # a plugin's import may raise anything
-            broken[entry.name] = f"{type(error).__name__}: {error}"
-            _log.warning("feature set %s (%s) does not load: %s", entry.name, entry.value, error)
-    return found, broken
+    return extensions.load(GROUP, "feature set", _checked)
+
+
+def _checked(name: str, candidate: Any) -> FeatureSet:
+    """Return a feature set, or raise TypeError with what is wrong about it."""
+    if not isinstance(candidate, StepFeatures | NestFeatures):
+        raise TypeError("it is no StepFeatures and no NestFeatures (tunedb.features.base)")
+    if candidate.name != name:
+        raise TypeError(f"it calls itself {candidate.name!r}")
+    return candidate
 
 
 def feature_sets() -> dict[str, FeatureSet]:

@@ -12,21 +12,17 @@ A format that can be written back has a ``write_line`` besides (:class:`LineWrit
 
 from __future__ import annotations
 
-import logging
-import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
 
+from .. import extensions
 from ..errors import PluginError
 from ..records import Measurement, Quarantined, Workload
 from ..results import Record
 from .lines import Line
-
-_log = logging.getLogger("tunedb")
 
 #: Entry points under which formats register.
 GROUP = "tunedb.logs"
@@ -172,23 +168,18 @@ def load_formats() -> tuple[dict[str, LogFormat], dict[str, str]]:
     A format that fails to load is reported and left out. ``TUNEDB_PLUGINS=""`` leaves out those
     of other packages.
     """
-    found: dict[str, LogFormat] = {}
-    broken: dict[str, str] = {}
-    own_only = os.environ.get("TUNEDB_PLUGINS") == ""
-    for entry in entry_points(group=GROUP):
-        if own_only and not entry.value.startswith("tunedb."):
-            continue
-        try:
-            candidate = entry.load()()
-            if not isinstance(candidate, LineFormat | FileFormat):
-                raise TypeError("it is no LineFormat and no FileFormat (tunedb.logs.base)")
-            found[entry.name] = candidate
-        except Exception as error:  # a plugin's import may raise anything
-            broken[entry.name] = f"{type(error).__name__}: {error}"
-            _log.warning("log format %s (%s) does not load: %s", entry.name, entry.value, error)
+    found, broken = extensions.load(GROUP, "log format", _checked)
     if not found:
         raise PluginError("no log format is registered; reinstall tunedb: pip install tunedb")
     return found, broken
+
+
+def _checked(_: str, candidate: Any) -> LogFormat:
+    """Return a format, or raise TypeError with what is wrong about it."""
+    made = candidate()
+    if not isinstance(made, LineFormat | FileFormat):
+        raise TypeError("it is no LineFormat and no FileFormat (tunedb.logs.base)")
+    return made
 
 
 def formats() -> dict[str, LogFormat]:

@@ -25,7 +25,7 @@ from ..records import (
 )
 from ..results import Answer, Record
 from . import statements as st
-from .programs import Programs
+from .ledger import Ledger
 
 _m = schema.measurement.c
 
@@ -33,7 +33,7 @@ _m = schema.measurement.c
 _PAGE = 500
 
 
-class Query(Programs):
+class Query(Ledger):
     """Reads of one database. Made by :class:`tunedb.store.Store` as its ``query``."""
 
     # ------------------------------------------------------------------ records

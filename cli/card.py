@@ -1,0 +1,214 @@
+"""A model's card as people read it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from . import text
+from .output import Column, bold, print_fields, print_table
+
+if TYPE_CHECKING:
+    from ..results import StoredModel
+
+
+def share(value: float | None) -> str:
+    """Return a figure between 0 and 1."""
+    return text.NOTHING if value is None else f"{value:.3f}"
+
+
+#: Why programs that were read are not learnt from (``Fitted.left_out``).
+_REASONS = {
+    "only failures": "of workloads that never worked",
+    "training set": "not in the training set",
+}
+
+
+def show_model(stored: StoredModel, *, whole: bool) -> None:
+    """Print a card for people: what a training has to tell, or all of it."""
+    card = stored.card
+    features = card["features"]
+    heading = (
+        f"Model {stored.id}: {stored.kind} on {features['name']} version {features['version']}"
+    )
+    sections = [(text.clean(heading), [*_data(card), *_recipe(card), *_course(card)])]
+    if whole:
+        sections[0][1][:0] = [("digest", stored.digest.hex()), ("made", _made(stored))]
+        sections.append(("All of the recipe", _parameters(card)))
+        sections.append(("Made with", _versions(card)))
+    for number, (title, fields) in enumerate(sections):
+        if number:
+            click.echo()
+        print_fields(fields, heading=title)
+    _show_figures(stored, whole=whole)
+
+
+def _made(stored: StoredModel) -> str:
+    return text.plain(text.moment(stored.created_at))
+
+
+def _data(card: dict[str, Any]) -> list[tuple[str, str]]:
+    data, learnt = card["data"], card["learnt"]
+    fields = [
+        ("learnt from", f"{_programs(learnt)}, {text.count(learnt['rows'], 'row')}"),
+        ("of", f"{_programs(data)}{_failures(data)}"),
+    ]
+    left_out = {**(data.get("left_out") or {}), **(card["training"].get("left_out") or {})}
+    told = [
+        f"{number:,} {text.clean(_REASONS.get(reason, reason))}"
+        for reason, number in left_out.items()
+        if number
+    ]
+    if told:
+        fields.append(("left out", ", ".join(told)))
+    for kind, names in card["scope"].items():
+        if names is not None:
+            fields.append((f"only {kind}", _listed([one["name"] for one in names])))
+    return fields
+
+
+def _programs(data: dict[str, Any]) -> str:
+    words = [text.count(data["programs"], "program"), text.count(data["workloads"], "workload")]
+    if data["targets"] > 1:
+        words.append(text.count(data["targets"], "target"))
+    if data["machines"] > data["targets"]:
+        words.append(text.count(data["machines"], "machine"))
+    return f"{words[0]} of {', '.join(words[1:])}"
+
+
+def _failures(data: dict[str, Any]) -> str:
+    failed = sum(data["failed"].values())
+    kinds = sorted(data["failed"].items(), key=lambda item: -item[1])
+    told = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in kinds)
+    return f"; {failed:,} failed ({told})" if failed else ""
+
+
+def _listed(names: Sequence[str], most: int = 5) -> str:
+    rest = len(names) - most
+    more = f" and {rest} more" if rest > 0 else ""
+    return text.clean(", ".join(names[:most])) + more
+
+
+def _recipe(card: dict[str, Any]) -> list[tuple[str, str]]:
+    recipe = card["recipe"]
+    times = " of corrected times" if recipe["corrected"] else ""
+    rows = card["training"].get("rows", recipe["rows"])
+    words = f"loss {recipe['loss']}, rows {rows}, label {recipe['label']}{times}"
+    return [("recipe", text.clean(f"{words}, training set {recipe['training_set']}"))]
+
+
+def _course(card: dict[str, Any]) -> list[tuple[str, str]]:
+    course, cost = card["training"], card["cost"]
+    fields = []
+    if "rounds" in course:
+        most, held_out = card["recipe"]["rounds"], course.get("held_out")
+        by = f" (best on {text.count(held_out, 'held-out workload')})" if held_out else ""
+        members = f", {course['members']} boosters" if course.get("members", 1) > 1 else ""
+        fields.append(("rounds", f"{course['rounds']} of {most}{by}{members}"))
+    if "seconds" in cost:
+        taken = text.span(cost["seconds"])
+        fitting = f", {text.span(course['seconds'])} of it training" if "seconds" in course else ""
+        peak = f"; peak memory {text.size(cost['peak_bytes'])}"
+        method = "; features streamed from disk" if course.get("external") else ""
+        fields.append(("took", f"{taken}{fitting}{peak}{method}"))
+    return fields
+
+
+def _parameters(card: dict[str, Any]) -> list[tuple[str, str]]:
+    return [(name, text.plain(value)) for name, value in card["recipe"].items()]
+
+
+def _versions(card: dict[str, Any]) -> list[tuple[str, str]]:
+    course = card["training"]
+    threads = [("threads", text.plain(course["threads"]))] if "threads" in course else []
+    return [
+        *((name, text.clean(version)) for name, version in sorted(card["versions"].items())),
+        *threads,
+        ("training data", card["data"]["digest"]),
+        ("boosters", f"{text.size(card['body']['bytes'])}, {card['body']['digest']}"),
+        ("database", text.clean(card["store"])),
+    ]
+
+
+# ---------------------------------------------------------------------- figures
+
+#: Figure → its title, and how it is shown.
+_FIGURES = {
+    "pairwise": "pairwise",
+    "top1": "top-1",
+    "top5": "top-5",
+    "recall30": "recall@30",
+    "trials90": "trials to 90 %",
+    "trials95": "to 95 %",
+    "spearman": "Spearman",
+}
+_FEW = ("pairwise", "top1", "top5", "trials90")
+_NAMES = {"model": "this model", "nearest": "nearest neighbour", "random": "random order"}
+_NAMES["noise floor"] = "measured once"
+
+
+def _show_figures(stored: StoredModel, *, whole: bool) -> None:
+    """Print how the model ranks unseen workloads, beside what it has to beat."""
+    card = stored.card
+    if card.get("failures"):
+        click.echo()
+        print_fields(_foreseen(card["failures"]), heading="Failures of unseen workloads")
+    elif stored.kind == "failures":
+        click.echo("\nNot judged: failures, or programs that work, are of one workload alone")
+    judged = card["evaluation"]
+    if judged is None:
+        return
+    click.echo()
+    if judged.get("impossible"):
+        reason = text.clean(judged["impossible"])
+        click.echo(reason[:1].upper() + reason[1:])
+        return
+    for number, (pool, values) in enumerate(judged.get("pools", {}).items()):
+        if number and not whole:
+            return
+        if number:
+            click.echo()
+        workloads = text.count(values["workloads"], "workload")
+        click.echo(bold(f"Unseen workloads: {_POOLS.get(pool, pool)} of {workloads}"))
+        shown = tuple(_FIGURES) if whole else _FEW
+        columns = [Column("name", ""), *(Column(f, _FIGURES[f], right=True) for f in shown)]
+        rows = [_figure_row(name, figures, shown) for name, figures in values["figures"].items()]
+        print_table(columns, rows)
+    if whole and card["drift"]["pairwise_p5"] is not None:
+        alarm = share(card["drift"]["pairwise_p5"])
+        click.echo(f"\nDrift is told below a pairwise accuracy of {alarm}")
+
+
+def _foreseen(judged: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return how well failures are foreseen (:mod:`tunedb.models.stored_failures`)."""
+    groups = text.count(judged["groups"], "workload")
+    low = judged["auroc_p10"]
+    tenth = "" if low is None else f", 10th percentile {share(low)}"
+    brier = f"{judged['brier']:.4f}, of a constant {judged['brier_of_rate']:.4f}"
+    return [
+        ("AUROC", f"{share(judged['auroc'])} (mean of {groups}{tenth})"),
+        ("Brier score", brier),
+        ("avoided", f"{text.percent(judged['avoided'])} of the failures for 2 % of the others"),
+        ("fail", text.percent(judged["rate"])),
+    ]
+
+
+_POOLS = {"random": "the first trials", "search": "all trials"}
+
+
+def _figure_row(
+    name: str, figures: dict[str, list[float | None]], shown: Sequence[str]
+) -> dict[str, Any]:
+    cells = {figure: _with_interval(figure, *figures[figure]) for figure in shown}
+    return {"name": _NAMES.get(name, name), **cells}
+
+
+def _with_interval(figure: str, mean: float | None, low: float | None, high: float | None) -> str:
+    """Return a mean with half of the width of its interval."""
+    if mean is None:
+        return text.NOTHING
+    digits = 1 if figure.startswith("trials") else 3
+    half = "" if low is None or high is None else f" ± {(high - low) / 2:.{digits}f}"
+    return f"{mean:.{digits}f}{half}"

@@ -1,0 +1,238 @@
+"""``tunedb evaluate``."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+
+from builders import OWN
+from small_data import SMALL_STEPS, WORKLOADS, fill, matmul, measure, sessions_of, trials
+from small_data import make_tiled as tiled
+
+from tunedb.cli import evaluate as module
+from tunedb.cli import main
+from tunedb.features import base
+from tunedb.models import baselines, splits
+from tunedb.models.metrics import FIGURES
+from tunedb.models.recipe import Recipe
+from tunedb.records import FailureKind
+from tunedb.store import Store
+
+QUICK = ("--jobs", 1, "--seeds", 2, "-p", "rounds=5", "-p", "patience=0", "-p", "members=1")
+LOSS = Recipe().loss
+
+
+@pytest.fixture(autouse=True)
+def sets(monkeypatch):
+    monkeypatch.setattr(base, "load_feature_sets", lambda: ({"small.steps": SMALL_STEPS}, {}))
+
+
+@pytest.fixture
+def small(sqlite_file):
+    """A database with two targets, whose programs have rows of ``small.steps``."""
+    with Store(sqlite_file) as store:
+        fill(store)
+    return sqlite_file
+
+
+def made_of(path, batch):
+    """Put records with their features into a database."""
+    with Store(path) as store:
+        store.add(batch, OWN)
+        programs = store.query.programs_without(SMALL_STEPS)
+        rows = SMALL_STEPS.rows(programs)
+        store.add_features(SMALL_STEPS, [(p.id, r) for p, r in zip(programs, rows, strict=True)])
+    return path
+
+
+def test_names_are_those_of_the_library():
+    assert list(splits.REGIMES) == list(module.REGIMES)
+    assert list(splits.POOLS) == list(module.POOLS)
+    assert list(baselines.BASELINES) == list(module.BASELINES)
+
+
+def test_what_a_user_sees(small, run):
+    found = run("--db", small, "evaluate", *QUICK, "--regime", "new-family", "--pool", "search")
+    lines = found.stdout.splitlines()
+    assert lines[0].split()[:4] == ["held", "out", "pool", "model"]
+    models = [line[len("new-family  search  ") :].split("  ")[0] for line in lines[1:6]]
+    assert models == [LOSS, "random", "nearest", "tvm", "(measured once)"]
+    assert "0.500 ±0.000" in lines[2]
+    assert "±" not in lines[5]
+    assert lines[6] == ""
+    assert f"{LOSS} - tvm" in found.stdout
+    assert f"{LOSS} - random" not in found.stdout
+    features, sessions, few = found.stderr.splitlines()
+    assert features == "Features: small.steps (--features SET takes another set)"
+    # One record is a foreign source's.
+    assert sessions.startswith("Warning: target 1: 2 sessions count as one machine until they")
+    warning = "Warning: new-family, search pools: with 6 workloads the means are uncertain by ±"
+    assert few.startswith(warning)
+
+
+def test_json_has_every_figure_with_interval_random_and_skill(small, run, run_json):
+    options = ("--db", small, "evaluate", *QUICK, "--baseline", "random")
+    rows = run_json(*options)
+    # A fifth of 24 programs is no pool of 10, nor are the eight of random origin.
+    assert {row["pool"] for row in rows} == {"search"}
+    assert {row["regime"] for row in rows} == set(module.REGIMES[1:])
+    assert "new-family, random pools was left out: none has 10 held-out" in run(*options).stderr
+    for row in rows:
+        assert set(row) == {
+            *("regime", "pool", "model", "workloads", "pools", "programs"),
+            *FIGURES,
+        }
+        for figure in FIGURES:
+            assert set(row[figure]) == {"mean", "low", "high", "tenth", "random", "skill"}
+    random = next(row for row in rows if row["model"] == "random")
+    assert random["top5"]["mean"] == random["top5"]["random"]
+    assert random["top5"]["skill"] == 0.0
+    assert next(row for row in rows if row["model"] == "(measured once)")["top5"]["low"] is None
+
+
+def test_losses_and_training_sets_are_compared(small, run, run_json):
+    options = ("--loss", "squared", "--loss", "throughput", "--training-set", "first:8")
+    only = ("--regime", "new-workload", "--pool", "search", "--baseline", "nearest")
+    found = run("--db", small, "evaluate", *QUICK, *options, *only)
+    assert "squared - throughput" in found.stdout
+    more = ("--training-set", "all")
+    rows = run_json("--db", small, "evaluate", *QUICK, *options, *more, *only)
+    assert [row["model"] for row in rows] == [
+        *("squared, first:8", "squared, all", "throughput, first:8", "throughput, all"),
+        *("nearest", "(measured once)"),
+    ]
+    rows = run_json("--db", small, "evaluate", *QUICK, *more, "--training-set", "first:8", *only)
+    assert [row["model"] for row in rows[:2]] == ["all", "first:8"]
+    none = run_json("--db", small, "evaluate", *QUICK, *only[:4], "--baseline", "none")
+    assert [row["model"] for row in none] == [LOSS, "(measured once)"]
+
+
+def test_equal_commands_print_equal_figures(small, run):
+    arguments = ("--db", small, "evaluate", *QUICK, "--regime", "new-workload", "--json")
+    assert run(*arguments).stdout == run(*arguments).stdout
+
+
+def test_report_and_plot(small, run, tmp_path):
+    report, plot = tmp_path / "all.json", tmp_path / "all.svg"
+    found = run(
+        *("--db", small, "evaluate", *QUICK, "--one-by-one", "--regime", "new-workload"),
+        *("--baseline", "random", "--report", report, "--plot", plot),
+    )
+    assert f"Wrote {report}" in found.stderr
+    assert f"Drew {plot}" in found.stderr
+    told = json.loads(report.read_text())
+    # Two of the six have shapes that are nearly equal.
+    assert told["splits"]["new-workload"]["splits"] == 5
+    assert len(told["results"][0]["workloads"]) == 6
+    assert told["recipes"][LOSS]["rounds"] == 5
+    assert told["noise"] > 0
+    assert plot.read_text().startswith("<?xml")
+
+
+def test_a_plot_that_cannot_be_drawn_is_refused_first(small, run, monkeypatch):
+    monkeypatch.setattr(module, "_evaluate", lambda *_: pytest.fail("too late"))
+    found = run("--db", small, "evaluate", "--plot", "figure.txt", code=2)
+    assert "figure.txt: a plot's file ends in .png" in found.output
+
+
+def test_a_report_that_cannot_be_written(small, run, tmp_path):
+    path = tmp_path / "nowhere" / "all.json"
+    for option in ("--report", "--plot"):
+        named = path.with_suffix(".svg") if option == "--plot" else path
+        # Before anything is read: a database that is not there is not missed.
+        found = run("--db", "nowhere.db", "evaluate", *QUICK, option, named, code=3)
+        assert f"{named}: there is no folder {path.parent}; make it" in found.output
+    found = run(
+        *("--db", small, "evaluate", *QUICK, "--regime", "new-workload", "--baseline", "random"),
+        *("--report", "/dev/full"),
+        code=1,
+    )
+    assert "No space left on device" in found.output
+
+
+def test_few_workloads_say_little(sqlite_file, run):
+    path = made_of(sqlite_file, [m for one in WORKLOADS[:2] for m in trials(one)])
+    told = run("--db", path, "evaluate", *QUICK, "--regime", "new-workload").stderr
+    assert "with 1 workload, neither means nor intervals say much of others" in told
+    assert "uncertain by" not in told
+
+
+def test_impossible_regimes_are_told_and_the_others_judged(sqlite_file, run, run_json):
+    batch = [m for i, one in enumerate(WORKLOADS[:3]) for m in trials(one, size=1 + i)]
+    path = made_of(sqlite_file, batch)
+    found = run("--db", path, "evaluate", *QUICK)
+    told = [line for line in found.stderr.splitlines() if "left out" in line]
+    assert told[:2] == [
+        "new-family was left out: workloads of two families are needed; there is matmul",
+        "new-hardware was left out: two targets, or two machines of one (tunedb sessions), "
+        "are needed; there is target 1",
+    ]
+    error = run("--db", path, "evaluate", *QUICK, "--regime", "new-family", code=2)
+    assert "Error: nothing can be judged (new-family: workloads of two families" in error.output
+
+
+def test_machines_are_told_apart_by_sessions(sqlite_file, run, run_json):
+    path = made_of(sqlite_file, [m for one in WORKLOADS[:3] for m in sessions_of(one, 1.3)])
+    found = run("--db", path, "evaluate", *QUICK, "--regime", "new-workload")
+    assert "Warning: target 1: 2 sessions count as one machine until they are compared" in (
+        found.stderr
+    )
+    run("--db", path, "sessions", "--update")
+    found = run("--db", path, "evaluate", *QUICK, "--regime", "new-workload")
+    assert "count as one machine" not in found.stderr
+
+
+@pytest.mark.parametrize("records", ["none", "one", "failures"])
+def test_too_little_to_judge_is_one_line(sqlite_file, run, records):
+    program = tiled(matmul(0), 1)
+    batch = {
+        "none": [],
+        "one": [measure(program, 1, (1e-3,))],
+        "failures": [measure(tiled(matmul(0), i), i, FailureKind.TIMEOUT) for i in range(30)],
+    }[records]
+    path = made_of(sqlite_file, batch)
+    result = CliRunner().invoke(main, ["--db", str(path), "evaluate", "--features", "small.steps"])
+    assert result.exit_code in (2, 3)
+    errors = [line for line in result.stderr.splitlines() if line.startswith("Error: ")]
+    assert len(errors) == 1
+    assert "Traceback" not in result.output
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path, run):
+    path = tmp_path / "no.db"
+    assert "no such database" in run("--db", path, "evaluate", code=3).output
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "code", "why"),
+    [
+        (("--features", "no.such"), 3, "no feature set 'no.such'"),
+        (("--loss", "no"), 3, "no loss 'no'; there are: "),
+        (("--training-set", "first:x"), 2, "first"),
+        (("--target", "cuda"), 3, "no target 'cuda'"),
+        (("--workload", "nothing"), 3, "no workload 'nothing'"),
+        (("--source", "nobody"), 3, "no source 'nobody'"),
+        (("-p", "colour=red"), 2, "give NAME=VALUE"),
+        (("--held-out", "6"), 2, "6 of 6 workloads cannot be held out"),
+        (("--regime", "new-moon"), 2, "'new-moon' is not one of"),
+    ],
+)
+def test_wrong_words(small, run, options, code, why):
+    only = () if "--regime" in options else ("--regime", "new-workload")
+    found = run("--db", small, "evaluate", *QUICK, *only, *options, code=code)
+    assert why in found.output
+
+
+def test_interrupted(small, run, monkeypatch):
+    from tunedb.models import evaluation
+
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(evaluation, "evaluate", interrupt)
+    assert "Interrupted; nothing was judged" in run("--db", small, "evaluate", code=130).output

@@ -1,0 +1,129 @@
+"""``tunedb explain``."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+
+from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, fill, measure, seconds_of
+from small_data import make_tiled as tiled
+
+from tunedb.features import base
+from tunedb.models.recipe import Recipe
+from tunedb.models.sessions import update
+from tunedb.models.stored import train
+from tunedb.records import Source
+from tunedb.store import Store
+
+RECIPE = Recipe(features="small.steps", rounds=20, patience=0, max_depth=3, colsample_bytree=1.0)
+
+
+@pytest.fixture(autouse=True)
+def sets(monkeypatch):
+    known = {"small.steps": SMALL_STEPS}
+    monkeypatch.setattr(base, "load_feature_sets", lambda: (known, {}))
+    return known
+
+
+@pytest.fixture
+def small(sqlite_file):
+    """A database with model 1."""
+    with Store(sqlite_file) as store:
+        fill(store)
+        train(store, RECIPE, threads=1, evaluate=False)
+    return sqlite_file
+
+
+def program_id(path, number):
+    with Store(path) as store:
+        (found,) = store.query.program_ids([tiled(WORKLOADS[0], number).digest])
+    return found
+
+
+def test_columns_by_importance(small, run, run_json):
+    rows = run_json("--db", small, "explain")
+    assert {row["name"] for row in rows} <= set(SMALL_STEPS.columns)
+    assert [row["shap"] for row in rows] == sorted((row["shap"] for row in rows), reverse=True)
+    assert sum(row["gain"] for row in rows) == pytest.approx(1)
+    # The time is made of tile and vector.
+    assert {rows[0]["name"], rows[1]["name"]} == {"tile", "vector"}
+    assert run_json("--db", small, "explain", 1) == rows
+    text = run("--db", small, "explain", "--top", 2).stdout
+    assert text.startswith("Model 1, features small.steps: groups of columns\n")
+    assert f"{len(rows) - 2} more are used (--top)" in text
+
+
+def test_one_program(small, run, run_json):
+    told = run_json("--db", small, "explain", "--record", 1)
+    total = sum(one["contribution"] for one in told["columns"])
+    assert total + told["bias"] == pytest.approx(told["score"], abs=1e-5)
+    assert sum(told["rows"]) == pytest.approx(total, abs=1e-5)
+    sizes = [abs(one["contribution"]) for one in told["columns"]]
+    assert sizes == sorted(sizes, reverse=True)
+    assert (told["model"], told["record"]) == (1, 1)
+    ((machine, throughput),) = [(one["machine"], one["throughput"]) for one in told["measured"]]
+    assert machine == "" and 0 < throughput <= 1
+    same = run_json("--db", small, "explain", "--program", told["program"])
+    assert (same["score"], same["record"], same["mean"]) == (told["score"], None, None)
+    text = run("--db", small, "explain", "--record", 1).stdout
+    assert f"Program {told['program']} by model 1" in text
+    assert "of the best throughput" in text
+    assert f"{told['score']:.4f} = {told['bias']:.4f} (bias)" in text
+
+
+def test_a_program_is_compared_on_its_own_machine(small, run, run_json):
+    rng = np.random.default_rng(0)
+    slow = [
+        measure(tiled(WORKLOADS[0], n), 200 + n, (seconds_of(n) * 10 * float(rng.uniform(1, 3)),))
+        for n in range(24)
+    ]
+    with Store(small) as store:
+        store.add(slow, Source("slow"))
+        update(store)
+    told = run_json("--db", small, "explain", "--program", program_id(small, 11))["measured"]
+    assert [one["machine"] for one in told] == ["0", "1"]
+    best = [min(one.run_secs[0] for one in slow)]
+    assert told[1]["throughput"] == pytest.approx(best[0] / slow[11].run_secs[0])
+    text = run("--db", small, "explain", "--program", program_id(small, 11)).stdout
+    assert "of the best throughput on machine 1" in text
+
+
+def test_the_newest_model_with_boosters_is_taken(small, run):
+    with Store(small) as store:
+        train(store, replace(RECIPE, seed=1), threads=1, evaluate=False, keep_body=False)
+    assert run("--db", small, "explain").stdout.startswith("Model 1,")
+
+
+def test_statements_of_a_program(small, run, run_json):
+    number = program_id(small, 5 - 3)  # tile 2: three rows
+    told = run_json("--db", small, "explain", "--program", number)
+    assert len(told["rows"]) == 3
+    assert all(len(one["values"]) == 3 for one in told["columns"])
+    text = run("--db", small, "explain", "--program", number).stdout
+    assert "statement" in text and "most of all" in text
+
+
+def test_what_cannot_be_explained(small, run, sets):
+    def fails(*arguments, code):
+        (line,) = run("--db", small, "explain", *arguments, code=code).stderr.splitlines()
+        return line
+
+    assert "no program 999" in fails("--program", 999, code=3)
+    assert "no record" in fails("--record", 9999, code=3)
+    assert "not both" in fails("--record", 1, "--program", 1, code=2)
+    assert "no model '9'" in fails(9, code=3)
+    with Store(small) as store, store._transaction() as connection:
+        connection.exec_driver_sql("DELETE FROM feature WHERE program_id = 2")
+    without = fails("--program", 2, code=3)
+    assert "has no rows of small.steps; run: tunedb extract --set small.steps" in without
+    sets["small.steps"] = SmallSteps(version=2)
+    assert "features small.steps version 1, not on" in fails("--program", 1, code=2)
+
+
+def test_no_model(sqlite_file, run):
+    told = run("--db", sqlite_file, "explain", code=3).stderr
+    assert told == "Error: no model yet; make one: tunedb train\n"

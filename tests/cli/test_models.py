@@ -1,0 +1,198 @@
+"""``tunedb models``."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+
+from builders import OWN
+from small_data import SMALL_STEPS, WORKLOADS, fill, measure, trials
+from small_data import make_tiled as tiled
+
+from tunedb.features import base
+from tunedb.models.recipe import Recipe
+from tunedb.models.stored import train
+from tunedb.store import Store
+
+RECIPE = Recipe(features="small.steps", rounds=8, patience=0, max_depth=3)
+
+
+@pytest.fixture(autouse=True)
+def sets(monkeypatch):
+    monkeypatch.setattr(base, "load_feature_sets", lambda: ({"small.steps": SMALL_STEPS}, {}))
+
+
+@pytest.fixture
+def small(sqlite_file):
+    """A database with model 1."""
+    with Store(sqlite_file) as store:
+        fill(store)
+        train(store, RECIPE, threads=1)
+    return sqlite_file
+
+
+def add_model(path, recipe, **options):
+    with Store(path) as store:
+        return train(store, recipe, threads=1, evaluate=False, **options).stored
+
+
+def test_the_list(small, run, run_json):
+    add_model(small, Recipe(features="small.steps", rounds=3, loss="log"), keep_body=False)
+    one, two = run_json("--db", small, "models")
+    assert (one["id"], one["kind"], one["features"], one["version"]) == (
+        *(1, "ranker", "small.steps"),
+        1,
+    )
+    assert one["targets"] and "skylake" in one["target"]
+    assert (one["loss"], two["loss"]) == ("relative", "log")
+    assert one["learnt"] < one["programs"]
+    assert one["random"] == 0.5 < one["pairwise"] <= 1
+    assert (two["pairwise"], two["random"], two["size"]) == (None, None, None)
+    assert one["size"] > 1000 and one["current"] and two["current"]
+    assert run_json("--db", small, "models", "list") == [one, two]
+    table = run("--db", small, "models").stdout.splitlines()
+    assert table[0].split()[:3] == ["id", "kind", "features"]
+    assert len(table) == 3
+
+
+def test_a_model_of_other_data_is_not_current(small, run, run_json):
+    with Store(small) as store:
+        store.add([measure(tiled(WORKLOADS[0], 0), 50, (1e-4,))], OWN)
+    (row,) = run_json("--db", small, "models")
+    assert row["current"] is False
+    shown = run("--db", small, "models", "show", 1)
+    assert "The data have changed since" in shown.stderr
+
+
+def test_a_model_is_not_current_where_features_are_to_be_computed(small, run_json):
+    with Store(small) as store:
+        store.add_batch([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+    (row,) = run_json("--db", small, "models")
+    assert row["current"] is False
+
+
+def test_a_card_of_another_layout(small, run, run_json):
+    with Store(small) as store, store._transaction() as connection:
+        connection.exec_driver_sql("UPDATE model SET card = '{}'")
+    (row,) = run_json("--db", small, "models")
+    assert (row["id"], row["kind"], row["current"], row["loss"]) == (1, "ranker", False, None)
+    assert "ranker" in run("--db", small, "models").stdout
+    told = "Error: model 1: its card has layout None, this tunedb reads 1; make the model anew"
+    for command in (("models", "show", 1), ("explain", 1)):
+        assert run("--db", small, *command, code=2).stderr.startswith(told)
+
+
+def test_a_card_that_is_not_json(small, run):
+    with Store(small) as store, store._transaction() as connection:
+        connection.exec_driver_sql("UPDATE model SET card = '{'")
+    for command in (("models",), ("models", "show", 1), ("explain",)):
+        told = run("--db", small, *command, code=1).stderr
+        assert "the card of model 1 is damaged (not JSON" in told and "tunedb db check" in told
+
+
+def test_no_model(sqlite_file, run):
+    assert "no model yet; make one: tunedb train" in run("--db", sqlite_file, "models").stderr
+    told = run("--db", sqlite_file, "models", "show", 1, code=3).stderr
+    assert told == "Error: no model '1'; no model yet; make one: tunedb train\n"
+
+
+def test_the_card(small, run, run_json):
+    row = run_json("--db", small, "models", "show", 1)
+    assert row["card"]["recipe"]["rounds"] == 8
+    digest = row["digest"]
+    assert run_json("--db", small, "models", "show", digest[:6]) == row
+    shown = run("--db", small, "models", "show", 1)
+    assert shown.stderr == ""
+    text = shown.stdout
+    for words in (
+        *("Model 1: ranker on small.steps version 1", digest, row["created_at"]),
+        *("All of the recipe", "hessian_power", "Made with", "xgboost"),
+        *(row["card"]["data"]["digest"], row["card"]["body"]["digest"]),
+        *("Unseen workloads: ", "this model", "nearest neighbour", "random order"),
+        *("Spearman", "recall@30", "Drift is told below"),
+    ):
+        assert words in text
+    assert "3 compile error" in text or "compile error" in text
+    told = run("--db", small, "models", "show", "7", code=3).stderr
+    assert "no model '7'; there are: 1; see: tunedb models" in told
+
+
+def test_a_digest_that_fits_several(small, run):
+    other = add_model(small, Recipe(features="small.steps", rounds=2))
+    with Store(small) as store, store._transaction() as connection:
+        for id_ in (1, 2):
+            connection.exec_driver_sql(
+                "UPDATE model SET digest = ? WHERE id = ?", (b"\xab\xcd\xef%16d" % id_, id_)
+            )
+    assert other.id == 2
+    assert "means 2 models" in run("--db", small, "models", "show", "abcdef", code=2).stderr
+
+
+def test_a_row_of_another_database_is_shown_and_never_used(small, run, run_json):
+    with Store(small) as store, store._transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE model SET card = replace(card, ?, ?)", (store.query.store_key, "0" * 32)
+        )
+    assert run_json("--db", small, "models")[0]["current"] is False
+    assert run_json("--db", small, "models", "show", 1)["card"]["store"] == "0" * 32
+    told = run("--db", small, "explain", 1, code=2).stderr
+    assert "was made in another database" in told
+
+
+def test_names_are_escaped(small, run):
+    evil = "\x1b]0;owned\x07"
+    with Store(small) as store, store._transaction() as connection:
+        connection.exec_driver_sql(
+            'UPDATE model SET card = replace(card, \'"numpy":"\', \'"numpy":"\\u001b\')'
+        )
+    for command in (["models"], ["models", "show", "1"]):
+        assert "\x1b" not in run("--db", small, *command).output
+    assert "\x1b" not in run("--db", small, "models", "show", evil, code=3).output
+
+
+# ---------------------------------------------------------------------- drift
+
+
+@pytest.fixture
+def predicted(small):
+    """Programs of two workloads; the model is right about the first, wrong about the other."""
+    with Store(small) as store:
+        for sign, workload in ((-1, WORKLOADS[1]), (1, WORKLOADS[4])):
+            batch = trials(workload, size=3.0, failing=0)
+            ids = store.query.program_ids([one.program.digest for one in batch])
+            best = {r.measurement.program.digest: r.mean for r in store.query.iterate()}
+            scores = [sign * (best[one.program.digest] or 1.0) for one in batch]
+            store.add_predictions(1, dict(zip(ids, scores, strict=True)))
+    return small
+
+
+def test_predictions_against_measurements(predicted, run, run_json):
+    right, wrong = run_json("--db", predicted, "models", "drift")
+    assert (right["model"], right["trials"], right["failed"]) == (1, 24, 3)
+    assert right["pairwise"] > 0.8 > 0.3 > wrong["pairwise"]
+    assert right["threshold"] == wrong["threshold"] is not None
+    assert (right["drifted"], wrong["drifted"]) == (False, True)
+    assert (right["family"], right["workload"]) == ("matmul", "dense_nopack.x86")
+    told = run("--db", predicted, "models", "drift", 1)
+    assert "1 workload drifted; rebuild: tunedb train" in told.stderr
+    assert len(told.stdout.splitlines()) == 3
+    assert run_json("--db", predicted, "models")[0]["predictions"] == 48
+
+
+def test_every_trial(predicted, run, run_json):
+    rows = run_json("--db", predicted, "models", "drift", "--trials")
+    assert len(rows) == 48
+    first = [row for row in rows if row["workload_id"] == rows[0]["workload_id"]]
+    assert sorted(row["predicted_rank"] for row in first) == list(range(1, 25))
+    assert sorted(row["measured_rank"] for row in first if row["mean"]) == list(range(1, 22))
+    assert [row["measured_rank"] for row in first if row["mean"] is None] == [None] * 3
+    assert {"score", "record", "program", "predicted_at"} <= rows[0].keys()
+
+
+def test_no_prediction(small, run):
+    told = run("--db", small, "models", "drift").stderr
+    assert "no prediction yet; tunedb.plugins.metaschedule.CostModel keeps them" in told
+    assert "no prediction yet" in run("--db", small, "models", "drift", 1, "--trials").stderr
+    run("--db", small, "models", "drift", 9, code=3)

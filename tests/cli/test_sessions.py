@@ -1,0 +1,121 @@
+"""``tunedb sessions``."""
+
+import builders
+import numpy as np
+import orjson
+import pytest
+
+import tunedb
+from tunedb.records import Session, Source
+
+DAY = 86_400_000_000
+START = 1_700_000_000_000_000
+
+
+def make_session(number, cpu="Xeon", **named):
+    fingerprint = orjson.dumps({"cpu": cpu} | named)
+    return Session(f"session-{number}", START + DAY * number, fingerprint)
+
+
+def add(path, session, factor=1.0, numbers=range(8), source=builders.OWN, scatter=None):
+    """Measure programs `factor` times as long, with a ratio of its own for each."""
+    with tunedb.open(path) as store:
+        store.add(
+            [
+                builders.make_measurement(
+                    n,
+                    (1e-3 * (1 + n) * factor * (scatter[n] if scatter is not None else 1),),
+                    session=session,
+                )
+                for n in numbers
+            ],
+            source,
+        )
+
+
+@pytest.fixture
+def drifted(sqlite_file):
+    """A database of two days on one machine; on the second one all took 1.32 times as long."""
+    add(sqlite_file, make_session(0))
+    add(sqlite_file, make_session(9, gpu="T4"), 1.32)
+    return sqlite_file
+
+
+def test_a_slower_day_is_told(run, run_json, drifted):
+    first, second = run_json("--db", drifted, "sessions")
+    assert (first["subject"], first["subject_id"], first["factor"]) == ("session", 1, 1.0)
+    assert (first["error"], first["drift"], first["machine"]) == (None, False, 0)
+    assert first["started_at"] == "2023-11-14T22:13:20Z"
+    assert first["hardware"] == "Xeon"
+    assert second["factor"] == pytest.approx(1.32)
+    assert second["error"] == pytest.approx(1.32e-4, rel=0.01)
+    assert (second["programs"], second["drift"], second["stored"]) == (8, True, None)
+    assert second["hardware"] == "Xeon + T4"
+    result = run("--db", drifted, "sessions")
+    assert "1.320" in result.stdout
+    assert "± 0.000" in result.stdout
+    assert "tunedb sessions --update" in result.stderr
+
+
+def test_an_update_stores_factors(run, run_json, drifted):
+    result = run("--db", drifted, "sessions", "--update")
+    assert "--update" not in result.stderr
+    assert [row["stored"] for row in run_json("--db", drifted, "sessions")] == pytest.approx(
+        [1.0, 1.32]
+    )
+    # A new session is estimated and not stored.
+    add(drifted, make_session(10), 0.9)
+    assert "tunedb sessions --update" in run("--db", drifted, "sessions").stderr
+    rows = run_json("--db", drifted, "sessions")
+    assert [row["stored"] is None for row in rows] == [False, False, True]
+
+
+def test_looking_changes_nothing(run, drifted):
+    before = drifted.read_bytes()
+    run("--db", drifted, "sessions")
+    assert drifted.read_bytes() == before
+
+
+def test_two_machines_under_one_target(run, run_json, sqlite_file):
+    scatter = np.exp(np.random.default_rng(0).normal(1.0, 0.3, 40))
+    add(sqlite_file, None, numbers=range(40), source=Source("logs/gpus/v100"))
+    add(sqlite_file, None, numbers=range(40), source=Source("logs/gpus/k80"), scatter=scatter)
+    rows = run_json("--db", sqlite_file, "sessions")
+    assert {row["machine"] for row in rows} == {0, 1}
+    assert [row["name"] for row in rows] == ["logs/gpus/v100", "logs/gpus/k80"]
+    assert [(row["subject"], row["hardware"], row["started_at"]) for row in rows] == [
+        ("source", None, None)
+    ] * 2
+    message = run("--db", sqlite_file, "sessions").stderr
+    assert "Target 1: 2 machines; logs/gpus/v100 and logs/gpus/k80 share 40 programs" in message
+    assert "scatter by" in message
+
+
+def test_sessions_that_share_nothing_are_told_of(run, sqlite_file):
+    for day in range(3):
+        add(sqlite_file, make_session(day), numbers=range(8 * day, 8 * day + 8))
+    message = run("--db", sqlite_file, "sessions").stderr
+    assert "3 sessions of 3 share too few programs with others to be compared" in message
+
+
+def test_an_update_makes_no_database(run, tmp_path):
+    run("--db", tmp_path / "typo.db", "sessions", "--update", code=3)
+    assert not (tmp_path / "typo.db").exists()
+
+
+def test_one_session_has_nothing_to_compare(run, run_json, sqlite_file):
+    assert "no record yet" in run("--db", sqlite_file, "sessions").stderr
+    add(sqlite_file, make_session(0))
+    result = run("--db", sqlite_file, "sessions")
+    assert result.stderr == "One session for each target: there is nothing to compare.\n"
+    assert len(run_json("--db", sqlite_file, "sessions")) == 1
+    run("--db", sqlite_file, "sessions", "--update")
+
+
+def test_one_target_of_several(run, run_json, drifted):
+    with tunedb.open(drifted) as store:
+        store.add([builders.make_measurement(0, (1.0,), target=1)], builders.OWN)
+    assert {row["target_id"] for row in run_json("--db", drifted, "sessions")} == {1, 2}
+    assert {row["target_id"] for row in run_json("--db", drifted, "sessions", "--target", 2)} == {2}
+    run("--db", drifted, "sessions", "--target", "cuda", code=3)
+    run("--db", "nowhere.db", "sessions", code=3)

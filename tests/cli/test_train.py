@@ -1,0 +1,250 @@
+"""``tunedb train``."""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+
+from builders import OWN
+from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, fill, measure, trials
+from small_data import make_tiled as tiled
+
+from tunedb.features import base
+from tunedb.models.recipe import Recipe
+from tunedb.records import FailureKind
+from tunedb.store import Store
+
+QUICK = ("--jobs", 1, "--rounds", 8, "-p", "patience=0")
+STEPS = SmallSteps("steps")
+
+
+@pytest.fixture(autouse=True)
+def sets(monkeypatch):
+    known = {"steps": STEPS, "small.steps": SMALL_STEPS}
+    monkeypatch.setattr(base, "load_feature_sets", lambda: (known, {}))
+    return known
+
+
+@pytest.fixture
+def small(sqlite_file):
+    """A database with two targets, whose programs have rows of ``small.steps``."""
+    with Store(sqlite_file) as store:
+        fill(store)
+    return sqlite_file
+
+
+def test_a_model_is_made_and_found_again(small, run, run_json):
+    made = run("--db", small, "train", *QUICK)
+    assert made.stderr.splitlines() == [
+        "Features: small.steps (--features SET takes another set)",
+        "Computing the features of 1 program first",
+        "All of its card: tunedb models show 1",
+    ]
+    lines = made.stdout.splitlines()
+    assert lines[0] == "Model 1: ranker on small.steps version 1"
+    words = {line.partition("  ")[0]: line for line in lines}
+    assert "loss relative, rows pack-sum, label median, training set first:128" in words["recipe"]
+    assert "8 of 8" in words["rounds"]
+    for name in ("this model", "nearest neighbour", "random order", "measured once"):
+        assert name in words
+    again = run("--db", small, "train", *QUICK)
+    assert "Model 1 was there already: nothing has changed since" in again.stderr
+    assert again.stdout == made.stdout
+    row = run_json("--db", small, "train", *QUICK)
+    assert (row["id"], row["was_there"], row["trained"], row["current"]) == (1, True, False, True)
+    assert row["card"]["recipe"]["rounds"] == 8
+    forced = run("--db", small, "train", *QUICK, "--force")
+    assert "was there already; trained again" in forced.stderr
+
+
+def test_new_records_make_a_new_model(small, run_json):
+    assert run_json("--db", small, "train", *QUICK)["id"] == 1
+    with Store(small) as store:
+        store.add_batch([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+    row = run_json("--db", small, "train", *QUICK)
+    assert (row["id"], row["was_there"]) == (2, False)
+
+
+def test_features_that_are_missing_are_told_of(sqlite_file, run, run_json):
+    with Store(sqlite_file) as store:
+        fill(store, features=SmallSteps("other"))
+    told = run("--db", sqlite_file, "train", *QUICK, "--no-judging")
+    assert "Features: steps" in told.stderr
+    assert "Computing the features of" in told.stderr
+    quiet = run("--db", sqlite_file, "train", "-q", *QUICK, "--no-judging", "--loss", "log")
+    assert quiet.stderr == ""
+
+
+def test_every_choice_reaches_the_recipe(small, run_json):
+    row = run_json(
+        *("--db", small, "train", "--features", "steps", "--rows", "aggregated"),
+        *("--loss", "rank:16", "--label", "minimum", "--corrected", "--training-set", "first:20"),
+        *("--rounds", 5, "--members", 2, "-p", "eta=0.3", "-p", "max_depth=2", "--jobs", 1),
+        *("-p", "patience=0", "--no-judging"),
+    )
+    expected = Recipe(
+        features="steps",
+        rows="aggregated",
+        loss="rank:16",
+        label="minimum",
+        corrected=True,
+        training_set="first:20",
+        rounds=5,
+        patience=0,
+        members=2,
+        eta=0.3,
+        max_depth=2,
+    )
+    assert row["card"]["recipe"] == dataclasses.asdict(expected)
+    assert row["card"]["training"]["members"] == 2
+    assert row["card"]["evaluation"] is None
+
+
+def test_defaults_are_the_recipes(small, run_json, run):
+    row = run_json("--db", small, "train", "--no-judging", "--jobs", 1)
+    assert row["card"]["recipe"] == dataclasses.asdict(Recipe(features="small.steps"))
+    text = " ".join(run("train", "--help").stdout.split())
+    for field, value in dataclasses.asdict(Recipe()).items():
+        if f"--{field.replace('_', '-')} " in text and field not in ("features", "corrected"):
+            assert f"Default: {value}." in text, field
+
+
+def test_some_of_the_records(small, run_json, run):
+    common = ("--db", small, "train", *QUICK, "--no-judging")
+    scope = run_json(*common, "--workload", 1, "--workload", 2, "--source", "own")["card"]["scope"]
+    assert [one["name"] for one in scope["sources"]] == ["own"]
+    assert len(scope["workloads"]) == 2
+    card = run_json(*common, "--target", 2)["card"]
+    assert (card["data"]["targets"], card["data"]["workloads"]) == (1, 2)
+    told = run(*common, "--source", "elsewhere", code=3).stderr
+    assert "no source 'elsewhere'; there are: 1 (own), 2 (foreign)" in told
+    assert "no target" in run(*common, "--target", "x", code=3).stderr
+    assert "no workload" in run(*common, "--workload", "zzz", code=3).stderr
+
+
+def test_a_card_alone(small, run_json):
+    row = run_json("--db", small, "train", *QUICK, "--card-only", "--no-judging")
+    assert row["size"] is None
+    again = run_json("--db", small, "train", *QUICK)
+    assert (again["was_there"], again["trained"]) == (True, True)
+    assert (again["id"], again["size"]) == (row["id"], row["card"]["body"]["bytes"])
+
+
+def test_streaming_makes_the_same_model(small, run_json):
+    row = run_json("--db", small, "train", *QUICK, "--external", "yes")
+    assert row["card"]["training"]["external"] is True
+    assert "do not fit into memory" in row["card"]["evaluation"]["impossible"]
+    assert run_json("--db", small, "train", *QUICK, "--external", "no")["was_there"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("--loss", "nothing"), 3, "no loss 'nothing'; there are: log, rank, relative, squared"),
+        (("--rows", "x"), 3, "no row model 'x'; there are: aggregated, pack-sum"),
+        (("--label", "x"), 3, "no label 'x'; there are: mean, median, minimum"),
+        (("--training-set", "x"), 3, "no training set 'x'"),
+        (("--training-set", "first:x"), 2, "takes a number of programs"),
+        (("--features", "x"), 3, "no feature set 'x'"),
+        (("-p", "eta"), 2, "-p eta: give NAME=VALUE of one of: features, rows"),
+        (("-p", "speed=1"), 2, "give NAME=VALUE"),
+        (("-p", "rounds=1.5"), 2, "rounds takes a whole number"),
+        (("-p", "eta=fast"), 2, "eta takes a number"),
+        (("-p", "corrected=perhaps"), 2, "corrected takes yes or no"),
+        (("-p", "eta=-1"), 2, "XGBoost refuses the recipe"),
+        (("--jobs", 0), 2, "--jobs"),
+        (("--external", "x"), 2, "--external"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_with_a_choice(small, run, arguments, code, words):
+    told = run("--db", small, "train", *arguments, code=code).stderr
+    assert words in told
+    if code == 3:  # a slip of the pen is told before anything is computed
+        assert "Computing" not in told
+    assert told.splitlines()[-1].startswith("Error: ")
+
+
+@pytest.mark.parametrize(
+    ("records", "code", "words"),
+    [
+        ([], 3, "there are no records to learn from"),
+        ([measure(tiled(WORKLOADS[0], 0), 0, (1e-3,))], 2, "nothing to learn from: 1 program"),
+        (
+            [measure(tiled(WORKLOADS[0], i), i, FailureKind.CRASH) for i in range(3)],
+            2,
+            "3 programs measured, none of which ran",
+        ),
+    ],
+    ids=["no data", "one record", "only failures"],
+)
+def test_nothing_to_learn_from(sqlite_file, run, records, code, words):
+    with Store(sqlite_file) as store:
+        store.add(records, OWN)
+    told = run("--db", sqlite_file, "train", code=code).stderr.splitlines()
+    assert words in told[-1]
+    assert "run: tunedb import logs PATH" in told[-1] or "then: tunedb train" in told[-1]
+
+
+def test_an_interrupted_training_leaves_no_model(small, run, run_json, monkeypatch):
+    def interrupt(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tunedb.models.making.fit", interrupt)
+    told = run("--db", small, "train", *QUICK, code=130).stderr
+    assert "Interrupted; no model was made, and features computed stay" in told
+    assert run_json("--db", small, "models") == []
+
+
+def test_without_xgboost_nothing_is_computed(small, run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    told = run("--db", small, "train", *QUICK, code=1).stderr.splitlines()
+    assert "XGBoost does not load" in told[-1] and "pip install 'tunedb[train]'" in told[-1]
+    assert not any(line.startswith("Computing") for line in told)
+
+
+def test_a_classifier_that_cannot_be_judged(sqlite_file, run):
+    with Store(sqlite_file) as store:
+        store.add(trials(WORKLOADS[0]), OWN)
+    told = run("--db", sqlite_file, "train", "--failures", "-p", "rounds=5").stdout
+    assert "Not judged: failures, or programs that work, are of one workload alone" in told
+
+
+def test_a_database_that_is_not_there_is_not_made(tmp_path, run):
+    path = tmp_path / "typo.db"
+    assert "no such database" in run("--db", path, "train", code=3).stderr
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE model SET body = substr(body, 1, 100)",
+        "UPDATE model SET card = '{}'",
+        "UPDATE model SET card = json_set(card, '$.store', '00')",
+    ],
+)
+@pytest.mark.parametrize("options", [QUICK, ("--failures", "-p", "rounds=5")], ids=("r", "f"))
+def test_a_row_that_cannot_be_used_is_made_again(small, run, run_json, damage, options):
+    first = run_json("--db", small, "train", *options)
+    with Store(small) as store, store._transaction() as connection:
+        connection.exec_driver_sql(damage)
+    told = run("--db", small, "train", *options).stderr
+    assert "model 1" in told and "; it is made again" in told
+    again = run_json("--db", small, "train", *options)
+    assert (again["id"], again["was_there"], again["trained"]) == (1, True, False)
+    assert again["card"]["body"] == first["card"]["body"]
+
+
+def test_a_classifier_of_failures(small, run, run_json):
+    made = run("--db", small, "train", "--failures", "--jobs", 1, "-p", "max_depth=2")
+    assert made.stdout.startswith("Model 1: failures on small.steps version 1")
+    assert "AUROC" in made.stdout
+    row = run_json("--db", small, "train", "--failures", "--jobs", 1, "-p", "max_depth=2")
+    assert (row["kind"], row["was_there"]) == ("failures", True)
+    assert (row["card"]["recipe"]["loss"], row["card"]["recipe"]["max_depth"]) == ("logistic", 2)
+    told = run("--db", small, "train", "--failures", "--card-only", code=2).stderr
+    assert "--failures takes no" in told

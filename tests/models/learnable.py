@@ -1,0 +1,76 @@
+"""Examples without a database, whose features say how fast programs are."""
+
+import hashlib
+
+import numpy as np
+
+from tunedb.models.examples import FAILURES, Examples, ExampleWorkload, Group
+from tunedb.models.recipe import Recipe
+from tunedb.records import FailureKind
+
+TIMEOUT = FAILURES.index(FailureKind.TIMEOUT)
+
+
+def examples_of(rows, sizes, group, throughput, *, columns=None, digests=None):
+    """Return examples of one target with given rows; a throughput of 0 is a timeout.
+
+    Workload i is that of group i.
+    """
+    rows = np.asarray(rows, np.float32)
+    throughput, group = np.asarray(throughput, float), np.asarray(group, np.int32)
+    count, groups = len(throughput), int(group.max(initial=-1)) + 1
+    digests = digests or [
+        hashlib.blake2b(b"%d" % i, digest_size=16).digest() for i in range(groups)
+    ]
+    failed = throughput == 0
+    trials = np.zeros(count, np.int32)
+    for one in range(groups):
+        trials[group == one] = np.arange((group == one).sum())
+    return Examples(
+        feature_set="small",
+        version=3,
+        columns=columns or tuple(f"c{i}" for i in range(rows.shape[1])),
+        rows=rows,
+        starts=np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
+        program_ids=np.arange(count) + 100,
+        group=group,
+        seconds=np.divide(1e-3, throughput, out=np.full(count, np.nan), where=~failed),
+        throughput=throughput,
+        failures=np.where(failed, TIMEOUT, 0).astype(np.int8),
+        trials=trials,
+        origins=np.zeros(count, np.int8),
+        costs=np.full(count, np.nan),
+        groups=tuple(Group(i, 1, b"t" * 16, "") for i in range(groups)),
+        workloads=tuple(
+            ExampleWorkload(i, d, f"w{i}", None, (), None) for i, d in enumerate(digests)
+        ),
+        label="median",
+        digest=b"d" * 16,
+    )
+
+
+def learnable(workloads=6, programs=40, *, columns=6, rows=(1, 3), failing=8, seed=0):
+    """Return examples where the sum of the first two columns over the rows decides.
+
+    Each program has from ``rows[0]`` to ``rows[1]`` rows; every `failing`-th one failed (0: none).
+    """
+    rng = np.random.default_rng(seed)
+    count = workloads * programs
+    sizes = rng.integers(rows[0], rows[1], count, endpoint=True)
+    features = rng.random((sizes.sum(), columns)).astype(np.float32)
+    group = np.repeat(np.arange(workloads), programs)
+    owner = np.repeat(np.arange(count), sizes)
+    speed = np.exp(2 * np.bincount(owner, features[:, 0] - features[:, 1], count))
+    speed *= 1 + rng.random(workloads)[group]
+    if failing:
+        speed[::failing] = 0
+    best = np.zeros(workloads)
+    np.maximum.at(best, group, speed)
+    return examples_of(features, sizes, group, speed / best[group])
+
+
+def quick(**choices):
+    """Return a recipe that trains in no time: the document's loss, on all that is there."""
+    plain = {"features": "small", "loss": "throughput", "training_set": "all", "rounds": 10}
+    plain |= {"patience": 0, "max_depth": 3, "eta": 0.3, "min_child_weight": 1.0}
+    return Recipe(**(plain | {"colsample_bytree": 1.0} | choices))

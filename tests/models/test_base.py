@@ -1,0 +1,83 @@
+"""Parts of models: found by name, checked, and left out with a reason."""
+
+import numpy as np
+import pytest
+
+from tunedb import extensions
+from tunedb.errors import NotFoundError, PluginError
+from tunedb.models import base
+
+
+class Entry:
+    """An entry point of another package."""
+
+    def __init__(self, name, found, value="other:PART"):
+        self.name, self.value, self._found = name, value, found
+
+    def load(self):
+        if isinstance(self._found, Exception):
+            raise self._found
+        return self._found
+
+
+class First:
+    """A label: the first time of each program."""
+
+    name = "mine"
+
+    def seconds(self, times, starts):
+        return times[starts[:-1]]
+
+
+@pytest.fixture
+def entries(monkeypatch):
+    added = []
+    monkeypatch.setattr(
+        extensions, "entry_points", lambda group: added if group == "tunedb.labels" else []
+    )
+    base.load_parts.cache_clear()
+    yield added
+    base.load_parts.cache_clear()
+
+
+def test_a_part_is_found_by_the_name_before_the_colon(entries):
+    entries.append(Entry("mine", First()))
+    found, argument = base.part("label", "mine:64")
+    assert found.seconds(np.array([3.0, 1.0, 2.0]), np.array([0, 2, 3])).tolist() == [3.0, 2.0]
+    assert argument == "64"
+    assert base.part("label", "mine")[1] == ""
+
+
+def test_what_is_wrong_with_a_part_is_told(entries):
+    entries += [
+        Entry("mine", First()),
+        Entry("alien", object()),
+        Entry("other", First()),
+        Entry("broken", ImportError("no scipy")),
+    ]
+    found, broken = base.load_parts("label")
+    assert list(found) == ["mine"]
+    assert broken == {
+        "alien": "TypeError: it is no Label (tunedb.models.base)",
+        "broken": "ImportError: no scipy",
+        "other": "TypeError: it calls itself 'mine'",
+    }
+    with pytest.raises(PluginError, match=r"label 'broken' does not load \(ImportError: no sci"):
+        base.part("label", "broken:3")
+    with pytest.raises(NotFoundError, match="no label 'x'; there are: mine"):
+        base.part("label", "x")
+
+
+def test_own_parts():
+    base.load_parts.cache_clear()
+    names = {}
+    for kind in base.GROUPS:
+        found, broken = base.load_parts(kind)
+        assert broken == {}
+        names[kind] = list(found)
+    assert names == {
+        "loss": ["log", "rank", "relative", "squared", "throughput"],
+        "row model": ["aggregated", "pack-sum"],
+        "label": ["mean", "median", "minimum"],
+        "training set": ["all", "diverse", "first", "origin"],
+    }

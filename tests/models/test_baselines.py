@@ -1,0 +1,212 @@
+"""Baselines: what they say by hand, and TVM's own model beside ours of it."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from judged_data import judged, make_workload, matmul_of
+from learnable import examples_of, learnable
+
+from tunedb.errors import NotFoundError
+from tunedb.models import baselines
+from tunedb.models.baselines import NearestNeighbour, RandomOrder, TVMModel
+from tunedb.models.examples import Group
+from tunedb.models.metrics import chance, measure
+
+
+def of_workloads(workloads, rows, group, throughput, *, machines=None, sizes=None):
+    """Return examples of given workloads with one row each, the machine of each group told."""
+    found = examples_of(rows, sizes or [1] * len(group), group, throughput)
+    machines = machines or [""] * len(workloads)
+    groups = tuple(Group(i, 1, b"t" * 16, machine) for i, machine in enumerate(machines))
+    return replace(found, workloads=tuple(workloads), groups=groups)
+
+
+def test_random_order_is_what_is_expected_of_it():
+    examples = learnable(1)
+    scores = RandomOrder().scores(examples, examples, None)
+    assert measure(examples.throughput, scores) == chance(examples.throughput)
+
+
+def test_the_nearest_program_of_the_nearest_workload_decides():
+    workloads = [matmul_of(0, 64), matmul_of(1, 128), matmul_of(2, 4096)]
+    rows = [[0, 0], [4, 0], [0, 7], [4, 7], [1, 0], [3, 9]]
+    examples = of_workloads(workloads, rows, [1, 1, 2, 2, 0, 0], [1.0, 0.2, 0.1, 0.9, 0.5, 1.0])
+    train, test = examples.take([0, 1, 2, 3]), examples.take([4, 5])
+    # 64 is nearer to 128 than to 4096. The second column is the same in all programs there.
+    scores = NearestNeighbour(neighbours=1).scores(train, test, None)
+    assert scores.tolist() == [1.0, 0.2]
+    # With two of two asked all programs are the same.
+    scores = NearestNeighbour(neighbours=2).scores(train, test, None)
+    assert scores.tolist() == pytest.approx([0.6, 0.6])
+
+
+def test_columns_count_by_their_spread():
+    workloads = [matmul_of(0, 64), matmul_of(1, 128)]
+    # The first column is a thousand times as wide; 90 there is less than 1.9 in the second.
+    rows = [[0, 0], [0, 2], [1000, 0], [1000, 2], [90, 1.9], [910, 0.2]]
+    examples = of_workloads(workloads, rows, [1, 1, 1, 1, 0, 0], [0.1, 0.2, 0.3, 1.0, 1.0, 0.5])
+    found = NearestNeighbour(1).scores(examples.take([0, 1, 2, 3]), examples.take([4, 5]), None)
+    assert found.tolist() == [0.2, 0.3]
+
+
+def test_the_rows_of_a_program_are_made_one_first():
+    workloads = [matmul_of(0, 64), matmul_of(1, 128)]
+    rows = [[1], [1], [8], [9], [3], [4], [2]]
+    examples = of_workloads(workloads, rows, [1, 1, 0, 0], [1.0, 0.2, 0.5, 1.0], sizes=[2, 1, 2, 2])
+    scores = NearestNeighbour(1).scores(examples.take([0, 1]), examples.take([2, 3]), None)
+    assert set(scores.tolist()) <= {1.0, 0.2}
+
+
+@pytest.mark.parametrize(
+    ("others", "expected"),
+    [
+        # The same structure before the same number of operations.
+        ([matmul_of(1, 1024), make_workload(2, "matmul", ((8, 8),), flops=64 * 4096.0)], 1),
+        # None of this structure: operations, inside the family.
+        ([make_workload(1, "matmul", ((8,),), 1e9), make_workload(2, "matmul", ((9,),), 3e5)], 2),
+        # None of the family: operations.
+        ([make_workload(1, "conv2d", (), 1e12), make_workload(2, "pool", (), 3e5)], 2),
+        # Another family does not count where there is one, however alike it is.
+        ([matmul_of(1, 4096), replace(matmul_of(2, 64), family="bmm")], 1),
+        # Nothing is known.
+        ([make_workload(1, "a", ()), make_workload(2, "b", ())], None),
+    ],
+)
+def test_which_workload_is_the_nearest(others, expected):
+    asked = matmul_of(0, 64)
+    examples = of_workloads([asked, *others], [[0], [1], [2]], [0, 1, 2], [1.0, 0.3, 0.7])
+    train, test = examples.take([1, 2]), examples.take([0])
+    scores = NearestNeighbour().scores(train, test, None)
+    assert scores.tolist() == [{1: 0.3, 2: 0.7, None: 0.0}[expected]]
+
+
+def test_the_same_workload_is_the_nearest_and_the_same_machine_counts_first():
+    unknown = make_workload(0, None, ())
+    groups = (Group(0, 1, b"t" * 16, "0"), Group(0, 1, b"t" * 16, "1"))
+    examples = replace(
+        of_workloads([unknown, unknown], [[0], [0], [0]], [0, 1, 1], [0.3, 0.9, 1.0]),
+        groups=groups,
+        workloads=(unknown,),
+    )
+    new_hardware = NearestNeighbour(1).scores(examples.take([0]), examples.take([1, 2]), None)
+    assert new_hardware.tolist() == [0.3, 0.3]
+    same_workload = NearestNeighbour(1).scores(examples.take([0, 1]), examples.take([2]), None)
+    assert same_workload.tolist() == [0.9]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_nearest_of_many_workloads(seed):
+    """Beside a plain loop over all of them."""
+    rng = np.random.default_rng(seed)
+
+    def distance(one, other):
+        if not one.shapes or [*map(len, one.shapes)] != [*map(len, other.shapes)]:
+            return float("inf")
+        ratios = [
+            np.log2(max(a, 1) / max(b, 1))
+            for first, second in zip(one.shapes, other.shapes, strict=True)
+            for a, b in zip(first, second, strict=True)
+        ]
+        return float(np.square(ratios).sum())
+
+    def drawn(number):
+        shapes = tuple(
+            tuple((2 ** rng.integers(0, 6, size) - 1).tolist()) for size in rng.integers(1, 3, 2)
+        )
+        family = ("matmul", "conv2d", None)[rng.integers(0, 3)]
+        flops = (None, 2.0 ** rng.integers(1, 9))[rng.integers(0, 2)]
+        return make_workload(number, family, shapes if rng.random() < 0.8 else (), flops)
+
+    workloads = [drawn(i) for i in range(20)]
+    group = np.arange(20)
+    examples = of_workloads(workloads, np.zeros((20, 1)), group, 1 / (1 + group))
+    train, asked = examples.take(group[5:]), examples.take(group[:5])
+    scores = NearestNeighbour(neighbours=15).scores(train, asked, None)
+    for number in range(5):
+        one = workloads[number]
+        others = [i for i in range(5, 20) if workloads[i].family == one.family is not None]
+        distances = {i: distance(one, workloads[i]) for i in others}
+        if not np.isfinite([*distances.values()]).any():
+            others = others or range(5, 20)
+            known = [i for i in others if one.flops and workloads[i].flops]
+            distances = {i: abs(np.log2(one.flops / workloads[i].flops)) for i in known}
+        least = min(distances.values(), default=None)
+        nearest = [i for i, found in distances.items() if found == least]
+        expected = np.mean(train.throughput[np.array(nearest) - 5]) if nearest else 0
+        assert scores[number] == pytest.approx(expected)
+
+
+def test_equally_near_programs_count_in_parts_whatever_the_blocks(monkeypatch):
+    workloads = [matmul_of(0, 64), matmul_of(1, 128)]
+    rows = [[0], [2], [2], [8], [0], [2], [9]]
+    group, throughput = [1, 1, 1, 1, 0, 0, 0], [1.0, 0.2, 0.4, 0.1, 1.0, 0.5, 0.25]
+    examples = of_workloads(workloads, rows, group, throughput)
+    train, test = examples.take([0, 1, 2, 3]), examples.take([4, 5, 6])
+    # Two of four: the second nearest of the first is one of two.
+    expected = [(1 + 0.3) / 2, 0.3, (0.1 + 0.3) / 2]
+    for block in (1, 8, 1 << 22):
+        monkeypatch.setattr(baselines, "_BLOCK", block)
+        found = NearestNeighbour(neighbours=2).scores(train, test, None)
+        assert found.tolist() == pytest.approx(expected)
+
+
+def test_the_training_set_of_a_baseline():
+    examples = judged(programs=30)
+    train, test = examples.take(examples.group > 0), examples.take(examples.group == 0)
+    few = train.take(train.trials < 3)
+    for name in ("nearest", "tvm"):
+        asked = baselines.baseline(name, "first:3").scores(train, test, 1)
+        assert np.array_equal(asked, baselines.baseline(name).scores(few, test, 1))
+        assert not np.array_equal(asked, baselines.baseline(name).scores(train, test, 1))
+    assert baselines.baseline("random", "first:3") == RandomOrder()
+    with pytest.raises(NotFoundError, match="no baseline 'oracle'; there are: random, nearest"):
+        baselines.baseline("oracle")
+
+
+def test_what_tvm_calls_throughput():
+    found = examples_of(np.zeros((5, 1)), [1] * 5, [0, 0, 0, 1, 1], [1.0, 0.5, 0.0, 0.0, 0.0])
+    labels = baselines.tvm_labels(found)
+    assert labels.dtype == np.float32
+    # The failure of the first workload is next to 0; a workload of failures alone is perfect.
+    assert labels.tolist() == pytest.approx([1.0, 0.5, 1e-13, 1.0, 1.0], abs=1e-12)
+    assert labels[2] > 0
+
+
+def test_tvms_model_learns():
+    examples = learnable(8, 60, rows=(2, 2), seed=1)
+    unseen = learnable(2, 60, rows=(2, 2), seed=2)
+    scores = TVMModel().scores(examples, unseen, 1)
+    for group in range(2):
+        mine = unseen.group == group
+        assert measure(unseen.throughput[mine], scores[mine]).pairwise > 0.75
+    again = TVMModel().scores(examples, unseen, 2)
+    assert np.allclose(scores, again, atol=1e-3)
+
+
+def test_a_program_without_rows_scores_0_as_in_tvm():
+    examples = learnable(2, 20)
+    empty = examples_of(examples.rows[:1], [0, 1, 0], [0, 0, 0], [1.0, 0.5, 0.2])
+    scores = TVMModel().scores(examples, empty, 1)
+    assert scores[[0, 2]].tolist() == [0.0, 0.0]
+    assert scores[1] != 0.0
+
+
+@pytest.mark.parametrize("rows", [(1, 1), (1, 4)])
+def test_equal_to_tvms_own_xgb_model(rows):
+    pytest.importorskip("tvm")
+    from tvm.s_tir.meta_schedule.cost_model import XGBModel
+    from tvm.s_tir.meta_schedule.cost_model.xgb_model import XGBConfig
+
+    examples = learnable(4, 50, rows=rows, seed=3)
+    labels = baselines.tvm_labels(examples)
+    parts = np.split(examples.rows, examples.starts[1:-1])
+    tvms = XGBModel(config=XGBConfig(nthread=1))
+    tvms._train(xs=parts, ys=labels)
+    ours = TVMModel().train(examples.rows, examples.starts, labels, 1)
+    assert ours.num_boosted_rounds() == tvms.booster.num_boosted_rounds()
+    expected = tvms._predict(xs=parts)
+    unseen = learnable(2, 30, rows=rows, seed=4)
+    assert np.allclose(TVMModel().scores(examples, examples, 1), expected, rtol=1e-6)
+    expected = tvms._predict(xs=np.split(unseen.rows, unseen.starts[1:-1]))
+    assert np.allclose(TVMModel().scores(examples, unseen, 1), expected, rtol=1e-6)

@@ -1,0 +1,225 @@
+"""Boosting: stable for any number of rows, and the same for any number of threads."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learnable import examples_of, learnable, quick
+
+from tunedb.errors import UsageError
+from tunedb.models import boosting
+from tunedb.models.boosting import Boosting, Matrix, parameters, sample
+from tunedb.models.losses import LOG, RANK, RELATIVE, SQUARED, THROUGHPUT
+
+LOSSES = [THROUGHPUT, SQUARED, LOG, RANK, RELATIVE]
+
+
+def matrix_of(examples, threads=1):
+    return Matrix.of(examples.rows, examples.starts, threads=threads, seed=0)
+
+
+def start(examples, loss=THROUGHPUT, *, counts=None, **choices):
+    recipe = quick(**choices)
+    settings_ = parameters(recipe, seed=0, threads=1)
+    made = loss.objective(examples, "", 0)
+    power = recipe.hessian_power
+    return Boosting(matrix_of(examples), made, settings_, hessian_power=power, counts=counts), made
+
+
+def in_one_leaf(rows):
+    """Return programs that each have `rows` equal rows, which no tree can tell apart."""
+    rng = np.random.default_rng(rows)
+    kinds = rng.random((6, 2))
+    kind = np.repeat(np.arange(6), 5)
+    features = np.repeat(kinds[kind], rows, axis=0)
+    throughput = (0.1 + kind / 8) * (1 + rng.random(30) / 10)
+    return examples_of(features, np.full(30, rows), kind % 2, throughput)
+
+
+def course(rows, rounds=25, **choices):
+    """Return the loss before training and after each round."""
+    run, objective = start(in_one_leaf(rows), reg_lambda=0.0, **choices)
+    values = [objective.value(run.scores())]
+    for _ in range(rounds):
+        run.step()
+        values.append(objective.value(run.scores()))
+    return np.array(values)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 11, 24, 64])
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_the_loss_falls_with_any_number_of_rows_in_a_leaf(rows, loss):
+    values = course(rows, loss=loss)
+    assert (np.diff(values) <= 1e-6 * values[0]).all()
+    assert values[-1] < 0.9 * values[0]
+
+
+def test_without_the_power_it_diverges():
+    """TVM's Hessian: so the test above can fail."""
+    assert course(64, hessian_power=0.0)[-1] > 1e6 * course(64)[0]
+
+
+def test_with_one_row_each_the_power_changes_nothing():
+    assert course(1, hessian_power=0.0).tolist() == course(1, hessian_power=1.0).tolist()
+
+
+@given(st.integers(0, 2**32 - 1), st.sampled_from([0.1, 0.5, 1.0]), st.booleans())
+@settings(deadline=None, max_examples=15)
+def test_the_loss_falls_with_mixed_rows(seed, eta, spread):
+    """Rows of a program in one leaf or in several, programs of 1 to 64 rows."""
+    examples = learnable(2, 20, rows=(1, 64), seed=seed)
+    run, objective = start(examples, eta=eta, max_depth=3 if spread else 1)
+    values = [objective.value(run.scores())]
+    for _ in range(10):
+        run.step()
+        values.append(objective.value(run.scores()))
+    assert (np.diff(values) <= 1e-6 * values[0]).all()
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_the_first_scores_are_the_base(loss):
+    examples = learnable(rows=(0, 4))
+    run, objective = start(examples, loss)
+    base = objective.base(examples.sizes)
+    assert run.scores() == pytest.approx(base * examples.sizes, rel=1e-6)
+    assert (base > 0) == (loss not in (RANK, RELATIVE))
+
+
+def test_scores_are_those_of_the_booster():
+    """What is added up round by round is what the trees say in the end."""
+    examples = learnable()
+    run, _ = start(examples)
+    for _ in range(8):
+        run.step()
+    direct = run.booster.inplace_predict(examples.rows).astype(float)
+    assert run.scores() == pytest.approx(np.add.reduceat(direct, examples.starts[:-1]), rel=1e-5)
+
+
+def test_one_step_by_hand():
+    """A stump on two programs of two and one rows: base, leaves -G / H · eta."""
+    examples = examples_of([[0], [0], [1]], [2, 1], [0, 0], [1.0, 0.25])
+    run, _ = start(examples, SQUARED, eta=0.5, max_depth=1, reg_lambda=0.0)
+    base = 1.25 / 3
+    assert run.scores() == pytest.approx([2 * base, base])
+    run.step()
+    # Gradients 2b - 1 for each of two rows, b - 0.25; Hessians 2 for each of them, 1.
+    first, second = (1 - 2 * base) / 2 / 2, (0.25 - base) / 2
+    assert run.scores() == pytest.approx([2 * (base + first), base + second], rel=1e-5)
+
+
+def test_programs_that_count_nothing_change_nothing():
+    examples = learnable(3, 30)
+    away = examples.workload == 1
+    run, _ = start(examples, counts=(~away).astype(float))
+    changed = examples_of(
+        examples.rows,
+        examples.sizes,
+        examples.group,
+        np.where(away, examples.throughput[::-1] * 0.9 + 0.05, examples.throughput),
+    )
+    other, _ = start(changed, counts=(~away).astype(float))
+    other.booster.set_param({"base_score": 0.25})
+    run.booster.set_param({"base_score": 0.25})
+    for _ in range(5):
+        run.step()
+        other.step()
+    assert run.scores().tolist() == other.scores().tolist()
+
+
+def test_a_program_that_counts_twice_is_there_twice():
+    examples = learnable(1, 20, rows=(1, 1), failing=0)
+    twice = examples_of(
+        np.concatenate([examples.rows, examples.rows[:5]]),
+        np.ones(25, int),
+        np.zeros(25, int),
+        np.concatenate([examples.throughput, examples.throughput[:5]]),
+    )
+    counts = np.where(np.arange(20) < 5, 2.0, 1.0)
+    one, objective = start(examples, SQUARED, counts=counts)
+    other, other_objective = start(twice, SQUARED)
+    assert objective.base(examples.sizes) != other_objective.base(twice.sizes)
+    for run in (one, other):
+        run.booster.set_param({"base_score": 0.25})
+        for _ in range(5):
+            run.step()
+    assert one.scores() == pytest.approx(other.scores()[:20], rel=1e-5)
+
+
+# ---- equal for any number of threads ------------------------------------------------------------
+
+
+@given(st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=50), st.randoms())
+@settings(deadline=None)
+def test_sums_do_not_depend_on_their_order(values, random):
+    values = np.array(values) / 7
+    short = boosting._summable(values).astype(float).tolist()
+    total = sum(short)
+    assert np.abs(np.array(short) - values).max() <= 2**-24 * np.abs(values).max()
+    random.shuffle(short)
+    assert sum(short) == total
+    assert sum(short[1::2]) + sum(short[::2]) == total
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=lambda loss: loss.name)
+def test_xgboost_is_given_what_sums_alike_in_every_order(loss):
+    given = []
+
+    class Watched(Matrix):
+        def to_rows(self, values):
+            given.append(values)
+            return super().to_rows(values)
+
+    examples = learnable(rows=(1, 5))
+    matrix = Watched(matrix_of(examples).data, examples.starts)
+    objective = loss.objective(examples, "", 0)
+    run = Boosting(matrix, objective, parameters(quick(), seed=0, threads=1))
+    for _ in range(3):
+        run.step()
+    assert len(given) == 6  # gradient and Hessian
+    for values in given:
+        largest = float(np.abs(values).max())
+        parts = values.astype(float) / np.ldexp(1.0, int(np.frexp(largest)[1]) - 24)
+        assert (parts == np.rint(parts)).all()
+
+
+def test_sums_of_nothing_and_of_zeros():
+    assert boosting._summable(np.zeros(3)).tolist() == [0, 0, 0]
+    assert boosting._summable(np.zeros(0)).tolist() == []
+
+
+def test_bounds_of_bins_come_from_a_sample(monkeypatch):
+    assert sample(5, 0).tolist() == [0, 1, 2, 3, 4]
+    drawn = sample(100_000, 0)
+    assert len(drawn) == 64 * boosting.BINS
+    assert (np.diff(drawn) > 0).all()
+    assert drawn[-1] < 100_000
+    assert sample(100_000, 0).tolist() == drawn.tolist() != sample(100_000, 1).tolist()
+    # A matrix with bins of a sample trains as well.
+    examples = learnable(4, 200, rows=(1, 2))
+    monkeypatch.setattr(boosting, "_SAMPLE_ROWS", 256)
+    run, objective = start(examples)
+    before = objective.value(run.scores())
+    for _ in range(10):
+        run.step()
+    assert objective.value(run.scores()) < before / 4
+    direct = run.booster.inplace_predict(examples.rows).astype(float)
+    assert run.scores() == pytest.approx(np.add.reduceat(direct, examples.starts[:-1]), rel=1e-5)
+
+
+# ---- what XGBoost refuses -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("choice", [{"eta": -1.0}, {"subsample": 2.0}, {"max_depth": -3}])
+def test_what_xgboost_refuses_is_one_line(choice):
+    run = None
+    with pytest.raises(UsageError, match=r"^XGBoost refuses the recipe: ") as caught:
+        run, _ = start(learnable(), **choice)
+        run.step()
+    assert "\n" not in str(caught.value)
+
+
+def test_parameters():
+    found = parameters(quick(max_depth=9, gamma=0.5), seed=4, threads=2, device="cuda")
+    assert found["tree_method"] == "hist"
+    assert found["device"] == "cuda"
+    assert (found["max_depth"], found["gamma"], found["seed"], found["nthread"]) == (9, 0.5, 4, 2)

@@ -1,0 +1,186 @@
+"""Cards: data that say what a model was made from, and how well it does."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from small_data import SMALL_STEPS, WORKLOADS
+
+from tunedb.errors import FormatError
+from tunedb.identity import canonical_json
+from tunedb.models import cards, judging
+from tunedb.models.cards import Scope
+from tunedb.models.examples import FAILURES
+from tunedb.models.loading import load
+from tunedb.models.recipe import Recipe
+from tunedb.models.training import select
+from tunedb.records import FailureKind
+from tunedb.results import StoredModel
+
+RECIPE = Recipe(features="small.steps", rounds=10, patience=0, max_depth=3, training_set="first:12")
+
+
+@pytest.fixture
+def examples(stored):
+    return load(stored, SMALL_STEPS)
+
+
+def make_card(examples, **fields):
+    learnt = select(examples, RECIPE)
+    return cards.make_card(RECIPE, examples, learnt, store_key="s", body=b"boosters", **fields)
+
+
+def test_what_a_card_says_of_its_data(examples):
+    card = make_card(examples, counts={"records": 7, "left_out": {"x": 1}})
+    data, learnt = card["data"], card["learnt"]
+    failed = np.bincount(examples.failures, minlength=len(FAILURES))
+    assert data["programs"] == len(examples) and data["rows"] == len(examples.rows)
+    assert data["workloads"] == len(examples.workloads)
+    assert (data["targets"], data["machines"]) == (2, 2)
+    assert data["failed"]["timeout"] == failed[FAILURES.index(FailureKind.TIMEOUT)]
+    assert sum(data["failed"].values()) == examples.failed.sum()
+    assert data["digest"] == examples.digest.hex()
+    assert (data["records"], data["left_out"]) == (7, {"x": 1})
+    middle = np.median(examples.throughput[~examples.failed])
+    assert data["throughput"][2] == pytest.approx(middle)
+    # The workload of failures alone is none that was learnt from.
+    assert learnt["workloads"] == data["workloads"] - 1
+    assert learnt["programs"] == len(select(examples, RECIPE)) < data["programs"]
+    assert {WORKLOADS[0].digest.hex(), WORKLOADS[5].digest.hex()} <= set(learnt["workload_digests"])
+    assert card["features"] == {"name": "small.steps", "version": 1, "columns": 4}
+    assert card["recipe"] == dataclasses.asdict(RECIPE)
+    assert card["scope"] == {"workloads": None, "targets": None, "sources": None}
+    assert card["body"] == {"digest": cards.body_digest(b"boosters").hex(), "bytes": 8}
+    assert (card["evaluation"], card["drift"]) == (None, {"pairwise_p5": None})
+
+
+def test_a_card_is_json_that_comes_back(examples):
+    card = make_card(examples, cost=cards.Cost().to_json(), training={"rounds": 3})
+    assert json.loads(canonical_json(card)) == card
+    assert card["cost"]["peak_bytes"] > 1_000_000
+    assert 0 <= card["cost"]["seconds"] < 60
+
+
+def test_data_without_a_program_that_worked():
+    from test_examples import make_examples
+
+    examples = make_examples([1, 2])
+    failed = dataclasses.replace(examples, failures=np.int8([1, 2]), throughput=np.zeros(2))
+    told = cards.describe_data(failed)
+    assert (told["throughput"], told["failed"]) == (
+        None,
+        {str(FAILURES[1]): 1, str(FAILURES[2]): 1},
+    )
+    assert cards.describe_data(examples.take([0]))["workloads"] == 1
+
+
+def test_a_scope_comes_back_by_digests(stored):
+    query = stored.query
+    scope = Scope(workload_ids=[2, 1], target_ids=[2], source_ids=[1])
+    values = json.loads(json.dumps(scope.to_json(query)))
+    assert values["workloads"][0] == {
+        "digest": query.workload(2).digest.hex(),
+        "name": query.workload(2).name,
+    }
+    assert values["sources"][0]["name"] == "own"
+    assert Scope.from_json(query, values) == scope
+    assert Scope.from_json(query, Scope().to_json(query)) == Scope()
+    # What is gone is left out, and is not everything.
+    values["targets"][0]["digest"] = "00" * 16
+    assert Scope.from_json(query, values).target_ids == []
+
+
+def row(told, **changes):
+    """Return the columns of a row of table ``model`` that its digest follows from."""
+    fields = {
+        "kind": "ranker",
+        "parameters": b"{}",
+        "training_digest": b"t" * 16,
+        "card": canonical_json(told),
+        "body": b"boosters",
+    }
+    return {**fields, **changes}
+
+
+def test_the_digest_of_a_row(examples):
+    card = make_card(examples)
+    expected = cards.model_digest("ranker", b"{}", b"t" * 16, card["versions"])
+    assert cards.digest_of_row(**row(card)) == expected
+    assert cards.digest_of_row(**row(card, body=None)) == expected
+    assert cards.digest_of_row(**row(card, parameters=b"[]")) != expected
+    with pytest.raises(FormatError, match="body"):
+        cards.digest_of_row(**row(card, body=b"others"))
+    with pytest.raises(FormatError, match="no object"):
+        cards.digest_of_row(**row(card, card=b"[]"))
+
+
+def test_which_targets_a_model_knows(examples):
+    card = make_card(examples)
+    stored = StoredModel(1, b"d", "ranker", b"{}", b"t", card, 0, None)
+    one, two = sorted({group.target for group in examples.groups})
+    assert cards.covers(stored, []) and cards.covers(stored, [one, two])
+    assert not cards.covers(stored, [one, b"x" * 16])
+
+
+def test_some_rounds_of_a_course():
+    assert cards.thinned([]) == []
+    assert cards.thinned([0.5, 0.6]) == [[0, 0.5], [1, 0.6]]
+    long = cards.thinned(list(range(300)))
+    assert len(long) == 20
+    assert (long[0], long[-1]) == ([0, 0.0], [299, 299.0])
+    assert all(i == value for i, value in long)
+
+
+def test_versions_are_compared_as_numbers():
+    assert cards.numbers("3.10.0") > cards.numbers("3.9.1")
+
+
+# ---------------------------------------------------------------------- judged
+
+
+@pytest.fixture
+def of_unknown_origin(examples):
+    """Examples whose random pool are the first trials: a third is too small a pool."""
+    return dataclasses.replace(examples, origins=np.zeros(len(examples), np.int8))
+
+
+def test_a_model_is_judged_beside_what_it_has_to_beat(of_unknown_origin):
+    examples, seen = of_unknown_origin, []
+    told = judging.judge(
+        examples,
+        dataclasses.replace(RECIPE, rounds=40),
+        noise=np.array([-0.01, 0.01]),
+        threads=1,
+        on_step=lambda done, total: seen.append((done, total)),
+    )
+    assert json.loads(canonical_json(told)) == told
+    assert told["impossible"] is None and seen
+    assert set(told["pools"]) == {"random", "search"}
+    random = told["pools"]["random"]
+    assert set(random["figures"]) == {"model", "random", "nearest", "noise floor"}
+    pairwise = {name: values["pairwise"][0] for name, values in random["figures"].items()}
+    assert pairwise["random"] == 0.5 < pairwise["model"] < pairwise["noise floor"] <= 1
+    assert told["pairwise"] == pairwise["model"]
+    assert told["pairwise_p5"] <= min(
+        values["figures"]["model"]["pairwise"][0] for values in told["pools"].values()
+    )
+    card = make_card(examples, evaluation=told)
+    assert cards.pairwise(card) == told["pairwise"]
+    assert card["drift"]["pairwise_p5"] == told["pairwise_p5"]
+
+
+def test_where_random_pools_are_too_small_all_trials_count(examples):
+    told = judging.judge(examples, RECIPE, threads=1)
+    figures = told["pools"]["search"]["figures"]
+    assert "random" not in told["pools"]
+    assert told["pairwise"] == figures["model"]["pairwise"][0]
+    assert "noise floor" not in figures  # the noise was not told
+
+
+def test_one_workload_cannot_be_judged(examples):
+    one = examples.take(examples.workload == examples.workload[0])
+    told = judging.judge(one, RECIPE, threads=1)
+    assert told["pools"] == {} and told["pairwise"] is None
+    assert "two workloads" in told["impossible"]
+    assert cards.pairwise(make_card(examples, evaluation=told)) is None

@@ -1,0 +1,131 @@
+"""The ledger: what was predicted, beside what was measured."""
+
+import pytest
+from builders import OWN, make_measurement
+
+from tunedb.models import drift
+from tunedb.records import Failure, FailureKind, Phase, Status
+from tunedb.results import NewModel
+
+
+def add_model(store, marker=0, threshold=None):
+    """Add the card of a model that does not exist; return its id."""
+    card = {"marker": marker, "drift": {"pairwise_p5": threshold}}
+    return store.add_model(NewModel(bytes([marker]) * 16, "ranker", b"{}", b"t" * 16, card, None))
+
+
+def predict(store, model, scores, measurements, source=OWN):
+    """Store measurements, and what a model said of their programs; return the programs' ids."""
+    store.add_batch(measurements, source)
+    ids = store.query.program_ids([one.program.digest for one in measurements])
+    store.add_predictions(model, dict(zip(ids, scores, strict=True)))
+    return ids
+
+
+def failed(number, kind=FailureKind.CRASH, **fields):
+    failure = Failure(kind, Phase.RUN, "it failed")
+    return make_measurement(number, None, status=Status.FAILED, failure=failure, **fields)
+
+
+def test_pairs_in_the_right_order_by_hand(store):
+    model = add_model(store, threshold=0.9)
+    # Scores 4, 3, 2, 1 of programs that took 1, 3, 2 ms and failed: of six pairs one is wrong.
+    batch = [make_measurement(i, (secs,)) for i, secs in enumerate((1e-3, 3e-3, 2e-3))]
+    predict(store, model, (4.0, 3.0, 2.0, 1.0), [*batch, failed(3)])
+    (found,) = drift.drift(store.query)
+    assert (found.model_id, found.trials, found.failed) == (model, 4, 1)
+    assert found.pairwise == pytest.approx(5 / 6)
+    assert found.threshold == 0.9
+    assert found.drifted is None  # too few to tell
+
+
+def test_drift_is_told_below_the_cards_promise(store):
+    model = add_model(store, threshold=0.6)
+    batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(drift.FEWEST)]
+    predict(store, model, range(drift.FEWEST), batch)  # the slowest one has the highest score
+    (found,) = drift.drift(store.query, model)
+    assert (found.pairwise, found.drifted) == (0.0, True)
+    other = add_model(store, 1, threshold=0.6)
+    predict(store, other, [-i for i in range(drift.FEWEST)], batch)
+    (found,) = drift.drift(store.query, other)
+    assert (found.pairwise, found.drifted) == (1.0, False)
+    assert [one.model_id for one in drift.drift(store.query)] == [model, other]
+
+
+def test_a_model_that_was_not_judged_promises_nothing(store):
+    model = add_model(store)
+    batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(drift.FEWEST)]
+    predict(store, model, range(drift.FEWEST), batch)
+    (found,) = drift.drift(store.query)
+    assert (found.pairwise, found.threshold, found.drifted) == (0.0, None, None)
+
+
+def test_models_workloads_and_targets_are_ranked_apart(store):
+    model = add_model(store)
+    batch = [
+        *(make_measurement(i, (1e-3 * (i + 1),)) for i in range(2)),
+        *(make_measurement(i, (1e-3 * (i + 1),), workload=1) for i in range(3)),
+        *(make_measurement(i, (1e-3 * (i + 1),), target=1) for i in range(4)),
+    ]
+    predict(store, model, range(9), batch)
+    found = drift.drift(store.query)
+    assert [(one.workload_id, one.target_id, one.trials) for one in found] == [
+        (1, 1, 2),
+        (1, 2, 4),
+        (2, 1, 3),
+    ]
+    assert [one.pairwise for one in found] == [0.0, 0.0, 0.0]
+
+
+def test_equally_fast_programs_cannot_be_ranked(store):
+    predict(store, add_model(store), (1.0, 2.0), [failed(0), failed(1)])
+    (found,) = drift.drift(store.query)
+    assert (found.trials, found.failed, found.pairwise, found.drifted) == (2, 2, None, None)
+
+
+def test_what_says_nothing_about_a_program_is_left_out(store):
+    model = add_model(store)
+    taken_back = make_measurement(4, (1e-9,))
+    batch = [
+        make_measurement(0, (2e-3,)),
+        failed(1, FailureKind.INFRASTRUCTURE),
+        make_measurement(2, None, status=Status.UNMEASURED),
+        failed(3),
+        taken_back,
+    ]
+    ids = predict(store, model, range(5), batch)
+    store.retract([store.query.find_records(taken_back.digest.hex())[0]], "the clock was wrong")
+    found = store.query.trials(model)
+    assert [one.program_id for one in found] == [ids[0], ids[3]]
+    assert [one.mean for one in found] == [2e-3, None]
+    assert store.query.predictions() == {model: 5}
+    assert store.query.trials(model + 1) == []
+
+
+def test_the_fastest_measurement_of_a_program_counts(store):
+    model = add_model(store)
+    batch = [
+        make_measurement(0, (3e-3,), measured_at=1),
+        make_measurement(0, (2e-3, 2e-3), measured_at=2),
+        failed(0, measured_at=3),
+    ]
+    store.add(batch, OWN)
+    store.add_predictions(model, {1: 0.5})
+    (found,) = store.query.trials()
+    assert (found.mean, found.score, found.record_id) == (2e-3, 0.5, 1)
+
+
+def test_places_of_trials(store):
+    model = add_model(store)
+    batch = [make_measurement(i, (secs,)) for i, secs in enumerate((1e-3, 3e-3, 2e-3))]
+    predict(store, model, (1.0, 3.0, 2.0, 4.0), [*batch, failed(3)])
+    found = drift.ranks(store.query.trials())
+    assert [(place, real) for _, place, real in found] == [(4, 1), (2, 3), (3, 2), (1, None)]
+
+
+def test_sources_by_number(store):
+    store.add([make_measurement(0)], OWN)
+    ((id_, digest, source),) = store.query.numbered_sources()
+    assert (source, len(digest)) == (OWN, 16)
+    assert store.query.numbered_sources([id_]) == [(id_, digest, source)]
+    assert store.query.numbered_sources([id_ + 1]) == []

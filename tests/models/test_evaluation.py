@@ -1,0 +1,372 @@
+"""Judging: what is trained on what, how figures become means, and what is told."""
+
+import json
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from judged_data import WORKLOADS, judged
+from learnable import quick
+
+from tunedb.errors import NotFoundError, UsageError
+from tunedb.models import findings, metrics, splits
+from tunedb.models.baselines import NearestNeighbour, RandomOrder
+from tunedb.models.evaluation import BINS, evaluate, judge, repeat_noise
+from tunedb.models.findings import Result, compare, interval
+from tunedb.models.metrics import FIGURES, PEAK
+
+EXAMPLES = judged(machines=2)
+
+
+class Oracle:
+    """Knows the throughputs, and keeps what it was asked."""
+
+    name = "oracle"
+
+    def __init__(self, sign=1.0):
+        self.asked = []
+        self._sign = sign
+
+    def scores(self, train, test, threads):
+        self.asked.append((train, test))
+        return self._sign * test.throughput
+
+
+def look(examples=EXAMPLES, recipes=None, **options):
+    options.setdefault("baselines", (RandomOrder(),))
+    recipes = {"plain": quick(rounds=3)} if recipes is None else recipes
+    return evaluate(examples, recipes, threads=1, **options)
+
+
+def result_of(values, model="m", workloads=None, **fields):
+    """Return a result with given pairwise accuracies, and 0.5 for everything else."""
+    n = len(values)
+    table = np.full((n, len(FIGURES)), 0.5)
+    table[:, 0] = values
+    workloads = range(n) if workloads is None else workloads
+    return Result(
+        regime="new-workload",
+        pool="random",
+        model=model,
+        workloads=tuple(b"%d" % i for i in workloads),
+        values=table,
+        random=np.full((n, len(FIGURES)), 0.5),
+        floor=None,
+        peak=np.ones((n, PEAK)),
+        random_peak=np.ones((n, PEAK)),
+        ranks=np.eye(BINS) / BINS,
+        pools=n,
+        programs=10 * n,
+        **fields,
+    )
+
+
+def test_all_regimes_all_pools_all_models():
+    found = look(seeds=2, recipes={"a": quick(rounds=3), "b": quick(rounds=3, loss="squared")})
+    cells = [(one.regime, one.pool, one.model) for one in found.results]
+    regimes, pools, models = list(splits.REGIMES), list(splits.POOLS), ["a", "b", "random"]
+    # A fifth of 20 programs is too few for a pool of 10.
+    expected = [(r, p, m) for r in regimes[1:] for p in pools for m in models]
+    assert cells == expected
+    assert found.splits["new-workload"]["splits"] == found.splits["same-workload"]["splits"] == 2
+    assert found.splits["new-family"]["splits"] == found.splits["new-hardware"]["splits"] == 2
+    assert found.impossible == {
+        f"same-workload, {pool} pools": "none has 10 held-out programs, one of them faster"
+        for pool in pools
+    }
+    assert found.examples == EXAMPLES.digest.hex()
+    result = found.result("new-family", "search", "b")
+    assert result.workloads == tuple(sorted(one.digest for one in WORKLOADS))
+    assert (result.pools, result.programs) == (20, 400)
+    assert found.result("new-family", "search", "c") is None
+
+
+def test_a_perfect_model_and_a_random_one():
+    found = look(recipes={"m": quick(rounds=1)}, baselines=(Oracle(), RandomOrder()))
+    for regime, pool in (("new-workload", "random"), ("new-hardware", "search")):
+        perfect = found.result(regime, pool, "oracle")
+        random = found.result(regime, pool, "random")
+        assert np.array_equal(random.values, perfect.random)
+        assert np.array_equal(random.values, random.random)
+        assert np.array_equal(random.peak, perfect.random_peak)
+        assert random.summary("top5").skill == 0.0
+        # Whatever the order, each place is as likely for each program.
+        assert np.allclose(random.ranks.sum(axis=0), 1 / BINS)
+
+
+def test_perfect_figures():
+    oracle = Oracle()
+    (result,) = judge(
+        EXAMPLES,
+        list(splits.new_family(EXAMPLES, splits.Plan())),
+        {},
+        baselines=(oracle,),
+        pools=("search",),
+    )
+    assert result.values == pytest.approx(np.ones_like(result.values))
+    assert result.peak == pytest.approx(np.ones_like(result.peak))
+    assert np.trace(result.ranks) > 0.85
+    assert result.ranks.sum() == pytest.approx(1.0)
+    assert result.summary("trials90").skill == 1.0
+    # What it was asked is what the split says.
+    for train, test in oracle.asked:
+        families = [{one.workloads[i].family for i in one.workload} for one in (train, test)]
+        assert sorted(len(names) for names in families) == [1, 1]
+        assert families[0] != families[1]
+
+
+def test_pools_of_a_workload_are_averaged_first():
+    """Seeds and machines are no further workloads: intervals would be too narrow."""
+    made = list(splits.new_workload(EXAMPLES, splits.Plan(seeds=6, held_out=4)))
+    oracle = Oracle(-1.0)
+    (result,) = judge(EXAMPLES, made, {}, baselines=(oracle,), pools=("search",))
+    held_out = [set(EXAMPLES.workload[one.test].tolist()) for one in made]
+    assert len(result.workloads) == len(set().union(*held_out)) <= 10
+    assert result.pools == 2 * sum(map(len, held_out)) == 48
+    assert len(result.values) == len(result.workloads)
+    # Machines differ; the same machine in another seed is the same pool again.
+    for number, digest in enumerate(result.workloads):
+        workload = [one.digest for one in EXAMPLES.workloads].index(digest)
+        groups = [g for g, one in enumerate(EXAMPLES.groups) if one.workload == workload]
+        throughput = [EXAMPLES.throughput[EXAMPLES.group == g] for g in groups]
+        plain = np.mean([metrics.row(metrics.measure(y, -y)) for y in throughput], axis=0)
+        assert result.values[number] == pytest.approx(plain)
+
+
+def test_a_recipe_is_trained_on_the_training_side_alone(monkeypatch):
+    from tunedb.models import evaluation
+
+    seen = []
+
+    def fit(examples, recipe, threads):
+        seen.append((set(examples.workload.tolist()), recipe.loss, threads))
+        scores = lambda rows, starts: np.arange(len(starts) - 1.0)  # noqa: E731
+        return SimpleNamespace(model=SimpleNamespace(scores=scores))
+
+    monkeypatch.setattr(evaluation, "fit", fit)
+    made = list(splits.new_workload(EXAMPLES, splits.Plan(seeds=3)))
+    look(seeds=3, regimes=["new-workload"], recipes={"x": quick(loss="log")})
+    assert [one[0] for one in seen] == [set(EXAMPLES.workload[s.train].tolist()) for s in made]
+    assert {one[1:] for one in seen} == {("log", 1)}
+
+
+def test_equal_evaluations_are_equal():
+    one, other = (look(seeds=1, regimes=["new-workload"]).to_json() for _ in range(2))
+    one["seconds"] = other["seconds"] = 0
+    assert json.dumps(one) == json.dumps(other)
+
+
+def test_json_has_everything_and_no_nan():
+    found = look(judged(WORKLOADS[:2]), regimes=["new-workload"], seeds=1, pools=["search"])
+    text = json.dumps(found.to_json(), allow_nan=False)
+    told = json.loads(text)
+    (first, random) = told["results"]
+    assert (first["model"], random["model"]) == ("plain", "random")
+    # One workload has a mean and no interval.
+    assert first["figures"]["top5"]["mean"] is not None
+    assert first["figures"]["top5"]["low"] is None
+    assert len(first["workloads"]) == 1
+    assert set(first["workloads"][0]) == {"digest", *FIGURES}
+    assert len(first["peak"]) == PEAK
+    assert told["recipes"]["plain"]["rounds"] == 3
+    assert told["baselines"] == ["random"]
+    assert told["differences"][0]["one"] == "plain"
+    assert told["noise"] is None and first["noise_floor"] is None
+
+
+def test_progress_and_interruption():
+    told = []
+    look(seeds=2, regimes=["new-workload"], on_step=lambda *args: told.append(args))
+    assert [one[:2] for one in told] == [(0, 4), (1, 4), (2, 4), (3, 4)]
+    assert told[1][2] == "new-workload, seed 1: random"
+
+    def stop(*_):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        look(on_step=stop)
+
+
+def test_what_is_impossible_is_told_and_the_rest_is_judged():
+    found = look(judged(WORKLOADS[:5]), seeds=1)
+    assert {one.regime for one in found.results} == {"new-workload"}
+    assert list(found.impossible)[:2] == ["new-family", "new-hardware"]
+    assert "two families are needed; there is matmul" in found.impossible["new-family"]
+    with pytest.raises(UsageError, match=r"nothing can be judged \(new-family: workloads of two"):
+        look(judged(WORKLOADS[:1]), regimes=["new-family", "new-hardware"])
+
+
+def test_a_split_that_teaches_nothing_is_left_out_and_the_others_count():
+    """Of one family all programs failed but those of one small workload."""
+    examples = judged()
+    failing = [i for i, one in enumerate(examples.workloads) if one.family == "conv2d"]
+    few = examples.take(~np.isin(examples.workload, failing[1:]))
+    throughput = few.throughput.copy()
+    only = few.workload == failing[0]
+    throughput[only] = np.where(few.trials[only] == 3, 1.0, 0.0)
+    few = replace(few, throughput=throughput, failures=(throughput == 0).astype(np.int8))
+    recipe = quick(rounds=2, training_set="first:2")
+    found = look(few, regimes=["new-family"], recipes={"m": recipe}, pools=["search"])
+    assert list(found.impossible) == ["new-family, matmul"]
+    assert "nothing to learn from" in found.impossible["new-family, matmul"]
+    assert [len(one.workloads) for one in found.results] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"regimes": ["new-moon"]}, "no regime 'new-moon'; there are: same-workload"),
+        ({"pools": ["deep"]}, "no pool 'deep'; there are: random, search"),
+        ({"recipes": {}}, "no recipe is given"),
+        ({"recipes": {"random": quick()}}, "two models are called 'random'"),
+        ({"baselines": (RandomOrder(), RandomOrder())}, "two models are called 'random'"),
+    ],
+)
+def test_wrong_names(options, why):
+    with pytest.raises(UsageError, match=why):
+        look(**options)
+
+
+def test_splits_without_pools_train_nothing(monkeypatch):
+    from tunedb.models import evaluation
+
+    monkeypatch.setattr(evaluation, "fit", lambda *_, **__: pytest.fail("in vain"))
+    told = []
+    with pytest.raises(UsageError, match="same-workload, search pools: none has 15 held-out"):
+        look(regimes=["same-workload"], fewest=15, on_step=lambda *args: told.append(args))
+    assert told == []
+
+
+def test_a_part_that_does_not_exist():
+    with pytest.raises(NotFoundError, match="no loss 'x'"):
+        look(recipes={"m": quick(loss="x")})
+
+
+def test_the_noise_floor_stands_beside():
+    noise = np.log([0.8, 1.25])
+    found = look(regimes=["new-workload"], seeds=1, noise=noise)
+    result = found.result("new-workload", "search", "plain")
+    floor = dict(zip(FIGURES, result.floor.mean(axis=0), strict=True))
+    assert 0.6 < floor["pairwise"] < 1.0
+    assert found.noise == pytest.approx(np.log(1.25))
+    told = found.to_json()["results"][0]["noise_floor"]
+    assert told["top1"] == pytest.approx(found.results[0].floor.mean(axis=0)[1])
+
+
+def test_noise_of_repeats():
+    class Records(SimpleNamespace):
+        def __len__(self):
+            return len(self.n_times)
+
+    def noise(times, failed=None):
+        flat = np.array([t for one in times for t in one], float)
+        sizes = np.array([len(one) for one in times], np.int64)
+        failed = np.zeros(len(times), bool) if failed is None else np.array(failed)
+        return repeat_noise(Records(n_times=sizes, times=flat, failed=failed))
+
+    # Two times 10 % apart: each is log(1.1) / 2 off, made as large as their variance says.
+    found = noise(
+        [(1.0, 1.1), (3.0,), (), (1e10, 1e10), (0.0, 2.0)], [False, False, True, True, False]
+    )
+    half = np.log(1.1) / 2
+    assert found == pytest.approx([-half * 2**0.5, half * 2**0.5])
+    assert noise([(1.0,), (2.0,)]) is None
+    assert noise([]) is None
+    rng = np.random.default_rng(0)
+    drawn = np.exp(0.03 * rng.standard_normal((4000, 3)))
+    assert noise(drawn.tolist()).std() == pytest.approx(0.03, rel=0.02)
+
+
+def test_an_interval():
+    rng = np.random.default_rng(0)
+    values = rng.normal(0.7, 0.1, 400)
+    low, high = interval(values)
+    # The standard error is 0.005.
+    assert low == pytest.approx(values.mean() - 1.96 * 0.005, abs=1e-3)
+    assert high == pytest.approx(values.mean() + 1.96 * 0.005, abs=1e-3)
+    assert interval(values) == (low, high)
+    assert interval(np.full(9, 0.25)) == (0.25, 0.25)
+    for few in ([], [0.5]):
+        assert np.isnan(interval(np.array(few))).all()
+
+
+@pytest.mark.parametrize("n", [2, 400, 5_000])
+def test_intervals_of_many_values_take_bounded_memory(n):
+    found = findings._resamples(n)
+    assert (found.sum(axis=1) == n).all()
+    assert 1_000 <= len(found) <= findings.RESAMPLES
+    assert found.size <= max(4_000_000, 1_000 * n)
+    values = np.arange(n) % 2.0
+    low, high = interval(values)
+    # As near as a thousand samples tell it.
+    error = 1.96 * 0.5 / np.sqrt(n)
+    assert n == 2 or (0.5 - low, high - 0.5) == pytest.approx((error, error), rel=0.15)
+
+
+def test_a_summary():
+    result = result_of(np.arange(11) / 10)
+    found = result.summary("pairwise")
+    assert (found.mean, found.random, found.skill) == (0.5, 0.5, 0.0)
+    assert found.tenth == pytest.approx(0.1)
+    assert found.low < 0.5 < found.high
+    assert found.half_width == pytest.approx((found.high - found.low) / 2)
+    # Of trials the worse tenth are the many.
+    trials = replace(result, values=result.values.copy())
+    trials.values[:, FIGURES.index("trials90")] = np.arange(11)
+    assert trials.summary("trials90").tenth == pytest.approx(9.0)
+
+
+def test_paired_differences_are_of_common_workloads():
+    one = result_of([0.9, 0.5, 0.7], "one", [0, 1, 2])
+    other = result_of([0.4, 0.8, 0.1], "other", [1, 0, 9])
+    found = compare(one, other, "pairwise")
+    assert (found.one, found.other, found.figure, found.workloads) == (
+        "one",
+        "other",
+        "pairwise",
+        2,
+    )
+    # 0.9 - 0.8 and 0.5 - 0.4: the same, so there is no doubt.
+    assert (found.mean, found.low, found.high) == pytest.approx((0.1, 0.1, 0.1))
+    nothing = compare(one, result_of([0.5], "far", [77]), "pairwise")
+    assert nothing.workloads == 0
+    assert np.isnan([nothing.mean, nothing.low, nothing.high]).all()
+
+
+def test_each_recipe_is_compared_with_those_after_it_and_with_baselines():
+    recipes = {"a": quick(), "b": quick()}
+    names = ["a", "b", "random", "nearest"]
+    found = findings.Evaluation(
+        results=tuple(result_of([0.5, 0.75], name) for name in names),
+        recipes=recipes,
+        baselines=("random", "nearest"),
+        splits={},
+        impossible={},
+        noise=None,
+        examples="",
+        seconds=0.0,
+    )
+    pairs = {(one.one, one.other) for one in found.differences("new-workload", "random")}
+    assert pairs == {
+        ("a", "b"),
+        ("a", "random"),
+        ("a", "nearest"),
+        ("b", "random"),
+        ("b", "nearest"),
+    }
+    assert found.differences("new-workload", "search") == []
+
+
+def test_splits_of_ones_own():
+    examples = judged()
+    half = np.arange(len(examples)) % 2 == 0
+    split = splits.Split("mine", "half", np.flatnonzero(half), np.flatnonzero(~half))
+    results = judge(examples, [split], {"m": quick()}, baselines=(NearestNeighbour(),), threads=1)
+    assert [(one.regime, one.pool, one.model) for one in results[:2]] == [
+        ("mine", "random", "m"),
+        ("mine", "random", "nearest"),
+    ]
+    assert results[0].summary("pairwise").mean > 0.6
+    with pytest.raises(UsageError, match="no pool can be ranked"):
+        judge(examples, [split], {"m": quick()}, fewest=99, threads=1)

@@ -1,0 +1,56 @@
+"""Taking some of the examples."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.models.examples import Examples, ExampleWorkload, Group
+
+
+def make_examples(sizes):
+    """Return examples with so many rows each; each row says whose it is."""
+    n = len(sizes)
+    owner = np.repeat(np.arange(n), sizes)
+    rows = np.stack([owner, np.arange(len(owner))], axis=1).astype(np.float32)
+    return Examples(
+        feature_set="x",
+        version=1,
+        columns=("owner", "row"),
+        rows=rows,
+        starts=np.concatenate(([0], np.cumsum(sizes))).astype(np.int64),
+        program_ids=np.arange(n) + 100,
+        group=np.arange(n, dtype=np.int32) % 2,
+        seconds=np.linspace(1, 2, n),
+        throughput=1 / np.linspace(1, 2, n),
+        failures=np.zeros(n, np.int8),
+        trials=np.arange(n, dtype=np.int32),
+        origins=np.zeros(n, np.int8),
+        costs=np.full(n, np.nan),
+        groups=(Group(1, 1, b"t", ""), Group(0, 1, b"t", "")),
+        workloads=tuple(ExampleWorkload(i, b"%d" % i, "w", None, (), None) for i in range(2)),
+        label="median",
+        digest=b"d" * 16,
+    )
+
+
+@given(st.data())
+def test_taking_keeps_each_program_with_its_rows(data):
+    sizes = data.draw(st.lists(st.integers(0, 4), min_size=1, max_size=12))
+    examples = make_examples(sizes)
+    chosen = data.draw(st.lists(st.sampled_from(range(len(sizes))), unique=True))
+    taken = examples.take(np.array(chosen, np.int64))
+    assert taken.program_ids.tolist() == [100 + i for i in sorted(chosen)]
+    assert taken.sizes.tolist() == [sizes[i] for i in sorted(chosen)]
+    for position, index in enumerate(sorted(chosen)):
+        rows = taken.rows[taken.starts[position] : taken.starts[position + 1]]
+        expected = examples.rows[examples.starts[index] : examples.starts[index + 1]]
+        assert np.array_equal(rows, expected)
+    mask = np.isin(np.arange(len(sizes)), chosen)
+    assert np.array_equal(examples.take(mask).rows, taken.rows)
+
+
+def test_the_workload_of_a_program_is_that_of_its_group():
+    examples = make_examples([1, 1, 1])
+    assert examples.workload.tolist() == [1, 0, 1]
+    assert examples.take([0, 2]).workload.tolist() == [1, 1]
+    assert len(examples.take([])) == 0

@@ -1,0 +1,176 @@
+"""What columns add to a score, and how much a model looks at them."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from test_examples import make_examples
+
+from tunedb.features.ansor import per_store_names
+from tunedb.models import explain
+from tunedb.models.recipe import Recipe
+from tunedb.models.training import fit
+
+COLUMNS = ("B0.lines", "spatial2.outer", "noise", "constant")
+
+
+def rows_of(programs, rng):
+    rows = rng.random((3 * programs, len(COLUMNS)), dtype=np.float32)
+    rows[:, 3] = 7
+    return rows
+
+
+def learnt(rows="pack-sum", members=1):
+    """Return a model of 60 programs of three rows; the score is twice column 0 less column 1."""
+    rng = np.random.default_rng(0)
+    examples = make_examples([3] * 60)
+    made = rows_of(60, rng)
+    value = (2 * made[:, 0] - made[:, 1]).reshape(60, 3).sum(axis=1).astype(np.float64)
+    throughput = (value - value.min() + 0.1) / (value.max() - value.min() + 0.1)
+    examples = replace(
+        examples,
+        rows=made,
+        columns=COLUMNS,
+        throughput=throughput,
+        seconds=1 / throughput,
+        group=np.zeros(60, np.int32),
+    )
+    recipe = Recipe(
+        features="x",
+        rows=rows,
+        loss="squared",
+        rounds=40,
+        patience=0,
+        members=members,
+        colsample_bytree=1.0,
+        max_depth=3,
+    )
+    return fit(examples, recipe, threads=1).model, examples
+
+
+@pytest.fixture(scope="module", params=["pack-sum", "aggregated"])
+def trained(request):
+    return learnt(request.param, members=2)
+
+
+def test_contributions_and_bias_are_the_score(trained):
+    model, examples = trained
+    for program in range(5):
+        rows = examples.rows[examples.starts[program] : examples.starts[program + 1]]
+        told = explain.contributions(model, rows)
+        assert told.columns == model.tree_columns
+        assert told.rows.shape == told.values.shape == (len(told.by_row), len(told.columns))
+        assert told.rows.sum() + told.bias == pytest.approx(told.score, abs=1e-5)
+        assert told.by_column.sum() == pytest.approx(told.by_row.sum())
+        expected = model.score_programs([rows])[0]
+        assert told.score == expected
+
+
+def test_a_statement_of_pack_sum_is_a_row_and_each_has_the_bias():
+    model, examples = learnt()
+    one = explain.contributions(model, examples.rows[:1])
+    three = explain.contributions(model, examples.rows[:3])
+    assert len(one.rows) == 1 and len(three.rows) == 3
+    assert three.bias == pytest.approx(3 * one.bias)
+    np.testing.assert_allclose(three.rows[0], one.rows[0])
+    np.testing.assert_array_equal(three.values, examples.rows[:3])
+
+
+def test_a_program_without_rows_has_neither_contributions_nor_bias():
+    model, _ = learnt()
+    told = explain.contributions(model, np.empty((0, len(COLUMNS)), np.float32))
+    assert (told.score, told.bias, told.rows.shape) == (0.0, 0.0, (0, len(COLUMNS)))
+
+
+def test_the_sign_says_what_makes_a_program_slow():
+    model, _ = learnt()
+    rows = np.tile(np.float32([[0.5, 0.5, 0.5, 7]]), (3, 1))
+    fast, slow = rows.copy(), rows.copy()
+    fast[:, 0], slow[:, 1] = 1, 1
+    assert explain.contributions(model, fast).by_column[0] > 0.1
+    assert explain.contributions(model, slow).by_column[1] < -0.05
+    assert explain.contributions(model, fast).by_column[3] == 0
+
+
+def test_the_columns_that_decide_come_first(trained):
+    model, examples = trained
+    found = explain.importance(model, examples)
+    names = [one.name for one in found]
+    assert names[0].startswith("B0.lines") and any(
+        name.startswith("spatial2.outer") for name in names[:3]
+    )
+    assert not any(name.startswith("constant") for name in names)
+    assert [one.shap for one in found] == sorted((one.shap for one in found), reverse=True)
+    assert sum(one.gain for one in found) == pytest.approx(1)
+    assert all(one.splits > 0 for one in found)
+    # Of the same programs, the mean of what contributions() says.
+    each = np.array(
+        [
+            explain.contributions(model, examples.rows[a:b]).by_column
+            for a, b in zip(examples.starts, examples.starts[1:], strict=False)
+        ]
+    )
+    at = model.tree_columns.index(names[0])
+    assert found[0].shap == pytest.approx(np.abs(each[:, at]).mean())
+
+
+def test_gain_and_splits_are_those_of_all_members():
+    one, examples = learnt(members=1)
+    two, _ = learnt(members=2)
+    expected = sum(
+        sum(booster.get_score(importance_type="weight").values()) for booster in two.boosters
+    )
+    assert sum(found.splits for found in explain.importance(two, examples)) == expected
+    assert len(two.boosters) == 2 > len(one.boosters)
+
+
+def test_groups_are_sums(trained):
+    model, examples = trained
+    columns = explain.importance(model, examples)
+    groups = explain.by_group(columns)
+    assert groups[0].name == "B0"
+    assert sum(one.gain for one in groups) == pytest.approx(1)
+    members = [one for one in columns if one.group == "B0"]
+    assert groups[0].shap == pytest.approx(sum(one.shap for one in members))
+    assert groups[0].splits == sum(one.splits for one in members)
+
+
+@pytest.mark.parametrize(
+    ("column", "group"),
+    [
+        ("float_mad", "operations"),
+        ("select_op", "operations"),
+        ("vec_type.kPosMixed", "vectorized loops"),
+        ("auto_unroll_max_step", "unrolled loops"),
+        ("vthread_len", "threads"),
+        ("B3.unique_bytes", "B3"),
+        ("B0.lines.log_sum", "B0"),
+        ("arith_intensity_curve_4", "arithmetic intensity"),
+        ("alloc_outer_prod", "allocation"),
+        ("outer_prod", "loops around"),
+        ("spatial2.outer", "spatial"),
+        ("location5.max", "location"),
+        ("vector.length", "vector"),
+        ("rows", "rows"),
+        ("7", "7"),
+    ],
+)
+def test_groups_of_columns(column, group):
+    assert explain.group_of(column) == group
+
+
+def test_every_column_of_ansor_has_a_documented_group():
+    groups = {explain.group_of(name) for name in per_store_names()}
+    assert groups == {
+        *("operations", "vectorized loops", "unrolled loops", "parallel loops", "threads"),
+        *("B0", "B1", "B2", "B3", "B4", "arithmetic intensity", "allocation", "loops around"),
+    }
+
+
+def test_a_draw_is_repeated_and_bounded():
+    _, examples = learnt()
+    some = explain.drawn(examples, 10)
+    assert len(some) == 10
+    assert np.array_equal(some.program_ids, explain.drawn(examples, 10).program_ids)
+    assert not np.array_equal(some.program_ids, explain.drawn(examples, 10, seed=1).program_ids)
+    assert explain.drawn(examples, 60) is examples

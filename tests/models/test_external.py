@@ -1,0 +1,283 @@
+"""Training from disk: the model of training in memory, to the byte, and nothing left behind."""
+
+import re
+import shutil
+import warnings
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from learnable import examples_of, learnable, quick
+from small_data import SMALL_STEPS
+
+from tunedb.errors import FormatError, StorageError, UsageError
+from tunedb.models import boosting, external
+from tunedb.models.external import fit_external
+from tunedb.models.loading import load
+from tunedb.models.training import fit
+
+#: Most programs have some rows, some have none.
+EXAMPLES = learnable(10, 24, rows=(0, 3))
+
+
+class Memory:
+    """What is asked of a store, for examples that are in none."""
+
+    location = "memory"
+
+    def __init__(self, examples):
+        starts = examples.starts
+        self.rows = {
+            id_: examples.rows[starts[i] : starts[i + 1]]
+            for i, id_ in enumerate(examples.program_ids.tolist())
+        }
+        self.query = self
+        self.asked = []
+
+    def feature_rows(self, feature_set, ids):
+        assert (feature_set.name, feature_set.version) == ("small", 3)
+        self.asked += ids
+        return [self.rows.get(id_) for id_ in ids]
+
+
+def bare(examples):
+    """Return examples as they are loaded without rows."""
+    return replace(examples, rows=examples.rows[:0])
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """A folder that must be empty at the end; XGBoost must not miss pages in it."""
+    path = tmp_path / "pages"
+    path.mkdir()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        yield path
+    assert list(path.iterdir()) == []
+
+
+@pytest.fixture
+def small_sample(monkeypatch):
+    """Bounds of bins come from a sample, as they do where there are many rows."""
+    monkeypatch.setattr(boosting, "_SAMPLE_ROWS", 50)
+
+
+# ---------------------------------------------------------------------- the same model
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"patience": 4, "rounds": 30},
+        {"rows": "aggregated"},
+        {"loss": "rank", "hessian_power": 0.5},
+        {"members": 3, "subsample": 0.5, "colsample_bytree": 0.5},
+    ],
+    ids=str,
+)
+def test_equal_to_memory(choices, folder, small_sample):
+    recipe = quick(**choices)
+    expected = fit(EXAMPLES, recipe, threads=1)
+    # Pages of some 40 rows.
+    found = fit_external(
+        Memory(EXAMPLES), bare(EXAMPLES), recipe, page_bytes=1000, cache_dir=folder, threads=1
+    )
+    assert found.model.to_bytes() == expected.model.to_bytes()
+    same = ("history", "rounds", "best_round", "held_out", "programs", "left_out")
+    for name in same:
+        assert getattr(found, name) == getattr(expected, name)
+
+
+@pytest.mark.parametrize("page_bytes", [1, 100, 10_000, 2**30])
+def test_pages_and_threads_change_nothing(page_bytes, folder, small_sample):
+    recipe = quick(rounds=3)
+    expected = fit(EXAMPLES, recipe, threads=1).model.to_bytes()
+    for threads in (1, 2):
+        found = fit_external(
+            Memory(EXAMPLES),
+            bare(EXAMPLES),
+            recipe,
+            page_bytes=page_bytes,
+            cache_dir=folder,
+            threads=threads,
+        )
+        assert found.model.to_bytes() == expected
+
+
+def test_another_sample_is_another_model(small_sample, monkeypatch):
+    """The tests above can fail: bins matter."""
+    sampled = fit(EXAMPLES, quick(), threads=1).model.to_bytes()
+    monkeypatch.undo()
+    assert fit(EXAMPLES, quick(), threads=1).model.to_bytes() != sampled
+
+
+def test_from_a_database(stored, folder):
+    recipe = quick(rounds=5)
+    expected = fit(load(stored, SMALL_STEPS), recipe, threads=1)
+    labels = load(stored, SMALL_STEPS, rows=False)
+    found = fit_external(stored, labels, recipe, page_bytes=200, cache_dir=folder, threads=1)
+    assert found.model.to_bytes() == expected.model.to_bytes()
+
+
+def test_each_row_is_read_once_and_only_those_that_are_learnt_from(folder):
+    store = Memory(EXAMPLES)
+    recipe = quick(training_set="first:5", rounds=2)
+    fit_external(store, bare(EXAMPLES), recipe, page_bytes=100, cache_dir=folder)
+    first = EXAMPLES.program_ids[EXAMPLES.trials < 5]
+    assert store.asked == first.tolist()
+
+
+def test_rounds_are_told(folder):
+    told = []
+    fit_external(
+        Memory(EXAMPLES),
+        bare(EXAMPLES),
+        quick(rounds=3),
+        cache_dir=folder,
+        on_round=lambda *round_: told.append(round_),
+    )
+    assert told == [(1, None), (2, None), (3, None)]
+
+
+# ---------------------------------------------------------------------- what goes wrong
+
+
+def train(store, examples=EXAMPLES, **options):
+    return fit_external(store, bare(examples), quick(), page_bytes=1000, **options)
+
+
+def test_rows_that_are_gone(folder):
+    store = Memory(EXAMPLES)
+    del store.rows[EXAMPLES.program_ids[70]]
+    with pytest.raises(StorageError, match="features of program 170 changed while"):
+        train(store, cache_dir=folder)
+
+
+def test_rows_that_are_not_finite(folder):
+    rows = EXAMPLES.rows.copy()
+    rows[-1, 2] = np.nan
+    with pytest.raises(FormatError, match=r"c2 of program .* is nan"):
+        train(Memory(replace(EXAMPLES, rows=rows)), cache_dir=folder)
+
+
+def test_programs_without_any_row(folder):
+    examples = examples_of(np.zeros((0, 2)), [0, 0, 0], [0, 0, 0], [1, 0.5, 0.2])
+    with pytest.raises(UsageError, match="without rows of features small; run: tunedb extract"):
+        train(Memory(examples), examples, cache_dir=folder)
+
+
+def test_no_such_folder(tmp_path):
+    with pytest.raises(UsageError, match=r"gone: feature rows cannot be written there .*No such"):
+        train(Memory(EXAMPLES), cache_dir=tmp_path / "gone")
+
+
+def test_a_full_disk(mount):
+    examples = learnable(programs=500, columns=60)
+    folder = mount("256k")
+    with pytest.raises(StorageError, match=r"cannot be written there .*choose another folder"):
+        train(Memory(examples), examples, cache_dir=folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_disk_that_would_be_full_of_bins(mount):
+    """The rows fit, and the bins would not: XGBoost would abort the process."""
+    examples = learnable(programs=500, columns=60)
+    folder = mount(f"{examples.rows.nbytes // 1024 + 100}k")
+    with pytest.raises(StorageError, match="MiB are needed and 0 are free"):
+        train(Memory(examples), examples, cache_dir=folder)
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("page_bytes", [20_000, 2**20])
+@pytest.mark.parametrize("columns", [2, 60])
+def test_bins_take_no_more_than_is_asked_for(columns, page_bytes, folder, monkeypatch):
+    examples = learnable(programs=500, columns=columns)
+    asked, found = [], []
+    usage = shutil.disk_usage
+
+    def check(self, rows, count):
+        monkeypatch.setattr(shutil, "disk_usage", lambda path: usage(path)._replace(free=-1))
+        try:  # pytest.raises would keep the frames, and so the matrix
+            space(self, rows, count)
+        except StorageError as error:
+            asked.append(int(re.search(r"\((\d+) MiB", str(error))[1]) + 1)
+
+    space = external.Paging._check_space
+    monkeypatch.setattr(external.Paging, "_check_space", check)
+
+    def on_round(number, figure):
+        found.append(sum(file.stat().st_size for file in folder.glob("*/*")))
+
+    fit_external(
+        Memory(examples),
+        bare(examples),
+        quick(rounds=1),
+        page_bytes=page_bytes,
+        cache_dir=folder,
+        on_round=on_round,
+    )
+    assert found[0] <= asked[0] << 20
+
+
+# ---------------------------------------------------------------------- interrupts
+
+
+def test_interrupted_while_it_reads(folder):
+    store = Memory(EXAMPLES)
+    rows = store.rows
+
+    class Interrupting(dict):
+        def get(self, id_):
+            if id_ == EXAMPLES.program_ids[100]:
+                raise KeyboardInterrupt
+            return rows.get(id_)
+
+    store.rows = Interrupting()
+    with pytest.raises(KeyboardInterrupt):
+        train(store, cache_dir=folder)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(5, "Input/output error")])
+@pytest.mark.parametrize("passes", [0, 1, 2])
+def test_interrupted_while_xgboost_reads(passes, error, folder, monkeypatch):
+    """XGBoost calls back through ctypes, which drops an interrupt and would train on a part."""
+    pages, begun = external._RowFile.pages, []
+
+    def failing(self):
+        begun.append(1)
+        for number, page in enumerate(pages(self)):
+            if len(begun) == passes + 1 and number == 2:
+                raise error
+            yield page
+
+    monkeypatch.setattr(external._RowFile, "pages", failing)
+    expected = KeyboardInterrupt if error is KeyboardInterrupt else StorageError
+    with pytest.raises(expected):
+        train(Memory(EXAMPLES), cache_dir=folder)
+    assert len(begun) == passes + 1
+
+
+def test_a_matrix_that_misses_rows_is_not_learnt_from(folder, monkeypatch):
+    """The interrupt that came while XGBoost's own wrapper ran."""
+    pages, begun = external._RowFile.pages, []
+
+    def fewer(self):
+        begun.append(1)
+        found = list(pages(self))
+        return iter(found if len(begun) == 1 else found[:-1])
+
+    monkeypatch.setattr(external._RowFile, "pages", fewer)
+    with pytest.raises(KeyboardInterrupt):
+        train(Memory(EXAMPLES), cache_dir=folder)
+
+
+def test_interrupted_while_it_boosts(folder):
+    def on_round(number, figure):
+        assert len(list(folder.glob("*/bins*"))) == 1
+        assert list(folder.glob("*/rows")) == []
+        if number == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(Memory(EXAMPLES), cache_dir=folder, on_round=on_round)

@@ -1,0 +1,474 @@
+"""The classifier of failures, its probabilities, and what trials cost."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.errors import FormatError, UsageError
+from tunedb.models import failure_training
+from tunedb.models.examples import FAILURES, Examples, ExampleWorkload, Group
+from tunedb.models.failure_training import LEAST_FAILURES, LEAST_OF_KIND, fit_failures, scaled
+from tunedb.models.failures import (
+    RECIPE,
+    FailureModel,
+    Scaling,
+    TrialCosts,
+    expected_cost,
+    penalty,
+)
+from tunedb.records import FailureKind
+
+COLUMNS = ("tile", "vector", "noise")
+COMPILE, TIMEOUT, CRASH = (
+    FAILURES.index(kind)
+    for kind in (FailureKind.COMPILE_ERROR, FailureKind.TIMEOUT, FailureKind.CRASH)
+)
+
+#: Small and quick; the seeds, weights and folds are those of the default.
+QUICK = replace(RECIPE, training_set="all", rounds=60, eta=0.2, colsample_bytree=1.0)
+
+
+def workload(number, shape=None):
+    shape = shape or (4 ** (number + 1), 64)
+    return ExampleWorkload(number, b"w%03d" % number, f"w{number}", "matmul", (shape,), 1e6)
+
+
+def make_examples(rows, failures, of, *, costs=None, sizes=None, workloads=None):
+    """Return examples: rows of features, outcomes, and which workload each program is of."""
+    rows, of = np.asarray(rows, np.float32), np.asarray(of, np.int32)
+    failures, count = np.asarray(failures, np.int8), len(of)
+    sizes = np.ones(count, np.int64) if sizes is None else np.asarray(sizes)
+    number = int(of.max()) + 1
+    trials = np.zeros(count, np.int32)
+    for one in range(number):
+        trials[of == one] = np.arange((of == one).sum())
+    return Examples(
+        feature_set="small.steps",
+        version=1,
+        columns=COLUMNS,
+        rows=rows,
+        starts=np.concatenate(([0], np.cumsum(sizes))),
+        program_ids=np.arange(count) + 1,
+        group=of,
+        seconds=np.where(failures > 0, np.nan, 1e-3),
+        throughput=np.where(failures > 0, 0.0, 1.0),
+        failures=failures,
+        trials=trials,
+        origins=np.zeros(count, np.int8),
+        costs=np.full(count, np.nan) if costs is None else np.asarray(costs, np.float64),
+        groups=tuple(Group(i, 1, b"t", "") for i in range(number)),
+        workloads=tuple(workloads or (workload(i) for i in range(number))),
+        label="median",
+        digest=b"d",
+    )
+
+
+def chance_of(rows):
+    """Return the true probability that a program fails: a wide tile does, mostly."""
+    return 1 / (1 + np.exp(-(3 * rows[:, 0] - 2.5)))
+
+
+def drawn(seed, workloads=8, each=60, kinds=(TIMEOUT,)):
+    """Return programs that fail by chance, more often with wide tiles."""
+    rng = np.random.default_rng(seed)
+    rows = rng.normal(size=(workloads * each, 3))
+    failed = rng.random(len(rows)) < chance_of(rows)
+    failures = np.where(failed, rng.choice(kinds, len(rows)), 0)
+    return make_examples(rows, failures, np.repeat(np.arange(workloads), each))
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    return fit_failures(drawn(0, workloads=12, each=100), QUICK, threads=1)
+
+
+# ---------------------------------------------------------------------- probabilities
+
+
+def test_probabilities_are_what_happens(fitted):
+    """Of programs told 30 %, 30 % fail: in five bins of new workloads, to a tenth."""
+    new = drawn(1, each=500)
+    told = fitted.model.probabilities(new.rows, new.starts)
+    assert (told > 0).all()
+    assert (told < 1).all()
+    for part in np.array_split(np.argsort(told), 5):
+        assert told[part].mean() == pytest.approx(chance_of(new.rows)[part].mean(), abs=0.1)
+    # Without the scaling they are not: failures were weighted up, and trees are too sure.
+    bare = replace(fitted.model, scaling=Scaling(1.0, 0.0)).probabilities(new.rows, new.starts)
+    truth = chance_of(new.rows)
+    assert np.abs(told - truth).mean() < 0.6 * np.abs(bare - truth).mean()
+    assert fitted.model.scaling.slope < 1
+
+
+def test_held_out_workloads_judge_it(fitted):
+    judged = fitted.judgement
+    assert 0.8 < judged.auroc < 0.95
+    assert judged.auroc == pytest.approx(np.mean(list(judged.aurocs.values())))
+    assert len(judged.aurocs) == 12
+    assert judged.brier < 0.75 * judged.brier_of_rate
+    assert 0.02 < judged.avoided < 0.6
+    assert fitted.chosen.failed.mean() == pytest.approx(0.25, rel=0.3)
+    assert fitted.model.rate == fitted.chosen.failed.mean()
+    assert fitted.left_out == 0
+
+
+def test_the_area_is_the_one_by_hand():
+    """Of five failing and five good programs: the share of pairs that are told in order."""
+    examples = make_examples(np.zeros((10, 3)), [1] * 5 + [0] * 5, [0] * 10)
+    margins = np.array([5.0, 4.0, 1.0, 1.5, 2.0, 3.0, 0.0, 0.0, 0.0, 0.0])
+    folds = [np.arange(10)[::2], np.arange(10)[1::2]]
+    found = failure_training.judge(examples, margins, folds)
+    told = np.empty(10)
+    for fold in folds:
+        others = np.setdiff1d(np.arange(10), fold)
+        told[fold] = scaled(margins[others], examples.failed[others])(margins[fold])
+    pairs = [(told[i] > told[j]) + (told[i] == told[j]) / 2 for i in range(5) for j in range(5, 10)]
+    assert found.auroc == pytest.approx(np.mean(pairs))
+    assert found.brier == pytest.approx(np.mean((told - examples.failed) ** 2))
+
+
+def test_noise_is_not_foreseen():
+    """Failures without a reason: every program is told about the rate, and nothing is won."""
+    rng = np.random.default_rng(0)
+    failed = np.where(rng.random(1200) < 0.2, TIMEOUT, 0)
+    examples = make_examples(rng.normal(size=(1200, 3)), failed, np.repeat(np.arange(12), 100))
+    found = fit_failures(examples, QUICK, threads=1)
+    assert found.judgement.auroc == pytest.approx(0.5, abs=0.06)
+    assert found.judgement.brier == pytest.approx(found.judgement.brier_of_rate, rel=0.02)
+    told = found.model.probabilities(examples.rows, examples.starts)
+    assert told == pytest.approx(np.full(1200, found.model.rate), abs=0.1)
+
+
+def test_rare_failures_are_foreseen():
+    """Three in a hundred, in one corner: AUROC does not suffer from the imbalance."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(2400, 3))
+    failed = (rows[:, 0] > 1.4) & (rows[:, 1] > 0.4)
+    examples = make_examples(rows, np.where(failed, CRASH, 0), np.repeat(np.arange(8), 300))
+    assert 0.01 < failed.mean() < 0.05
+    found = fit_failures(examples, QUICK, threads=1)
+    assert found.judgement.auroc > 0.98
+    assert found.judgement.avoided > 0.9
+
+
+def test_groups_of_failures_alone_teach_it():
+    """All programs of one workload failed, with wide tiles, and those of no other."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(400, 3))
+    of = np.repeat(np.arange(4), 100)
+    rows[:, 0] = np.where(of == 0, 3.0, 0.0)
+    examples = make_examples(rows, np.where(of == 0, COMPILE, 0), of)
+    model = fit_failures(examples, QUICK, threads=1).model
+    told = model.probabilities(np.float32([[3, 0, 0], [0, 0, 0]]), np.array([0, 1, 2]))
+    assert told[0] > 0.6 > 0.3 > told[1]
+
+
+# ---------------------------------------------------------------------- kinds
+
+
+def by_corner(count=1200, rare=0):
+    """Return failures by wide tiles: timeouts with narrow vectors, else errors of the compiler."""
+    rng = np.random.default_rng(0)
+    rows = rng.normal(size=(count, 3))
+    kind = np.where(rows[:, 1] < 0, TIMEOUT, COMPILE)
+    failures = np.where(rows[:, 0] > 0.8, kind, 0)
+    failures[np.flatnonzero(failures)[:rare]] = CRASH
+    return make_examples(rows, failures, np.arange(count) % 6)
+
+
+def test_kinds_are_told_apart():
+    model = fit_failures(by_corner(), QUICK, threads=1).model
+    assert model.kinds == (FailureKind.COMPILE_ERROR, FailureKind.TIMEOUT)
+    rows = np.float32([[2, -1, 0], [2, 1, 0], [-2, 1, 0]])
+    told = model.by_kind(rows, np.arange(4))
+    assert told.sum(axis=1) == pytest.approx([1, 1, 1])
+    assert 1 - told[:, 0] == pytest.approx(model.probabilities(rows, np.arange(4)))
+    assert told[0].argmax() == TIMEOUT
+    assert told[1].argmax() == COMPILE
+    assert told[2].argmax() == 0
+
+
+def test_rare_kinds_have_their_share():
+    rare = LEAST_OF_KIND - 1
+    examples = by_corner(rare=rare)
+    model = fit_failures(examples, QUICK, threads=1).model
+    assert CRASH not in [FAILURES.index(kind) for kind in model.kinds]
+    told = model.by_kind(examples.rows, examples.starts)
+    share = rare / examples.failed.sum()
+    assert told[:, CRASH] == pytest.approx(share * (1 - told[:, 0]))
+    assert told.sum(axis=1) == pytest.approx(np.ones(len(told)))
+
+
+def test_one_kind_needs_no_second_classifier(fitted):
+    assert fitted.model.kinds == ()
+    assert len(fitted.model.model.boosters) == 1
+    rows = np.float32([[2, 0, 0]])
+    told = fitted.model.by_kind(rows, np.array([0, 1]))[0]
+    assert told[TIMEOUT] == pytest.approx(fitted.model.probabilities(rows, np.array([0, 1]))[0])
+    assert np.flatnonzero(told).tolist() == [0, TIMEOUT]
+
+
+# ---------------------------------------------------------------------- rows
+
+
+def test_several_rows_are_aggregated():
+    """A program fails where the largest of its rows is large, whatever the others are."""
+    rng = np.random.default_rng(0)
+    sizes = rng.integers(1, 4, 600)
+    rows = rng.normal(size=(sizes.sum(), 3))
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    failed = np.maximum.reduceat(rows[:, 0], starts[:-1]) > 1
+    of = np.arange(600) % 6
+    examples = make_examples(rows, np.where(failed, TIMEOUT, 0), of, sizes=sizes)
+    found = fit_failures(examples, QUICK, threads=1)
+    assert found.judgement.auroc > 0.95
+    assert found.model.model.tree_columns[0] == "tile.sum"
+    with pytest.raises(UsageError, match="use rows 'aggregated'"):
+        fit_failures(examples, replace(QUICK, rows="pack-sum"), threads=1)
+
+
+def test_one_bad_statement_is_enough(fitted):
+    """A model of programs with one row each is asked about one with several."""
+    rows = np.float32([[-2, 0, 0], [2, 0, 0], [-2, 0, 0]])
+    told = fitted.model.probabilities(rows, np.array([0, 3]))
+    assert told == pytest.approx(fitted.model.probabilities(rows[1:2], np.array([0, 1])))
+    kinds = fit_failures(by_corner(), QUICK, threads=1).model.by_kind(rows, np.array([0, 3]))
+    assert kinds.sum() == pytest.approx(1)
+
+
+def test_of_a_program_without_rows_only_the_rate_is_known(fitted):
+    model = fitted.model
+    rows, starts = np.float32([[2, 0, 0], [-2, 0, 0]]), np.array([0, 0, 1, 1, 2, 2])
+    told = model.probabilities(rows, starts)
+    assert told[[1, 3]] == pytest.approx(model.probabilities(rows, np.arange(3)))
+    assert told[[0, 2, 4]].tolist() == [model.rate] * 3
+    kinds = model.by_kind(np.empty((0, 3), np.float32), np.array([0, 0]))[0]
+    assert kinds[0] == pytest.approx(1 - model.rate)
+    assert model.probabilities(np.empty((0, 3), np.float32), np.array([0])).shape == (0,)
+
+
+def test_rows_of_another_set_are_refused(fitted):
+    with pytest.raises(UsageError, match="have 3 columns"):
+        fitted.model.probabilities(np.zeros((1, 2), np.float32), np.array([0, 1]))
+    with pytest.raises(UsageError, match=r"small\.steps"):
+        fitted.model.check(replace(drawn(0, each=1), version=2))
+
+
+# ---------------------------------------------------------------------- too little
+
+
+@pytest.mark.parametrize(
+    ("failures", "message"),
+    [
+        ([0, 0, 0], "none of 3 programs failed"),
+        ([1, 1], "all of 2 programs failed"),
+        ([0], "none of 1 program failed"),
+        ([2], "all of 1 program failed"),
+    ],
+)
+def test_one_outcome_teaches_nothing(failures, message):
+    examples = make_examples(np.zeros((len(failures), 3)), failures, [0] * len(failures))
+    with pytest.raises(UsageError, match=message) as caught:
+        fit_failures(examples, QUICK, threads=1)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_training_set_is_named_where_it_has_one_outcome():
+    examples = make_examples(np.zeros((4, 3)), [0, 0, 0, 1], [0] * 4)
+    with pytest.raises(UsageError, match=r"3 programs of the training set \(of 4\)"):
+        fit_failures(examples, replace(QUICK, training_set="first:3"), threads=1)
+
+
+def test_one_workload_is_learnt_and_not_judged():
+    examples = drawn(0, workloads=1, each=400)
+    found = fit_failures(examples, QUICK, threads=1)
+    assert found.judgement is None
+    # Weights are taken back: on the whole about as many are told to fail as did.
+    new = drawn(1, workloads=1, each=2000)
+    told = found.model.probabilities(new.rows, new.starts)
+    bare = replace(found.model, scaling=Scaling(1.0, 0.0)).probabilities(new.rows, new.starts)
+    assert told.mean() == pytest.approx(found.model.rate, rel=0.15)
+    assert bare.mean() > 1.5 * found.model.rate
+    told = found.model.probabilities(np.float32([[3, 0, 0], [-3, 0, 0]]), np.arange(3))
+    assert told[0] > told[1]
+
+
+def test_failures_of_one_workload_cannot_be_held_out():
+    rng = np.random.default_rng(0)
+    rows, of = rng.normal(size=(200, 3)), np.arange(200) % 2
+    failures = np.where((rows[:, 0] > 0) & (of == 0), TIMEOUT, 0)
+    assert fit_failures(make_examples(rows, failures, of), QUICK, threads=1).judgement is None
+
+
+def test_groups_with_few_failures_have_no_area():
+    rng = np.random.default_rng(0)
+    rows, of = rng.normal(size=(300, 3)), np.arange(300) % 3
+    failures = np.where(rows[:, 0] > 0.5, TIMEOUT, 0)
+    kept = np.flatnonzero((of == 2) & (failures > 0))[: LEAST_FAILURES - 1]
+    failures[of == 2] = 0
+    failures[kept] = TIMEOUT
+    judged = fit_failures(make_examples(rows, failures, of), QUICK, threads=1).judgement
+    assert set(judged.aurocs) == {0, 1}
+
+
+def test_what_xgboost_refuses_is_one_line():
+    with pytest.raises(UsageError, match="XGBoost refuses the recipe") as caught:
+        fit_failures(drawn(0), replace(QUICK, subsample=7.0), threads=1)
+    assert "\n" not in str(caught.value)
+
+
+# ---------------------------------------------------------------------- held-out parts
+
+
+def test_parts_keep_like_workloads_together_and_share_failures_out():
+    shapes = [(64, 64), (65, 64), (256, 64), (1024, 64), (4096, 64), (64, 4096), (63, 65)]
+    like = [workload(i, shape) for i, shape in enumerate(shapes)]
+    of = np.repeat(np.arange(7), 10)
+    # Of workloads 2 and 3 most failed.
+    failures = np.where((of == 2) | (of == 3) | (np.arange(70) % 10 == 0), TIMEOUT, 0)
+    examples = make_examples(np.zeros((70, 3)), failures, of, workloads=like)
+    folds = failure_training._folds(examples)
+    assert sorted(np.concatenate(folds).tolist()) == list(range(70))
+    part = {int(w): i for i, fold in enumerate(folds) for w in of[fold]}
+    assert part[0] == part[1] == part[6]
+    assert part[2] != part[3]
+    assert len(folds) == 5
+
+
+def test_no_part_is_told_by_classifiers_that_saw_it(monkeypatch):
+    seen = []
+    original = failure_training._Run.boosters
+
+    def watched(self, chosen):
+        seen.append(set(chosen.tolist()))
+        return original(self, chosen)
+
+    monkeypatch.setattr(failure_training._Run, "boosters", watched)
+    steps = []
+    examples = drawn(0, workloads=5, each=40)
+    fit_failures(examples, QUICK, threads=1, on_step=lambda done, of: steps.append((done, of)))
+    folds = failure_training._folds(examples)
+    assert [set(range(200)) - one for one in seen[:-1]] == [set(fold.tolist()) for fold in folds]
+    assert seen[-1] == set(range(200))
+    assert steps == [(i, 6) for i in range(1, 7)]
+
+
+# ---------------------------------------------------------------------- scaling
+
+
+@given(
+    slope=st.floats(0.2, 5.0),
+    shift=st.floats(-3.0, 3.0),
+    scale=st.floats(1e-3, 1e3),
+)
+def test_the_scaling_is_the_best_one(slope, shift, scale):
+    """No slope or intercept near the one found foresees the outcomes better."""
+    rng = np.random.default_rng(0)
+    margins = rng.normal(size=400)
+    failed = rng.random(400) < Scaling(slope, shift)(margins)
+    if not 5 <= failed.sum() <= 395:
+        return
+    found = scaled(scale * margins, failed)
+
+    def loss(scaling):
+        n, m = failed.sum(), (~failed).sum()
+        target = np.where(failed, (n + 1) / (n + 2), 1 / (m + 2))
+        told = scaling(scale * margins)
+        return -(target * np.log(told) + (1 - target) * np.log1p(-told)).sum()
+
+    best = loss(found)
+    for factor in (0.98, 1.02):
+        assert loss(replace(found, slope=factor * found.slope)) >= best - 1e-9
+    for step in (-0.05, 0.05):
+        assert loss(replace(found, intercept=found.intercept + step)) >= best - 1e-9
+
+
+def test_margins_that_mislead_are_not_turned_round():
+    margins, failed = np.array([1.0, 2.0, 3.0, 4.0]), np.array([True, True, False, False])
+    found = scaled(margins, failed)
+    assert found.slope == 0
+    assert found(margins) == pytest.approx([0.5] * 4)
+    assert scaled(np.ones(4), failed) == found
+
+
+def test_margins_without_bounds_are_probabilities():
+    assert Scaling(1.0, 0.0)(np.array([-1e4, 0.0, 1e4])).tolist() == [0.0, 0.5, 1.0]
+
+
+# ---------------------------------------------------------------------- costs
+
+
+def test_costs_are_medians():
+    costs = [1, 3, 2, 20, 30, 5, np.nan, -1.0]
+    failures = [0, 0, 0, TIMEOUT, TIMEOUT, COMPILE, COMPILE, 0]
+    found = TrialCosts.of(make_examples(np.zeros((8, 3)), failures, [0] * 8, costs=costs))
+    assert found.ok == found.failed[0] == 2
+    assert (found.failed[TIMEOUT], found.failed[COMPILE]) == (25, 5)
+    # The others have the median of all failures: 20, 30 and 5.
+    assert found.failed[CRASH] == 20
+
+
+@pytest.mark.parametrize(
+    ("costs", "expected"),
+    [([np.nan] * 3, (1.0, 4.0)), ([2, 2, np.nan], (2.0, 8.0)), ([np.nan, np.nan, 8], (2.0, 8.0))],
+)
+def test_costs_that_no_trial_says(costs, expected):
+    examples = make_examples(np.zeros((3, 3)), [0, 0, TIMEOUT], [0] * 3, costs=costs)
+    found = TrialCosts.of(examples)
+    assert (found.ok, found.failed[TIMEOUT]) == expected
+
+
+def test_what_a_trial_is_expected_to_cost():
+    costs = TrialCosts(2.0, (2.0, *(20.0,) * (len(FAILURES) - 1)))
+    told = np.zeros((3, len(FAILURES)))
+    told[0, 0] = 1
+    told[1, TIMEOUT] = 1
+    told[2, [0, TIMEOUT, COMPILE]] = 0.5, 0.25, 0.25
+    assert expected_cost(told, costs).tolist() == [2.0, 20.0, 11.0]
+    # In good trials: none, ten, and half of ten are spent on failing.
+    assert penalty(told, costs, weight=0.1) == pytest.approx([0.0, 1.0, 0.5])
+    assert penalty(told, costs, weight=0.0).tolist() == [0.0] * 3
+
+
+# ---------------------------------------------------------------------- bytes
+
+
+def test_bytes_tell_the_same():
+    examples = by_corner(rare=3)
+    model = fit_failures(examples, replace(QUICK, members=2), threads=1).model
+    assert len(model.model.boosters) == 3
+    data = model.to_bytes()
+    again = FailureModel.from_bytes(data)
+    for field in ("scaling", "rate", "kinds", "shares", "costs", "recipe"):
+        assert getattr(again, field) == getattr(model, field)
+    told = model.by_kind(examples.rows, examples.starts)
+    assert (again.by_kind(examples.rows, examples.starts) == told).all()
+    assert again.to_bytes() == data
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_equal_data_make_equal_bytes(threads):
+    examples = by_corner()
+    bytes_ = [fit_failures(examples, QUICK, threads=n).model.to_bytes() for n in (1, threads)]
+    assert bytes_[0] == bytes_[1]
+    other = fit_failures(examples, replace(QUICK, seed=1), threads=1).model.to_bytes()
+    assert other != bytes_[0]
+
+
+def test_bytes_of_other_models_are_refused(fitted):
+    data = fitted.model.to_bytes()
+    with pytest.raises(FormatError, match="damaged"):
+        FailureModel.from_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    booster = fitted.model.model.boosters[0]
+    text = booster.attr("tunedb")
+    for wrong in ("{}", "[]", text.replace('"rate"', '"tare"'), text.replace("timeout", "tired")):
+        booster.set_attr(tunedb=wrong)
+        with pytest.raises(FormatError, match="damaged"):
+            FailureModel.from_bytes(fitted.model.model.to_bytes())
+    booster.set_attr(tunedb=None)
+    with pytest.raises(FormatError, match="predicts no failures"):
+        FailureModel.from_bytes(fitted.model.model.to_bytes())
+    booster.set_attr(tunedb=text)

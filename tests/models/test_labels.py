@@ -1,0 +1,48 @@
+"""Which of a program's run times counts."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.models.base import part
+
+TIMES = st.lists(
+    st.lists(st.floats(1e-9, 1e3, allow_subnormal=False), min_size=1, max_size=7), max_size=9
+)
+REFERENCES = {"mean": np.mean, "median": np.median, "minimum": np.min}
+
+
+@pytest.mark.parametrize("name", sorted(REFERENCES))
+@given(programs=TIMES)
+def test_each_program_has_the_label_of_its_own_times(name, programs):
+    label, _ = part("label", name)
+    starts = np.cumsum([0, *map(len, programs)])
+    times = np.array([time for program in programs for time in program], np.float64)
+    found = label.seconds(times, starts)
+    assert found.dtype == np.float64
+    expected = [REFERENCES[name](program) for program in programs]
+    assert found == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("median", [2.0, 2.5]), ("mean", [3.0, 4.0]), ("minimum", [1.0, 1.0])]
+)
+def test_worked_out_by_hand(name, expected):
+    """Of an even number of times the median is between the two in the middle."""
+    label, _ = part("label", name)
+    times = np.array([6.0, 1.0, 2.0, 10.0, 2.0, 1.0, 3.0])
+    assert label.seconds(times, np.array([0, 3, 7])).tolist() == expected
+
+
+def test_no_program():
+    for name in REFERENCES:
+        found = part("label", name)[0].seconds(np.zeros(0), np.zeros(1, np.int64))
+        assert found.shape == (0,)
+
+
+def test_times_are_left_as_they_are():
+    times = np.array([3.0, 1.0, 2.0])
+    for name in REFERENCES:
+        part("label", name)[0].seconds(times, np.array([0, 3]))
+    assert times.tolist() == [3.0, 1.0, 2.0]

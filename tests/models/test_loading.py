@@ -1,0 +1,576 @@
+"""Examples from a database."""
+
+import shutil
+import sqlite3
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import FOREIGN, OWN, make_session, make_target
+from small_data import (
+    SMALL_STEPS,
+    WORKLOADS,
+    SmallSteps,
+    add_rows,
+    conv2d,
+    fill,
+    make_tiled,
+    matmul,
+    measure,
+    seconds_of,
+    trials,
+)
+
+from tunedb import compression, limits
+from tunedb.errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
+from tunedb.models.examples import FAILURES, ORIGINS
+from tunedb.models.labels import TimeLabel
+from tunedb.models.loading import DataCounts, data_digest, load, load_counted, with_rows
+from tunedb.records import FailureKind, Origin, Status
+from tunedb.results import SessionFactor
+from tunedb.store import Store
+
+
+def find(store, examples, program, machine=""):
+    """Return the number of the example of a program."""
+    (id_,) = store.query.program_ids([program.digest])
+    found = [
+        i
+        for i in np.flatnonzero(examples.program_ids == id_)
+        if examples.groups[examples.group[i]].machine == machine
+    ]
+    assert len(found) == 1, f"{len(found)} examples"
+    return found[0]
+
+
+def kind(examples, number):
+    return FAILURES[examples.failures[number]]
+
+
+def fill_with(store, batch, source=OWN, features=SMALL_STEPS):
+    store.add(batch, source)
+    add_rows(store, features)
+
+
+@pytest.fixture
+def empty(sqlite_file):
+    with Store(sqlite_file) as store:
+        yield store
+
+
+FIRST = WORKLOADS[0]
+
+
+# ---------------------------------------------------------------------- what is read
+
+
+def test_what_is_read_of_the_small_store(stored):
+    examples, counts = load_counted(stored, SMALL_STEPS)
+    assert counts == DataCounts(
+        records=202,  # 204 without the one that nobody measured, and the retracted one
+        infrastructure=1,
+        timeless=0,
+        programs=198,
+        without_features=1,
+        workloads=7,
+        failed_workloads=1,
+        targets=2,
+    )
+    assert len(examples) == 197
+    assert (examples.feature_set, examples.version) == ("small.steps", 1)
+    assert examples.columns == SMALL_STEPS.columns
+    assert len(examples.groups) == 9
+    assert examples.rows.shape == (0, 4)
+    assert {(w.name, w.family) for w in examples.workloads} == {
+        ("dense_nopack.x86", "matmul"),
+        ("conv2d_NCHWc.x86", "conv2d"),
+    }
+    shapes = {w.digest: w.shapes for w in examples.workloads}
+    assert shapes[matmul(1).digest] == ((128, 256), (192, 256))
+    flops = {w.digest: w.flops for w in examples.workloads}
+    assert flops[matmul(1).digest] == 2 * 128 * 256 * 192
+
+
+def test_order_depends_on_digests_alone(stored):
+    examples = load(stored, SMALL_STEPS, rows=False)
+    programs = {p.id: p for p in stored.query.programs(examples.program_ids.tolist())}
+    keys = []
+    for id_, group in zip(examples.program_ids.tolist(), examples.group.tolist(), strict=True):
+        of = examples.groups[group]
+        program = programs[id_]
+        assert of.target == program.target.digest
+        assert of.target_id == program.target_id
+        assert examples.workloads[of.workload].digest == program.workload.digest
+        assert examples.workloads[of.workload].id == program.workload_id
+        tiled = make_tiled(program.workload, _number(program), program.target)
+        keys.append((program.workload.digest, program.target.digest, of.machine, tiled.digest))
+    assert keys == sorted(keys)
+    assert len(set(keys)) == len(keys)
+    assert [w.digest for w in examples.workloads] == sorted(w.digest for w in examples.workloads)
+
+
+def _number(program):
+    return int(program.trace.decisions[5:].split(b",")[0])
+
+
+def test_each_program_has_its_own_rows(stored):
+    pages = []
+    examples = load(stored, SMALL_STEPS, on_read=lambda *page: pages.append(page))
+    assert pages == [(197, 197)]
+    assert examples.rows.dtype == np.float32
+    assert len(examples.rows) == examples.starts[-1]
+    expected = stored.query.feature_rows(SMALL_STEPS, examples.program_ids.tolist())
+    for rows, first, end in zip(expected, examples.starts[:-1], examples.starts[1:], strict=True):
+        assert np.array_equal(examples.rows[first:end], rows)
+
+
+def test_rows_are_read_page_by_page(stored, monkeypatch):
+    whole = load(stored, SMALL_STEPS)
+    monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 10)
+    pages = []
+    again = load(stored, SMALL_STEPS, on_read=lambda *page: pages.append(page))
+    assert np.array_equal(again.rows, whole.rows)
+    assert pages == [*((n, 197) for n in range(10, 197, 10)), (197, 197)]
+
+
+def test_rows_of_some_examples_alone(stored):
+    whole = load(stored, SMALL_STEPS)
+    labels = load(stored, SMALL_STEPS, rows=False)
+    chosen = np.arange(3, len(labels), 7)
+    some = with_rows(stored, labels.take(chosen))
+    assert np.array_equal(some.rows, whole.take(chosen).rows)
+    assert np.array_equal(some.starts, whole.take(chosen).starts)
+    none = with_rows(stored, labels.take([]))
+    assert none.rows.shape == (0, 4)
+
+
+# ---------------------------------------------------------------------- what became of a program
+
+
+def test_times_of_all_records_of_a_program_count(stored):
+    examples = load(stored, SMALL_STEPS, rows=False)
+    time = seconds_of(0)
+    number = find(stored, examples, make_tiled(FIRST, 0))
+    # 0.9, 1, 1.4 and, measured again, 2.
+    assert examples.seconds[number] == pytest.approx(1.2 * time)
+    for label, times in (("mean", 5.3 / 4), ("minimum", 0.9)):
+        other = load(stored, SMALL_STEPS, label=label, rows=False)
+        assert other.label == label
+        assert other.seconds[number] == pytest.approx(times * time)
+
+
+def test_a_program_that_worked_once_has_not_failed(stored):
+    examples = load(stored, SMALL_STEPS, rows=False)
+    for number in (1, 7):  # failed later, and worked later
+        found = find(stored, examples, make_tiled(FIRST, number))
+        assert examples.failures[found] == 0
+        assert examples.seconds[found] == pytest.approx(seconds_of(number))
+        assert examples.trials[found] == number
+        assert examples.costs[found] == 0.5
+    seventh = find(stored, examples, make_tiled(FIRST, 7))
+    assert ORIGINS[examples.origins[seventh]] is Origin.MUTATED
+
+
+def test_what_failed_and_why(stored):
+    examples = load(stored, SMALL_STEPS, rows=False)
+    for number, expected in ((15, FailureKind.TIMEOUT), (23, FailureKind.RUNTIME_ERROR)):
+        found = find(stored, examples, make_tiled(FIRST, number))
+        assert kind(examples, found) is expected
+        assert np.isnan(examples.seconds[found])
+        assert examples.throughput[found] == 0
+        assert examples.costs[found] == 2.0
+    # The sentinel, and nothing said about it.
+    found = find(stored, examples, make_tiled(FIRST, 32))
+    assert kind(examples, found) is FailureKind.UNKNOWN
+    assert (examples.failed == np.isnan(examples.seconds)).all()
+
+
+def test_what_is_no_fault_of_a_program_or_was_taken_back_is_left_out(stored):
+    examples = load(stored, SMALL_STEPS, rows=False)
+    gone = stored.query.program_ids([make_tiled(FIRST, n).digest for n in (5, 30, 31, 34)])
+    assert not np.isin(examples.program_ids, gone).any()
+    foreign = stored.query.program_ids([make_tiled(FIRST, 33).digest])
+    assert np.isin(foreign, examples.program_ids).all()
+
+
+def test_throughput_is_of_the_best_of_the_group(stored):
+    examples = load(stored, SMALL_STEPS, rows=False)
+    for index in range(len(examples.groups)):
+        mine = examples.group == index
+        worked = mine & ~examples.failed
+        if not worked.any():
+            assert (examples.throughput[mine] == 0).all()
+            continue
+        best = examples.seconds[worked].min()
+        assert examples.throughput[worked] == pytest.approx(best / examples.seconds[worked])
+        assert examples.throughput[mine].max() == 1.0
+
+
+def test_what_failed_last_counts(empty):
+    program = make_tiled(FIRST, 0)
+    records = [
+        measure(program, 1, FailureKind.CRASH, origin=Origin.WARM),
+        measure(program, 2, FailureKind.INFRASTRUCTURE),
+        measure(program, 0, FailureKind.TIMEOUT, origin=Origin.RANDOM, all_cost=None),
+    ]
+    fill_with(empty, records)
+    examples = load(empty, SMALL_STEPS)
+    # In the order of time, whatever the order of insertion.
+    assert [FAILURES[n] for n in examples.failures] == [FailureKind.CRASH]
+    assert [ORIGINS[n] for n in examples.origins] == [Origin.RANDOM]
+    assert examples.costs.tolist() == [2.0]
+
+
+def test_what_was_said_last_about_a_failure_counts(empty):
+    record = measure(make_tiled(FIRST, 0), 0, FailureKind.UNKNOWN)
+    fill_with(empty, [record])
+    empty.add_failures([(record, replace(record.failure, kind=FailureKind.WRONG_RESULT))])
+    examples = load(empty, SMALL_STEPS)
+    assert kind(examples, 0) is FailureKind.WRONG_RESULT
+
+
+def test_times_that_are_none_do_not_count(empty):
+    batch = [
+        measure(make_tiled(FIRST, 0), 0, (1e10, 3e-3, 0.0, 1e-3, -1.0)),
+        measure(make_tiled(FIRST, 1), 1, (0.0, -2.0)),
+        measure(make_tiled(FIRST, 2), 2, (4e-3,)),
+        # Whoever wrote it says that its time does not count.
+        measure(make_tiled(FIRST, 3), 3, (1e-9,), status=Status.FAILED),
+    ]
+    fill_with(empty, batch)
+    examples, counts = load_counted(empty, SMALL_STEPS)
+    assert counts.timeless == 1
+    assert counts.programs == 3
+    times = {n: find(empty, examples, make_tiled(FIRST, n)) for n in (0, 2, 3)}
+    assert examples.seconds[times[0]] == pytest.approx(2e-3)
+    assert examples.throughput[times[2]] == pytest.approx(0.5)
+    assert kind(examples, times[3]) is FailureKind.UNKNOWN
+
+
+def test_trials_are_in_the_order_of_time(empty):
+    times = [7, 3, 5, 1]
+    batch = [measure(make_tiled(FIRST, n), n, (1e-3,), measured_at=t) for n, t in enumerate(times)]
+    # Of this workload one has no time: the order of insertion counts for all of it.
+    other = [
+        measure(make_tiled(conv2d(0), n), n, (1e-3,), measured_at=t) for n, t in enumerate(times)
+    ]
+    other[2] = replace(other[2], measured_at=0)
+    fill_with(empty, [*batch, *other])
+    examples = load(empty, SMALL_STEPS, rows=False)
+    order = [examples.trials[find(empty, examples, make_tiled(FIRST, n))] for n in range(4)]
+    assert order == [3, 1, 2, 0]
+    order = [examples.trials[find(empty, examples, make_tiled(conv2d(0), n))] for n in range(4)]
+    assert order == [0, 1, 2, 3]
+
+
+def test_a_trial_has_its_number_for_every_feature_set(stored):
+    other = SmallSteps("small.other")
+    add_rows(stored, other)
+    ours, theirs = (load(stored, one, rows=False) for one in (SMALL_STEPS, other))
+    assert len(theirs) == len(ours) + 1  # number 5 has rows there
+    seventh = [find(stored, one, make_tiled(FIRST, 7)) for one in (ours, theirs)]
+    assert [one.trials[i] for one, i in zip((ours, theirs), seventh, strict=True)] == [7, 7]
+
+
+def test_programs_without_a_single_row(empty):
+    """A module without stores has no rows and is an example nevertheless."""
+    store = empty
+    store.add(trials(FIRST, count=3, failing=0), OWN)
+    ids = store.query.program_ids([make_tiled(FIRST, n).digest for n in range(3)])
+    shapes = [np.ones((2, 4)), np.zeros((0, 4)), np.full((1, 4), 7.0)]
+    store.add_features(SMALL_STEPS, list(zip(ids, shapes, strict=True)))
+    examples = load(store, SMALL_STEPS)
+    assert sorted(examples.sizes.tolist()) == [0, 1, 2]
+    (one,) = np.flatnonzero(examples.sizes == 1)
+    assert (examples.rows[examples.starts[one]] == 7).all()
+
+
+# ---------------------------------------------------------------------- only some records
+
+
+def test_only_some_workloads_targets_and_sources(stored):
+    query = stored.query
+    workload = query.workload_id(WORKLOADS[3].digest)
+    examples = load(stored, SMALL_STEPS, workload_ids=[workload])
+    assert [w.digest for w in examples.workloads] == [WORKLOADS[3].digest]
+    assert len(examples) == 48
+    target = query.target_id(make_target(1).digest)
+    examples = load(stored, SMALL_STEPS, target_ids=[target])
+    assert {g.target for g in examples.groups} == {make_target(1).digest}
+    assert len(examples.workloads) == 2
+    examples = load(stored, SMALL_STEPS, workload_ids=[workload], target_ids=[target])
+    assert len(examples) == 24
+    (foreign,) = [i for i, _, source in _sources(stored) if source == FOREIGN.name]
+    examples = load(stored, SMALL_STEPS, source_ids=[foreign])
+    assert len(examples) == 1
+    assert examples.throughput.tolist() == [1.0]
+    assert examples.trials.tolist() == [0]
+
+
+def _sources(store):
+    with sqlite3.connect(store.location) as connection:
+        return connection.execute("SELECT id, trust, name FROM source").fetchall()
+
+
+# ---------------------------------------------------------------------- identity
+
+
+def test_the_digest_needs_no_rows(stored):
+    whole = load(stored, SMALL_STEPS)
+    assert data_digest(stored, SMALL_STEPS) == whole.digest
+    target = [stored.query.target_id(make_target(1).digest)]
+    assert data_digest(stored, SMALL_STEPS, target_ids=target) != whole.digest
+    some = load(stored, SMALL_STEPS, target_ids=target, label="mean", corrected=True)
+    given = {"target_ids": target, "label": "mean", "corrected": True}
+    assert data_digest(stored, SMALL_STEPS, **given) == some.digest
+    assert len(whole.digest) == 16
+
+
+def test_the_digest_changes_with_what_is_learnt_from(stored):
+    digests = [data_digest(stored, SMALL_STEPS)]
+    digests.append(data_digest(stored, SMALL_STEPS, label="minimum"))
+    add_rows(stored, SMALL_STEPS)  # number 5 gets its rows
+    digests.append(data_digest(stored, SMALL_STEPS))
+    stored.add([measure(make_tiled(FIRST, 40), 900, (1e-3,))], OWN)
+    digests.append(data_digest(stored, SMALL_STEPS))  # it has no rows yet
+    assert digests.pop() == digests[-1]
+    stored.add([measure(make_tiled(FIRST, 40), 901, FailureKind.CRASH)], OWN)
+    add_rows(stored, SMALL_STEPS)
+    digests.append(data_digest(stored, SMALL_STEPS))
+    stored.add([measure(make_tiled(FIRST, 15), 902, FailureKind.CRASH)], OWN)
+    digests.append(data_digest(stored, SMALL_STEPS))
+    newer = SmallSteps(version=2)
+    add_rows(stored, newer)
+    digests.append(data_digest(stored, newer))
+    assert len(set(digests)) == len(digests)
+
+
+def test_the_order_of_insertion_is_no_part_of_it(empty, sqlite_template, tmp_path):
+    batch = [m for w in (FIRST, WORKLOADS[3]) for m in trials(w)]
+    batch += trials(FIRST, target=1)
+    again = make_tiled(FIRST, 0)
+    batch += [measure(again, 50 + n, (1e-3 * n, 0.3 + n)) for n in range(1, 6)]
+    fill_with(empty, batch)
+    expected = load(empty, SMALL_STEPS, label="mean")
+    path = shutil.copyfile(sqlite_template, tmp_path / "other.db")
+    with Store(path) as other:
+        shuffled = [batch[i] for i in np.random.default_rng(0).permutation(len(batch))]
+        fill_with(other, shuffled)
+        found = load(other, SMALL_STEPS, label="mean")
+    assert found.digest == expected.digest
+    assert not np.array_equal(found.program_ids, expected.program_ids)
+    for name in ("rows", "starts", "group", "seconds", "throughput", "failures", "trials"):
+        assert np.array_equal(getattr(found, name), getattr(expected, name), equal_nan=True), name
+    assert [g.target for g in found.groups] == [g.target for g in expected.groups]
+
+
+def test_both_kinds_of_database_give_the_same(store, stored):
+    fill(store)
+    expected, found = (load(one, SMALL_STEPS) for one in (stored, store))
+    assert found.digest == expected.digest
+    assert np.array_equal(found.rows, expected.rows)
+    assert np.array_equal(found.costs, expected.costs, equal_nan=True)
+
+
+# ---------------------------------------------------------------------- sessions
+
+
+def two_sessions(store, factor=1.5):
+    """Measure a workload in two sessions, the second slower, and a third program in none."""
+    sessions = [make_session(n) for n in range(2)]
+    for session, slow in zip(sessions, (1.0, factor), strict=True):
+        store.add(trials(FIRST, count=4, failing=0, session=session, size=slow), OWN)
+    store.add([measure(make_tiled(FIRST, 9), 9, (seconds_of(9),))], OWN)
+    add_rows(store, SMALL_STEPS)
+    (target,) = store.query.target_ids()
+    return target
+
+
+def factor_of(subject, id_, machine=0, factor=1.0):
+    return SessionFactor(subject, id_, machine, factor, None, 0)
+
+
+def test_corrected_times(empty):
+    target = two_sessions(empty)
+    empty.set_session_factors(
+        target, [factor_of("session", 1), factor_of("session", 2, factor=1.5)]
+    )
+    raw, corrected = (load(empty, SMALL_STEPS, corrected=c) for c in (False, True))
+    number = find(empty, raw, make_tiled(FIRST, 2))
+    # 0.9, 1, 1.4 of both; the second session's times 1.5: 0.9, 1, 1.35, 1.4, 1.5, 2.1.
+    assert raw.seconds[number] == pytest.approx(1.375 * seconds_of(2))
+    assert corrected.seconds[number] == pytest.approx(seconds_of(2))
+    alone = find(empty, corrected, make_tiled(FIRST, 9))
+    assert corrected.seconds[alone] == seconds_of(9)
+    assert raw.digest != corrected.digest
+    assert {group.machine for group in raw.groups} == {""}
+
+
+def test_machines_of_one_target_are_groups_of_their_own(empty):
+    target = two_sessions(empty, factor=3.0)
+    empty.set_session_factors(target, [factor_of("session", 1), factor_of("session", 2, machine=1)])
+    examples = load(empty, SMALL_STEPS)
+    assert [group.machine for group in examples.groups] == ["0", "1"]
+    assert len(examples) == 9
+    program = make_tiled(FIRST, 2)
+    here, there = (find(empty, examples, program, machine) for machine in "01")
+    assert examples.seconds[there] == pytest.approx(3 * examples.seconds[here])
+    # The best is 9 here, and 3 there.
+    assert examples.throughput[here] == pytest.approx(seconds_of(9) / seconds_of(2))
+    assert examples.throughput[there] == pytest.approx(seconds_of(3) / seconds_of(2))
+    # The same program's rows, twice.
+    sizes = examples.sizes
+    assert sizes[here] == sizes[there] > 0
+    for offset in range(sizes[here]):
+        rows = examples.rows[examples.starts[[here, there]] + offset]
+        assert np.array_equal(rows[0], rows[1])
+    # A record of a source without an estimate is the first machine's.
+    assert find(empty, examples, make_tiled(FIRST, 9), "0") is not None
+    empty.set_session_factors(
+        target,
+        [factor_of("session", 1), factor_of("session", 2, 1), factor_of("source", 1, 2, 2.0)],
+    )
+    examples = load(empty, SMALL_STEPS, corrected=True)
+    number = find(empty, examples, make_tiled(FIRST, 9), "2")
+    assert examples.seconds[number] == pytest.approx(seconds_of(9) / 2)
+
+
+def test_machines_keep_their_names_when_one_is_asked_for(empty):
+    target = two_sessions(empty)
+    empty.add([measure(make_tiled(FIRST, 11), 11, (1e-3,))], FOREIGN)
+    add_rows(empty, SMALL_STEPS)
+    before = data_digest(empty, SMALL_STEPS, source_ids=[2])
+    empty.set_session_factors(target, [factor_of("session", 1), factor_of("source", 2, machine=1)])
+    examples = load(empty, SMALL_STEPS, source_ids=[2])
+    assert [group.machine for group in examples.groups] == ["1"]
+    assert examples.digest != before
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def message(raised):
+    """Return the error's one line."""
+    text = str(raised.value)
+    assert "\n" not in text
+    return text
+
+
+def test_no_records(empty):
+    with pytest.raises(NotFoundError) as raised:
+        load(empty, SMALL_STEPS)
+    assert message(raised) == (
+        f"{empty.location}: there are no records to learn from; run: tunedb import logs PATH"
+    )
+
+
+def test_nothing_of_what_was_asked_for(stored):
+    for given in ({"workload_ids": [99]}, {"target_ids": []}, {"source_ids": [99]}):
+        with pytest.raises(NotFoundError, match="nothing was measured of the workloads") as raised:
+            load(stored, SMALL_STEPS, **given)
+        assert "tunedb workloads" in message(raised)
+
+
+def test_nothing_measured(empty):
+    program = make_tiled(FIRST, 0)
+    empty.add([measure(program, 0, None, status=Status.UNMEASURED)], OWN)
+    with pytest.raises(NotFoundError, match="none of its records was measured"):
+        load(empty, SMALL_STEPS)
+    empty.add([measure(program, 1, FailureKind.INFRASTRUCTURE), measure(program, 2, (0.0,))], OWN)
+    with pytest.raises(NotFoundError, match="2 records have no run time and no failure"):
+        load(empty, SMALL_STEPS)
+
+
+def test_no_features(empty):
+    empty.add(trials(FIRST, count=3), OWN)
+    with pytest.raises(NotFoundError) as raised:
+        load(empty, SMALL_STEPS)
+    assert message(raised) == (
+        f"{empty.location}: none of 3 measured programs has features of small.steps version 1; "
+        "run: tunedb extract --set small.steps"
+    )
+    add_rows(empty, SMALL_STEPS)
+    newer = SmallSteps(version=2)
+    words = r"version 2 \(3 have those of version 1\); run: tunedb extract --set small.steps"
+    with pytest.raises(NotFoundError, match=words):
+        load(empty, newer)
+    with pytest.raises(NotFoundError, match=words):
+        data_digest(empty, newer)
+
+
+def test_another_number_of_columns(empty):
+    fill_with(empty, trials(FIRST, count=3))
+    wider = replace(SMALL_STEPS, columns=(*SMALL_STEPS.columns, "more"))
+    with pytest.raises(UsageError, match="stored with 4 columns and has 5; raise its version"):
+        load(empty, wider)
+
+
+def test_columns_that_depend_on_the_program(stored):
+    with pytest.raises(UsageError, match=r"small\.steps depends on the program.*tunedb features"):
+        load(stored, replace(SMALL_STEPS, columns=()))
+
+
+def test_only_failures_are_examples_too(empty):
+    """A failure classifier learns from them; a ranker refuses them itself."""
+    fill_with(empty, [measure(make_tiled(FIRST, n), n, FailureKind.CRASH) for n in range(3)])
+    examples, counts = load_counted(empty, SMALL_STEPS)
+    assert examples.throughput.tolist() == [0, 0, 0]
+    assert counts.failed_workloads == counts.workloads == 1
+
+
+def test_one_record(empty):
+    fill_with(empty, [measure(make_tiled(FIRST, 0), 0, (2e-3,))])
+    examples = load(empty, SMALL_STEPS)
+    assert (examples.seconds.tolist(), examples.throughput.tolist()) == ([2e-3], [1.0])
+
+
+def overwrite(store, program_id, rows):
+    """Put rows into the file that no store would take."""
+    data = compression.compress(np.asarray(rows, "<f4").tobytes())
+    with sqlite3.connect(store.location) as connection:
+        connection.execute("UPDATE feature SET data = ? WHERE program_id = ?", (data, program_id))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_rows_that_are_not_finite(stored, value):
+    examples = load(stored, SMALL_STEPS, rows=False)
+    number = int(np.flatnonzero(examples.sizes == 2)[3])
+    id_ = int(examples.program_ids[number])
+    overwrite(stored, id_, [[1, 2, 3, 4], [5, 6, value, 8]])
+    with pytest.raises(FormatError) as raised:
+        load(stored, SMALL_STEPS)
+    text = message(raised)
+    assert f"vector of program {id_} is {value} in small.steps version 1" in text
+    assert text.endswith("run: tunedb extract --set small.steps")
+    # Nothing of it is learnt from: the others are fine.
+    others = with_rows(stored, examples.take(examples.program_ids != id_))
+    assert len(others) == len(examples) - 1
+
+
+def test_damaged_rows(stored):
+    examples = load(stored, SMALL_STEPS, rows=False)
+    overwrite(stored, int(examples.program_ids[0]), [[1.0]])
+    with pytest.raises(StorageError, match="damaged"):
+        load(stored, SMALL_STEPS)
+
+
+def test_rows_that_are_gone(stored):
+    examples = load(stored, SMALL_STEPS, rows=False)
+    id_ = int(examples.program_ids[-1])
+    with sqlite3.connect(stored.location) as connection:
+        connection.execute("DELETE FROM feature WHERE program_id = ?", (id_,))
+    with pytest.raises(StorageError, match=f"features of program {id_} changed while they were"):
+        with_rows(stored, examples)
+
+
+def test_a_label_that_there_is_not(stored):
+    with pytest.raises(NotFoundError, match="no label 'fastest'; there are: mean, median, minimum"):
+        load(stored, SMALL_STEPS, label="fastest")
+
+
+@pytest.mark.parametrize("answer", [lambda t, s: t, lambda t, s: np.full(len(s) - 1, np.nan)])
+def test_a_label_that_does_not_work(stored, monkeypatch, answer):
+    broken = TimeLabel("broken", answer)
+    monkeypatch.setattr("tunedb.models.trials.part", lambda kind, choice: (broken, ""))
+    with pytest.raises(PluginError, match="label 'broken' gave no time above 0"):
+        load(stored, SMALL_STEPS, label="broken")

@@ -1,0 +1,213 @@
+"""Losses: by hand, and their derivatives against differences of their values."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learnable import examples_of
+
+from tunedb.errors import UsageError
+from tunedb.models.base import Loss
+from tunedb.models.losses import (
+    FAILED_WEIGHT,
+    LEAST_CURVATURE,
+    LEAST_THROUGHPUT,
+    LOG,
+    RANK,
+    RELATIVE,
+    SQUARED,
+    THROUGHPUT,
+)
+
+LOSSES = [THROUGHPUT, SQUARED, LOG, RANK, RELATIVE]
+SQUARES = [THROUGHPUT, SQUARED, LOG]
+NAMES = [loss.name for loss in LOSSES]
+
+
+def objective(loss, throughput, group=None, argument="", seed=0):
+    throughput = np.asarray(throughput, float)
+    group = np.zeros(len(throughput), int) if group is None else group
+    rows = np.zeros((len(throughput), 1))
+    examples = examples_of(rows, np.ones(len(throughput), int), group, throughput)
+    return loss.objective(examples, argument, seed)
+
+
+def values(seed, count=12):
+    """Return throughputs in three groups, some failed, and scores."""
+    rng = np.random.default_rng(seed)
+    throughput = np.where(rng.random(count) < 0.2, 0, rng.random(count))
+    return throughput, rng.integers(0, 3, count), rng.normal(0, 1, count)
+
+
+def numerical(loss, scores, order):
+    """Return the derivative of a loss by each score: the first or the second, by differences."""
+    step, found = 1e-3, []
+    for unit in np.eye(len(scores)) * step:
+        above, below = loss.value(scores + unit), loss.value(scores - unit)
+        if order == 1:
+            found.append((above - below) / (2 * step))
+        else:
+            found.append((above - 2 * loss.value(scores) + below) / step**2)
+    return np.array(found)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
+def test_what_they_are(loss):
+    assert isinstance(loss, Loss)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=25)
+def test_the_gradient_is_that_of_the_value(loss, seed):
+    throughput, group, scores = values(seed)
+    made = objective(loss, throughput, group, seed=seed)
+    gradient, _ = made.derivatives(scores)
+    np.testing.assert_allclose(gradient, numerical(made, scores, 1), rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=25)
+def test_the_hessian_is_never_below_that_of_the_value(loss, seed):
+    """What is below makes steps too long."""
+    throughput, group, scores = values(seed)
+    made = objective(loss, throughput, group, seed=seed)
+    _, hessian = made.derivatives(scores)
+    diagonal = numerical(made, scores, 2)
+    if loss in SQUARES:
+        np.testing.assert_allclose(hessian, diagonal, rtol=1e-3, atol=1e-6)
+    assert (hessian >= diagonal - 1e-6).all()
+
+
+@pytest.mark.parametrize("loss", SQUARES, ids=NAMES[:3])
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=25)
+def test_base_minimises_over_constants(loss, seed):
+    throughput, group, _ = values(seed)
+    made = objective(loss, throughput, group)
+    ones = np.ones(len(throughput), np.int64)
+    base = made.base(ones)
+    lowest = made.value(base * ones)
+    assert lowest <= min(made.value((base + step) * ones) for step in (-0.01, 0.01)) + 1e-12
+
+
+@pytest.mark.parametrize("loss", SQUARES, ids=NAMES[:3])
+def test_base_is_right_on_average_whatever_the_rows(loss):
+    throughput, group, _ = values(3)
+    made = objective(loss, throughput, group)
+    sizes = np.arange(len(throughput)) % 4
+    errors = made.base(sizes) * sizes - made.labels
+    assert made.weights @ errors == pytest.approx(0, abs=1e-12)
+    assert made.base(np.zeros_like(sizes)) == 0
+
+
+def test_throughput_is_the_document_s():
+    """Loss y (s - y)² of programs that ran; halved, as XGBoost's."""
+    made = objective(THROUGHPUT, [1, 0.5, 0.25])
+    assert made.value(np.array([0, 1.5, 0.25])) == (1 * 1 + 0.5 * 1 + 0) / 2
+    assert made.weights.tolist() == made.labels.tolist() == [1, 0.5, 0.25]
+
+
+def test_failures_teach_throughput_something():
+    made = objective(THROUGHPUT, [1, 0.05, 0])
+    assert made.weights.tolist() == [1, 0.05, FAILED_WEIGHT]
+    gradient, hessian = made.derivatives(np.array([1, 0.05, 0.5]))
+    assert gradient.tolist() == [0, 0, 0.5 * FAILED_WEIGHT]
+    assert hessian[2] == FAILED_WEIGHT
+    assert objective(THROUGHPUT, [1, 0.05, 0], argument="0.2").weights.tolist() == [1, 0.2, 0.2]
+    assert objective(THROUGHPUT, [1, 0.05, 0], argument="0").weights.tolist() == [1, 0.05, 0]
+
+
+def test_squared_by_hand():
+    made = objective(SQUARED, [1, 0.25, 0])
+    assert made.labels.tolist() == [1, 0.25, 0]
+    assert made.weights.tolist() == [1, 1, 1]
+    assert objective(SQUARED, [1, 0.25, 0], argument="0.5").labels.tolist() == [1, 0.5, 0]
+
+
+def test_log_by_hand():
+    made = objective(LOG, [1, 0.25, 0.01, 0], argument="0.0625")
+    assert made.labels.tolist() == [4, 2, 0, 0]
+    assert objective(LOG, [1, 0]).labels.tolist() == [math.log2(1 / LEAST_THROUGHPUT), 0]
+
+
+def test_relative_compares_pairs_of_a_group():
+    """Its value is that of the formula over pairs, which no constant of a group changes."""
+    throughput, group, scores = values(5)
+    made = objective(RELATIVE, throughput, group)
+    assert made.labels.tolist() == (throughput**0.3).tolist()
+    errors, total = scores - made.labels, 0
+    for one in range(3):
+        inside = np.flatnonzero(group == one)
+        assert made.weights[inside].mean() == pytest.approx(1)
+        weight = made.weights[inside].sum()
+        for i, j in itertools.combinations(inside, 2):
+            product = made.weights[i] * made.weights[j] / weight
+            total += product * (errors[i] - errors[j]) ** 2 / 2
+    assert made.value(scores) == pytest.approx(total)
+    assert made.value(scores + group * 5) == pytest.approx(total)
+    # A failed program weighs a sixth of the best one.
+    by_hand = objective(RELATIVE, [1, 0])
+    assert by_hand.weights[0] / by_hand.weights[1] == pytest.approx(6)
+
+
+def test_rank_by_hand():
+    """Two groups; pairs weigh the root of the difference, programs 1 on average."""
+    made = objective(RANK, [1, 0.75, 0.75, 0.5, 1], [0, 0, 0, 1, 1])
+    scores = np.array([0.0, 1, 1, 2, 0])
+    # Group 0: two equal pairs, 3 programs: 3 / 4 each. Group 1: one pair of weight 1.
+    assert made.value(scores) == pytest.approx(
+        2 * 0.75 * math.log1p(math.e) + math.log1p(math.exp(2))
+    )
+    assert made.base(np.ones(5, np.int64)) == 0
+
+
+@pytest.mark.parametrize("argument", ["", "4"])
+def test_rank_weighs_groups_by_their_programs(argument):
+    throughput, group, _ = values(1, 40)
+    made = objective(RANK, throughput, group, argument)
+    pairs = made.pairs
+    totals = np.zeros(3)
+    np.add.at(totals, pairs.group, made.pair_weights.sum(0))
+    assert 2 * totals == pytest.approx(np.bincount(group))
+    assert ((made.pair_weights > 0) == (pairs.signs != 0)).all()
+
+
+def test_the_hessian_of_pairs_has_a_bound():
+    """Without it a pair in the wrong order would make a step without end."""
+    made = objective(RANK, [1, 0])
+    for apart in (0, 3, 30, 3_000):
+        gradient, hessian = made.derivatives(np.array([-apart / 2, apart / 2]))
+        assert (np.abs(gradient) <= 1).all()
+        assert hessian.min() >= LEAST_CURVATURE
+    assert gradient.tolist() == [-1, 1]
+
+
+def test_equal_programs_teach_rank_nothing():
+    made = objective(RANK, [0.5, 0.5, 0, 0, 1], [0, 0, 1, 1, 2])
+    gradient, hessian = made.derivatives(np.arange(5.0))
+    assert not gradient.any()
+    assert not hessian.any()
+    assert made.value(np.arange(5.0)) == 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "argument", "message"),
+    [
+        (THROUGHPUT, "much", "loss throughput:much is none; write throughput, or throughput:0.1"),
+        (THROUGHPUT, "1.5", "with a number from 0 to 1"),
+        (THROUGHPUT, "nan", "throughput:nan is none"),
+        (SQUARED, "0", "with a number from 0.01 to 1"),
+        (LOG, "0.9", "with a number from 1e-06 to 0.5"),
+        (RANK, "0", "with a number from 1 to 10,000"),
+        (RANK, "x", "loss rank:x is none; write rank, or rank:16"),
+        (RELATIVE, "-1", "loss relative:-1 is none"),
+    ],
+)
+def test_wrong_arguments(loss, argument, message):
+    with pytest.raises(UsageError, match=message):
+        objective(loss, [1, 0.5], argument=argument)

@@ -1,0 +1,221 @@
+"""Models: scores, and bytes."""
+
+import struct
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from learnable import learnable, quick
+
+from tunedb import identity, limits
+from tunedb.errors import FormatError, LimitError, UsageError
+from tunedb.models import model as model_module
+from tunedb.models._xgboost import import_xgboost
+from tunedb.models.model import Model
+from tunedb.models.training import fit
+
+xgboost = import_xgboost()
+EXAMPLES = learnable(4, 30, rows=(0, 4))
+
+
+@pytest.fixture(scope="module")
+def model():
+    return fit(EXAMPLES, quick(members=2), threads=1).model
+
+
+@pytest.fixture(scope="module")
+def data(model):
+    return model.to_bytes()
+
+
+def constant(value, columns=2):
+    """Return a booster that scores every row alike."""
+    rows = np.zeros((2, columns), np.float32)
+    settings_ = {"base_score": value, "nthread": 1}
+    return xgboost.train(settings_, xgboost.DMatrix(rows, [value, value]), 0)
+
+
+def made_of(*boosters, columns=("a", "b"), **fields):
+    return Model(quick(), "small", 3, columns, boosters, **fields)
+
+
+# ---- scores -------------------------------------------------------------------------------------
+
+
+def test_a_score_is_the_mean_of_sums_over_rows():
+    model = made_of(constant(0.5), constant(0.25))
+    rows = np.zeros((6, 2), np.float32)
+    scores = model.scores(rows, np.array([0, 1, 1, 4, 6, 6]))
+    assert scores.dtype == np.float64
+    assert scores.tolist() == [0.375, 0, 3 * 0.375, 2 * 0.375, 0]
+
+
+def test_no_programs_and_no_rows():
+    model = made_of(constant(0.5))
+    none = np.empty((0, 2), np.float32)
+    assert model.scores(none, np.array([0])).tolist() == []
+    assert model.scores(none, np.array([0, 0, 0])).tolist() == [0, 0]
+    assert model.score_programs([]).tolist() == []
+
+
+def test_aggregated_scores_a_program_without_rows_too():
+    model = made_of(constant(0.5, columns=7), rows="aggregated")
+    assert model.tree_columns[:3] == ("a.sum", "b.sum", "a.max")
+    rows = np.zeros((3, 2), np.float32)
+    assert model.scores(rows, np.array([0, 2, 2, 3])).tolist() == [0.5, 0.5, 0.5]
+
+
+def test_scores_are_the_sum_of_what_xgboost_predicts(model):
+    expected = np.zeros(len(EXAMPLES))
+    for booster in model.boosters:
+        rows = booster.predict(xgboost.DMatrix(EXAMPLES.rows)).astype(float)
+        for number, (begin, end) in enumerate(
+            zip(EXAMPLES.starts, EXAMPLES.starts[1:], strict=False)
+        ):
+            expected[number] += rows[begin:end].sum() / 2
+    assert model.scores(EXAMPLES.rows, EXAMPLES.starts) == pytest.approx(expected, abs=1e-6)
+
+
+def test_scores_do_not_depend_on_the_batch_nor_on_threads(model):
+    whole = model.scores(EXAMPLES.rows, EXAMPLES.starts)
+    parts = [EXAMPLES.rows[a:b] for a, b in zip(EXAMPLES.starts, EXAMPLES.starts[1:], strict=False)]
+    assert model.score_programs(parts).tolist() == whole.tolist()
+    assert [float(model.score_programs([part])[0]) for part in parts] == whole.tolist()
+    assert model.score_examples(EXAMPLES).tolist() == whole.tolist()
+    for threads in (1, 2, 3):
+        model.use_threads(threads)
+        assert model.scores(EXAMPLES.rows, EXAMPLES.starts).tolist() == whole.tolist()
+
+
+def test_rows_of_other_types_and_layouts(model):
+    rows = EXAMPLES.rows
+    whole = model.scores(rows, EXAMPLES.starts).tolist()
+    assert model.scores(np.asfortranarray(rows), EXAMPLES.starts).tolist() == whole
+    assert model.scores(rows.astype(float), EXAMPLES.starts).tolist() == whole
+    assert model.scores(np.repeat(rows, 2, axis=1)[:, ::2], EXAMPLES.starts).tolist() == whole
+
+
+def test_rows_of_other_columns_are_refused(model):
+    with pytest.raises(UsageError, match=r"rows of shape \(\d+, 5\) for a model of features small"):
+        model.scores(EXAMPLES.rows[:, :5], EXAMPLES.starts)
+    with pytest.raises(UsageError, match="which have 6 columns"):
+        model.scores(EXAMPLES.rows[0], EXAMPLES.starts)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"feature_set": "steps"}, "small version 3, not on steps version 3; rebuild: tunedb tra"),
+        ({"version": 4}, "small version 3, not on small version 4; rebuild: tunedb train --feat"),
+        ({"columns": tuple("abcdef")}, r"small version 3 have other columns .* \(6, 6\); rebuild"),
+    ],
+)
+def test_features_of_other_sets_and_versions_are_refused(model, change, message):
+    with pytest.raises(UsageError, match=message) as caught:
+        model.score_examples(replace(EXAMPLES, **change))
+    assert "\n" not in str(caught.value)
+
+
+# ---- bytes --------------------------------------------------------------------------------------
+
+
+def test_bytes_and_back(model, data):
+    again = Model.from_bytes(data, threads=1)
+    assert again.to_bytes() == data
+    assert (again.recipe, again.columns, again.rows) == (model.recipe, model.columns, "pack-sum")
+    assert (again.feature_set, again.version, again.rounds) == ("small", 3, 20)
+    scores = model.scores(EXAMPLES.rows, EXAMPLES.starts)
+    assert again.scores(EXAMPLES.rows, EXAMPLES.starts).tolist() == scores.tolist()
+
+
+def test_aggregated_and_back():
+    aggregated = fit(EXAMPLES, quick(rows="aggregated"), threads=1).model
+    again = Model.from_bytes(aggregated.to_bytes(), threads=1)
+    assert again.rows == "aggregated"
+    scores = aggregated.scores(EXAMPLES.rows, EXAMPLES.starts)
+    assert again.scores(EXAMPLES.rows, EXAMPLES.starts).tolist() == scores.tolist()
+
+
+def test_a_model_without_a_round_and_back():
+    again = Model.from_bytes(made_of(constant(0.5)).to_bytes(), threads=1)
+    assert again.score_programs([np.zeros((3, 2))]).tolist() == [1.5]
+    assert again.rounds == 0
+
+
+def sealed(header_change=None, bodies=None, of=b""):
+    """Return the bytes of a model with another header or boosters, and a digest that fits."""
+    payload = of[len(b"tunedb-model\x01") + 16 :]
+    (length,) = struct.unpack_from("<I", payload)
+    header = payload[4 : 4 + length]
+    if header_change:
+        assert header_change[0] in header
+        header = header.replace(*header_change)
+    rest = payload[4 + length :] if bodies is None else bodies
+    payload = struct.pack("<I", len(header)) + header + rest
+    return b"tunedb-model\x01" + identity.digest("model body", payload) + payload
+
+
+def test_a_newer_xgboost_is_refused(data, monkeypatch):
+    newer = sealed((b'"3.', b'"30.'), of=data)
+    with pytest.raises(UsageError, match=r"by XGBoost 30\.\S+, this is 3\.\S+; rebuild: tunedb tr"):
+        Model.from_bytes(newer)
+    # An older one is read, and so is the same.
+    monkeypatch.setattr(xgboost, "__version__", "3.999.0rc1")
+    Model.from_bytes(data, threads=1)
+
+
+def test_a_newer_tunedb_is_refused(data):
+    later = data.replace(b"tunedb-model\x01", b"tunedb-model\x02", 1)
+    with pytest.raises(UsageError, match="by a newer tunedb; rebuild: tunedb train"):
+        Model.from_bytes(later)
+    with pytest.raises(UsageError, match="a recipe has no etta; rebuild: tunedb train"):
+        Model.from_bytes(sealed((b'"eta"', b'"etta"'), of=data))
+
+
+def test_what_is_no_model(data):
+    for other in (b"", b"tunedb", b"SQLite format 3\x00" + data):
+        with pytest.raises(FormatError, match="no model of tunedb"):
+            Model.from_bytes(other)
+
+
+@given(drawn=st.data())
+@settings(deadline=None, max_examples=60)
+def test_damage_is_noticed(data, drawn):
+    """XGBoost would believe it, and may crash on it."""
+    at = drawn.draw(st.integers(13, len(data) - 1))
+    flipped = data[:at] + bytes([data[at] ^ drawn.draw(st.integers(1, 255))]) + data[at + 1 :]
+    for damaged in (flipped, data[:at], data + b"x"):
+        with pytest.raises(FormatError, match="a damaged model; rebuild: tunedb train"):
+            Model.from_bytes(damaged)
+
+
+def test_headers_that_do_not_fit(data):
+    with pytest.raises(FormatError, match="another header"):
+        Model.from_bytes(sealed((b'"rows":', b'"cows":'), of=data))
+    with pytest.raises(FormatError, match="other sizes"):
+        Model.from_bytes(sealed(bodies=b"x", of=data))
+    with pytest.raises(FormatError, match="not JSON"):
+        Model.from_bytes(sealed((b"{", b"["), of=data))
+    with pytest.raises(FormatError, match="do not have 7 columns"):
+        Model.from_bytes(sealed((b'"c5"]', b'"c5","c6"]'), of=data))
+
+
+def test_boosters_that_xgboost_cannot_read(data):
+    whole = made_of(constant(0.5))
+    raw = bytes(whole.boosters[0].save_raw("ubj"))
+    junk = sealed(bodies=b"x" * len(raw), of=whole.to_bytes())
+    with pytest.raises(FormatError, match="XGBoost cannot read the model") as caught:
+        Model.from_bytes(junk)
+    assert "\n" not in str(caught.value)
+
+
+def test_models_are_bounded(data, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_BODY_BYTES", len(data) - 1)
+    with pytest.raises(LimitError, match=f"a model of {len(data)} bytes; the limit is"):
+        Model.from_bytes(data)
+    monkeypatch.undo()
+    monkeypatch.setattr(model_module, "_MAX_MEMBERS", 1)
+    with pytest.raises(FormatError, match="other sizes"):
+        Model.from_bytes(data)

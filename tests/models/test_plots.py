@@ -1,0 +1,92 @@
+"""Plots: that they show what was found. Somebody must look at them all the same."""
+
+import sys
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from judged_data import judged
+from learnable import quick
+
+from tunedb.errors import PluginError, StorageError, UsageError
+from tunedb.models import plots
+from tunedb.models.baselines import NearestNeighbour, RandomOrder
+from tunedb.models.evaluation import evaluate
+
+pytest.importorskip("matplotlib")
+
+
+@pytest.fixture(scope="module")
+def found():
+    return evaluate(
+        judged(machines=2),
+        {"one <&>": quick(rounds=2), "$two_$": quick(rounds=2, loss="squared")},
+        regimes=["new-family", "new-hardware"],
+        pools=["search"],
+        baselines=(RandomOrder(), NearestNeighbour()),
+        noise=np.log([0.9, 1.1]),
+        threads=1,
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "begin"), [("a.png", b"\x89PNG"), ("a.SVG", b"<?xml"), ("a.pdf", b"%PDF")]
+)
+def test_a_file_of_the_kind_that_its_suffix_says(found, tmp_path, name, begin):
+    plots.plot(found, tmp_path / name)
+    assert (tmp_path / name).read_bytes().startswith(begin)
+
+
+def test_equal_evaluations_give_equal_files(found, tmp_path):
+    for name in ("a.svg", "b.svg"):
+        plots.plot(found, tmp_path / name)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_what_is_drawn(found, tmp_path, monkeypatch):
+    from matplotlib.figure import Figure
+
+    drawn = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
+    plots.plot(found, tmp_path / "a.png")
+    bars, curves, ranks = drawn[0].axes[:3]
+    assert len(drawn[0].axes) == 6
+    assert bars.get_title(loc="left") == "new-family, search pools (10 workloads)"
+    heights = [patch.get_height() for patch in bars.patches]
+    results = [found.result("new-family", "search", name) for name in plots._colours(found)]
+    assert [one.model for one in results] == ["one <&>", "$two_$", "nearest"]
+    expected = [one.summary(figure).mean for one in results for figure in plots._BARS]
+    assert heights == pytest.approx(expected)
+    lines = [line.get_ydata() for line in curves.lines]
+    assert any(np.allclose(line, results[0].peak.mean(axis=0)) for line in lines)
+    assert any(np.allclose(line, results[0].random_peak.mean(axis=0)) for line in lines)
+    shares = ranks.images[0].get_array()
+    assert np.allclose(shares.sum(axis=0), 1.0)
+
+
+def test_one_workload_has_bars_without_intervals(found, tmp_path):
+    one = [
+        replace(
+            result,
+            workloads=result.workloads[:1],
+            values=result.values[:1],
+            random=result.random[:1],
+            floor=None,
+            peak=result.peak[:1],
+            random_peak=result.random_peak[:1],
+        )
+        for result in found.results[:1]
+    ]
+    plots.plot(replace(found, results=tuple(one)), tmp_path / "a.png")
+    assert (tmp_path / "a.png").stat().st_size > 1000
+
+
+def test_a_file_that_cannot_be_drawn_is_refused(found, tmp_path, monkeypatch):
+    for name in ("a.txt", "figure"):
+        with pytest.raises(UsageError, match=r"a plot's file ends in \.png, \.svg"):
+            plots.check(tmp_path / name)
+    with pytest.raises(StorageError, match="No such file or directory"):
+        plots.plot(found, tmp_path / "nowhere" / "a.png")
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(PluginError, match=r"pip install 'tunedb\[plots\]'"):
+        plots.check(tmp_path / "a.png")

@@ -1,0 +1,121 @@
+"""Row models: rows computed by hand, and against a plain reference."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunedb.errors import NotFoundError
+from tunedb.models import row_models
+from tunedb.models.base import RowModel
+from tunedb.models.row_models import AGGREGATED, PACK_SUM, row_model, segmented
+
+ROWS = np.array([[1, -3], [3, 0.5], [0, 2]], np.float32)
+
+
+def starts_of(sizes):
+    return np.concatenate(([0], np.cumsum(sizes))).astype(np.int64)
+
+
+def test_what_they_are():
+    assert isinstance(PACK_SUM, RowModel)
+    assert isinstance(AGGREGATED, RowModel)
+    assert (PACK_SUM.name, AGGREGATED.name) == ("pack-sum", "aggregated")
+
+
+def test_pack_sum_changes_nothing():
+    starts = starts_of([2, 1])
+    rows, at = PACK_SUM.rows(ROWS, starts)
+    assert rows is ROWS
+    assert at is starts
+    assert PACK_SUM.columns(("a", "b")) == ("a", "b")
+
+
+def test_aggregated_by_hand():
+    rows, at = AGGREGATED.rows(ROWS, starts_of([2, 0, 1]))
+    assert rows.dtype == np.float32
+    assert at.tolist() == [0, 1, 2, 3]
+    # 2^1 - 1 + 2^3 - 1 = 8; -(2^3 - 1) + (2^0.5 - 1) = -6.5858.
+    first = [4, -2.5, 3, 0.5, math.log2(9), -math.log2(1 + 7 - (math.sqrt(2) - 1)), 2]
+    np.testing.assert_allclose(rows[0], first, rtol=1e-6)
+    assert rows[1].tolist() == [0] * 7
+    np.testing.assert_allclose(rows[2], [0, 2, 0, 2, 0, 2, 1], rtol=1e-6)
+    names = ("a.sum", "b.sum", "a.max", "b.max", "a.log_sum", "b.log_sum", "rows")
+    assert AGGREGATED.columns(("a", "b")) == names
+
+
+def test_the_logarithmic_sum_adds_what_the_logarithms_are_of():
+    """Bytes of two statements are added, where their logarithms make a product of a sum."""
+    logs = np.log2(1 + np.array([[1000.0], [24.0]], np.float32))
+    (row,) = AGGREGATED.rows(logs, starts_of([2]))[0]
+    assert row[2] == pytest.approx(math.log2(1 + 1024), rel=1e-6)
+    assert row[0] == pytest.approx(math.log2(1001 * 25), rel=1e-6)
+
+
+def test_large_numbers_stay_finite():
+    rows = np.array([[3e38, -3e38], [101, -1e6]], np.float32)
+    made = AGGREGATED.rows(rows, starts_of([2]))[0]
+    assert made[0, 4:6].tolist() == [101, -101]
+    assert np.isfinite(made[:, 2:]).all()
+
+
+def test_sums_that_no_float32_holds_count_as_the_greatest():
+    """XGBoost refuses infinities."""
+    rows = np.array([[3e38, -3e38], [3e38, -3e38]], np.float32)
+    (row,) = AGGREGATED.rows(rows, starts_of([2]))[0]
+    greatest = np.finfo(np.float32).max
+    assert row[:4].tolist() == [greatest, -greatest, rows[0, 0], rows[0, 1]]
+    assert np.isfinite(row).all()
+
+
+sizes_ = st.lists(st.integers(0, 4), max_size=8)
+
+
+@given(sizes_, st.integers(0, 2**32 - 1), st.integers(1, 6))
+@settings(deadline=None, max_examples=60)
+def test_aggregated_is_the_reference_whatever_the_blocks(sizes, seed, block):
+    rng = np.random.default_rng(seed)
+    starts = starts_of(sizes)
+    rows = rng.normal(0, 4, (starts[-1], 3)).astype(np.float32)
+    whole = AGGREGATED.rows(rows, starts)[0]
+    before = row_models._BLOCK
+    row_models._BLOCK = block
+    try:
+        assert AGGREGATED.rows(rows, starts)[0].tobytes() == whole.tobytes()
+    finally:
+        row_models._BLOCK = before
+    for number, (begin, end) in enumerate(itertools.pairwise(starts)):
+        own = rows[begin:end].astype(float)
+        if not len(own):
+            assert not whole[number].any()
+            continue
+        sums = (np.sign(own) * (np.exp2(np.abs(own)) - 1)).sum(0)
+        logs = np.sign(sums) * np.log2(1 + np.abs(sums))
+        expected = [*own.sum(0), *own.max(0), *logs, len(own)]
+        # Where the sum of powers all but vanishes, what is left is their rounding.
+        slack = 1e-6 * np.exp2(np.abs(own)).sum()
+        np.testing.assert_allclose(whole[number], expected, rtol=1e-5, atol=max(1e-5, slack))
+
+
+@given(sizes_, st.integers(0, 2**32 - 1))
+@settings(deadline=None, max_examples=60)
+def test_segments_are_the_reference(sizes, seed):
+    starts = starts_of(sizes)
+    # Numbers behind the last segment are nobody's.
+    values = np.random.default_rng(seed).integers(-9, 9, int(starts[-1]) + 2).astype(float)
+    parts = [values[begin:end] for begin, end in itertools.pairwise(starts)]
+    assert segmented(np.add, values, starts).tolist() == [part.sum() for part in parts]
+    largest = [part.max() if len(part) else 0 for part in parts]
+    assert segmented(np.maximum, values, starts).tolist() == largest
+
+
+def test_one_row_each_is_not_aggregated():
+    assert row_model("aggregated", np.array([1, 1, 1])) is PACK_SUM
+    assert row_model("aggregated", np.array([1, 2, 1])) is AGGREGATED
+    assert row_model("pack-sum", np.array([1, 2, 1])) is PACK_SUM
+    assert row_model("aggregated", np.array([], np.int64)) is AGGREGATED
+    with pytest.raises(NotFoundError, match="no row model 'x'; there are: aggregated, pack-sum"):
+        row_model("x", np.array([1]))

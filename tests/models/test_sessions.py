@@ -1,0 +1,394 @@
+"""Factors between sessions."""
+
+import math
+from statistics import NormalDist
+
+import numpy as np
+import orjson
+import pytest
+from builders import FOREIGN, OWN, make_measurement, make_target
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.models import session_pairs, sessions
+from tunedb.models.session_pairs import LEAST_SHARED, Pair
+from tunedb.models.sessions import estimates, update
+from tunedb.records import Measurement, Program, Session, Source
+from tunedb.results import SessionFactor
+from tunedb.store import Store
+
+DAY = 86_400_000_000
+START = 1_700_000_000_000_000
+
+
+@pytest.fixture
+def here(sqlite_file):
+    """A store on one kind of database, for what is no matter of SQL."""
+    with Store(sqlite_file) as store:
+        yield store
+
+
+def make_session(number, cpu="x", **named):
+    """Return a session of the day with that number."""
+    fingerprint = orjson.dumps({"cpu": cpu} | named)
+    return Session(f"session-{number}", START + DAY * number, fingerprint)
+
+
+def measure(session, factor, numbers, noise=0.0, seed=0, **fields):
+    """Return three repeats of each program with these numbers, each `factor` times as long."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for number in numbers:
+        time = 1e-3 * (1 + number) * factor * math.exp(noise * rng.standard_normal())
+        found.append(make_measurement(number, (time, 0.9 * time, 1.5 * time), session=session))
+    return found
+
+
+def estimate(store, target_id):
+    (found,) = estimates(store, [target_id])
+    return found
+
+
+def factors_of(estimated):
+    return [factor.factor for factor in estimated.factors]
+
+
+def machines_of(estimated):
+    return [factor.machine for factor in estimated.factors]
+
+
+def test_the_factor_of_a_slower_day(store):
+    # By hand: medians 1 : 1.32 for each program, so no spread; seven programs of eight are shared.
+    store.add(measure(make_session(0), 1.0, range(8)), OWN)
+    store.add(measure(make_session(9), 1.32, range(1, 10)), OWN)
+    found = estimate(store, 1)
+    assert factors_of(found) == pytest.approx([1.0, 1.32])
+    assert [factor.programs for factor in found.factors] == [7, 7]
+    assert [factor.spread for factor in found.factors] == pytest.approx([0, 0], abs=1e-9)
+    assert machines_of(found) == [0, 0]
+    assert found.errors[0] is None
+    assert found.errors[1] == pytest.approx(1e-4)
+    assert [found.drifted(i) for i in range(2)] == [False, True]
+    assert [one.started_at for one in found.sessions] == [START, START + 9 * DAY]
+
+
+def test_what_a_pair_says(here):
+    """Ratios of five programs by hand: median, range, and half of the 10th to 90th percentile."""
+    ratios = [1.0, 1.1, 1.2, 1.3, 1.4]
+    for day, scale in enumerate(([1.0] * 5, ratios)):
+        session = make_session(day)
+        here.add([m for i, x in enumerate(scale) for m in measure(session, x, [i])], OWN)
+    (pair,) = estimate(here, 1).pairs
+    assert (pair.first, pair.second, pair.programs) == (0, 1, 5)
+    assert (pair.low, pair.factor, pair.high) == pytest.approx((1.0, 1.2, 1.4))
+    logs = np.log(ratios)
+    assert pair.spread == pytest.approx((np.quantile(logs, 0.9) - np.quantile(logs, 0.1)) / 2)
+
+
+def test_repeats_of_a_session_are_pooled(here):
+    one, other = make_session(0), make_session(1)
+    here.add(measure(one, 1.0, range(6)), OWN)
+    here.add(measure(other, 1.0, range(6)), OWN)
+    # The median of 0.9, 1, 1.5 and twice 2 is 1.5.
+    here.add(
+        (make_measurement(n, (2e-3 * (1 + n),) * 2, session=other, occurrence=1) for n in range(6)),
+        OWN,
+    )
+    assert factors_of(estimate(here, 1)) == pytest.approx([1.0, 1.5])
+
+
+def test_raw_times_stay_as_they_are(store):
+    batch = [*measure(make_session(0), 1.0, range(6)), *measure(make_session(1), 1.3, range(6))]
+    store.add(batch, OWN)
+    before = list(store.query.iterate())
+    (found,) = update(store)
+    assert list(store.query.iterate()) == before
+    assert store.query.session_factors(1) == list(found.factors)
+
+
+def test_one_session_has_no_factors(here):
+    here.add(measure(make_session(0), 1.0, range(6)), OWN)
+    (found,) = update(here)
+    assert factors_of(found) == [1.0]
+    assert here.query.session_factors(1) == []
+    assert estimates(here, [7]) == []
+
+
+def test_an_update_replaces_what_is_no_longer_so(store, monkeypatch):
+    store.add(measure(make_session(0), 1.0, range(6)), OWN)
+    store.add(measure(make_session(1), 1.3, range(6)), OWN)
+    update(store)
+    written = []
+    monkeypatch.setattr(store, "set_session_factors", lambda *args: written.append(args))
+    update(store)
+    assert written == [], "equal factors are not written again"
+    monkeypatch.undo()
+    taken = [r.id for r in store.query.iterate() if r.measurement.session.key == "session-1"]
+    store.retract(taken, "the machine was throttled")
+    update(store)
+    assert [f.factor for f in store.query.session_factors(1)] == [1.0, 1.0]
+
+
+def test_records_without_session_count_by_their_source(store):
+    logs = [Source("monday.json"), Source("tuesday.json")]
+    store.add(measure(None, 1.0, range(6)), logs[0])
+    store.add(measure(None, 0.5, range(6)), logs[1])
+    store.add(measure(make_session(0), 2.0, range(6)), FOREIGN)
+    found = estimate(store, 1)
+    assert [(f.subject, f.factor) for f in found.factors] == [
+        # Its start is known; that of the logs is not.
+        ("session", pytest.approx(1.0)),
+        ("source", pytest.approx(0.5)),
+        ("source", pytest.approx(0.25)),
+    ]
+
+
+def test_targets_have_nothing_to_do_with_each_other(store):
+    store.add(measure(make_session(0), 1.0, range(6)), OWN)
+    elsewhere = make_target(1)
+    store.add(
+        (
+            Measurement(
+                Program(m.program.workload, elsewhere, m.program.trace),
+                m.run_secs,
+                session=m.session,
+            )
+            for m in measure(make_session(1), 2.0, range(6))
+        ),
+        OWN,
+    )
+    assert [factors_of(one) for one in update(store)] == [[1.0], [1.0]]
+    assert store.query.session_factors(2) == []
+
+
+def test_failed_and_meaningless_times_say_nothing(store):
+    one, other = make_session(0), make_session(1)
+    store.add(measure(one, 1.0, range(6)), OWN)
+    store.add([make_measurement(i, None, session=other) for i in range(3)], OWN)
+    store.add([make_measurement(i, (0.0, 1e10), session=other) for i in range(3, 6)], OWN)
+    found = estimate(store, 1)
+    assert found.pairs == ()
+    assert factors_of(found) == [1.0, 1.0]
+
+
+# ---------------------------------------------------------------------- machines
+
+
+def test_different_hardware_under_one_target(here):
+    """Ratios of two GPUs scatter: no factor makes their times comparable."""
+    rng = np.random.default_rng(0)
+    v100, k80 = Source("v100"), Source("k80")
+    scatter = np.exp(rng.normal(1.2, 0.25, 40))
+    here.add(measure(None, 1.0, range(40)), v100)
+    here.add([m for i in range(40) for m in measure(None, scatter[i], [i])], k80)
+    here.add(measure(None, 1.0, range(90, 95)), k80)
+    found = estimate(here, 1)
+    # The larger one is machine 0.
+    assert machines_of(found) == [1, 0]
+    assert factors_of(found) == [1.0, 1.0]
+    assert [f.spread for f in found.factors] == [None, None]
+    assert not any(found.drifted(i) for i in range(2))
+
+
+def test_a_chance_likeness_joins_no_machines(here):
+    """Two days on each of two GPUs: five programs that both happen to run alike join none."""
+    rng = np.random.default_rng(1)
+    scatter = np.exp(rng.normal(0, 0.4, 60))
+    scatter[:LEAST_SHARED] = 1
+    here.add(measure(make_session(0), 1.0, range(60)), OWN)
+    here.add([m for i in range(60) for m in measure(make_session(1), scatter[i], [i])], OWN)
+    here.add(measure(make_session(2), 1.1, range(5, 60)), OWN)
+    here.add([m for i in range(60) for m in measure(make_session(3), 1.2 * scatter[i], [i])], OWN)
+    here.add(measure(make_session(4), 1.3, range(LEAST_SHARED)), OWN)
+    found = estimate(here, 1)
+    assert machines_of(found)[:4] == [0, 1, 0, 1] or machines_of(found)[:4] == [1, 0, 1, 0]
+    assert factors_of(found)[2:4] == pytest.approx([1.1, 1.2])
+
+
+@pytest.mark.parametrize(
+    ("third", "machines"),
+    [
+        # Nothing is known of it: the machine with most records.
+        (None, [0, 0, 0]),
+        (make_session(2, cpu="x"), [0, 0, 0]),
+        (make_session(2, cpu="y"), [0, 0, 1]),
+        (make_session(2, cpu="x", gpu="K80"), [0, 0, 1]),
+        (Session("session-2", START + 2 * DAY, b"[1]"), [0, 0, 0]),
+    ],
+)
+def test_what_shares_too_little_goes_by_its_hardware(third, machines, here):
+    here.add(measure(make_session(0), 1.0, range(10)), OWN)
+    here.add(measure(make_session(1), 1.3, range(10)), OWN)
+    few = range(LEAST_SHARED - 1)
+    here.add(measure(third, 5.0, few), OWN)
+    found = estimate(here, 1)
+    assert machines_of(found) == machines
+    assert found.factors[2].factor == 1.0
+    assert (found.factors[2].programs, found.factors[2].spread) == (0, None)
+
+
+def test_hardware_that_nobody_shares_is_a_machine(here):
+    for number, cpu in enumerate(("x", "y", "x", "y", "y")):
+        here.add(measure(make_session(number, cpu), 1.0, [number]), OWN)
+    assert machines_of(estimate(here, 1)) == [1, 0, 1, 0, 0]
+
+
+# ---------------------------------------------------------------------- many sessions
+
+
+@given(
+    factors=st.lists(st.floats(0.2, 5.0), min_size=2, max_size=6),
+    seed=st.integers(0, 1000),
+)
+def test_factors_of_a_chain_are_found_again(factors, seed):
+    """Each session shares programs with its neighbours alone; without noise all is exact."""
+    rng = np.random.default_rng(seed)
+    width = LEAST_SHARED
+    rows = []
+    for index, factor in enumerate(factors):
+        for program in range(index * width, (index + 2) * width):
+            base = 1e-3 * (1 + program)
+            rows.append((program, index + 1, np.array([base * factor]).tobytes()))
+    days = [Fake(index + 1, int(rng.integers(1, 99))) for index in range(len(factors))]
+    found = sessions._estimate(1, days, sorted(rows))
+    assert set(machines_of(found)) == {0}
+    assert factors_of(found) == pytest.approx(np.array(factors) / factors[0])
+
+
+class Fake:
+    """What the arithmetic reads of a MeasuredSession."""
+
+    subject = "session"
+    hardware = ("", "")
+
+    def __init__(self, subject_id, records):
+        self.subject_id = subject_id
+        self.records = records
+
+
+def test_noise_averages_over_ways_and_is_told(here):
+    """Three sessions, 5 % noise: every error is covered by its interval, more or less."""
+    truth = [1.0, 1.2, 0.9]
+    for number, factor in enumerate(truth):
+        here.add(measure(make_session(number), factor, range(200), noise=0.05, seed=number), OWN)
+    found = estimate(here, 1)
+    assert factors_of(found) == pytest.approx(truth, rel=0.02)
+    for index in (1, 2):
+        assert 0.001 < found.errors[index] < 0.02
+        assert found.drifted(index)
+        # Of two sessions with 5 % each: 1.28 standard deviations of 7 %.
+        assert found.factors[index].spread == pytest.approx(1.28 * 0.0707, rel=0.15)
+
+
+def test_noise_is_no_drift():
+    """Two equal sessions: their factor is hardly ever told as drift, whatever the noise."""
+    rng = np.random.default_rng(0)
+    told = 0
+    for _ in range(200):
+        days = [Fake(1, 1), Fake(2, 1)]
+        times = np.exp(rng.normal(0, 0.03, (30, 2)))
+        rows = [(p, s + 1, times[p, s].tobytes()) for p in range(30) for s in range(2)]
+        told += sessions._estimate(1, days, rows).drifted(1)
+    assert told <= 0.08 * 200
+
+
+def test_a_likely_but_tiny_factor_is_no_drift(here):
+    here.add(measure(make_session(0), 1.0, range(50)), OWN)
+    here.add(measure(make_session(1), 1.005, range(50)), OWN)
+    found = estimate(here, 1)
+    assert found.errors[1] < math.log(1.005)
+    assert not found.drifted(1)
+
+
+@pytest.mark.parametrize("size", [1, 2, 5, 6, 8, 9, 10, 20, 100, 1000])
+def test_intervals_of_a_median_are_those_of_the_binomial(size):
+    """At most 5 % outside, and one value further in would be more."""
+
+    def misses(cut):
+        heads = sum(math.comb(size, k) for k in range(cut + 1))
+        return 2 * heads / 2**size
+
+    cut = session_pairs._cut(size)
+    assert cut == 0 or misses(cut) <= 0.05
+    assert misses(cut + 1) > 0.05
+    if size == 1000:
+        assert cut == pytest.approx(
+            500 - NormalDist().inv_cdf(0.975) * math.sqrt(1000) / 2, abs=1.5
+        )
+
+
+@given(
+    sizes=st.lists(st.integers(1, 9), min_size=1, max_size=9),
+    share=st.sampled_from([0.0, 0.1, 0.5, 0.9, 1.0]),
+)
+def test_quantiles_are_numpys(sizes, share):
+    rng = np.random.default_rng(len(sizes))
+    parts = [np.sort(rng.standard_normal(size)) for size in sizes]
+    starts = np.concatenate(([0], np.cumsum(sizes)))
+    found = session_pairs.quantile(np.concatenate(parts), starts, share)
+    assert found == pytest.approx([np.quantile(part, share) for part in parts])
+
+
+def test_many_sessions_with_anchors_stay_bounded():
+    """100 sessions that measured five anchors: pairs with the next 16, and all factors."""
+    factors = np.exp(np.linspace(0, 0.5, 100))
+    days = [Fake(i + 1, 5) for i in range(100)]
+    rows = [
+        (p, s + 1, np.float64((p + 1) * factors[s]).tobytes()) for p in range(5) for s in range(100)
+    ]
+    found = sessions._estimate(1, days, rows)
+    assert len(found.pairs) == sum(min(16, 99 - s) for s in range(100))
+    assert factors_of(found) == pytest.approx(factors)
+
+
+def test_verdicts():
+    def pair(programs, spread):
+        return Pair(0, 1, programs, 1.0, 1.0, 1.0, spread)
+
+    assert pair(LEAST_SHARED - 1, 0.0).verdict is None
+    assert pair(LEAST_SHARED, 0.1).verdict is True
+    assert pair(LEAST_SHARED, 0.11).verdict is False
+
+
+def test_sessions_as_the_database_sees_them(store):
+    store.add(measure(make_session(3), 1.0, range(2)), OWN)
+    store.add([make_measurement(5, None, session=make_session(3))], OWN)
+    store.add([make_measurement(7, (1.0,), measured_at=START)], OWN)
+    (found,) = store.query.measured_sessions().values()
+    assert [(s.subject, s.subject_id, s.started_at, s.first) for s in found] == [
+        ("source", 1, START, 4),
+        ("session", 1, START + 3 * DAY, 1),
+    ]
+    assert [(s.records, s.failed) for s in found] == [(1, 0), (3, 1)]
+    assert found[0].origin == OWN
+    assert found[1].origin == make_session(3)
+    assert store.query.measured_sessions([2]) == {}
+
+
+def test_factors_are_frozen_values():
+    one = SessionFactor("session", 1, 0, 1.0, None, 0)
+    assert hash(one) == hash(SessionFactor("session", 1, 0, 1.0, None, 0))
+
+
+def test_records_by_corrected_time(store):
+    """Each record divided by the factor of its session, or of its source; others as they are."""
+    store.add(measure(make_session(0), 1.0, range(1, 7)), OWN)
+    store.add(measure(make_session(1), 2.0, range(7)), OWN)
+    store.add(measure(None, 4.0, range(1, 7)), Source("log"))
+    store.add(measure(make_session(0), 1.0, [0]), FOREIGN)
+    update(store)
+    found = store.query.top_k_corrected([1], 1, 4)
+    # Means are 1.133 of the median. Number 0 was measured by the second session alone, but for a
+    # foreign source's record, which is served to nobody.
+    mean = 1e-3 * (1 + 0.9 + 1.5) / 3
+    assert [one.seconds for one in found] == pytest.approx([mean, *[2 * mean] * 3])
+    assert [one.factor for one in found] == pytest.approx([2.0, 1.0, 2.0, 4.0])
+    assert [one.id for one in found] == [7, 1, 8, 14]
+    assert {one.machine for one in found} == {0}
+    assert store.query.top_k_corrected([1], 1, 2) == found[:2]
+    (structure,) = {(sketch, tail) for sketch, tail, _ in store.query.structures()}
+    assert store.query.top_k_corrected([1], 1, 4, {structure}) == found
+    assert store.query.top_k_corrected([1], 1, 4, set()) == []
+    store.set_session_factors(1, [])
+    raw = store.query.top_k_corrected([1], 1, 2)
+    assert [(one.id, one.factor, one.machine) for one in raw] == [(1, 1.0, 0), (7, 1.0, 0)]

@@ -1,0 +1,253 @@
+"""What is held out: nothing of it is learnt from, and it is the same everywhere."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from judged_data import WORKLOADS, conv_of, digest_of, judged, make_workload, matmul_of
+
+from tunedb.errors import UsageError
+from tunedb.models import splits
+from tunedb.models.examples import ORIGINS, ExampleWorkload
+from tunedb.models.splits import Plan, shape_class
+from tunedb.records import Origin
+
+EXAMPLES = judged()
+
+
+def make(regime, examples=EXAMPLES, **plan):
+    return list(splits.REGIMES[regime](examples, Plan(**plan)))
+
+
+def held_out(examples, split):
+    return set(examples.workload[split.test].tolist())
+
+
+@pytest.mark.parametrize("regime", [*splits.REGIMES])
+def test_nothing_is_on_both_sides(regime):
+    examples = judged(machines=2)
+    made = make(regime, examples)
+    assert made
+    for split in made:
+        assert split.regime == regime
+        assert len(split.train) and len(split.test)
+        assert not set(split.train) & set(split.test)
+        assert (np.diff(split.train) > 0).all() and (np.diff(split.test) > 0).all()
+        programs = [set(examples.program_ids[side].tolist()) for side in (split.train, split.test)]
+        workloads = [set(examples.workload[side].tolist()) for side in (split.train, split.test)]
+        # Only where the hardware is new it is the same programs that are ranked.
+        assert bool(programs[0] & programs[1]) == (regime == "new-hardware")
+        shared = regime in ("same-workload", "new-hardware")
+        assert bool(workloads[0] & workloads[1]) == shared
+
+
+def test_splits_depend_on_what_programs_are_and_not_on_local_numbers():
+    moved = replace(
+        EXAMPLES,
+        program_ids=EXAMPLES.program_ids[::-1] * 7,
+        workloads=tuple(replace(one, id=900 - one.id) for one in EXAMPLES.workloads),
+    )
+    for regime in ("same-workload", "new-workload", "new-family"):
+        one, other = make(regime), make(regime, moved)
+        assert splits.digest(EXAMPLES, one) == splits.digest(moved, other)
+        assert splits.digest(EXAMPLES, one) != splits.digest(EXAMPLES, one[1:])
+
+
+def test_what_seed_1_holds_out():
+    """Committed: a change of this changes all published figures."""
+    (split,) = make("new-workload", seeds=1, held_out=4)
+    random = np.random.default_rng(1)
+    expected = set()
+    for family in ("conv2d", "matmul"):
+        members = [one for one in EXAMPLES.workloads if one.family == family]
+        expected |= {members[i].name for i in random.permutation(5)[:2]}
+    assert {EXAMPLES.workloads[i].name for i in held_out(EXAMPLES, split)} == expected
+    assert expected == {"conv2d_5", "conv2d_6", "matmul_0", "matmul_3"}
+    (split,) = make("same-workload", seeds=1)
+    drawn = np.random.default_rng(1).permutation(len(EXAMPLES)) < len(EXAMPLES) / 5
+    assert split.test.tolist() == np.flatnonzero(drawn).tolist()
+    assert len(split.test) == len(EXAMPLES) / 5
+
+
+def test_workloads_are_held_out_in_proportion_to_their_families():
+    for split in make("new-workload", seeds=4, held_out=4):
+        families = [EXAMPLES.workloads[i].family for i in held_out(EXAMPLES, split)]
+        assert sorted(families) == ["conv2d", "conv2d", "matmul", "matmul"]
+        assert len(split.train) + len(split.test) == len(EXAMPLES)
+    assert len({tuple(split.test) for split in make("new-workload", seeds=4)}) > 1
+
+
+def test_workloads_of_nearly_equal_shapes_stay_together():
+    alike = [matmul_of(i, size) for i, size in ((20, 1000), (21, 1024), (22, 1100))]
+    assert len({shape_class(one) for one in alike}) == 1
+    assert shape_class(matmul_of(20, 700)) != shape_class(alike[0])
+    assert shape_class(replace(alike[0], family="bmm")) != shape_class(alike[0])
+    examples = judged((*WORKLOADS, *alike))
+    number = {one.id: i for i, one in enumerate(examples.workloads)}
+    together = {number[20], number[21], number[22]}
+    met = set()
+    for split in make("new-workload", examples, seeds=40, held_out=6):
+        held = held_out(examples, split)
+        assert held & together in (set(), together)
+        met.add(bool(held & together))
+    assert met == {True, False}
+
+
+def test_unknown_shapes_are_like_no_others():
+    unknown = [make_workload(i, None, ()) for i in range(3)]
+    assert len({shape_class(one) for one in unknown}) == 3
+    assert shape_class(make_workload(9, "pool", ((0, 8),))) == ("pool", ((0, 3),))
+
+
+def test_a_workload_that_is_never_held_out_is_learnt_from():
+    never = splits.development(EXAMPLES, 4)
+    assert never == splits.development(EXAMPLES, 4)
+    assert len(never) == 4
+    seen = set()
+    for split in make("new-workload", seeds=12, held_out=2, never=never):
+        seen |= held_out(EXAMPLES, split)
+        assert never <= set(EXAMPLES.workload[split.train].tolist())
+    assert seen == set(range(10)) - never
+
+
+def test_one_by_one_each_workload_is_held_out_once():
+    examples = judged((*WORKLOADS, matmul_of(20, 1000), matmul_of(21, 1024)))
+    made = make("new-workload", examples, one_by_one=True)
+    held = [held_out(examples, split) for split in made]
+    assert len(made) == 11
+    assert sorted(i for one in held for i in one) == list(range(12))
+    assert sorted(map(len, held))[-2:] == [1, 2]
+
+
+def test_others_of_the_class_of_a_held_out_workload_teach_nothing():
+    """One that has too few programs to be ranked, and one that is never held out."""
+    examples = judged((*WORKLOADS, matmul_of(20, 1000), matmul_of(21, 1024)))
+    small = next(i for i, one in enumerate(examples.workloads) if one.id == 21)
+    examples = examples.take((examples.workload != small) | (examples.trials < 5))
+    large = next(i for i, one in enumerate(examples.workloads) if one.id == 20)
+    for split in make("new-workload", examples, one_by_one=True):
+        learnt = set(examples.workload[split.train].tolist())
+        if held_out(examples, split) == {large}:
+            assert small not in learnt
+            assert small not in held_out(examples, split)
+        else:
+            assert {small, large} <= learnt
+
+
+def test_families_are_held_out_one_by_one_and_unknown_ones_are_on_neither_side():
+    examples = judged((*WORKLOADS, make_workload(30, None)))
+    unknown = next(i for i, one in enumerate(examples.workloads) if one.family is None)
+    made = make("new-family", examples)
+    assert [split.name for split in made] == ["conv2d", "matmul"]
+    for split in made:
+        assert {examples.workloads[i].family for i in held_out(examples, split)} == {split.name}
+        assert unknown not in examples.workload[np.concatenate((split.train, split.test))]
+
+
+def test_hardware_is_held_out_target_by_target_and_machine_by_machine():
+    examples = judged(machines=2)
+    made = make("new-hardware", examples)
+    assert [split.name for split in made] == ["target 1, machine 0", "target 1, machine 1"]
+    for number, split in enumerate(made):
+        machines = {examples.groups[i].machine for i in examples.group[split.test]}
+        assert machines == {str(number)}
+        assert len(split.train) == len(split.test) == len(examples) / 2
+    groups = tuple(
+        replace(group, target=b"u" * 16, target_id=2) if group.machine == "1" else group
+        for group in examples.groups
+    )
+    names = [split.name for split in make("new-hardware", replace(examples, groups=groups))]
+    assert names == ["target 1, machine 0", "target 2, machine 1"]
+
+
+@pytest.mark.parametrize(
+    ("regime", "workloads", "programs", "why"),
+    [
+        ("same-workload", WORKLOADS, 9, "no workload has 10 measured programs"),
+        ("new-workload", WORKLOADS[:1], 20, "two workloads .* are needed; there is one"),
+        ("new-workload", WORKLOADS, 9, "two workloads .* are needed; there is none"),
+        ("new-workload", (matmul_of(1, 8), matmul_of(2, 8)), 20, "there is one"),
+        ("new-family", WORKLOADS[:5], 20, "two families are needed; there is matmul"),
+        ("new-family", (make_workload(1, None),), 20, "two families are needed; there is none"),
+        ("new-hardware", WORKLOADS, 20, "two targets, .* are needed; there is target 1"),
+        ("new-hardware", WORKLOADS, 9, "there is none"),
+    ],
+)
+def test_what_is_impossible_says_why(regime, workloads, programs, why):
+    with pytest.raises(UsageError, match=why):
+        make(regime, judged(workloads, programs))
+
+
+def test_holding_out_everything_is_impossible():
+    with pytest.raises(UsageError, match="10 of 10 workloads cannot be held out"):
+        make("new-workload", held_out=10)
+    with pytest.raises(UsageError, match="0 may be"):
+        make("new-workload", never=frozenset(range(10)))
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from([None, "a", "b", "c"]), st.integers(0, 5)), min_size=1),
+    st.integers(1, 40),
+    st.integers(0, 9),
+)
+def test_drawing(kinds, count, seed):
+    workloads = [
+        ExampleWorkload(i, digest_of(i), "w", family, ((2**shape,),), None)
+        for i, (family, shape) in enumerate(kinds)
+    ]
+    drawn = splits.draw(workloads, count, seed)
+    assert drawn == sorted(set(drawn))
+    assert drawn
+    classes = splits.shape_classes(workloads)
+    assert sorted(i for one in classes for i in one) == list(range(len(workloads)))
+    # Classes are whole; no more than asked for, but for a first one that is too large.
+    assert all(set(one) <= set(drawn) or not set(one) & set(drawn) for one in classes)
+    taken = [one for one in classes if set(one) <= set(drawn)]
+    assert len(drawn) <= count or len(taken) == 1
+    assert [workloads[i].digest for i in drawn] == [
+        list(reversed(workloads))[i].digest
+        for i in sorted(
+            splits.draw(list(reversed(workloads)), count, seed),
+            key=lambda i: len(workloads) - 1 - i,
+        )
+    ]
+
+
+def test_the_random_pool_is_what_no_model_has_chosen():
+    examples = judged(programs=100)
+    chosen = splits.random_trials(examples)
+    assert chosen.tolist() == (examples.trials < 64).tolist()
+    # In one group it is known which candidates were random, and those are later ones too.
+    known = examples.group == 3
+    random = known & (examples.trials % 3 == 1)
+    origins = examples.origins.copy()
+    origins[known] = ORIGINS.index(Origin.MUTATED)
+    origins[random] = ORIGINS.index(Origin.RANDOM)
+    chosen = splits.random_trials(replace(examples, origins=origins))
+    assert chosen[known].tolist() == random[known].tolist()
+    assert chosen[~known].tolist() == (examples.trials < 64)[~known].tolist()
+    # Of another only some are known: that says nothing of the others.
+    origins[examples.group == 5] = np.where(examples.trials[examples.group == 5] < 4, 1, 0)
+    chosen = splits.random_trials(replace(examples, origins=origins))
+    assert chosen[examples.group == 5].sum() == 64
+    assert ORIGINS[:2] == (Origin.UNKNOWN, Origin.RANDOM)
+    assert splits.all_trials(examples).all()
+
+
+def test_pools_are_groups_that_can_be_ranked():
+    examples = judged((*WORKLOADS, conv_of(11)), machines=2)
+    chosen = splits.all_trials(examples)
+    assert len(list(splits.pools(examples, chosen, 10))) == 22
+    throughput = examples.throughput.copy()
+    throughput[examples.group == 4] = 0.0
+    failed = replace(examples, throughput=throughput)
+    found = list(splits.pools(failed, chosen & (examples.group != 7), 10))
+    assert [int(examples.group[one[0]]) for one in found] == [
+        i for i in range(22) if i not in (4, 7)
+    ]
+    for one in found:
+        assert len(set(examples.group[one].tolist())) == 1
+    assert not list(splits.pools(examples, chosen, 21))
+    assert splits.judged(failed, 10) == list(range(11))

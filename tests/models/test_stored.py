@@ -1,0 +1,474 @@
+"""Models in a database: found again, rebuilt, refused."""
+
+import dataclasses
+import logging
+import sqlite3
+from contextlib import closing
+
+import numpy as np
+import pytest
+from builders import OWN
+from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, add_rows, fill, measure, trials
+from small_data import make_tiled as tiled
+
+from tunedb.errors import IntegrityError, NotFoundError, UsageError
+from tunedb.features import base
+from tunedb.models import cards, making
+from tunedb.models.loading import data_digest, load
+from tunedb.models.recipe import Recipe
+from tunedb.models.stored import (
+    are_current,
+    body_of,
+    choose_features,
+    find,
+    is_current,
+    learnt_from,
+    load_model,
+    train,
+)
+from tunedb.records import FailureKind
+from tunedb.results import NewModel
+from tunedb.store import Store
+
+RECIPE = Recipe(features="small.steps", rounds=12, patience=4, max_depth=3)
+
+
+@dataclasses.dataclass(frozen=True)
+class Modules:
+    """A set of modules, which nobody computes here."""
+
+    name: str = "tunedb.scheduled"
+    version: int = 1
+    columns: tuple = ("one",)
+    needs: base.Needs = base.Needs.SCHEDULED
+
+    def nest_rows(self, nest, *, gpu):
+        raise NotImplementedError
+
+
+@pytest.fixture(autouse=True)
+def sets(monkeypatch):
+    """The feature sets that are installed."""
+    known = {
+        "small.steps": SMALL_STEPS,
+        "tunedb.scheduled": Modules(),
+        "varying": SmallSteps("varying", columns=()),
+    }
+    monkeypatch.setattr(base, "load_feature_sets", lambda: (known, {}))
+    return known
+
+
+@pytest.fixture
+def warnings(monkeypatch):
+    """What the library warns of."""
+    told = []
+    log = logging.getLogger("tunedb")
+    monkeypatch.setattr(log, "warning", lambda text, *args: told.append(text % args))
+    return told
+
+
+def quick(store, recipe=RECIPE, **options):
+    return train(store, recipe, **{"evaluate": False, "threads": 1, **options})
+
+
+def scores(store, model):
+    examples = load(store, SMALL_STEPS)
+    return model.scores(examples.rows, examples.starts)
+
+
+# ---------------------------------------------------------------------- found again
+
+
+def test_a_model_is_found_again_by_what_it_was_made_from(stored, monkeypatch):
+    made = quick(stored)
+    assert (made.was_there, made.trained, made.stored.id) == (False, True, 1)
+    monkeypatch.setattr(making, "fit", None)  # nothing is trained
+    again = quick(stored)
+    assert (again.was_there, again.trained) == (True, False)
+    assert again.stored.digest == made.stored.digest
+    assert np.array_equal(scores(stored, again.model), scores(stored, made.model))
+    assert len(stored.query.models()) == 1
+
+
+def test_on_both_kinds_of_database(store):
+    fill(store)
+    made = quick(store, evaluate=True)
+    assert quick(store).was_there
+    assert is_current(store, made.stored)
+    assert find(store, feature_set=SMALL_STEPS, target_ids=[1]).id == made.stored.id
+    scope = {"workload_ids": [1, 2], "target_ids": [1], "source_ids": [1]}
+    part = quick(store, keep_body=False, **scope).stored
+    assert is_current(store, part) and part.id != made.stored.id
+    assert load_model(store, part).to_bytes() != made.model.to_bytes()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"loss": "squared"}, {"seed": 1}, {"label": "minimum"}, {"rounds": 11}],
+    ids=str,
+)
+def test_another_recipe_makes_another_model(stored, change):
+    one, other = quick(stored), quick(stored, dataclasses.replace(RECIPE, **change))
+    assert not other.was_there
+    assert one.stored.digest != other.stored.digest
+
+
+def test_new_data_make_another_model(stored):
+    old = quick(stored)
+    stored.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+    new = quick(stored)
+    assert not new.was_there
+    assert new.stored.training_digest != old.stored.training_digest
+    assert are_current(stored, [old.stored, new.stored]) == [False, True]
+
+
+def test_the_scope_is_part_of_the_data_not_of_the_digest(stored):
+    everything = quick(stored)
+    same = quick(stored, workload_ids=[one.id for one in stored.query.workloads()])
+    assert same.was_there and same.stored.id == everything.stored.id
+    part = quick(stored, target_ids=[2])
+    assert part.stored.id != everything.stored.id
+    assert part.stored.card["scope"]["targets"][0]["digest"] == (
+        stored.query.target(2).digest.hex()
+    )
+    assert part.stored.card["data"]["workloads"] == 2
+    assert is_current(stored, part.stored)
+
+
+def test_the_digest_is_that_of_kind_recipe_data_and_versions(stored):
+    made = quick(stored).stored
+    versions = made.card["versions"]
+    assert {"numpy", "tunedb", "xgboost"} <= versions.keys()
+    data = data_digest(stored, SMALL_STEPS)
+    parts = ["ranker", RECIPE.to_json(), data, versions]
+    assert made.digest == cards.model_digest(*parts)
+    for at, other in enumerate(["failures", b"{}", b"x", {**versions, "xgboost": "0"}]):
+        assert cards.model_digest(*parts[:at], other, *parts[at + 1 :]) != made.digest
+    assert cards.model_digest(*parts[:3], {**versions, "python": "2.7"}) == made.digest
+
+
+def test_a_model_is_found_again_for_any_number_of_threads(stored):
+    assert quick(stored, threads=2).stored.digest == quick(stored, threads=1).stored.digest
+
+
+# ---------------------------------------------------------------------- rebuilt
+
+
+def test_a_card_alone_is_trained_again_to_the_byte(stored, warnings):
+    made = quick(stored, keep_body=False)
+    assert made.stored.size is None
+    assert stored.query.model_body(made.stored.id) is None
+    rebuilt = load_model(stored, made.stored, threads=1)
+    assert cards.body_digest(rebuilt.to_bytes()).hex() == made.stored.card["body"]["digest"]
+    still = quick(stored, keep_body=False)
+    assert (still.was_there, still.trained, still.stored.size) == (True, True, None)
+    again = quick(stored)
+    assert (again.was_there, again.trained) == (True, True)
+    assert again.model.to_bytes() == made.model.to_bytes()
+    assert (again.stored.id, again.stored.size) == (made.stored.id, len(made.model.to_bytes()))
+    assert not quick(stored).trained
+    assert warnings == []
+
+
+def test_a_card_alone_of_other_data_cannot_be_rebuilt(stored):
+    made = quick(stored, keep_body=False)
+    stored.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+    add_rows(stored)
+    with pytest.raises(UsageError, match=r"only its card is kept.*tunedb train"):
+        load_model(stored, made.stored)
+
+
+def test_training_again_by_force_compares(stored, warnings):
+    made = quick(stored)
+    again = quick(stored, force=True)
+    assert (again.was_there, again.trained) == (True, True)
+    assert again.model.to_bytes() == made.model.to_bytes()
+    assert warnings == []
+    with stored._transaction() as connection:
+        connection.exec_driver_sql(
+            "UPDATE model SET card = replace(card, ?, ?), body = ?",
+            (made.stored.card["body"]["digest"], cards.body_digest(b"other").hex(), b"other"),
+        )
+    quick(stored, force=True)
+    assert len(warnings) == 1 and "not the same to the byte" in warnings[0]
+
+
+def test_rows_that_stream_from_disk_make_the_same_model(stored):
+    made = quick(stored, external=True)
+    assert made.stored.card["training"]["external"] is True
+    assert quick(stored, external=False).was_there
+    assert made.model.to_bytes() == quick(stored, force=True, external=False).model.to_bytes()
+
+
+def test_what_is_too_large_streams(stored, monkeypatch):
+    monkeypatch.setattr(making, "IN_MEMORY_BYTES", 100)
+    made = quick(stored, evaluate=True)
+    assert made.stored.card["training"]["external"] is True
+    assert "do not fit into memory" in made.stored.card["evaluation"]["impossible"]
+
+
+def test_records_that_come_while_it_trains_do_not_mix_in(stored, monkeypatch):
+    """The labels are one snapshot; rows are read of its programs alone."""
+    before = quick(stored, dataclasses.replace(RECIPE, seed=1)).stored.training_digest
+    reading = making.with_rows
+
+    def busy(store, examples, **options):
+        store.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+        add_rows(store)
+        return reading(store, examples, **options)
+
+    monkeypatch.setattr(making, "with_rows", busy)
+    made = quick(stored)
+    assert made.stored.training_digest == before
+    assert not is_current(stored, made.stored)
+
+
+# ---------------------------------------------------------------------- what is missing first
+
+
+def test_features_of_steps_are_computed_first(sqlite_file):
+    with Store(sqlite_file) as store:
+        fill(store, features=SmallSteps("other"))
+        seen = []
+        made = quick(store, on_step=lambda *step: seen.append(step))
+        programs = store.query.feature_coverage(SMALL_STEPS).known
+        assert made.stored.card["data"]["left_out"]["without features"] == 0
+        assert ("features", 0, programs) in seen and ("features", programs, programs) in seen
+        kinds = list(dict.fromkeys(step for step, _, _ in seen))
+        assert kinds == ["features", "sessions", "reading", "features read", "training"]
+        assert ("training", 0, 24) in seen
+
+
+def test_features_of_modules_are_asked_for(stored):
+    with pytest.raises(NotFoundError, match=r"run: tunedb extract --set tunedb\.scheduled"):
+        quick(stored, dataclasses.replace(RECIPE, features="tunedb.scheduled"))
+    assert stored.query.models() == []
+
+
+def test_a_set_without_fixed_columns_is_refused(stored):
+    with pytest.raises(UsageError, match="no model learns from"):
+        quick(stored, dataclasses.replace(RECIPE, features="varying"))
+
+
+def test_the_factors_of_sessions_are_estimated_first(sqlite_file):
+    from small_data import sessions_of
+
+    with Store(sqlite_file) as store:
+        store.add([one for workload in WORKLOADS[:2] for one in sessions_of(workload)], OWN)
+        made = quick(store)
+        assert [round(one.factor, 3) for one in store.query.session_factors(1)] == [1.0, 1.3]
+        corrected = quick(store, dataclasses.replace(RECIPE, corrected=True))
+        assert corrected.stored.training_digest != made.stored.training_digest
+
+
+# ---------------------------------------------------------------------- nothing to learn from
+
+
+def test_no_data(store):
+    with pytest.raises(NotFoundError, match="no records"):
+        quick(store)
+
+
+@pytest.mark.parametrize(
+    "records",
+    [
+        [measure(tiled(WORKLOADS[0], 0), 0, (1e-3,))],
+        [measure(tiled(WORKLOADS[0], i), i, FailureKind.TIMEOUT) for i in range(5)],
+    ],
+    ids=["one record", "only failures"],
+)
+def test_nothing_to_learn_from(sqlite_file, records):
+    with Store(sqlite_file) as store:
+        store.add(records, OWN)
+        with pytest.raises(UsageError, match=r"nothing to learn from.*tunedb train") as told:
+            quick(store)
+        assert "\n" not in str(told.value)
+        assert store.query.models() == []
+
+
+def test_one_workload_is_learnt_from_and_not_judged(sqlite_file):
+    with Store(sqlite_file) as store:
+        store.add(trials(WORKLOADS[0]), OWN)
+        card = quick(store, evaluate=True).stored.card
+        assert card["training"]["rounds"] == RECIPE.rounds
+        assert card["evaluation"]["pairwise"] is None
+        assert "two workloads" in card["evaluation"]["impossible"]
+        assert card["drift"]["pairwise_p5"] is None
+
+
+# ---------------------------------------------------------------------- refused
+
+
+def copied(stored, made, **changes):
+    """Return a row as another database might have written it."""
+    row = NewModel(
+        digest=b"another".ljust(16),
+        kind=changes.pop("kind", made.kind),
+        parameters=made.parameters,
+        training_digest=made.training_digest,
+        card={**made.card, **changes},
+        body=stored.query.model_body(made.id),
+    )
+    id_ = stored.add_model(row)
+    return next(one for one in stored.query.models() if one.id == id_)
+
+
+def test_a_row_of_another_database_is_refused(stored, tmp_path):
+    made = quick(stored).stored
+    foreign = copied(stored, made, store="0" * 32)
+    with pytest.raises(UsageError, match=r"another database.*tunedb train"):
+        load_model(stored, foreign)
+    with Store(tmp_path / "other.db") as other, pytest.raises(UsageError, match="another"):
+        load_model(other, made)
+    assert find(stored, feature_set=SMALL_STEPS).id == made.id
+    assert is_current(stored, foreign) is False
+
+
+def test_a_booster_of_a_newer_xgboost_is_refused(stored):
+    made = quick(stored).stored
+    newer = {**made.card["versions"], "xgboost": "99.1.0"}
+    row = copied(stored, made, versions=newer)
+    with pytest.raises(UsageError, match=r"XGBoost 99\.1\.0, this is 3.*tunedb train"):
+        load_model(stored, row)
+    assert find(stored, feature_set=SMALL_STEPS).id == made.id
+
+
+def test_boosters_that_changed_are_refused_and_made_again(stored, warnings):
+    made = quick(stored).stored
+    with stored._transaction() as connection:
+        connection.exec_driver_sql("UPDATE model SET body = ?", (b"x" * 100,))
+    with pytest.raises(IntegrityError, match=r"same options: tunedb train$"):
+        body_of(stored, made)
+    stored.add_predictions(made.id, {1: 0.5})
+    again = quick(stored)
+    assert (again.stored.id, again.was_there, again.trained) == (made.id, True, True)
+    assert warnings == ["model 1: its boosters are not those that its card names; it is made again"]
+    assert load_model(stored, again.stored).to_bytes() == again.model.to_bytes()
+    assert stored.query.predictions() == {made.id: 1}
+
+
+def test_a_model_of_failures_ranks_nothing(stored):
+    row = copied(stored, quick(stored).stored, kind="failures")
+    with pytest.raises(UsageError, match="ranks nothing"):
+        load_model(stored, row)
+
+
+# ---------------------------------------------------------------------- the best
+
+
+def test_the_best_model_is_current_then_large_then_good(stored, monkeypatch):
+    small = quick(stored, target_ids=[1]).stored
+    large = quick(stored).stored
+    assert find(stored, feature_set="small.steps").id == large.id
+    assert find(stored, feature_set=SMALL_STEPS, target_ids=[1]).id == large.id
+    assert find(stored, feature_set=SMALL_STEPS, target_ids=[2]).id == large.id
+    # As many programs: what ranks better, then what is newer.
+    newer = quick(stored, dataclasses.replace(RECIPE, seed=5)).stored
+    assert find(stored, feature_set=SMALL_STEPS).id == newer.id
+    figures = {large.id: 0.9, newer.id: 0.8}
+    monkeypatch.setattr(
+        cards, "pairwise", lambda card: figures[1 + card["recipe"]["seed"] // 5 + 1]
+    )
+    assert find(stored, feature_set=SMALL_STEPS).id == large.id
+    # Other data: the small one is still of today's.
+    stored.add(trials(WORKLOADS[5], target=1), OWN)
+    add_rows(stored)
+    assert is_current(stored, small)
+    assert find(stored, feature_set=SMALL_STEPS).id == small.id
+    assert find(stored, feature_set=SMALL_STEPS, target_ids=[2]).id == large.id
+
+
+def test_no_model_for_a_target_or_feature_set(stored):
+    assert find(stored, feature_set=SMALL_STEPS) is None
+    quick(stored, target_ids=[1])
+    assert find(stored, feature_set=SMALL_STEPS, target_ids=[2]) is None
+    assert find(stored, feature_set=SMALL_STEPS, target_ids=[1, 2]) is None
+    assert find(stored, feature_set=SmallSteps(version=2)) is None
+    assert find(stored, feature_set=Modules()) is None
+
+
+def test_a_card_alone_of_other_data_is_not_found(stored):
+    quick(stored, keep_body=False)
+    assert find(stored, feature_set=SMALL_STEPS).size is None
+    stored.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+    add_rows(stored)
+    assert find(stored, feature_set=SMALL_STEPS) is None
+
+
+def test_data_are_read_once_for_many_models(stored, monkeypatch):
+    for seed in range(3):
+        quick(stored, dataclasses.replace(RECIPE, seed=seed))
+    calls = []
+    read = making.load_counted
+    monkeypatch.setattr(making, "load_counted", lambda *a, **k: calls.append(k) or read(*a, **k))
+    assert are_current(stored, stored.query.models()) == [True] * 3
+    assert len(calls) == 1
+
+
+def test_features_that_were_asked_for_in_vain_are_not_asked_for_again(sqlite_file, monkeypatch):
+    class Partial(SmallSteps):
+        def rows(self, programs):
+            rows = super().rows(programs)
+            return [None if one.shape[0] == 3 else one for one in rows]
+
+    monkeypatch.setattr(base, "load_feature_sets", lambda: ({"small.steps": Partial()}, {}))
+    with Store(sqlite_file) as store:
+        fill(store, features=SmallSteps("other"))
+        made = quick(store)
+        assert made.stored.card["data"]["left_out"]["without features"] > 0
+        seen = []
+        assert quick(store, on_step=lambda *step: seen.append(step[0])).was_there
+        assert "features" not in seen
+        assert is_current(store, made.stored)
+        store.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+        assert not is_current(store, made.stored)
+
+
+def test_a_part_that_does_not_exist_is_told_first(sqlite_file):
+    with Store(sqlite_file) as store:
+        fill(store, features=SmallSteps("other"))
+        for change in ({"loss": "x"}, {"rows": "x"}, {"label": "x"}, {"training_set": "x"}):
+            with pytest.raises(NotFoundError, match=r"no .* 'x'; there are: "):
+                quick(store, dataclasses.replace(RECIPE, **change))
+        assert store.query.feature_coverage(SMALL_STEPS).known == 0
+
+
+def test_what_is_learnt_from(stored):
+    recipe = dataclasses.replace(RECIPE, training_set="first:5")
+    made = quick(stored, recipe)
+    learnt = learnt_from(stored, made.stored)
+    assert len(learnt) == made.stored.card["learnt"]["programs"] < 50
+    assert learnt.trials.max() < 5
+
+
+# ---------------------------------------------------------------------- which features
+
+
+def test_the_set_that_covers_most_is_chosen(stored, sets):
+    assert choose_features(stored) == "small.steps"
+    few = stored.query.programs_without(Modules(), limit=20)
+    stored.add_features(Modules(), [(one.id, np.ones((1, 1))) for one in few])
+    assert choose_features(stored) == "small.steps"
+    rest = stored.query.programs_without(Modules(), limit=1000)
+    # All but a few that TVM could not lower.
+    stored.add_features(Modules(), [(one.id, np.ones((1, 1))) for one in rest[3:]])
+    assert choose_features(stored) == "tunedb.scheduled"
+    sets["small.steps"] = SmallSteps(version=2)
+    assert choose_features(stored) == "tunedb.scheduled"
+
+
+def test_steps_where_nothing_is_stored(sqlite_file):
+    with Store(sqlite_file) as store:
+        assert choose_features(store) == "steps"
+
+
+def test_a_copy_of_the_database_may_use_its_models(stored, tmp_path):
+    made = quick(stored).stored
+    with closing(sqlite3.connect(stored.url.database)) as connection:
+        connection.execute("VACUUM INTO ?", (str(tmp_path / "copy.db"),))
+    with Store(tmp_path / "copy.db") as copy:
+        assert is_current(copy, made)
+        assert find(copy, feature_set=SMALL_STEPS).digest == made.digest
+        assert np.array_equal(
+            scores(copy, load_model(copy, made)), scores(stored, load_model(stored, made))
+        )

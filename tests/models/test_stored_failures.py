@@ -1,0 +1,92 @@
+"""Classifiers of failures in a database."""
+
+from dataclasses import replace
+
+import pytest
+from small_data import SMALL_STEPS
+
+from tunedb.errors import UsageError
+from tunedb.models import making
+from tunedb.models.failures import RECIPE
+from tunedb.models.stored import is_current, load_model
+from tunedb.models.stored_failures import KIND, load_failures, train_failures
+
+SMALL = replace(RECIPE, features=SMALL_STEPS.name, rounds=20)
+
+
+@pytest.fixture(autouse=True)
+def small_steps(monkeypatch):
+    """The small feature set is found by its name."""
+    monkeypatch.setattr(making, "usable", lambda name: {SMALL_STEPS.name: SMALL_STEPS}[name])
+
+
+def test_it_is_kept_and_found_again(stored):
+    steps = []
+    made = train_failures(stored, SMALL, threads=1, on_step=lambda *step: steps.append(step))
+    assert (made.was_there, made.trained) == (False, True)
+    assert made.stored.kind == KIND
+    assert steps[-1] == ("training", 6, 6)
+    again = train_failures(stored, SMALL, threads=1)
+    assert (again.was_there, again.trained) == (True, False)
+    assert again.stored.digest == made.stored.digest
+    assert again.model.to_bytes() == made.model.to_bytes()
+    forced = train_failures(stored, SMALL, threads=1, force=True)
+    assert (forced.was_there, forced.trained) == (True, True)
+    assert forced.model.to_bytes() == made.model.to_bytes()
+    assert [one.id for one in stored.query.models()] == [made.stored.id]
+
+
+def test_its_card(stored):
+    card = train_failures(stored, SMALL, threads=1).stored.card
+    assert card["kind"] == KIND
+    assert card["learnt"]["failed"]["compile_error"] == card["data"]["failed"]["compile_error"]
+    # Four programs of a workload that never worked are among what is learnt from.
+    assert card["learnt"]["workloads"] == 7
+    judged = card["failures"]
+    assert judged["rate"] == pytest.approx(
+        sum(card["learnt"]["failed"].values()) / card["learnt"]["programs"]
+    )
+    # No group of the small database has five failures, but for the one that has nothing else.
+    assert (judged["auroc"], judged["groups"]) == (None, 0)
+    assert 0 <= judged["brier"] < 1
+    assert judged["seconds"] == {
+        "ok": 0.5,
+        "compile_error": 2.0,
+        "timeout": 2.0,
+        "runtime_error": 2.0,
+        # The one whose only time is none.
+        "unknown": 0.5,
+    }
+
+
+def test_other_data_make_another_one(stored):
+    first = train_failures(stored, SMALL, threads=1).stored
+    taken = next(r.id for r in stored.query.iterate() if r.measurement.failure is not None)
+    stored.retract([taken], "the machine was full")
+    assert not is_current(stored, first)
+    second = train_failures(stored, SMALL, threads=1).stored
+    assert second.digest != first.digest
+    assert is_current(stored, second)
+
+
+def test_a_ranker_predicts_no_failures(stored):
+    made = train_failures(stored, SMALL, threads=1).stored
+    with pytest.raises(UsageError, match="ranks nothing"):
+        load_model(stored, made)
+    with pytest.raises(UsageError, match="predicts no failures"):
+        load_failures(stored, replace(made, kind="ranker"))
+
+
+def test_rows_of_another_database_are_refused(stored):
+    made = train_failures(stored, SMALL, threads=1).stored
+    foreign = replace(made, card=made.card | {"store": "another"})
+    with pytest.raises(UsageError, match="another database"):
+        load_failures(stored, foreign)
+
+
+def test_a_scope_without_failures_is_one_line(stored):
+    # Records of a foreign source: one program, which worked.
+    foreign = next(r for r in stored.query.iterate() if r.source.name == "foreign")
+    ids = {id_ for id_, _, one in stored.query.numbered_sources() if one == foreign.source}
+    with pytest.raises(UsageError, match="none of 1 program failed"):
+        train_failures(stored, SMALL, source_ids=sorted(ids), threads=1)

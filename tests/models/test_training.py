@@ -1,0 +1,458 @@
+"""Training: what is learnt from, when it stops, and that it is the same each time."""
+
+import threading
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from learnable import examples_of, learnable, quick
+
+from tunedb.errors import NotFoundError, UsageError
+from tunedb.models import training
+from tunedb.models._xgboost import import_xgboost
+from tunedb.models.boosting import Boosting
+from tunedb.models.examples import Examples
+from tunedb.models.metrics import pairwise_accuracy
+from tunedb.models.training import best_round, fit, most_rounds, select
+
+EXAMPLES = learnable()
+
+#: As many workloads as boosting needs to be stopped.
+ENOUGH = learnable(training.LEAST_WORKLOADS, 20)
+
+
+def train(examples=EXAMPLES, *, threads=1, **choices):
+    options = {k: choices.pop(k) for k in ("on_round", "make_matrix", "device") if k in choices}
+    return fit(examples, quick(**choices), threads=threads, **options)
+
+
+def accuracy(model, examples):
+    """Return the mean pairwise accuracy over groups."""
+    scores = model.score_examples(examples)
+    return np.mean(
+        [
+            pairwise_accuracy(scores[examples.group == g], examples.throughput[examples.group == g])
+            for g in np.unique(examples.group)
+        ]
+    )
+
+
+@pytest.mark.parametrize("loss", ["throughput", "throughput:0.2", "squared:0.5", "log", "rank"])
+@pytest.mark.parametrize("rows", ["pack-sum", "aggregated"])
+def test_what_is_to_be_learnt_is_learnt(loss, rows):
+    """Of the sum over rows, on workloads that were never seen."""
+    seen = learnable(8, 60, rows=(2, 2), seed=1)
+    fitted = train(seen, loss=loss, rows=rows, rounds=40)
+    unseen = learnable(4, 40, rows=(2, 2), failing=0, seed=2)
+    assert accuracy(fitted.model, unseen) > 0.85
+    assert fitted.model.rows == rows
+    assert fitted.programs == len(seen)
+    assert fitted.left_out == {"only failures": 0, "training set": 0}
+
+
+def test_shuffled_labels_teach_nothing():
+    """So the test above can fail."""
+    seen = learnable(8, 60, seed=1)
+    order = np.random.default_rng(0).permutation(len(seen))
+    shuffled = replace(seen, throughput=np.where(seen.failed, 0, seen.throughput[order] + 0.01))
+    fitted = train(shuffled, rounds=40)
+    assert accuracy(fitted.model, learnable(4, 40, failing=0, seed=2)) < 0.65
+
+
+def test_predictions_start_from_a_fitted_base():
+    """One round that learns next to nothing: the scores are right on average."""
+    model = train(loss="squared", rounds=1, eta=1e-6).model
+    scores = model.score_examples(EXAMPLES)
+    assert scores.mean() == pytest.approx(EXAMPLES.throughput.mean(), rel=1e-4)
+    assert np.ptp(scores / EXAMPLES.sizes) < 1e-4
+
+
+# ---- the same each time -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "choices",
+    [
+        {},
+        {"subsample": 0.6, "colsample_bytree": 0.4, "members": 2},
+        {"loss": "rank:4", "patience": 3, "rows": "aggregated"},
+    ],
+    ids=str,
+)
+def test_equal_bytes_for_any_number_of_threads(choices):
+    examples = learnable(10, 90, columns=20)
+    one, two, again, four = (
+        train(examples, threads=threads, **choices).model.to_bytes() for threads in (1, 2, 2, 4)
+    )
+    assert one == two == again == four
+
+
+def test_the_seed_and_the_data_count():
+    plain = train(colsample_bytree=0.5).model
+    other = train(colsample_bytree=0.5, seed=1).model
+    assert plain.score_examples(EXAMPLES).tolist() != other.score_examples(EXAMPLES).tolist()
+    less = train(EXAMPLES.take(np.arange(len(EXAMPLES) - 1)), colsample_bytree=0.5).model
+    assert plain.score_examples(EXAMPLES).tolist() != less.score_examples(EXAMPLES).tolist()
+
+
+def test_other_trainings_in_between_change_nothing():
+    """XGBoost draws columns with a generator of the thread, not of the booster."""
+    choices = {"colsample_bytree": 0.5, "subsample": 0.5}
+    expected = train(**choices).model.to_bytes()
+
+    def interrupt(_, __):
+        train(learnable(2, 10), rounds=2, **choices)
+
+    assert train(**choices, on_round=interrupt).model.to_bytes() == expected
+
+
+def test_several_trainings_at_once():
+    expected = train(colsample_bytree=0.5).model.to_bytes()
+    found = []
+    threads = [
+        threading.Thread(target=lambda: found.append(train(colsample_bytree=0.5).model.to_bytes()))
+        for _ in range(3)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [expected] * 3
+
+
+# ---- stopping -----------------------------------------------------------------------------------
+
+
+def noisy():
+    """Return examples of which only the first rounds generalise: labels that are mostly noise."""
+    examples = learnable(10, 40, failing=0, seed=4)
+    noise = np.random.default_rng(5).random(len(examples))
+    return replace(examples, throughput=0.2 * examples.throughput + 0.8 * noise)
+
+
+def test_it_stops_when_held_out_workloads_no_longer_gain():
+    examples = noisy()
+    fitted = train(examples, rounds=200, patience=5, max_depth=6)
+    assert len(fitted.history) == fitted.best_round + 5 < 200
+    assert fitted.best_round == best_round(fitted.history, 5)
+    assert fitted.rounds == fitted.best_round == fitted.model.rounds
+    # The booster is trained on all workloads for the rounds that were best.
+    direct = train(examples, rounds=fitted.best_round, max_depth=6)
+    mine, other = (one.model.score_examples(examples).tolist() for one in (fitted, direct))
+    assert mine == other
+
+
+def test_the_best_round_by_hand():
+    # Means of two: .5, .7, .7, .55, .65, .75.
+    history = [0.5, 0.9, 0.5, 0.6, 0.7, 0.8]
+    assert [best_round(history[:n], 2) for n in range(1, 7)] == [1, 2, 2, 2, 2, 6]
+    assert best_round(history, 1) == 2
+    # Means of all until then: .5, .7, .633, .625, .64, .667.
+    assert best_round(history, 9) == 2
+    assert best_round([0.1] * 9, 3) == 1
+
+
+def test_the_history_is_the_accuracy_on_workloads_that_were_not_seen():
+    examples = noisy()
+    fitted = train(examples, rounds=6, patience=6)
+    assert len(fitted.held_out) == 2
+    away = np.isin(examples.workload, fitted.held_out)
+    # Changing what is held out changes nothing that is learnt before the boosters.
+    run = training._Run(
+        examples,
+        quick(rounds=6, patience=6),
+        training.in_memory(examples, fitted.model.row_model, 1, 0),
+        Only(examples, ~away),
+        1,
+        "cpu",
+        None,
+    )
+    assert run.search(np.array(fitted.held_out)) == list(fitted.history)
+    assert all(0 <= figure <= 1 for figure in fitted.history)
+
+
+def test_the_history_by_another_way(monkeypatch):
+    """Pairwise accuracy of each held-out group, in groups where all pairs are looked at."""
+    examples = learnable(10, 30)
+    seen = []
+    scores = Boosting.scores
+    monkeypatch.setattr(Boosting, "scores", lambda self: seen.append(scores(self)) or seen[-1])
+    fitted = train(examples, rounds=3, patience=3)
+    # After each round for its figure, and before each step.
+    after = seen[1 : 2 * len(fitted.history) : 2]
+    inside = [examples.workload == one for one in fitted.held_out]
+    for found, expected in zip(after, fitted.history, strict=True):
+        figures = [pairwise_accuracy(examples.throughput[g], found[g]) for g in inside]
+        assert np.mean(figures) == pytest.approx(expected, abs=1e-12)
+
+
+class Only:
+    """The document's loss, with labels of the held-out programs that must not matter."""
+
+    def __init__(self, examples, seen):
+        from tunedb.models.losses import THROUGHPUT
+
+        self._whole = THROUGHPUT.objective(examples, "", 0)
+        self._seen = seen
+        self.base = self._whole.base
+
+    def derivatives(self, scores):
+        gradient, hessian = self._whole.derivatives(scores)
+        return np.where(self._seen, gradient, 1e3), np.where(self._seen, hessian, 7.0)
+
+
+def test_held_out_workloads_are_whole_and_depend_on_digests_alone():
+    examples = learnable(12, 10)
+    held_out = train(examples, patience=2, rounds=2).held_out
+    assert len(held_out) == 2
+    # More data of the same workloads hold the same out; another seed holds others out.
+    assert train(learnable(12, 20), patience=2, rounds=2).held_out == held_out
+    assert any(train(examples, patience=2, rounds=2, seed=s).held_out != held_out for s in (1, 2))
+    # Numbers of workloads do not matter.
+    digests = [w.digest for w in examples.workloads]
+    turned = examples_of(
+        examples.rows, examples.sizes, examples.group, examples.throughput, digests=digests[::-1]
+    )
+    mirrored = train(turned, patience=2, rounds=2).held_out
+    assert sorted(11 - w for w in mirrored) == sorted(held_out)
+
+
+def test_workloads_without_anything_to_compare_are_not_held_out():
+    """Of twelve workloads ten have programs of different speed: two of those are held out."""
+    rows = np.random.default_rng(0).random((36, 3))
+    group = np.repeat(np.arange(12), 3)
+    throughput = np.ones(36)
+    throughput[6:][::3] = 0.5
+    fitted = train(examples_of(rows, np.ones(36, int), group, throughput), patience=3, rounds=4)
+    assert len(fitted.held_out) == 2
+    assert min(fitted.held_out) >= 2
+    throughput[-3] = 1
+    fitted = train(examples_of(rows, np.ones(36, int), group, throughput), patience=3, rounds=4)
+    assert (fitted.held_out, fitted.history, fitted.rounds) == ((), (), 4)
+
+
+@pytest.mark.parametrize("workloads", [1, 2, 9])
+def test_few_workloads_train_all_rounds(workloads):
+    """What one or two of them say of the best round is noise."""
+    fitted = train(learnable(workloads, 20), patience=1, rounds=7)
+    assert (fitted.held_out, fitted.history) == ((), ())
+    assert fitted.rounds == fitted.best_round == fitted.model.rounds == 7
+    assert len(train(learnable(10, 20), patience=1, rounds=7).held_out) == 2
+
+
+def test_without_patience_all_rounds_are_of_all_workloads():
+    fitted = train(patience=0, rounds=7)
+    assert (fitted.held_out, fitted.history, fitted.model.rounds) == ((), (), 7)
+
+
+# ---- members ------------------------------------------------------------------------------------
+
+
+def test_members_see_other_workloads():
+    model = train(members=3).model
+    assert len(model.boosters) == 3
+    raw = {bytes(booster.save_raw("ubj")) for booster in model.boosters}
+    assert len(raw) == 3
+    means = [replace(model, boosters=(one,)).score_examples(EXAMPLES) for one in model.boosters]
+    assert model.score_examples(EXAMPLES) == pytest.approx(np.mean(means, axis=0), abs=1e-12)
+
+
+def test_members_of_one_workload_differ_by_their_samples():
+    examples = learnable(1, 60)
+    same = train(examples, members=2).model
+    scores = [replace(same, boosters=(one,)).score_examples(examples) for one in same.boosters]
+    assert scores[0].tolist() == scores[1].tolist()
+    other = train(examples, members=2, colsample_bytree=0.4).model
+    scores = [replace(other, boosters=(one,)).score_examples(examples) for one in other.boosters]
+    assert scores[0].tolist() != scores[1].tolist()
+
+
+# ---- progress -----------------------------------------------------------------------------------
+
+
+def test_progress_is_told():
+    told = []
+    fitted = train(
+        noisy(), rounds=8, patience=2, members=2, on_round=lambda *args: told.append(args)
+    )
+    searched = len(fitted.history)
+    assert [number for number, _ in told] == list(range(1, searched + 2 * fitted.rounds + 1))
+    figures = [figure for _, figure in told]
+    assert figures == [*fitted.history, *[None] * (2 * fitted.rounds)]
+    assert len(told) <= most_rounds(quick(rounds=8, patience=2, members=2)) == 24
+    assert most_rounds(quick(rounds=8, patience=0, members=2)) == 16
+
+
+@pytest.mark.parametrize("patience", [0, 5])
+def test_an_interruption_leaves_nothing_behind(patience):
+    def stop(number, _):
+        if number == 3:
+            raise KeyboardInterrupt
+
+    expected = train(ENOUGH, patience=patience).model.to_bytes()
+    with pytest.raises(KeyboardInterrupt):
+        train(ENOUGH, patience=patience, on_round=stop)
+    assert train(ENOUGH, patience=patience).model.to_bytes() == expected
+
+
+def test_the_result_says_how_it_came_to_be():
+    fitted = train(threads=2)
+    assert fitted.threads == 2
+    assert fitted.seconds > 0
+    assert fitted.model.recipe == quick()
+    assert (fitted.model.feature_set, fitted.model.version) == ("small", 3)
+    assert fitted.model.columns == EXAMPLES.columns
+
+
+# ---- what is learnt from ------------------------------------------------------------------------
+
+
+def test_groups_with_only_failures_are_left_out():
+    examples = learnable(3, 20)
+    throughput = np.where(examples.group == 1, 0, examples.throughput)
+    dead = examples_of(examples.rows, examples.sizes, examples.group, throughput)
+    kept = select(dead, quick())
+    assert np.unique(kept.group).tolist() == [0, 2]
+    fitted = train(dead)
+    assert fitted.left_out == {"only failures": 20, "training set": 0}
+    alone = train(dead.take(dead.group != 1)).model
+    assert fitted.model.score_examples(dead).tolist() == alone.score_examples(dead).tolist()
+
+
+def test_the_training_set_chooses():
+    chosen = select(EXAMPLES, quick(training_set="first:10"))
+    assert len(chosen) == 60
+    assert chosen.trials.max() == 9
+    fitted = train(training_set="first:10")
+    assert fitted.programs == 60
+    assert fitted.left_out["training set"] == len(EXAMPLES) - 60
+
+
+def test_rows_are_copied_once(monkeypatch):
+    """Of what is learnt from alone: they are most of the memory."""
+    throughput = np.where(EXAMPLES.group == 1, 0, EXAMPLES.throughput)
+    dead = examples_of(EXAMPLES.rows, EXAMPLES.sizes, EXAMPLES.group, throughput)
+    copied = []
+    take = Examples.take
+
+    def watched(self, chosen):
+        found = take(self, chosen)
+        copied.append(len(found.rows))
+        return found
+
+    monkeypatch.setattr(Examples, "take", watched)
+    chosen = select(dead, quick(training_set="first:10"))
+    assert np.unique(chosen.group).tolist() == [0, 2, 3, 4, 5]
+    assert [n for n in copied if n] == [len(chosen.rows)]
+    expected = take(dead, (dead.group != 1) & (dead.trials < 10))
+    assert np.array_equal(chosen.rows, expected.rows)
+    assert np.array_equal(chosen.program_ids, expected.program_ids)
+    copied.clear()
+    assert select(EXAMPLES, quick()) is EXAMPLES
+    assert not any(copied)
+
+
+def test_a_matrix_of_another_kind():
+    """As in training on more rows than memory holds."""
+    asked = []
+
+    def make(examples, row_model, threads, seed):
+        asked.append((len(examples), row_model.name, threads, seed))
+        return training.in_memory(whole, row_model, threads, seed)
+
+    whole = select(ENOUGH, quick())
+    bare = replace(ENOUGH, rows=ENOUGH.rows[:0])
+    found = train(bare, make_matrix=make, seed=5, patience=3)
+    assert asked == [(len(ENOUGH), "pack-sum", 1, 5)]
+    assert found.model.to_bytes() == train(ENOUGH, seed=5, patience=3).model.to_bytes()
+
+
+# ---- bad input ----------------------------------------------------------------------------------
+
+
+def refused(examples, message, error=UsageError, **choices):
+    with pytest.raises(error, match=message) as caught:
+        train(examples, **choices)
+    assert "\n" not in str(caught.value)
+
+
+def test_nothing():
+    refused(EXAMPLES.take([]), "nothing to learn from: 0 programs measured, none of which ran; ")
+
+
+def test_one_record():
+    refused(EXAMPLES.take([1]), "nothing to learn from: 1 program, of which none is faster than")
+    refused(EXAMPLES.take([0]), "nothing to learn from: 1 program measured, none of which ran")
+
+
+def test_only_failures():
+    refused(EXAMPLES.take(EXAMPLES.failed), "30 programs measured, none of which ran; measure or")
+
+
+def test_programs_that_are_all_alike():
+    one_each = EXAMPLES.take([1, 41, 81])
+    refused(one_each, "3 programs, of which none is faster than another of the same workload")
+
+
+def test_rows_that_are_not_there():
+    bare = replace(EXAMPLES, rows=EXAMPLES.rows[:0])
+    refused(bare, "240 programs without rows of features small; run: tunedb extract --set small")
+    empty = examples_of(np.zeros((0, 2)), [0, 0], [0, 0], [1.0, 0.5])
+    refused(empty, "2 programs without rows of features small")
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_features_that_are_not_finite(value):
+    rows = EXAMPLES.rows.copy()
+    rows[EXAMPLES.starts[7] :, 2] = value
+    message = rf"small version 3: c2 of program 107 is {value}; correct the feature set, and raise"
+    refused(replace(EXAMPLES, rows=rows), message)
+
+
+def test_large_features_are_finite():
+    """Their sum would not be in single precision."""
+    rows = EXAMPLES.rows.copy()
+    rows[:, 2] = 3e38
+    train(replace(EXAMPLES, rows=rows))
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"rounds": 0}, "a recipe with rounds 0; the least is 1"),
+        ({"members": 0}, "a recipe with members 0; the least is 1"),
+        ({"patience": -1}, "a recipe with patience -1; the least is 0"),
+        ({"seed": -1}, "a recipe with seed -1; the least is 0"),
+        ({"seed": 2**64}, "a recipe with seed 18446744073709551616; the greatest is"),
+        ({"eta": np.nan}, "a recipe with eta nan; give a number"),
+        ({"hessian_power": np.inf}, "a recipe with hessian_power inf; give a number"),
+        ({"eta": -1.0}, "XGBoost refuses the recipe: "),
+        ({"loss": "rank:x"}, "loss rank:x is none"),
+        ({"training_set": "first:x"}, "first"),
+    ],
+)
+def test_wrong_recipes(choices, message):
+    refused(EXAMPLES, message, **choices)
+
+
+@pytest.mark.parametrize("kind", ["loss", "rows", "training_set"])
+def test_unknown_parts(kind):
+    refused(EXAMPLES, "there are: ", NotFoundError, **{kind: "x"})
+
+
+# ---- speed --------------------------------------------------------------------------------------
+
+
+def test_the_loss_is_small_against_the_trees(monkeypatch):
+    """No copy of rows, no matrix, no Python loop over programs in a round."""
+    calls = []
+    matrix = import_xgboost().QuantileDMatrix
+    monkeypatch.setattr(
+        import_xgboost(), "QuantileDMatrix", lambda *a, **k: calls.append(1) or matrix(*a, **k)
+    )
+    steps = []
+    step = Boosting.step
+    monkeypatch.setattr(Boosting, "step", lambda self: steps.append(len(calls)) or step(self))
+    train(ENOUGH, patience=3, members=2)
+    assert len(calls) == 1
+    assert set(steps) == {1}

@@ -1,0 +1,185 @@
+"""Which programs are learnt from."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.errors import UsageError
+from tunedb.models.base import part
+from tunedb.models.examples import ORIGINS, Examples, ExampleWorkload, Group
+from tunedb.records import Origin
+
+
+def make_examples(groups):
+    """Return examples without rows: for each group the throughput of its trials, 0 for failures."""
+    sizes = [len(group) for group in groups]
+    throughput = np.array([value for group in groups for value in group], np.float64)
+    n = len(throughput)
+    seconds = np.divide(1e-3, throughput, out=np.full(n, np.nan), where=throughput > 0)
+    workloads = [ExampleWorkload(i, b"%d" % i, "w", None, (), None) for i in range(len(groups))]
+    return Examples(
+        feature_set="x",
+        version=1,
+        columns=("one",),
+        rows=np.zeros((0, 1), np.float32),
+        starts=np.arange(n + 1),
+        program_ids=np.arange(n) + 1,
+        group=np.repeat(np.arange(len(groups)), sizes).astype(np.int32),
+        seconds=seconds,
+        throughput=throughput,
+        failures=(throughput == 0).astype(np.int8),
+        trials=np.array([i for size in sizes for i in range(size)], np.int32),
+        origins=np.zeros(n, np.int8),
+        costs=np.full(n, np.nan),
+        groups=tuple(Group(i, 1, b"t", "") for i in range(len(groups))),
+        workloads=tuple(workloads),
+        label="median",
+        digest=b"d" * 16,
+    )
+
+
+def choose(choice, examples, seed=0):
+    policy, argument = part("training set", choice)
+    return policy.choose(examples, argument, seed)
+
+
+def of_group(examples, chosen):
+    """Return how many programs of each group were chosen."""
+    return np.bincount(examples.group[chosen], minlength=len(examples.groups)).tolist()
+
+
+EXAMPLES = make_examples([[1.0, 0.5, 0.0], [0.1, 1.0]])
+
+
+def test_all():
+    assert choose("all", EXAMPLES).tolist() == [0, 1, 2, 3, 4]
+    with pytest.raises(UsageError, match="takes no argument, got '3'"):
+        choose("all:3", EXAMPLES)
+
+
+def test_first_trials_of_each_group():
+    assert choose("first:2", EXAMPLES).tolist() == [0, 1, 3, 4]
+    long = make_examples([np.linspace(0.1, 1, 70), [1.0]])
+    assert choose("first", long).tolist() == [*range(64), 70]
+
+
+@pytest.mark.parametrize("argument", ["0", "-1", "x", "1.5", "²", "9" * 30, " 3", "3,4"])
+@pytest.mark.parametrize("name", ["first", "diverse"])
+def test_a_wrong_number_is_refused(name, argument):
+    with pytest.raises(UsageError, match=f"training set '{name}:") as raised:
+        choose(f"{name}:{argument}", EXAMPLES)
+    assert "\n" not in str(raised.value)
+
+
+def with_origins(*origins):
+    numbers = [ORIGINS.index(origin) for origin in origins]
+    return replace(EXAMPLES, origins=np.array(numbers, np.int8))
+
+
+def test_by_origin():
+    r, m, p, w, u = Origin.RANDOM, Origin.MUTATED, Origin.MEASURED, Origin.WARM, Origin.UNKNOWN
+    examples = with_origins(r, m, w, p, u)
+    assert choose("origin:random", examples).tolist() == [0]
+    assert choose("origin:random,warm", examples).tolist() == [0, 2]
+    assert choose("origin:random, unknown", examples).tolist() == [0, 4]
+    # The three sources of the document.
+    assert choose("origin", examples).tolist() == [0, 1, 3]
+
+
+def test_an_unknown_origin_is_refused_with_those_that_there_are():
+    words = "no origin 'chosen'; there are: unknown, random, mutated, crossed, warm, measured"
+    with pytest.raises(UsageError, match=words):
+        choose("origin:random,chosen", EXAMPLES)
+
+
+def test_no_program_of_an_origin():
+    examples = with_origins(*[Origin.WARM] * 4, Origin.RANDOM)
+    with pytest.raises(UsageError, match="of origin mutated; those here are: random, warm"):
+        choose("origin:mutated", examples)
+
+
+# ---------------------------------------------------------------------- diverse
+
+GROUPS = st.lists(
+    st.lists(st.sampled_from([0.0, 0.0625, 0.125, 0.25, 0.5, 1.0]), min_size=1, max_size=40),
+    min_size=1,
+    max_size=6,
+)
+
+
+@given(GROUPS, st.integers(1, 120), st.integers(0, 3))
+def test_as_many_as_were_asked_for_each_once(groups, number, seed):
+    examples = make_examples(groups)
+    chosen = choose(f"diverse:{number}", examples, seed)
+    assert len(chosen) == min(number, len(examples))
+    assert (np.diff(chosen) > 0).all()
+    assert np.array_equal(chosen, choose(f"diverse:{number}", examples, seed))
+
+
+@given(GROUPS, st.integers(1, 120))
+def test_each_group_counts_alike(groups, number):
+    """Places are as equal as sizes allow: no group has two more than one that has more to give."""
+    examples = make_examples(groups)
+    taken = of_group(examples, choose(f"diverse:{number}", examples))
+    for mine, group in zip(taken, groups, strict=True):
+        if mine < len(group):
+            assert max(taken) <= mine + 1
+
+
+@given(GROUPS, st.integers(1, 120))
+def test_each_stratum_of_a_group_counts_alike(groups, number):
+    """Failures, and levels that are equally wide in the square root of throughput."""
+    examples = make_examples(groups)
+    chosen = choose(f"diverse:{number}", examples)
+    level = [min(math.floor(8 * math.sqrt(t)), 7) if t else 8 for t in examples.throughput]
+    for index in range(len(groups)):
+        mine = examples.group == index
+        strata = [np.flatnonzero(mine & (np.array(level) == number)) for number in range(9)]
+        taken = [np.isin(stratum, chosen).sum() for stratum in strata]
+        for count, stratum in zip(taken, strata, strict=True):
+            if count < len(stratum):
+                assert max(taken) <= count + 1
+
+
+def test_slow_fast_and_failed_programs_are_in_it():
+    log = [0.01, 0.02, 0.0, 0.05, 0.1, 0.2, *np.linspace(0.8, 1.0, 100)]
+    examples = make_examples([log, log])
+    chosen = choose("diverse:40", examples)
+    assert of_group(examples, chosen) == [20, 20]
+    # All that there are of the lower levels and of failures; the others are of the highest.
+    assert examples.throughput[chosen[:6]].tolist() == log[:6]
+    assert (examples.throughput[chosen[6:20]] >= 0.8).all()
+
+
+def test_early_trials_are_chosen_from():
+    """Late in a search nearly all programs are good."""
+    early, late = np.linspace(0.01, 0.9, 128), np.full(2000, 0.95)
+    examples = make_examples([[*early, *late]] * 3)
+    chosen = choose("diverse:300", examples)
+    assert of_group(examples, chosen) == [100, 100, 100]
+    assert examples.trials[chosen].max() < 128
+    # All 128 of each are too few for 400, the first 256 are not.
+    chosen = choose("diverse:400", examples)
+    assert len(chosen) == 400
+    assert 128 <= examples.trials[chosen].max() < 256
+
+
+def test_only_late_trials():
+    examples = make_examples([np.linspace(0.1, 1, 1000)]).take(np.arange(900, 1000))
+    assert len(choose("diverse:10", examples)) == 10
+
+
+def test_another_seed_draws_others():
+    examples = make_examples([np.linspace(0.1, 1, 200)] * 3)
+    draws = {tuple(choose("diverse:30", examples, seed)) for seed in range(4)}
+    assert len(draws) == 4
+
+
+def test_only_failures():
+    examples = make_examples([[0.0] * 10, [0.0, 1.0]])
+    assert of_group(examples, choose("diverse:4", examples)) == [2, 2]
+    assert choose("diverse", examples).tolist() == list(range(12))

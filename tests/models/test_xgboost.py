@@ -1,0 +1,117 @@
+"""XGBoost is imported late, in one place, with threads that do not spin."""
+
+import os
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from tunedb.errors import PluginError
+from tunedb.models import _xgboost
+from tunedb.models._xgboost import import_xgboost, interrupt_later, threads_to_use
+
+ROOT = Path(__file__).parents[2]
+
+
+def told(code, **environment):
+    """Return what a new interpreter prints."""
+    kept = {k: v for k, v in os.environ.items() if not k.startswith("OMP_")}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=kept | environment,
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    return done.stdout.split()
+
+
+OURS = """
+import os
+from tunedb.models._xgboost import import_xgboost, threads_to_use
+threads = threads_to_use()
+import_xgboost()
+print(os.environ.get("OMP_WAIT_POLICY"), threads == threads_to_use(), threads)
+"""
+
+
+def test_threads_sleep_while_they_wait():
+    cores = str(len(os.sched_getaffinity(0)))
+    assert told(OURS) == ["PASSIVE", "True", cores]
+
+
+def test_no_more_threads_than_openmp_s():
+    assert told(OURS, OMP_NUM_THREADS="1,4") == ["PASSIVE", "True", "1"]
+
+
+def test_a_policy_of_the_user_stays_and_spinning_threads_are_not_used():
+    assert told(OURS, OMP_WAIT_POLICY="active") == ["active", "True", "1"]
+
+
+def test_too_late_for_the_policy():
+    """Somebody imported XGBoost before: OpenMP has read the environment, or will not again."""
+    assert told("import xgboost\n" + OURS) == ["None", "True", "1"]
+
+
+def test_asked_threads_are_used(monkeypatch):
+    assert threads_to_use(3) == 3
+    assert threads_to_use(0) == 1
+    monkeypatch.setattr(_xgboost, "_spins", lambda: True)
+    assert threads_to_use(3) == 3
+    assert threads_to_use() == 1
+
+
+def test_without_xgboost(monkeypatch):
+    monkeypatch.setitem(sys.modules, "xgboost", None)
+    with pytest.raises(PluginError, match=r"XGBoost does not load .*pip install 'tunedb\[train\]'"):
+        import_xgboost()
+
+
+def test_nobody_else_imports_xgboost():
+    wanted = re.compile(r"^\s*(import|from) xgboost\b", re.MULTILINE)
+    users = [
+        path.relative_to(ROOT).as_posix()
+        for folder in ("tunedb", "cli", "plugins")
+        for path in (ROOT / folder).rglob("*.py")
+        if wanted.search(path.read_text(encoding="utf-8"))
+    ]
+    assert users == []
+
+
+def test_modules_inside():
+    assert import_xgboost("xgboost.collective").__name__ == "xgboost.collective"
+
+
+def test_ctrl_c_waits_while_xgboost_calls_back():
+    """Sent from inside of a callback, it reaches us after the block, and nothing is printed."""
+    code = """
+import os, signal
+import numpy as np
+from tunedb.models import boosting
+from tunedb.models._xgboost import import_xgboost
+core = import_xgboost("xgboost.core")
+data = import_xgboost("xgboost.data")
+once = data.SingleBatchInternalIter.next
+def next_(self, input_data):
+    os.kill(os.getpid(), signal.SIGINT)
+    return once(self, input_data)
+data.SingleBatchInternalIter.next = next_
+rows = np.zeros((8, 3), np.float32)
+try:
+    boosting.Matrix.of(rows, np.arange(9), threads=1, seed=0)
+except KeyboardInterrupt:
+    print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "interrupted True\n", "")
+
+
+def test_other_threads_are_left_alone():
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(interrupt_later().__enter__).result() == []

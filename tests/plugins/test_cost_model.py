@@ -1,0 +1,995 @@
+"""The cost model outside of tuning runs: what it predicts, learns, writes down, saves and loads."""
+
+from __future__ import annotations
+
+import gc
+import itertools
+import logging
+from contextlib import contextmanager
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from tunedb.errors import (
+    FormatError,
+    LimitError,
+    NotFoundError,
+    PluginError,
+    StorageError,
+    UsageError,
+)
+from tunedb.features.base import feature_set
+from tunedb.models.metrics import pairwise_accuracy
+from tunedb.models.recipe import Recipe
+from tunedb.plugins.metaschedule import CostModel, Database, learner, scoring
+from tunedb.plugins.metaschedule import features as features_module
+from tunedb.plugins.metaschedule.candidate_rows import CandidateRows
+from tunedb.plugins.metaschedule.measure_callback import record
+from tunedb.plugins.metaschedule.scoring import positive
+
+#: Trees that need no second: what is tested here is who learns what when.
+QUICK = Recipe(rounds=25, eta=0.3, max_depth=4, colsample_bytree=1.0, loss="squared")
+SCHEDULED = feature_set("tunedb.scheduled")
+
+
+@pytest.fixture(scope="module")
+def make(tools):
+    """A function that makes candidates of a matmul; those of equal numbers are equal."""
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
+
+    powers = [(2**a, 2**b, 2**c) for a, b, c in itertools.product(range(7), repeat=3)]
+    made = {}
+    tiles = [powers[i] for i in np.random.default_rng(0).permutation(len(powers))]
+
+    def candidate(number, n=64):
+        mod = make.modules.setdefault(n, tools.matmul(n))
+        sch = Schedule(mod)
+        loops = sch.get_loops(sch.get_sblock("C"))
+        pairs = []
+        for loop, inner in zip(loops, tiles[number], strict=True):
+            tile = sch.sample_perfect_tile(loop, 2, 64, decision=[n // inner, inner])
+            pairs.append(sch.split(loop, tile))
+        sch.reorder(*(pair[0] for pair in pairs), *(pair[1] for pair in pairs))
+        sch.vectorize(pairs[1][1])
+        sch.enter_postproc()
+        args = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+        return SimpleNamespace(sch=sch, args_info=args, number=number)
+
+    def candidates(numbers, n=64, *, fresh=False):
+        """Return the same schedules each time, or other schedules of the same programs."""
+        if fresh:
+            return [candidate(number, n) for number in numbers]
+        for number in numbers:
+            if (number, n) not in made:
+                made[number, n] = candidate(number, n)
+        return [made[number, n] for number in numbers]
+
+    def seconds(number, n=64):
+        """Square tiles of the two outer loops are fast, and wide vectors."""
+        i, j, _ = (int(np.log2(x)) for x in tiles[number])
+        return 1e-4 * (n / 64) * (1 + abs(i - 3) + abs(j - 4) / 2)
+
+    def context(n=64, target=tools.llvm):
+        return SimpleNamespace(
+            mod=make.modules.setdefault(n, tools.matmul(n)), target=target, num_threads=1
+        )
+
+    make = SimpleNamespace(
+        modules={},
+        seconds=seconds,
+        tile=lambda number: tiles[number],
+        context=context,
+        candidates=candidates,
+        ok=lambda numbers, n=64: [
+            SimpleNamespace(run_secs=[seconds(number, n)] * 3, error_msg=None) for number in numbers
+        ],
+        accuracy=lambda scores, numbers, n=64: pairwise_accuracy(
+            np.array([1 / seconds(number, n) for number in numbers]), scores
+        ),
+    )
+    return make
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "tune.db"
+
+
+@pytest.fixture
+def database(tools, path):
+    with Database(path, target=tools.llvm).store as store:
+        store.close()
+    database = Database(path, target=tools.llvm)
+    yield database
+    database.close()
+
+
+@contextmanager
+def logged(level):
+    """Yield what tunedb logs (pytest's own way does not go with TVM's logger)."""
+    told = []
+    handler = logging.Handler(level)
+    handler.emit = told.append
+    log = logging.getLogger("tunedb")
+    before = log.level
+    log.addHandler(handler)
+    log.setLevel(level)
+    try:
+        yield told
+    finally:
+        log.removeHandler(handler)
+        log.setLevel(before)
+
+
+def store_batch(database, context, candidates, results):
+    """Record a batch as MeasureCallback does."""
+    builds = [SimpleNamespace(error_msg=None)] * len(candidates)
+    record(database._handle, context, candidates, builds, results)
+
+
+def measure(model, database, make, numbers, n=64, *, predict=True, order="before"):
+    """One round of a search: predict, measure, record, update; returns what was predicted."""
+    context, candidates = make.context(n), make.candidates(numbers, n)
+    scores = model._online.predict(context, candidates) if predict else None
+    results = make.ok(numbers, n)
+    if order == "before":
+        store_batch(database, context, candidates, results)
+    model._online.update(context, candidates, results)
+    if order == "after":
+        store_batch(database, context, candidates, results)
+    return scores
+
+
+def scorer(model):
+    """Return the model in use, of the target that was asked for last."""
+    scoring = next(reversed(model._online._learners.values())).scoring
+    return None if scoring is None else scoring.scorer
+
+
+# ---- predicting and learning ---------------------------------------------------------------------
+
+
+def test_before_anything_is_measured_scores_are_random_and_seeded(database, make):
+    candidates = make.candidates(range(8))
+    first = CostModel(database)._online.predict(make.context(), candidates)
+    again = CostModel(database)._online.predict(make.context(), candidates)
+    assert first.dtype == np.float64
+    assert first.shape == (8,)
+    assert len(set(first)) == 8
+    assert first.min() >= 0
+    np.testing.assert_array_equal(first, again)
+    other = CostModel(database, recipe=Recipe(seed=1))
+    assert (other._online.predict(make.context(), candidates) != first).all()
+
+
+def test_defect_9_random_scores_leave_numpys_generator_alone(database, make):
+    """TVM's model draws from the global generator, so equal seeds give no equal runs."""
+    np.random.seed(7)
+    before = np.random.get_state()[1].copy()
+    CostModel(database)._online.predict(make.context(), make.candidates(range(4)))
+    np.testing.assert_array_equal(before, np.random.get_state()[1])
+
+
+def test_it_learns_from_the_first_batch_and_ranks_what_it_has_not_seen(database, make):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(64))
+    unseen = range(64, 164)
+    scores = model._online.predict(make.context(), make.candidates(unseen))
+    assert make.accuracy(scores, unseen) > 0.8
+
+
+def test_too_few_programs_teach_nothing(database, make):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(learner._LEAST - 1))
+    assert scorer(model) is None
+    measure(model, database, make, range(64, 66))
+    assert scorer(model).learnt == learner._LEAST + 1
+
+
+def test_failures_alone_teach_nothing(database, make):
+    model = CostModel(database, recipe=QUICK)
+    candidates = make.candidates(range(20))
+    failed = [
+        SimpleNamespace(run_secs=None, error_msg="LocalRunner: Timeout, killed after 1.0 seconds")
+    ]
+    model._online.update(make.context(), candidates, failed * 20)
+    assert scorer(model) is None
+    measure(model, database, make, range(20, 40))
+    assert scorer(model).learnt == 40
+    assert scorer(model).row.card["learnt"]["failed"] == {"timeout": 20}
+
+
+def test_a_second_model_begins_with_what_the_database_has(database, make, path, tools):
+    first = CostModel(database, recipe=QUICK)
+    measure(first, database, make, range(96))
+    database.close()
+    with_all = Database(path, target=tools.llvm)
+    models = [CostModel(with_all, recipe=QUICK) for _ in range(2)]
+    unseen = range(96, 160)
+    candidates = make.candidates(unseen)
+    scores = [model._online.predict(make.context(), candidates) for model in models]
+    assert make.accuracy(scores[0], unseen) > 0.8
+    np.testing.assert_array_equal(*scores)
+    # What it learnt from was stored: only what it was asked about is computed.
+    assert models[0]._online.rows.computed == 64
+    with_all.close()
+
+
+def test_another_workload_is_ranked_at_once(database, make):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(96))
+    scores = model._online.predict(make.context(128), make.candidates(range(64), 128))
+    assert make.accuracy(scores, range(64), 128) > 0.7
+
+
+def test_workloads_are_normalised_apart(database, make):
+    """A matmul of four times the time does not make all of its programs slow ones."""
+    model = CostModel(database, recipe=QUICK)
+    for n in (64, 128):
+        measure(model, database, make, range(40), n)
+    base = scorer(model).row.card["learnt"]
+    assert base["workloads"] == 2
+    for n in (64, 128):
+        best = model._online.predict(make.context(n), make.candidates(range(40), n)).max()
+        assert best > 0.7
+
+
+def test_targets_have_models_of_their_own(path, make, tools):
+    database = Database(path)
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(32))
+    mine = scorer(model)
+    model._online.predict(make.context(target=tools.llvm_other), make.candidates(range(4)))
+    assert scorer(model) is None
+    model._online.predict(make.context(), make.candidates(range(4)))
+    assert scorer(model) is mine
+    database.close()
+
+
+def test_it_learns_again_when_data_grew_by_a_fifth(database, make):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(60))
+    first = scorer(model)
+    measure(model, database, make, range(60, 71))
+    assert scorer(model) is first
+    measure(model, database, make, [71])
+    assert scorer(model).learnt == 72
+
+
+def test_a_workload_whose_trials_double_is_learnt_from_however_much_the_model_knows(
+    database, make, monkeypatch
+):
+    monkeypatch.setattr(learner, "_GROWTH", 100.0)
+    monkeypatch.setattr(scoring, "_NO_CARD", 0.0)
+    model = CostModel(database, recipe=QUICK)
+    learnt = []
+    for at in range(0, 320, 32):
+        measure(model, database, make, range(at, at + 32))
+        learnt.append(scorer(model).learnt)
+    assert learnt == [32, 32, 96, 96, 96, 192, 192, 192, 192, 192]
+
+
+@pytest.mark.parametrize(
+    ("rows", "members", "rounds", "eta"),
+    [(200, 1, 200, 0.1), (200, 2, 150, 0.4 / 3), (50_000, 1, 40, 0.3), (10**6, 5, 30, 0.3)],
+)
+def test_learning_while_tuning_is_bounded(rows, members, rounds, eta):
+    recipe = learner._short(Recipe(rounds=300, members=members, training_set="first:64"), rows)
+    assert (recipe.rounds, recipe.patience, recipe.training_set) == (rounds, 0, "all")
+    assert recipe.eta == pytest.approx(eta)
+    few = learner._short(Recipe(rounds=7, eta=0.05), rows)
+    assert (few.rounds, few.eta) == (7, 0.05)
+    assert learner._short(Recipe(eta=0.5), rows).eta == 0.5
+
+
+def test_programs_that_were_measured_before_are_no_growth(database, make):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(60))
+    first = scorer(model)
+    for _ in range(3):
+        measure(model, database, make, range(10))
+    assert scorer(model) is first
+    measure(model, database, make, range(60, 80))
+    assert scorer(model).learnt == 80
+
+
+def test_drift_makes_it_learn_again(database, make, monkeypatch):
+    monkeypatch.setattr(learner, "_GROWTH", 100.0)
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    right = scorer(model)
+    measure(model, database, make, range(40, 80))
+    assert scorer(model) is right
+    wrong = next(iter(model._online._learners.values()))
+    wrong.use(upside_down(right))
+    measure(model, database, make, range(80, 80 + scoring._LEAST - 1))
+    assert scorer(model).model.inner is right.model  # too few to tell
+    measure(model, database, make, [150])
+    assert scorer(model).learnt == 80 + scoring._LEAST
+
+
+def upside_down(good):
+    """Return a scorer that says the contrary."""
+
+    class Contrary:
+        inner, columns, recipe = good.model, good.model.columns, good.model.recipe
+
+        def use_threads(self, threads):
+            pass
+
+        def scores(self, rows, starts):
+            return 1 - good.model.scores(rows, starts)
+
+    return learner.Scorer(Contrary(), good.row, learnt=40, least=good.least)
+
+
+@pytest.mark.parametrize(("p5", "drifts"), [(0.2, False), (0.9, True)])
+def test_the_card_says_what_drift_is(p5, drifts, database, make):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    in_use = scoring.Scoring(learner.Scorer(scorer(model).model, scorer(model).row, 40, p5))
+    random = np.random.default_rng(0)
+    rows = [np.zeros((1, 164), np.float32)] * 40
+    seconds = random.random(40)
+    scores = np.where(random.random(40) < 0.6, 1 / seconds, random.random(40))
+    in_use.compare(b"w", rows, scores, seconds)
+    assert 0.55 < in_use.accuracy(b"w") < 0.9
+    assert in_use.has_drifted(b"w") is drifts
+
+
+def test_the_best_model_of_the_database_is_taken(database, make, path, tools):
+    from tunedb.models import stored
+
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(64))
+    trained = stored.train(database.store, QUICK, evaluate=False)
+    model = CostModel(database)
+    candidates = make.candidates(range(64, 80))
+    scores = model._online.predict(make.context(), candidates)
+    assert scorer(model).id == trained.stored.id
+    rows = [
+        one.rows for one in model._online.rows.of(model._online._task(make.context()), candidates)
+    ]
+    np.testing.assert_array_equal(scores, trained.model.score_programs(rows))
+    # Its recipe is what it is trained again by.
+    assert next(iter(model._online._learners.values())).recipe == QUICK
+    # Later trials are learnt from together with what it knew.
+    measure(model, database, make, range(64, 80))
+    assert scorer(model).learnt == 80
+    assert scorer(model).id is None
+
+
+def test_a_model_that_the_database_has_outgrown_is_trained_again(database, make):
+    from tunedb.models import stored
+
+    first = CostModel(database, recipe=QUICK)
+    measure(first, database, make, range(40))
+    stored.train(database.store, QUICK, evaluate=False)
+    measure(first, database, make, range(40, 100))
+    model = CostModel(database)
+    model._online.predict(make.context(), make.candidates([100]))
+    assert scorer(model).learnt == 100
+
+
+@pytest.mark.parametrize(
+    ("training_set", "given", "learnt"),
+    [("first:16", False, 132), ("all", False, 164), ("first:16", True, 32)],
+)
+def test_of_a_workload_that_is_tuned_the_last_trials_are_learnt_from(
+    training_set, given, learnt, database, make, monkeypatch, tmp_path
+):
+    """But not over a model that knows all of them, or one that the user loads."""
+    from tunedb.models import stored
+
+    monkeypatch.setattr(learner, "_OWN", 100)
+    first = CostModel(database, recipe=QUICK)
+    for n, count in ((64, 140), (128, 24)):
+        measure(first, database, make, range(count), n)
+    recipe = replace(QUICK, training_set=training_set)
+    kept = stored.train(database.store, recipe, evaluate=False).stored
+    model = CostModel(database)
+    if given:
+        model._online._loaded = learner.scorer_of(
+            stored.load_model(database.store, kept), scorer(first).row
+        )
+        model._online._loaded.learnt = 32
+    context = make.context()
+    for _ in range(2):
+        model._online.predict(context, make.candidates([200]))
+    # The first 16 of both, and the last 100 of the one: none of them twice.
+    assert scorer(model).learnt == learnt
+    assert (scorer(model).id == kept.id) is (training_set == "all")
+    # The other has nothing that is new.
+    used = scorer(model)
+    model._online.predict(make.context(128), make.candidates([200], 128))
+    assert scorer(model) is used
+
+
+def test_a_stored_model_that_cannot_be_read_is_left_out(database, make, monkeypatch):
+    from tunedb.models import stored
+
+    first = CostModel(database, recipe=QUICK)
+    measure(first, database, make, range(40))
+    stored.train(database.store, QUICK, evaluate=False)
+
+    def refuse(*_, **__):
+        raise UsageError("a newer XGBoost wrote the model")
+
+    monkeypatch.setattr(stored, "load_model", refuse)
+    model = CostModel(database)
+    with logged(logging.WARNING) as told:
+        model._online.predict(make.context(), make.candidates([100]))
+    assert ["a newer XGBoost" in one.getMessage() for one in told] == [True]
+    assert scorer(model).learnt == 40
+
+
+# ---- features ------------------------------------------------------------------------------------
+
+
+def test_nothing_is_extracted_twice(database, make, monkeypatch):
+    """What was asked about, or is stored, is not computed again when it was measured."""
+    counted = []
+    compute = features_module.rows_of
+    monkeypatch.setattr(
+        features_module,
+        "rows_of",
+        lambda mods, *rest: counted.append(len(mods)) or compute(mods, *rest),
+    )
+    database._handle.features._names = ()  # nobody but the cost model stores rows
+    model = CostModel(database, recipe=QUICK)
+    context, candidates = make.context(), make.candidates(range(24))
+    for _ in range(2):
+        model._online.predict(context, candidates)
+    store_batch(database, context, candidates, make.ok(range(24)))
+    model._online.update(context, candidates, make.ok(range(24)))
+    assert counted == [24]
+    stored = database.store.query.stored_features()
+    assert [(one.name, one.programs) for one in stored] == [("tunedb.scheduled", 24)]
+    # Another schedule of the same program: its rows are stored.
+    again = make.candidates(range(24), fresh=True)
+    model._online.update(context, again, make.ok(range(24)))
+    assert counted == [24]
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+@pytest.mark.parametrize("predict", [True, False])
+def test_the_callback_stores_what_was_asked_about(order, predict, database, make, monkeypatch):
+    counted = []
+    compute = features_module.rows_of
+    monkeypatch.setattr(
+        features_module,
+        "rows_of",
+        lambda mods, *rest: counted.append(len(mods)) or compute(mods, *rest),
+    )
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(24), predict=predict, order=order)
+    assert counted == [24]
+    stored = database.store.query.feature_rows(SCHEDULED, range(1, 25))
+    context, candidates = make.context(), make.candidates(range(24))
+    modules = [candidate.sch.mod for candidate in candidates]
+    rows = np.concatenate(compute(modules, context.target, SCHEDULED))
+    np.testing.assert_array_equal(np.concatenate(stored), rows.astype(np.float32))
+    # Without the model they are computed.
+    del model
+    gc.collect()
+    store_batch(database, context, make.candidates(range(24, 30)), make.ok(range(24, 30)))
+    assert counted == [24, 6]
+
+
+def test_rows_that_the_callback_has_stored_are_taken(database, make):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(24), predict=False)
+    assert model._online.rows.computed == 0
+    assert scorer(model).learnt == 24
+
+
+def test_what_is_remembered_is_bounded_and_the_best_is_kept(make, tools, monkeypatch):
+    from tunedb.plugins.metaschedule import candidate_rows
+
+    monkeypatch.setattr(candidate_rows, "_BEST", 4)
+    monkeypatch.setattr(candidate_rows, "_MOST", 6)
+    rows = CandidateRows(SCHEDULED)
+    task = candidate_rows.Task(make.context(), None, None, 1)
+    candidates = make.candidates(range(8))
+    asked = rows.of(task, candidates)
+    assert [rows.recall(one) for one in candidates] == [None] * 8
+    rows.remember(asked, np.arange(8.0))
+    assert [rows.recall(one) is not None for one in candidates] == [False] * 4 + [True] * 4
+    rows.remember(asked, -np.arange(8.0))
+    assert [rows.recall(one) is not None for one in candidates] == [True] * 4 + [False] * 2 + [
+        True
+    ] * 2
+    # What was measured stays until there is no room, and goes first.
+    rows.release([asked[0], asked[5]])
+    assert [rows.recall(one) is not None for one in candidates] == [True] * 4 + [
+        False,
+        True,
+    ] + [True] * 2
+    rows.remember(asked[4:5], np.zeros(1))
+    assert [rows.recall(one) is not None for one in candidates] == [False] + [True] * 4 + [
+        False,
+        True,
+        True,
+    ]
+    assert rows.of(task, candidates[1:2])[0] is asked[1]
+
+
+def test_candidates_without_features_come_last(database, make, monkeypatch):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    compute = features_module.rows_of
+
+    def broken(mods, *rest):
+        rows = compute(mods, *rest)
+        rows[1] = PluginError("it cannot be read")
+        rows[2] = np.full((1, 164), np.nan)
+        return rows
+
+    monkeypatch.setattr(features_module, "rows_of", broken)
+    context, candidates = make.context(), make.candidates(range(50, 56))
+    with logged(logging.WARNING) as told:
+        scores = model._online.predict(context, candidates)
+        model._online.predict(context, make.candidates(range(56, 60)))
+    (one,) = told
+    assert "2 of 6 candidates come last: it cannot be read" in one.getMessage()
+    assert np.isfinite(scores).all()
+    assert set(np.argsort(scores)[:2]) == {1, 2}
+    assert scores[[1, 2]].max() < min(0, *scores[[0, 3, 4, 5]])
+    # Nor do they end an update.
+    results = make.ok(range(50, 56))
+    model._online.update(context, candidates, results)
+    assert next(iter(model._online._learners.values())).scoring.unseen() in (0, 4)
+
+
+def test_a_batch_without_any_features_is_ranked_last_by_a_new_model(database, make, monkeypatch):
+    monkeypatch.setattr(
+        features_module, "rows_of", lambda mods, *_: [PluginError("no")] * len(mods)
+    )
+    model = CostModel(database)
+    scores = model._online.predict(make.context(), make.candidates(range(3)))
+    np.testing.assert_array_equal(scores, [-1, -1, -1])
+    model._online.update(make.context(), make.candidates(range(3)), make.ok(range(3)))
+
+
+def test_no_candidates_at_all(database, make):
+    model = CostModel(database, recipe=QUICK)
+    assert model._online.predict(make.context(), []).shape == (0,)
+    model._online.update(make.context(), [], [])
+
+
+def test_a_set_of_steps_works_without_modules(path, make, tools):
+    database = Database(path, target=tools.llvm, features=("steps",))
+    model = CostModel(database, features="steps", recipe=QUICK)
+    measure(model, database, make, range(64))
+    unseen = range(64, 128)
+    scores = model._online.predict(make.context(), make.candidates(unseen))
+    assert make.accuracy(scores, unseen) > 0.7
+    # What it computes of candidates is what is computed of stored programs.
+    task = model._online._task(make.context())
+    (mine,) = model._online.rows.of(task, make.candidates([3]))
+    program = model._online._program(task, make.candidates([3])[0])
+    ids = database.store.query.program_ids([program.digest])
+    np.testing.assert_array_equal(
+        mine.rows, database.store.query.feature_rows(feature_set("steps"), ids)[0]
+    )
+    database.close()
+
+
+# ---- results of all kinds ------------------------------------------------------------------------
+
+
+def test_what_came_out_is_read_as_the_database_reads_it(database, make):
+    """The same trials, learnt from live and read from the database, are the same examples."""
+    from tunedb.models import loading
+
+    database._handle.features._names = ()
+    model = CostModel(database, recipe=QUICK)
+    results = make.ok(range(30))
+    nan = float("nan")
+    results[1] = SimpleNamespace(run_secs=[0.0, 3e-4, 5e-4], error_msg=None)
+    results[2] = SimpleNamespace(run_secs=[0.0], error_msg=None)
+    results[3] = SimpleNamespace(run_secs=None, error_msg="LocalRunner: An exception occurred\nx")
+    results[4] = SimpleNamespace(
+        run_secs=None, error_msg="RPCRunner: An exception occurred\nConnection refused"
+    )
+    results[5] = SimpleNamespace(run_secs=[1e10], error_msg=None)
+    results[6] = SimpleNamespace(run_secs=[2e-4, 9.0, 3e-4], error_msg=None)
+    context, candidates = make.context(), make.candidates(range(30))
+    store_batch(database, context, candidates, results)
+    model._online.update(context, candidates, results)
+    trials = next(iter(model._online._learners.values()))._trials
+    mine = trials.examples(SCHEDULED, "median", None)
+    theirs = loading.load(database.store, SCHEDULED)
+    for name in ("program_ids", "seconds", "throughput", "failures", "rows", "starts", "trials"):
+        np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
+    assert len(mine) == 28
+    results[0] = SimpleNamespace(run_secs=[nan], error_msg=None)
+    model._online.update(context, candidates[:1], results[:1])
+    assert len(trials) == 28
+
+
+# ---- the ledger ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_the_ledger_has_what_was_predicted_before_it_was_measured(order, database, make):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40), order=order)
+    said = measure(model, database, make, range(40, 44), order=order)
+    told = model._online.predict(make.context(), make.candidates([50]))
+    model.flush()
+    trials = database.store.query.trials()
+    assert len(trials) == 4  # the first batch had no model
+    assert [trial.score for trial in trials] == pytest.approx(said.tolist(), abs=0)
+    (row,) = database.store.query.models()
+    assert {trial.model_id for trial in trials} == {row.id} == {scorer(model).id}
+    assert row.size is None
+    assert row.card["training"]["tuning"]
+    assert (row.digest, row.training_digest) == (
+        scorer(model).row.digest,
+        scorer(model).row.training_digest,
+    )
+    assert Recipe.from_dict(row.card["recipe"]).loss == "squared"
+    assert len(told) == 1
+
+
+def test_a_prediction_stays_that_of_the_model_that_made_it(database, make):
+    """Another task's batch may be learnt from between prediction and measurement."""
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    first = scorer(model)
+    context, candidates = make.context(), make.candidates(range(40, 48))
+    said = model._online.predict(context, candidates)
+    measure(model, database, make, range(40), 128)
+    assert scorer(model) is not first
+    store_batch(database, context, candidates, make.ok(range(40, 48)))
+    model._online.update(context, candidates, make.ok(range(40, 48)))
+    mine = [trial for trial in database.store.query.trials() if trial.model_id == first.id]
+    assert [trial.score for trial in mine if trial.workload_id == 1] == pytest.approx(said, abs=0)
+
+
+def test_what_nobody_asked_about_is_scored_before_it_is_learnt(database, make):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    first = scorer(model)
+    measure(model, database, make, range(40, 52), predict=False)
+    assert scorer(model) is not first
+    assert {trial.model_id for trial in database.store.query.trials()} == {first.id}
+    rows = database.store.query.feature_rows(SCHEDULED, range(41, 53))
+    assert [trial.score for trial in database.store.query.trials()] == pytest.approx(
+        first.model.score_programs(rows), abs=0
+    )
+
+
+def test_a_ledger_that_cannot_be_written_ends_nothing(database, make, monkeypatch):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+
+    def full(*_):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(database.store, "add_predictions", full)
+    with logged(logging.DEBUG) as told:
+        measure(model, database, make, range(40, 44))
+        measure(model, database, make, range(44, 46))
+    levels = [r.levelno for r in told if "predictions left out: the disk" in r.getMessage()]
+    assert levels[0] == logging.WARNING
+    assert set(levels[1:]) == {logging.DEBUG}
+    monkeypatch.undo()
+    model.flush()
+    assert len(database.store.query.trials()) == 6
+
+
+def test_programs_that_nobody_stores_are_forgotten_in_the_end(database, make, monkeypatch):
+    from tunedb.plugins.metaschedule import ledger
+
+    monkeypatch.setattr(ledger, "_MOST_WAITING", 5)
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    context, candidates = make.context(), make.candidates(range(40, 48))
+    model._online.update(context, candidates, make.ok(range(40, 48)))
+    assert len(model._online.ledger) == 5
+    assert len(database.store.query.trials()) == 0
+
+
+def test_the_last_batch_is_written_when_the_model_is_dropped(database, make):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    measure(model, database, make, range(40, 44), order="after")
+    assert len(database.store.query.trials()) == 0
+    del model
+    gc.collect()
+    assert len(database.store.query.trials()) == 4
+
+
+def test_a_read_only_database_is_learnt_from_and_not_written(database, make, path, tools):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    before = database.store.query.counts()
+    database.close()
+    reader = Database(path, target=tools.llvm, read_only=True)
+    model = CostModel(reader, recipe=QUICK)
+    context, candidates = make.context(), make.candidates(range(40, 50))
+    assert make.accuracy(model._online.predict(context, candidates), range(40, 50)) > 0.6
+    model._online.update(context, candidates, make.ok(range(40, 50)))
+    assert scorer(model).learnt == 50
+    assert reader.store.query.counts() == before
+    assert reader.store.query.models() == []
+    reader.close()
+
+
+# ---- scores for the search -----------------------------------------------------------------------
+
+
+def test_scores_of_losses_that_only_compare_are_positive():
+    scores = np.array([-800.0, -1.0, 0.0, 2.0])
+    assert positive(scores, "squared:0.5") is scores
+    np.testing.assert_allclose(positive(scores, "rank:16")[1:], np.exp(scores[1:]))
+    for loss in ("rank", "relative:0.5", "another package's"):
+        assert (positive(scores, loss) > 0).all()
+        # A constant more changes no proportion.
+        one, other = positive(scores[1:], loss), positive(scores[1:] + 3, loss)
+        np.testing.assert_allclose(one / one[0], other / other[0])
+    # Near the best, that of relative is the throughput up to a factor.
+    throughput = np.array([0.9, 1.0])
+    found = positive(throughput**0.3 - 0.8, "relative")
+    assert found[0] / found[1] == pytest.approx(0.9, abs=0.01)
+
+
+@pytest.mark.parametrize("loss", ["throughput", "log", "rank"])
+def test_all_losses_guide_a_search(loss, database, make):
+    """TVM takes negative scores for 0: a model whose scores all were would guide nothing."""
+    model = CostModel(database, recipe=Recipe(rounds=25, eta=0.3, loss=loss))
+    measure(model, database, make, range(60))
+    scores = model._online.predict(make.context(), make.candidates(range(60, 100)))
+    assert make.accuracy(np.maximum(scores, 0), range(60, 100)) > 0.7
+
+
+def test_what_fails_comes_later_where_the_database_has_a_model_of_failures(database, make):
+    from dataclasses import replace
+
+    from tunedb.models import failures
+    from tunedb.models.stored_failures import train_failures
+
+    first = CostModel(database, recipe=QUICK)
+    numbers = range(160)
+    context, candidates = make.context(), make.candidates(numbers)
+    results = make.ok(numbers)
+    fails = [make.tile(number)[1] >= 16 for number in numbers]
+    for number in np.flatnonzero(fails):
+        message = "LocalRunner: Timeout, killed after 10.0 seconds"
+        results[number] = SimpleNamespace(run_secs=None, error_msg=message)
+    store_batch(database, context, candidates, results)
+    first._online.update(context, candidates, results)
+    recipe = replace(failures.RECIPE, features="tunedb.scheduled", training_set="all")
+    train_failures(database.store, replace(recipe, rounds=40))
+
+    asked = make.candidates(range(160, 220))
+    avoiding, plain = (
+        CostModel(database, recipe=QUICK, avoid_failures=avoids) for avoids in (True, False)
+    )
+    said = plain._online.predict(context, asked)
+    factor = avoiding._online.predict(context, asked) / said
+    will_fail = np.array([make.tile(number)[1] >= 16 for number in range(160, 220)])
+    assert ((factor >= 0) & (factor <= 1)).all()
+    assert factor[will_fail].mean() < 0.8 < 0.95 < factor[~will_fail].mean()
+    # The ledger has what the ranker says.
+    remembered = [avoiding._online.rows.recall(one).score for one in asked]
+    np.testing.assert_array_equal(remembered, said)
+
+
+def test_a_residual_corrects_where_it_helps(database, make, monkeypatch):
+    """A model that says the same of all programs of a workload is corrected by what is measured."""
+    monkeypatch.setattr(learner, "_GROWTH", 100.0)
+    monkeypatch.setattr(learner, "_ROUND", 1000)
+    monkeypatch.setattr(scoring, "_NO_CARD", 0.0)
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    learner_ = next(iter(model._online._learners.values()))
+    blind = upside_down(scorer(model))
+    blind.model.scores = lambda rows, starts: np.zeros(len(starts) - 1)
+    learner_.use(blind)
+    unseen = range(140, 200)
+    for at in range(40, 136, 32):
+        measure(model, database, make, range(at, at + 32))
+    scores = model._online.predict(make.context(), make.candidates(unseen))
+    assert make.accuracy(scores, unseen) > 0.7
+    # The ledger has the model's own word, and other workloads are left alone.
+    assert {trial.score for trial in database.store.query.trials()} == {0.0}
+    other = model._online.predict(make.context(128), make.candidates(range(8), 128))
+    np.testing.assert_array_equal(other, np.zeros(8))
+    plain = CostModel(database, recipe=QUICK, residuals=False)
+    plain._online.predict(make.context(), make.candidates([0]))
+    next(iter(plain._online._learners.values())).use(blind)
+    measure(plain, database, make, range(40, 80))
+    assert set(plain._online.predict(make.context(), make.candidates(unseen))) == {0.0}
+
+
+# ---- saving and loading --------------------------------------------------------------------------
+
+
+def test_a_saved_model_says_the_same_elsewhere(database, make, tmp_path):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    candidates = make.candidates(range(40, 60))
+    said = model._online.predict(make.context(), candidates)
+    file = tmp_path / "model.tunedb"
+    file.write_text("what was there before")
+    model.save(str(file))
+    assert [p.name for p in tmp_path.iterdir() if "model" in p.name] == ["model.tunedb"]
+    other = Database(tmp_path / "other.db")
+    loaded = CostModel(other)
+    loaded.load(str(file))
+    np.testing.assert_array_equal(loaded._online.predict(make.context(), candidates), said)
+    # Its predictions are traced to the model that was saved.
+    measure(loaded, other, make, range(40, 44))
+    (row,) = other.store.query.models()
+    assert row.digest == scorer(model).row.digest
+    assert len(other.store.query.trials(row.id)) == 4
+    other.close()
+
+
+def test_loading_replaces_the_model_in_use(database, make, tmp_path):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    model.save(str(tmp_path / "m"))
+    saved = scorer(model)
+    measure(model, database, make, range(40, 100))
+    assert scorer(model) is not saved
+    model.load(str(tmp_path / "m"))
+    assert scorer(model).row.digest == saved.row.digest
+
+
+def test_defect_5_a_model_that_was_saved_before_training_loads(database, make, tmp_path):
+    """TVM's model raises UnboundLocalError."""
+    CostModel(database).save(str(tmp_path / "m"))
+    model = CostModel(database, recipe=QUICK)
+    model.load(str(tmp_path / "m"))
+    assert model._online.predict(make.context(), make.candidates(range(4))).shape == (4,)
+    measure(model, database, make, range(40))
+    assert scorer(model).learnt == 40
+
+
+@pytest.fixture
+def saved(database, make, tmp_path):
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    model.save(str(tmp_path / "m"))
+    return tmp_path / "m"
+
+
+def test_no_such_file_keeps_its_type_through_tvm(database, tmp_path):
+    with pytest.raises(NotFoundError, match="no such file; save a cost model there first"):
+        CostModel(database).load(str(tmp_path / "nothing"))
+    with pytest.raises(StorageError, match="cannot be saved: No such file"):
+        CostModel(database).save(str(tmp_path / "nowhere" / "m"))
+    with pytest.raises(StorageError, match="cannot be read: Is a directory"):
+        CostModel(database).load(str(tmp_path))
+
+
+@pytest.mark.parametrize("place", [18, 40, -1])
+def test_a_damaged_file_is_refused(place, saved, database):
+    data = bytearray(saved.read_bytes())
+    data[place] ^= 1
+    saved.write_bytes(data)
+    with pytest.raises(FormatError, match=r"m: the file is damaged; save"):
+        CostModel(database).load(str(saved))
+
+
+def test_other_files_are_refused(saved, database, monkeypatch):
+    from tunedb import limits
+
+    data = saved.read_bytes()
+    for start in (b"", data[:5], b"PK\3\4 something else"):
+        saved.write_bytes(start)
+        with pytest.raises(FormatError, match="no cost model of tunedb"):
+            CostModel(database).load(str(saved))
+    for short in (data[:18], data[:40], data[:-1]):
+        saved.write_bytes(short)
+        with pytest.raises(FormatError, match="damaged"):
+            CostModel(database).load(str(saved))
+    saved.write_bytes(data[:17] + b"\x02" + data[18:])
+    with pytest.raises(UsageError, match="a newer tunedb saved this"):
+        CostModel(database).load(str(saved))
+    monkeypatch.setattr(limits, "MAX_BODY_BYTES", 1000)
+    with pytest.raises(LimitError, match="over 1000 bytes"):
+        CostModel(database).load(str(saved))
+
+
+def test_a_file_with_another_header_is_refused(saved, database):
+    from tunedb import identity
+
+    for header in (b"7", b'{"digest":"00"}', b'{"digest":1,"kind":2}', b"not json"):
+        payload = len(header).to_bytes(4, "little") + header
+        digest = identity.digest("cost model", payload)
+        saved.write_bytes(saved.read_bytes()[:18] + digest + payload)
+        with pytest.raises(FormatError, match=r"another header|JSON"):
+            CostModel(database).load(str(saved))
+
+
+def test_a_file_of_tvms_own_model_is_refused(database, tmp_path):
+    """Which is a tar of pickles: it is never opened."""
+    from tvm.s_tir import meta_schedule as ms
+
+    ms.cost_model.XGBModel(num_tuning_cores=1).save(str(tmp_path / "m"))
+    with pytest.raises(FormatError, match="no cost model of tunedb"):
+        CostModel(database).load(str(tmp_path / "m"))
+
+
+def test_a_model_of_other_features_is_refused(saved, database):
+    with pytest.raises(UsageError, match=r"m: the model was trained on features tunedb.scheduled"):
+        CostModel(database, features="steps").load(str(saved))
+
+
+# ---- the constructor -----------------------------------------------------------------------------
+
+
+def test_it_is_a_cost_model_to_tvm(database):
+    from tvm.s_tir import meta_schedule as ms
+
+    assert isinstance(CostModel(database), ms.CostModel)
+
+
+def test_a_path_opens_a_database(path, make):
+    model = CostModel(path, recipe=QUICK)
+    assert path.exists()
+    model._online.update(make.context(), make.candidates(range(20)), make.ok(range(20)))
+    assert scorer(model).learnt == 20
+
+
+def test_bad_arguments_are_told_in_one_line(database):
+    from tvm.s_tir import meta_schedule as ms
+
+    with pytest.raises(PluginError, match=r"needs a tunedb database, not _?MemoryDatabase"):
+        CostModel(ms.database.MemoryDatabase())
+    with pytest.raises(PluginError, match="not NoneType"):
+        CostModel(None)
+    with pytest.raises(NotFoundError, match="no feature set 'nonsense'"):
+        CostModel(database, features="nonsense")
+    with pytest.raises(UsageError, match="another number of columns for each program"):
+        CostModel(database, features="autotvm.itervar")
+    with pytest.raises(NotFoundError, match="no loss 'nonsense'; there are: log"):
+        CostModel(database, recipe=Recipe(loss="nonsense"))
+    with pytest.raises(UsageError, match="device must be one of cpu, cuda, not 'gpu_hist'"):
+        CostModel(database, device="gpu_hist")
+    with pytest.raises(UsageError, match="threads must be 1 or more, not 0"):
+        CostModel(database, threads=0)
+
+
+def test_a_context_without_a_target_is_told(database, make):
+    with pytest.raises(PluginError, match="the tuning context has no target"):
+        CostModel(database)._online.predict(make.context(target=None), [])
+
+
+def test_it_cannot_be_copied(database):
+    import copy
+
+    model = CostModel(database)
+    for copied in (copy.copy, copy.deepcopy):
+        with pytest.raises(TypeError, match="make another one"):
+            copied(model)
+
+
+@pytest.mark.parametrize("defect", ["defect_4_tree_method", "defect_6_device"])
+def test_defects_4_and_6_hist_is_pinned_and_the_device_reaches_xgboost(
+    defect, database, make, monkeypatch
+):
+    """TVM drops tree_method, and offers gpu_hist, which XGBoost 3 refuses, instead of a device."""
+    from tunedb.models import training
+
+    seen = []
+    settings = training.parameters
+
+    def watched(*args, **named):
+        found = settings(*args, **named)
+        seen.append(dict(found))
+        return found | {"device": "cpu"}
+
+    monkeypatch.setattr(training, "parameters", watched)
+    model = CostModel(database, recipe=QUICK, device="cuda" if "6" in defect else "cpu")
+    measure(model, database, make, range(40))
+    assert {one["tree_method"] for one in seen} == {"hist"}
+    assert {one["device"] for one in seen} == {"cuda" if "6" in defect else "cpu"}

@@ -1,0 +1,268 @@
+"""Tuning runs of TVM MetaSchedule with tunedb's cost model."""
+
+from __future__ import annotations
+
+import tempfile
+
+import numpy as np
+import pytest
+import te_programs
+import tvm
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.builder import BuilderResult, PyBuilder
+from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResult
+
+import tunedb
+from tunedb.models.metrics import pairwise_accuracy
+from tunedb.models.recipe import Recipe
+from tunedb.plugins.metaschedule import CostModel, Database, MeasureCallback, WarmBuilder, online
+from tunedb.plugins.metaschedule import features as features_module
+from tunedb.plugins.metaschedule.scoring import positive
+
+ROUNDS, TRIALS = 3, 16
+QUICK = Recipe(rounds=20, eta=0.3, max_depth=4)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _intrinsics():
+    with te_programs.tensor_intrinsics():
+        yield
+
+
+@derived_object
+class _Builder(PyBuilder):
+    """Builds nothing; every seventh candidate fails."""
+
+    def __init__(self):
+        super().__init__()
+        self.built = []
+
+    def build(self, build_inputs):
+        found = []
+        for one in build_inputs:
+            self.built.append(one.mod)
+            if len(self.built) % 7:
+                found.append(BuilderResult(tempfile.mkdtemp() + "/x.tar", None))
+            else:
+                found.append(BuilderResult(None, "LocalBuilder: An exception occurred\nno"))
+        return found
+
+
+@derived_object
+class _Future(PyRunnerFuture):
+    def __init__(self, seconds):
+        super().__init__()
+        self.seconds = seconds
+
+    def done(self):
+        return True
+
+    def result(self):
+        if self.seconds is None:
+            return RunnerResult(None, "LocalRunner: Timeout, killed after 10.0 seconds")
+        return RunnerResult([self.seconds] * 3, None)
+
+
+@derived_object
+class _Runner(PyRunner):
+    """Answers with what the text of a program says: more loops take longer, vectors less."""
+
+    def __init__(self, builder):
+        super().__init__()
+        self.builder = builder
+        self.asked = 0
+
+    def run(self, runner_inputs):
+        found = []
+        for one in self.builder._inst.built[-len(runner_inputs) :]:
+            self.asked += 1
+            text = str(one.script())
+            seconds = (
+                1e-4
+                * (2 + text.count("T.grid") + text.count("for "))
+                / (1 + text.count("vectorized"))
+            )
+            found.append(_Future(None if self.asked % 11 == 0 else seconds))
+        return found
+
+
+def tune(model, database, tmp_path, mod, target, trials=TRIALS, **options):
+    builder = options.pop("builder", None) or _Builder()
+    return ms.tune_tir(
+        mod,
+        target,
+        str(tmp_path),
+        ROUNDS * trials,
+        num_trials_per_iter=trials,
+        builder=builder,
+        runner=options.pop("runner", None) or _Runner(builder),
+        database=database,
+        cost_model=model,
+        strategy=ms.search_strategy.EvolutionarySearch(
+            population_size=32, genetic_num_iters=2, init_min_unmeasured=16
+        ),
+        num_tuning_cores=1,
+        **{"seed": 1, "measure_callbacks": "default"} | options,
+    )
+
+
+@pytest.fixture
+def watched(monkeypatch):
+    """What was predicted: (scorer, {trace address: score}) of each call, and all traces."""
+    calls = []
+    predict = online.OnlineModel.predict
+
+    def watch(self, context, candidates):
+        found = predict(self, context, candidates)
+        traces = [candidate.sch.trace for candidate in candidates]
+        scoring = next(reversed(self._learners.values())).scoring
+        calls.append((None if scoring is None else scoring.scorer, traces, found.copy()))
+        return found
+
+    monkeypatch.setattr(online.OnlineModel, "predict", watch)
+    return calls
+
+
+@pytest.fixture
+def extracted(monkeypatch):
+    """Every schedule's module whose rows were computed."""
+    modules = []
+    compute = features_module.rows_of
+    monkeypatch.setattr(
+        features_module, "rows_of", lambda mods, *rest: modules.extend(mods) or compute(mods, *rest)
+    )
+    return modules
+
+
+CALLBACKS = {
+    "default": lambda database: "default",
+    "ours": lambda database: [
+        MeasureCallback(database),
+        ms.measure_callback.RemoveBuildArtifact(),
+        ms.measure_callback.UpdateCostModel(),
+    ],
+    "last": lambda database: [
+        ms.measure_callback.UpdateCostModel(),
+        ms.measure_callback.AddToDatabase(),
+    ],
+}
+
+
+@pytest.mark.parametrize("callbacks", list(CALLBACKS))
+def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watched):
+    database = Database(tmp_path / "tune.db", target=tools.llvm)
+    model = CostModel(database, recipe=QUICK, residuals=False)
+    given = CALLBACKS[callbacks](database)
+    tune(model, database, tmp_path, tools.matmul(64), tools.llvm, measure_callbacks=given)
+    model.flush()
+    said = {}
+    for scorer, traces, scores in watched:
+        for trace, score in zip(traces, scores, strict=True):
+            if scorer is not None:
+                said[online.trace_codec.encode(trace)] = (scorer, score)
+    trials = database.store.query.trials()
+    programs = {
+        one.id: one for one in database.store.query.programs([t.program_id for t in trials])
+    }
+    # Of the first 16, those that were built are too few; one round at least had a model.
+    assert len(trials) >= 0.8 * TRIALS
+    for trial in trials:
+        scorer, score = said[programs[trial.program_id].trace]
+        # The search gets scores that are positive, the ledger has the model's own.
+        assert trial.model_id == scorer.id
+        assert positive(np.array([trial.score]), QUICK.loss)[0] == pytest.approx(score, rel=1e-12)
+    assert {row.id for row in database.store.query.models()} >= {t.model_id for t in trials}
+    database.close()
+
+
+def test_a_second_run_predicts_from_the_first_round_on(tools, tmp_path, watched):
+    path = tmp_path / "tune.db"
+    for seed in (1, 2):
+        database = Database(path, target=tools.llvm)
+        tune(
+            CostModel(database, recipe=QUICK),
+            *(database, tmp_path, tools.matmul(64), tools.llvm),
+            seed=seed,
+        )
+        database.close()
+        if seed == 1:
+            cold, watched[:] = list(watched), []
+    assert cold[0][0] is None
+    first, _, scores = watched[0]
+    assert first.learnt >= 2 * TRIALS
+    assert len(np.unique(scores)) > 4
+    # The first batch of the second run was predicted, and is in the ledger.
+    database = Database(path, target=tools.llvm, read_only=True)
+    assert first.id in {trial.model_id for trial in database.store.query.trials()}
+    database.close()
+
+
+def test_no_schedule_is_extracted_twice(tools, tmp_path, extracted):
+    database = Database(tmp_path / "tune.db", target=tools.llvm, features=())
+    tune(CostModel(database, recipe=QUICK), database, tmp_path, tools.matmul(64), tools.llvm)
+    assert len(extracted) > 2 * TRIALS
+    assert len({mod.__chandle__() for mod in extracted}) == len(extracted)
+    # All that could be learnt from is stored for the next model.
+    (stored,) = database.store.query.stored_features()
+    failed_to_build = ROUNDS * TRIALS // 7
+    assert stored.programs >= ROUNDS * TRIALS - failed_to_build - 2
+    database.close()
+
+
+def test_two_runs_with_equal_seeds_say_the_same(tools, tmp_path, watched):
+    found = []
+    for name in ("a", "b"):
+        database = Database(tmp_path / f"{name}.db", target=tools.llvm)
+        model = CostModel(database, recipe=QUICK)
+        tune(model, database, tmp_path, tools.matmul(64), tools.llvm)
+        found.append([scores for _, _, scores in watched])
+        watched[:] = []
+        database.close()
+    for one, other in zip(*found, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_errors_keep_their_type_through_tvm(tools, tmp_path, monkeypatch):
+    database = Database(tmp_path / "tune.db", target=tools.llvm)
+
+    def fail(*_, **__):
+        raise tunedb.PluginError("XGBoost is gone")
+
+    model = CostModel(database, recipe=QUICK)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.learner.fit", fail)
+    with pytest.raises(tunedb.PluginError, match="XGBoost is gone"):
+        tune(model, database, tmp_path, tools.matmul(64), tools.llvm)
+    # What was measured until then is stored.
+    assert TRIALS <= len(database) < ROUNDS * TRIALS
+    database.close()
+
+
+def test_real_run_end_to_end(tools, tmp_path, watched):
+    """Build and measure on this machine; a model of what came out ranks it, saved and loaded."""
+    cpu = tvm.target.codegen.llvm_get_system_cpu()
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": cpu})
+    config = ms.runner.EvaluatorConfig(number=1, repeat=3, min_repeat_ms=2)
+    database = Database(tmp_path / "tune.db", target=target)
+    model = CostModel(database, recipe=QUICK)
+    with WarmBuilder(max_workers=2) as builder:
+        tune(
+            model,
+            *(database, tmp_path, tools.matmul(128), target),
+            trials=10,
+            builder=builder,
+            runner=ms.runner.LocalRunner(evaluator_config=config),
+            measure_callbacks=CALLBACKS["ours"](database),
+        )
+    assert len(database) == ROUNDS * 10
+    assert len(database.store.query.trials()) == 10
+    model.save(str(tmp_path / "model"))
+    loaded = CostModel(tmp_path / "other.db")
+    loaded.load(str(tmp_path / "model"))
+    scorer = loaded._online._loaded
+    records = [one for one in database.store.query.iterate() if one.mean is not None]
+    ids = database.store.query.program_ids([one.measurement.program.digest for one in records])
+    rows = database.store.query.feature_rows(loaded._online.rows.feature_set, ids)
+    scores = scorer.model.score_programs(rows)
+    assert pairwise_accuracy(np.array([1 / one.mean for one in records]), scores) > 0.6
+    database.close()

@@ -1,0 +1,164 @@
+"""What was measured in a run, as examples beside those of a store."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+from tunedb.models.examples import FAILURES, ExampleWorkload, Group
+from tunedb.plugins.metaschedule.trials import Trial, Trials
+from tunedb.records import FailureKind
+
+NAN = float("nan")
+TIMEOUT = FAILURES.index(FailureKind.TIMEOUT)
+
+
+@dataclass(frozen=True)
+class Set:
+    name: str = "two"
+    version: int = 1
+    columns: tuple[str, ...] = ("program", "row")
+
+
+def workload(number):
+    return ExampleWorkload(number, b"workload %d" % number, f"w{number}", None, (), None)
+
+
+def trial(number, seconds, *, rows=1, failure=0):
+    """Return the trial of a program; its rows say its number."""
+    made = np.array([[number, row] for row in range(rows)], np.float32)
+    return Trial(b"program %d" % number, number, made, seconds, failure)
+
+
+def examples(*trials, base=None, target=b"t"):
+    """Return examples of (workload, trial)."""
+    made = Trials(1, target)
+    for number, one in trials:
+        made.add(workload(number), one)
+    return made.examples(Set(), "median", base)
+
+
+def test_programs_are_in_the_order_of_their_digests_and_know_their_turn():
+    found = examples(
+        (2, trial(5, 2.0)), (1, trial(9, 4.0, rows=2)), (1, trial(3, 1.0)), (2, trial(4, 6.0))
+    )
+    assert found.program_ids.tolist() == [3, 9, 4, 5]
+    assert found.group.tolist() == [0, 0, 1, 1]
+    assert found.trials.tolist() == [1, 0, 1, 0]
+    assert found.starts.tolist() == [0, 1, 3, 4, 5]
+    assert found.rows[:, 0].tolist() == [3, 9, 9, 4, 5]
+    assert found.throughput.tolist() == [1.0, 0.25, 1 / 3, 1.0]
+    assert [group.workload for group in found.groups] == [0, 1]
+    assert [one.id for one in found.workloads] == [1, 2]
+    assert found.failed.tolist() == [False] * 4
+
+
+def test_the_last_measurement_of_a_program_counts_unless_it_failed():
+    found = examples(
+        (1, trial(1, 1.0)),
+        (1, trial(1, 2.0)),
+        (1, trial(2, 4.0)),
+        (1, trial(2, NAN, failure=TIMEOUT)),
+        (1, trial(3, NAN, failure=TIMEOUT)),
+        (1, trial(3, 8.0)),
+        (1, trial(4, NAN, failure=TIMEOUT)),
+    )
+    assert found.seconds.tolist()[:3] == [2.0, 4.0, 8.0]
+    assert found.throughput.tolist() == [1.0, 0.5, 0.25, 0.0]
+    assert found.failures.tolist() == [0, 0, 0, TIMEOUT]
+
+
+def test_a_workload_that_only_failed_has_no_throughput():
+    found = examples((1, trial(1, NAN, failure=TIMEOUT)), (1, trial(2, NAN, failure=TIMEOUT)))
+    assert found.throughput.tolist() == [0.0, 0.0]
+
+
+def test_no_trials_are_empty_examples():
+    found = examples()
+    assert len(found) == 0
+    assert found.rows.shape == (0, 2)
+    assert found.starts.tolist() == [0]
+
+
+def test_trials_join_the_group_of_the_store():
+    base = examples((1, trial(1, 4.0, rows=2)), (1, trial(2, 8.0)), (3, trial(7, 1.0)))
+    found = examples((1, trial(9, 2.0)), (2, trial(5, 3.0, rows=3)), base=base)
+    assert found.program_ids.tolist() == [1, 2, 9, 7, 5]
+    assert found.group.tolist() == [0, 0, 0, 1, 2]
+    # The run found a faster program: what the store has is slower by that.
+    assert found.throughput.tolist() == [0.5, 0.25, 1.0, 1.0, 1.0]
+    assert found.trials.tolist() == [0, 1, 2, 0, 0]
+    assert found.rows[:, 0].tolist() == [1, 1, 2, 9, 7, 5, 5, 5]
+    assert [found.workloads[g.workload].id for g in found.groups] == [1, 3, 2]
+
+
+def test_a_best_program_that_was_not_chosen_is_still_the_best():
+    base = examples((1, trial(1, 1.0)), (1, trial(2, 4.0)), (3, trial(7, 2.0)), (3, trial(8, 8.0)))
+    chosen = base.take(np.array([False, True, False, True]))
+    found = examples((1, trial(9, 2.0)), base=chosen)
+    assert found.program_ids.tolist() == [2, 9, 8]
+    assert found.throughput.tolist() == [0.25, 0.5, 0.25]
+
+
+def test_what_both_measured_is_one_example():
+    failed = trial(3, NAN, failure=TIMEOUT)
+    base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, failed), (1, trial(4, 5.0)))
+    found = examples(
+        (1, trial(2, 6.0)), (1, trial(3, 3.0)), (1, trial(4, NAN, failure=TIMEOUT)), base=base
+    )
+    seconds = dict(zip(found.program_ids.tolist(), found.seconds.tolist(), strict=True))
+    assert seconds == {1: 4.0, 2: 6.0, 3: 3.0, 4: 5.0}
+
+
+def test_programs_that_are_not_stored_are_all_kept():
+    """Their number is 0, and no two of them are the same."""
+    base = examples((1, replace(trial(1, 4.0), program_id=0)))
+    found = examples(
+        (1, replace(trial(2, 2.0), program_id=0)),
+        (1, replace(trial(3, 1.0), program_id=0)),
+        base=base,
+    )
+    assert sorted(found.seconds.tolist()) == [1.0, 2.0, 4.0]
+
+
+def test_several_machines_of_a_target_are_not_mixed_with_the_run():
+    base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)))
+    other = Group(0, 1, b"t", "1")
+    base = replace(base, groups=(*base.groups, other), group=np.array([0, 1], np.int32))
+    found = examples((1, trial(9, 1.0)), base=base)
+    assert found.group.tolist() == [0, 1, 2]
+    assert found.throughput.tolist()[2] == 1.0
+    assert len({group.machine for group in found.groups}) == 3
+
+
+def test_trials_for_another_target_are_a_group_of_their_own():
+    base = examples((1, trial(1, 4.0)))
+    found = examples((1, trial(9, 1.0)), base=base, target=b"other")
+    assert found.throughput.tolist() == [1.0, 1.0]
+    assert found.groups[1].target == b"other"
+    assert found.groups[1].machine == ""
+
+
+@pytest.mark.parametrize("changed", ["seconds", "program", "failure", "order", "target", "base"])
+def test_the_digest_covers_all_that_is_learnt_from(changed):
+    base = examples((1, trial(8, 4.0)))
+    ones = [(1, trial(1, 1.0)), (1, trial(2, 2.0))]
+    before = examples(*ones, base=base).digest
+    assert examples(*ones, base=examples((1, trial(8, 4.0)))).digest == before
+    target = b"t"
+    match changed:
+        case "seconds":
+            ones[0] = (1, trial(1, 1.5))
+        case "program":
+            ones[0] = (1, trial(3, 1.0))
+        case "failure":
+            ones[0] = (1, trial(1, NAN, failure=TIMEOUT))
+        case "order":
+            ones.reverse()
+        case "target":
+            target = b"u"
+        case "base":
+            base = examples((1, trial(8, 5.0)))
+    assert examples(*ones, base=base, target=target).digest != before

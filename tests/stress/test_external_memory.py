@@ -1,0 +1,69 @@
+"""Training from disk takes a part of the memory that the rows would take."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import OWN
+
+from tunedb.store import Store
+
+sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
+
+from external_worker import WIDE
+from small_data import WORKLOADS, make_tiled, measure
+
+pytestmark = pytest.mark.stress
+
+WORKER = Path(__file__).with_name("external_worker.py")
+
+PROGRAMS, ROWS = 48_000, 16
+MATRIX_BYTES = PROGRAMS * ROWS * len(WIDE.columns) * 4
+
+
+@pytest.fixture
+def url(sqlite_file):
+    """A database of 768,000 rows: 504 MB of numbers."""
+    rng = np.random.default_rng(0)
+    kinds = rng.random((64, ROWS, len(WIDE.columns))).astype(np.float32)
+    seconds = (1e-3 * (1 + kinds[:, :, 0].sum(1))).tolist()
+    each = PROGRAMS // len(WORKLOADS)
+    with Store(sqlite_file) as store:
+        for workload in WORKLOADS:
+            store.add(
+                [
+                    measure(make_tiled(workload, number), number, (seconds[number % 64],))
+                    for number in range(each)
+                ],
+                OWN,
+            )
+        for first in range(0, PROGRAMS, 1000):
+            ids = range(first + 1, first + 1001)
+            rows = [(id_, kinds[(id_ - 1) % each % 64] + np.float32(id_)) for id_ in ids]
+            store.add_features(WIDE, rows)
+    return str(sqlite_file)
+
+
+def train(url, where):
+    done = subprocess.run(
+        [sys.executable, WORKER, url, where],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    grown, digest = done.stdout.split()
+    return int(grown), digest
+
+
+def test_peak_of_memory(url):
+    in_memory, expected = train(url, "memory")
+    on_disk, found = train(url, "disk")
+    assert found == expected
+    assert in_memory > MATRIX_BYTES
+    # It was 57 MB: a page, its bins, labels and gradients, and room to find the bounds of bins in.
+    assert on_disk < MATRIX_BYTES / 4

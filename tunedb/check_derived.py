@@ -1,0 +1,145 @@
+"""Whether what follows from records is whole: features, models, predictions, factors of sessions.
+
+A part of :mod:`tunedb.check`.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Connection, Select, Table, bindparam, func, literal, select, tuple_
+
+from . import schema
+from .errors import NotFoundError, TuneDBError
+from .values import parse_json
+
+if TYPE_CHECKING:
+    from .check import CheckReport
+    from .query import Query
+
+#: Rows that are read at a time.
+PAGE = 1000
+
+#: What a damaged row may raise while it is read.
+DAMAGE = (TuneDBError, ValueError, TypeError, KeyError, IndexError, struct.error)
+
+
+def unreadable(error: Exception) -> str:
+    """Return what is wrong with a row that raised one of :data:`DAMAGE`."""
+    return f"it cannot be read ({type(error).__name__}: {error})"
+
+
+# ---------------------------------------------------------------------- features
+
+
+def _of_sample(statement: Select[Any], ids: Sequence[int] | None) -> Select[Any]:
+    """Return a query of features that asks only for the programs of some measurements."""
+    if ids is None:
+        return statement
+    measured = select(schema.measurement.c.program_id).where(
+        schema.measurement.c.id.in_(bindparam(None, ids, expanding=True, literal_execute=True))
+    )
+    return statement.where(schema.feature.c.program_id.in_(measured))
+
+
+def n_features(connection: Connection, ids: Sequence[int] | None) -> int:
+    """Return the number of rows of features to look at."""
+    counted = select(func.count()).select_from(schema.feature)
+    return int(connection.execute(_of_sample(counted, ids)).scalar_one())
+
+
+def feature_rows(connection: Connection, ids: Sequence[int] | None) -> Iterator[Any]:
+    """Yield rows of features with the columns of their set, a page at a time."""
+    f, s = schema.feature.c, schema.feature_set.c
+    statement = (
+        select(f.program_id, f.feature_set_id, f.n_rows, f.n_columns, f.data)
+        .add_columns(s.name, s.version, s.columns)
+        .join_from(schema.feature, schema.feature_set, s.id == f.feature_set_id)
+        .order_by(f.program_id, f.feature_set_id)
+        .limit(PAGE)
+    )
+    statement = _of_sample(statement, ids)
+    after = (0, 0)
+    while True:
+        key = tuple_(f.program_id, f.feature_set_id)
+        rows = connection.execute(statement.where(key > tuple_(*map(literal, after)))).all()
+        yield from rows
+        if len(rows) < PAGE:
+            return
+        after = rows[-1].program_id, rows[-1].feature_set_id
+
+
+def check_features(row: Any, report: CheckReport) -> None:
+    """Check that a program's rows are as many numbers as they say, under as many names."""
+    from .features import blobs
+
+    label = f"{row.name} version {row.version}"
+    try:
+        columns = parse_json(row.columns.encode())
+        blobs.unpack(row.n_rows, row.n_columns, bytes(row.data))
+    except DAMAGE as error:
+        report.add("readable", "feature", row.program_id, f"{label}: {unreadable(error)}")
+        return
+    if columns and len(columns) != row.n_columns:
+        words = f"{label}: {row.n_columns} columns, not {len(columns)}"
+        report.add("derived", "feature", row.program_id, words)
+
+
+# ---------------------------------------------------------------------- models
+
+
+def model_digest(row: Any) -> bytes:
+    """Return the digest that a row of table ``model`` must have."""
+    from .models.cards import digest_of_row
+
+    body = None if row.body is None else bytes(row.body)
+    texts = (row.parameters.encode(), bytes(row.training_digest), row.card.encode())
+    return digest_of_row(row.kind, *texts, body)
+
+
+# ---------------------------------------------------------------------- what has no digest
+
+
+def rows_of(connection: Connection, table: Table) -> Iterator[Any]:
+    """Yield the rows of a table in the order of its key, a page at a time."""
+    key = list(table.primary_key.columns)
+    statement = select(table).order_by(*key).limit(PAGE)
+    rows = connection.execute(statement).all()
+    while rows:
+        yield from rows
+        last = [literal(rows[-1]._mapping[column]) for column in key]
+        rows = connection.execute(statement.where(tuple_(*key) > tuple_(*last))).all()
+
+
+def _prediction_problem(row: Any, _: Query) -> str | None:
+    """Return what is wrong with a prediction."""
+    if math.isfinite(row.score):
+        return None
+    return f"the score of program {row.program_id} is {row.score}"
+
+
+def _factor_problem(row: Any, query: Query) -> str | None:
+    """Return what is wrong with the factor of a session."""
+    where = f"{row.subject} {row.subject_id}"
+    find: Callable[[int], Any] | None = {"session": query.session, "source": query.source}.get(
+        row.subject
+    )
+    if find is None:
+        return f"{where}: a factor of neither a session nor a source"
+    try:
+        find(row.subject_id)
+    except NotFoundError:
+        return f"{where} has a factor, but does not exist"
+    if not (math.isfinite(row.factor) and row.factor > 0):
+        return f"{where}: its factor is {row.factor}"
+    return None
+
+
+#: Tables whose rows have no digest, and what may be wrong with a row. The first column names it.
+PLAIN: dict[Table, Callable[[Any, Query], str | None]] = {
+    schema.prediction: _prediction_problem,
+    schema.session_factor: _factor_problem,
+}

@@ -1,0 +1,397 @@
+"""Judging recipes: what they reach on what they have not seen, beside baselines, with intervals.
+
+Each split is trained and ranked by all recipes and baselines. Figures are those of a pool; what
+is averaged are workloads: all pools of a workload, of several machines and seeds, make one value
+of it first, because they are not independent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UsageError
+from . import metrics
+from .base import Floats
+from .baselines import Baseline, NearestNeighbour, RandomOrder, TVMModel
+from .examples import Examples
+from .findings import Evaluation, Result
+from .metrics import FIGURES, PEAK
+from .recipe import Recipe
+from .splits import POOLS, REGIMES, Plan, Split, digest, pools
+from .training import fit
+
+if TYPE_CHECKING:
+    from ..query.training import TrainingRecords
+
+#: Bins of predicted and of measured ranks.
+BINS = 20
+
+#: Two in three normal values are within their standard deviation.
+_USUAL = 0.683
+
+#: What stands beside recipes unless told otherwise.
+BASELINES: tuple[Baseline, ...] = (RandomOrder(), NearestNeighbour(), TVMModel())
+
+#: Called before each training with the number that are done, that of all, and what comes.
+OnStep = Callable[[int, int, str], None]
+
+
+def evaluate(
+    examples: Examples,
+    recipes: Mapping[str, Recipe],
+    *,
+    regimes: Sequence[str] = tuple(REGIMES),
+    pools: Sequence[str] = tuple(POOLS),
+    seeds: int = 5,
+    held_out: int | None = None,
+    never: Iterable[int] = (),
+    one_by_one: bool = False,
+    fewest: int = 10,
+    baselines: Sequence[Baseline] = BASELINES,
+    noise: Floats | None = None,
+    threads: int | None = None,
+    on_step: OnStep | None = None,
+) -> Evaluation:
+    """Judge recipes on what they have not seen.
+
+    Throughputs are shares of the best of a group over all that was measured of it, held out or
+    not. That tells a recipe nothing of other workloads; in regime same-workload it tells how far
+    the best program that it sees is from the best of all, which an upper bound may know.
+
+    Parameters
+    ----------
+    examples : Examples
+        All that is known.
+    recipes : mapping
+        Name → recipe. All are trained on the examples' feature set and labels.
+    regimes : sequence of str
+        Keys of :data:`tunedb.models.splits.REGIMES`; those that the examples do not allow are left
+        out, and the reason is told.
+    pools : sequence of str
+        Keys of :data:`tunedb.models.splits.POOLS`.
+    seeds, held_out, never, one_by_one, fewest
+        See :class:`tunedb.models.splits.Plan`.
+    baselines : sequence of Baseline
+        What else ranks the same pools.
+    noise : ndarray of float64, optional
+        Deviations of run times (:func:`repeat_noise`), for the noise floor.
+    threads : int, optional
+        Of XGBoost.
+    on_step : callable, optional
+        For progress. What it raises ends the evaluation.
+
+    Raises
+    ------
+    UsageError
+        No regime is possible, or names are wrong.
+    NotFoundError, PluginError
+        A part of a recipe does not exist or load; XGBoost is not installed.
+    """
+    began = perf_counter()
+    _check_names(regimes, pools, recipes, baselines)
+    plan = Plan(seeds, held_out, frozenset(never), one_by_one, fewest)
+    made, impossible = _make_splits(examples, regimes, plan)
+    work = _Work(examples, dict(recipes), tuple(baselines), tuple(pools), noise, threads)
+    total = sum(map(len, made.values())) * work.models
+    step = on_step or (lambda done, of, text: None)
+    for splits in made.values():
+        work.judge(splits, fewest, lambda text: step(work.done, total, text))
+    results = work.results()
+    judged = [regime for regime in made if not any(regime in split for split in work.refused)]
+    impossible |= work.refused | _without_pools(judged, pools, results, fewest)
+    if not results:
+        reasons = "; ".join(f"{name}: {why}" for name, why in impossible.items())
+        raise UsageError(f"nothing can be judged ({reasons}); measure or import more")
+    return Evaluation(
+        results=results,
+        recipes=dict(recipes),
+        baselines=tuple(one.name for one in baselines),
+        splits={
+            regime: {"splits": len(splits), "digest": digest(examples, splits)}
+            for regime, splits in made.items()
+        },
+        impossible=impossible,
+        noise=None if noise is None else float(np.quantile(np.abs(noise), _USUAL)),
+        examples=examples.digest.hex(),
+        seconds=perf_counter() - began,
+    )
+
+
+def judge(
+    examples: Examples,
+    splits: Sequence[Split],
+    recipes: Mapping[str, Recipe],
+    *,
+    pools: Sequence[str] = tuple(POOLS),
+    baselines: Sequence[Baseline] = (),
+    fewest: int = 10,
+    noise: Floats | None = None,
+    threads: int | None = None,
+) -> tuple[Result, ...]:
+    """Return what recipes and baselines reach on splits of one's own.
+
+    Raises
+    ------
+    UsageError
+        There is nothing to learn from, or to rank, in any of them.
+    """
+    work = _Work(examples, dict(recipes), tuple(baselines), tuple(pools), noise, threads)
+    work.judge(splits, fewest, lambda text: None)
+    found = work.results()
+    if not found:
+        raise UsageError("; ".join(work.refused.values()) or "no pool can be ranked")
+    return found
+
+
+def repeat_noise(records: TrainingRecords) -> Floats | None:
+    """Return how far run times are off, as the repeats inside records show it.
+
+    Parameters
+    ----------
+    records : TrainingRecords
+        What was measured (:meth:`tunedb.query.training.Training.training_records`).
+
+    Returns
+    -------
+    ndarray of float64, or None
+        Logarithm of each run time less the mean of its record's, times sqrt(k / (k - 1)) for k
+        times: so their variance is that of a run time. None where no record has two. Sessions
+        differ by more than that (``tunedb sessions``).
+    """
+    owner = np.repeat(np.arange(len(records)), records.n_times)
+    repeated = ((records.n_times > 1) & ~records.failed)[owner] & (records.times > 0)
+    owner, logs = owner[repeated], np.log(records.times[repeated])
+    counts = np.bincount(owner, minlength=len(records)).astype(np.float64)
+    kept = counts[owner] > 1
+    owner, logs = owner[kept], logs[kept]
+    if not len(logs):
+        return None
+    size = counts[owner]
+    means = (np.bincount(owner, logs, len(records))[owner]) / size
+    found: Floats = (logs - means) * np.sqrt(size / (size - 1))
+    return found
+
+
+#: Where one part of what is known of a pool ends and the next begins: figures and peak-score curve,
+#: the same of a random order, figures of the noise floor.
+_PARTS = np.cumsum([len(FIGURES), PEAK, len(FIGURES), PEAK])
+
+
+@dataclass(slots=True)
+class _Cell:
+    """What is known of one model in one regime and kind of pool, summed by workload."""
+
+    sums: dict[int, Floats] = field(default_factory=dict)
+    counts: dict[int, int] = field(default_factory=dict)
+    ranks: Floats = field(default_factory=lambda: np.zeros((BINS, BINS)))
+    programs: int = 0
+
+    def add(self, workload: int, values: Floats) -> None:
+        """Add a pool of a workload."""
+        self.sums[workload] = self.sums.get(workload, 0.0) + values
+        self.counts[workload] = self.counts.get(workload, 0) + 1
+
+    def means(self, workloads: Sequence[int]) -> list[Floats]:
+        """Return the means over the pools of each workload, in parts."""
+        found = np.array([self.sums[i] / self.counts[i] for i in workloads])
+        return np.split(found, _PARTS, axis=1)
+
+
+class _Work:
+    """Trains and ranks one split after another."""
+
+    def __init__(
+        self,
+        examples: Examples,
+        recipes: dict[str, Recipe],
+        baselines: tuple[Baseline, ...],
+        kinds: tuple[str, ...],
+        noise: Floats | None,
+        threads: int | None,
+    ) -> None:
+        self._examples = examples
+        self._recipes = recipes
+        self._baselines = baselines
+        self._chosen = {kind: POOLS[kind](examples) for kind in kinds}
+        self._noise = noise
+        self._threads = threads
+        self._cells: dict[tuple[str, str, str], _Cell] = {}
+        self._known: dict[bytes, Floats] = {}
+        self.models = len(recipes) + len(baselines)
+        self.done = 0
+        #: Split → why it was not judged.
+        self.refused: dict[str, str] = {}
+
+    def judge(self, splits: Sequence[Split], fewest: int, step: Callable[[str], None]) -> None:
+        """Train and rank the splits of one regime."""
+        for split in splits:
+            before = self.done
+            ranked = {kind: self._pools(split, kind, fewest) for kind in self._chosen}
+            if not any(ranked.values()):
+                self.done += self.models
+                continue
+            try:
+                scores = self._scores(split, step)
+            except UsageError as error:
+                self.refused[f"{split.regime}, {split.name}"] = str(error)
+                self.done = before + self.models
+                continue
+            for kind, found in ranked.items():
+                for pool in found:
+                    self._rank(split.regime, kind, pool, scores)
+
+    def _scores(self, split: Split, step: Callable[[str], None]) -> dict[str, Floats]:
+        """Return the scores of the held-out programs by each model, NaN for all others."""
+        train, test = self._examples.take(split.train), self._examples.take(split.test)
+        found = {}
+        for name, ranker in self._rankers():
+            step(f"{split.regime}, {split.name}: {name}")
+            scores = np.full(len(self._examples), np.nan)
+            scores[split.test] = ranker(train, test)
+            found[name] = scores
+            self.done += 1
+        return found
+
+    def _rankers(self) -> Iterable[tuple[str, Callable[[Examples, Examples], Floats]]]:
+        for name, recipe in self._recipes.items():
+
+            def trained(train: Examples, test: Examples, recipe: Recipe = recipe) -> Floats:
+                model = fit(train, recipe, threads=self._threads).model
+                return model.scores(test.rows, test.starts)
+
+            yield name, trained
+        for one in self._baselines:
+
+            def asked(train: Examples, test: Examples, one: Baseline = one) -> Floats:
+                return one.scores(train, test, self._threads)
+
+            yield one.name, asked
+
+    def _pools(self, split: Split, kind: str, fewest: int) -> list[NDArray[np.int64]]:
+        """Return the held-out pools of one kind."""
+        held_out = np.zeros(len(self._examples), bool)
+        held_out[split.test] = True
+        return list(pools(self._examples, self._chosen[kind] & held_out, fewest))
+
+    def _rank(
+        self, regime: str, kind: str, pool: NDArray[np.int64], scores: dict[str, Floats]
+    ) -> None:
+        """Add the figures of all models in one pool."""
+        throughput = self._examples.throughput[pool]
+        workload = int(self._examples.workload[pool[0]])
+        beside = self._beside(pool, throughput)
+        for name, told in scores.items():
+            cell = self._cells.setdefault((regime, kind, name), _Cell())
+            figures = metrics.row(metrics.measure(throughput, told[pool]))
+            peak = metrics.peak_curve(throughput, told[pool])
+            cell.add(workload, np.concatenate((figures, peak, beside)))
+            cell.ranks += _joint_ranks(told[pool], throughput)
+            cell.programs += len(pool)
+
+    def _beside(self, pool: NDArray[np.int64], throughput: Floats) -> Floats:
+        """Return figures and curve of a random order, and the noise floor; kept by pool."""
+        key = pool.tobytes()
+        if key not in self._known:
+            floor = np.full(len(FIGURES), np.nan)
+            if self._noise is not None:
+                floor = metrics.row(metrics.noise_floor(throughput, self._noise))
+            chance = metrics.row(metrics.chance(throughput))
+            curve = metrics.peak_curve(throughput, np.zeros(len(pool)))
+            self._known[key] = np.concatenate((chance, curve, floor))
+        return self._known[key]
+
+    def results(self) -> tuple[Result, ...]:
+        """Return what all models reach, in the order in which they were asked for."""
+        return tuple(self._result(*key, cell) for key, cell in self._cells.items())
+
+    def _result(self, regime: str, pool: str, model: str, cell: _Cell) -> Result:
+        of = self._examples.workloads
+        order = sorted(cell.sums, key=lambda i: of[i].digest)
+        values, peak, random, random_peak, floor = cell.means(order)
+        return Result(
+            regime=regime,
+            pool=pool,
+            model=model,
+            workloads=tuple(of[i].digest for i in order),
+            values=values,
+            random=random,
+            floor=None if self._noise is None else floor,
+            peak=peak,
+            random_peak=random_peak,
+            ranks=cell.ranks / cell.ranks.sum(),
+            pools=sum(cell.counts.values()),
+            programs=cell.programs,
+        )
+
+
+def _joint_ranks(scores: Floats, throughput: Floats) -> Floats:
+    """Return the share of a pool's programs by bins of predicted and measured rank."""
+    found: Floats = _in_bins(scores).T @ _in_bins(throughput) / len(scores)
+    return found
+
+
+def _in_bins(values: Floats) -> Floats:
+    """Return how much of each program's rank, the greatest value first, falls into each bin.
+
+    Equal values share their ranks; n ranks are n equal stretches, so that any number fits.
+    """
+    n = len(values)
+    _, inverse, counts = np.unique(-values, return_inverse=True, return_counts=True)
+    ends = np.cumsum(counts)[inverse, None] / n
+    starts = ends - counts[inverse, None] / n
+    edges = np.arange(BINS + 1) / BINS
+    overlap = np.minimum(ends, edges[1:]) - np.maximum(starts, edges[:-1])
+    found: Floats = np.maximum(overlap, 0) / (ends - starts)
+    return found
+
+
+def _make_splits(
+    examples: Examples, regimes: Sequence[str], plan: Plan
+) -> tuple[dict[str, list[Split]], dict[str, str]]:
+    """Return the splits of each regime, and why others have none."""
+    made: dict[str, list[Split]] = {}
+    impossible: dict[str, str] = {}
+    for regime in regimes:
+        try:
+            made[regime] = list(REGIMES[regime](examples, plan))
+        except UsageError as error:
+            impossible[regime] = str(error)
+    return made, impossible
+
+
+def _without_pools(
+    regimes: Sequence[str], kinds: Sequence[str], results: Sequence[Result], fewest: int
+) -> dict[str, str]:
+    """Return the kinds of pools that no split of a regime had, with the reason."""
+    known = {(one.regime, one.pool) for one in results}
+    return {
+        f"{regime}, {kind} pools": f"none has {fewest} held-out programs, one of them faster"
+        for regime in regimes
+        for kind in kinds
+        if (regime, kind) not in known
+    }
+
+
+def _check_names(
+    regimes: Sequence[str],
+    kinds: Sequence[str],
+    recipes: Mapping[str, Recipe],
+    baselines: Sequence[Baseline],
+) -> None:
+    """Raise UsageError for names that nothing has, or that two things have."""
+    for what, names, known in (("regime", regimes, REGIMES), ("pool", kinds, POOLS)):
+        for name in names:
+            if name not in known:
+                raise UsageError(f"no {what} {name!r}; there are: {', '.join(known)}")
+    if not recipes:
+        raise UsageError("no recipe is given that could be judged")
+    models = [*recipes, *(one.name for one in baselines)]
+    for name in models:
+        if models.count(name) > 1:
+            raise UsageError(f"two models are called {name!r}; rename one")

@@ -1,0 +1,366 @@
+"""Training a model: what is learnt from, how long to boost, and the boosters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import identity
+from ..errors import UsageError
+from ._xgboost import threads_to_use
+from .base import Floats, Objective, RowModel, TrainingSet, part
+from .boosting import Boosting, Matrix, parameters
+from .examples import Examples
+from .model import Model
+from .pairs import Pairs
+from .recipe import Recipe
+from .row_models import row_model
+
+#: Share of the workloads that boosting is stopped by.
+HELD_OUT_SHARE = 0.2
+
+#: Workloads with programs to compare below which boosting is not stopped. One held-out workload
+#: says little: it may be ranked best by the first trees, which know next to nothing, and a model
+#: of those ranks others badly. Too many rounds cost little.
+LEAST_WORKLOADS = 10
+
+#: Programs that each held-out one is compared with, in every round.
+_PARTNERS = 32
+
+#: Called after each round with its number, from 1 and over all boosters, and with the accuracy on
+#: held-out workloads, None where none are held out.
+OnRound = Callable[[int, float | None], None]
+
+#: Makes the matrix of the programs that are learnt from, given the row model, threads and a seed.
+MakeMatrix = Callable[[Examples, RowModel, int, int], Matrix]
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """A model, and how it came to be.
+
+    Parameters
+    ----------
+    model : Model
+        What was trained.
+    history : tuple of float
+        Mean pairwise accuracy over held-out workloads after each round; empty where none were
+        held out.
+    rounds : int
+        Rounds of each booster.
+    best_round : int
+        :func:`best_round` of `history`; `rounds` where there is none.
+    held_out : tuple of int
+        Workloads (indices into :attr:`Examples.workloads`) that boosting was stopped by. The
+        boosters are trained on all workloads afterwards, these too.
+    programs : int
+        Programs that the boosters learnt from.
+    left_out : dict
+        Why programs of the examples were not learnt from → how many: ``only failures`` in their
+        group, or not in the ``training set``.
+    seconds : float
+        Wall time of it all.
+    threads : int
+        Threads of XGBoost. The model does not depend on it.
+    """
+
+    model: Model
+    history: tuple[float, ...]
+    rounds: int
+    best_round: int
+    held_out: tuple[int, ...]
+    programs: int
+    left_out: dict[str, int]
+    seconds: float
+    threads: int
+
+
+def fit(
+    examples: Examples,
+    recipe: Recipe,
+    *,
+    threads: int | None = None,
+    device: str = "cpu",
+    on_round: OnRound | None = None,
+    make_matrix: MakeMatrix | None = None,
+) -> Fitted:
+    """Train a model.
+
+    With ``recipe.patience`` some workloads are held out first, to find after how many rounds
+    boosting no longer gains on workloads that it has not seen; the boosters are then trained for
+    that many rounds on all workloads, because a workload is worth more than a round. With patience
+    0, or fewer than :data:`LEAST_WORKLOADS` workloads, there are ``recipe.rounds`` rounds.
+
+    Equal examples, recipes and versions of XGBoost and NumPy give equal models, to the byte, for
+    any number of threads.
+
+    Parameters
+    ----------
+    examples : Examples
+        With rows.
+    recipe : Recipe
+        All choices.
+    threads : int, optional
+        See :func:`tunedb.models._xgboost.threads_to_use`.
+    device : str
+        XGBoost's: ``cpu``, or ``cuda`` where a GPU and a build for it are there.
+    on_round : callable, optional
+        For progress; at most :func:`most_rounds` rounds. What it raises ends the training, and
+        nothing is left behind.
+    make_matrix : callable, optional
+        Another than :func:`in_memory` (:mod:`tunedb.models.external`).
+
+    Raises
+    ------
+    UsageError
+        Nothing can be learnt from the examples, rows are not finite, or a choice of the recipe has
+        a wrong argument.
+    NotFoundError, PluginError
+        A part that the recipe names does not exist or load; XGBoost is not installed.
+    """
+    began = perf_counter()
+    _check_recipe(recipe)
+    chosen, left_out = _selected(examples, recipe)
+    threads = threads_to_use(threads)
+    loss, argument = part("loss", recipe.loss)
+    objective = loss.objective(chosen, argument, recipe.seed)
+    rows = row_model(recipe.rows, chosen.sizes)
+    matrix = (make_matrix or in_memory)(chosen, rows, threads, recipe.seed)
+    run = _Run(chosen, recipe, matrix, objective, threads, device, on_round)
+    held_out = _held_out(chosen, recipe)
+    history = run.search(held_out) if len(held_out) else []
+    best = best_round(history, recipe.patience) if history else recipe.rounds
+    boosters = tuple(run.members(best))
+    model = Model(
+        recipe=recipe,
+        feature_set=examples.feature_set,
+        version=examples.version,
+        columns=examples.columns,
+        boosters=boosters,
+        rows=rows.name,
+    )
+    return Fitted(
+        model=model,
+        history=tuple(history),
+        rounds=best,
+        best_round=best,
+        held_out=tuple(held_out.tolist()),
+        programs=len(chosen),
+        left_out=left_out,
+        seconds=perf_counter() - began,
+        threads=threads,
+    )
+
+
+def select(examples: Examples, recipe: Recipe) -> Examples:
+    """Return what a recipe learns from.
+
+    Those are the programs of groups where some program ran: where all failed none was better than
+    another, and no throughput is known. Of them the recipe's training set.
+
+    Raises
+    ------
+    UsageError
+        No two programs are left of which one is better.
+    NotFoundError, PluginError
+        The training set does not exist or load.
+    """
+    return _selected(examples, recipe)[0]
+
+
+def best_round(history: Sequence[float], patience: int) -> int:
+    """Return the round, from 1, whose figure and those of the rounds before are best.
+
+    That is the greatest mean over `patience` rounds, or over all until then: the figure of one
+    round is above its neighbours' by chance.
+
+    Parameters
+    ----------
+    history : sequence of float
+        Accuracy after each round, of one at least.
+    patience : int
+        The recipe's, above 0.
+    """
+    sums = np.concatenate((np.zeros(1), np.cumsum(history)))
+    rounds = np.arange(1, len(sums))
+    spans = np.minimum(rounds, patience)
+    # Rounded, because the first of equal means counts.
+    means = np.round((sums[rounds] - sums[rounds - spans]) / spans, 12)
+    return int(np.argmax(means)) + 1
+
+
+def most_rounds(recipe: Recipe) -> int:
+    """Return how many rounds of boosting a recipe takes at most, over all boosters."""
+    return recipe.rounds * (recipe.members + (recipe.patience > 0))
+
+
+def _selected(examples: Examples, recipe: Recipe) -> tuple[Examples, dict[str, int]]:
+    """Return what a recipe learns from, and how many programs are left out for which reason."""
+    ran = np.bincount(examples.group[~examples.failed], minlength=len(examples.groups)) > 0
+    able = np.flatnonzero(ran[examples.group])
+    if not len(able):
+        raise UsageError(
+            f"nothing to learn from: {_count(len(examples))} measured, none of which ran; "
+            "measure or import more, then: tunedb train"
+        )
+    # Rows are copied once, and only those that are learnt from: they are most of the memory.
+    rankable = replace(examples, rows=examples.rows[:0]).take(able)
+    policy: TrainingSet
+    policy, argument = part("training set", recipe.training_set)
+    chosen = able[policy.choose(rankable, argument, recipe.seed)]
+    left_out = {
+        "only failures": len(examples) - len(able),
+        "training set": len(able) - len(chosen),
+    }
+    found = examples.take(chosen) if len(chosen) < len(examples) else examples
+    if not len(Pairs.of(found.throughput, found.group, 2, recipe.seed)):
+        raise UsageError(
+            f"nothing to learn from: {_count(len(found))}, of which none is faster than another "
+            "of the same workload; measure or import more, then: tunedb train"
+        )
+    return found, left_out
+
+
+def _check_recipe(recipe: Recipe) -> None:
+    """Raise UsageError for numbers that XGBoost does not see, or does not refuse."""
+    for name, value in asdict(recipe).items():
+        if isinstance(value, float) and not isfinite(value):
+            raise UsageError(f"a recipe with {name} {value}; give a number")
+    bounds = {"rounds": 1, "members": 1, "patience": 0, "seed": 0}
+    for name, least in bounds.items():
+        if getattr(recipe, name) < least:
+            raise UsageError(f"a recipe with {name} {getattr(recipe, name)}; the least is {least}")
+    if recipe.seed >= 2**64:
+        raise UsageError(f"a recipe with seed {recipe.seed}; the greatest is {2**64 - 1}")
+
+
+def _count(programs: int) -> str:
+    return f"{programs} program" if programs == 1 else f"{programs} programs"
+
+
+def in_memory(examples: Examples, row_model: RowModel, threads: int, seed: int) -> Matrix:
+    """Return the matrix of examples.
+
+    Raises
+    ------
+    UsageError
+        They have no rows, or one that is not finite.
+    """
+    if len(examples.rows) != examples.starts[-1] or not len(examples.rows):
+        raise UsageError(
+            f"{_count(len(examples))} without rows of features {examples.feature_set}; "
+            f"run: tunedb extract --set {examples.feature_set}"
+        )
+    check_finite(examples)
+    rows, starts = row_model.rows(examples.rows, examples.starts)
+    return Matrix.of(rows, starts, threads=threads, seed=seed)
+
+
+def check_finite(examples: Examples) -> None:
+    """Raise UsageError for a feature that is NaN or infinite."""
+    rows = examples.rows
+    # The sum in double precision is finite exactly where all are, and needs no array.
+    if np.isfinite(rows.sum(dtype=np.float64)):
+        return
+    row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
+    number = int(np.searchsorted(examples.starts, row, side="right")) - 1
+    raise UsageError(
+        f"{examples.feature_set} version {examples.version}: {examples.columns[column]} of program "
+        f"{examples.program_ids[number]} is {rows[row, column]}; correct the feature set, and "
+        "raise its version"
+    )
+
+
+@dataclass(slots=True)
+class _Run:
+    """One training: the programs, and what all its boosters share."""
+
+    chosen: Examples
+    recipe: Recipe
+    matrix: Matrix
+    objective: Objective
+    threads: int
+    device: str
+    on_round: OnRound | None
+    done: int = 0
+
+    def search(self, held_out: NDArray[np.int64]) -> list[float]:
+        """Return the accuracy on held-out workloads after each round, until it gains no more."""
+        unseen = np.isin(self.chosen.workload, held_out)
+        labels, group = self.chosen.throughput[unseen], self.chosen.group[unseen]
+        pairs = Pairs.of(labels, group, _PARTNERS, self.recipe.seed)
+        # They are in the matrix and count 0: to put the others into bins again would take longer.
+        boosting = self._boosting(0, (~unseen).astype(np.float64))
+        history: list[float] = []
+        best, patience = 0, self.recipe.patience
+        while len(history) < self.recipe.rounds and len(history) - best < patience:
+            boosting.step()
+            history.append(pairs.accuracy(boosting.scores()[unseen]))
+            best = best_round(history, patience)
+            self._tell(history[-1])
+        return history
+
+    def members(self, rounds: int) -> Iterator[Any]:
+        """Yield boosters trained on all workloads."""
+        for member in range(self.recipe.members):
+            boosting = self._boosting(member, self._counts(member))
+            for _ in range(rounds):
+                boosting.step()
+                self._tell(None)
+            yield boosting.booster
+
+    def _boosting(self, member: int, counts: Floats | None) -> Boosting:
+        recipe = self.recipe
+        settings = parameters(
+            recipe, seed=_seed(recipe, member), threads=self.threads, device=self.device
+        )
+        return Boosting(
+            self.matrix,
+            self.objective,
+            settings,
+            hessian_power=recipe.hessian_power,
+            counts=counts,
+        )
+
+    def _counts(self, member: int) -> Floats | None:
+        """Return how often each program counts in a member: its workload's place in a bootstrap."""
+        present = np.unique(self.chosen.workload)
+        if self.recipe.members == 1 or len(present) == 1:
+            return None
+        drawn = np.random.default_rng(_seed(self.recipe, member)).choice(present, len(present))
+        times = np.bincount(drawn, minlength=len(self.chosen.workloads)).astype(np.float64)
+        return np.asarray(times[self.chosen.workload])
+
+    def _tell(self, figure: float | None) -> None:
+        self.done += 1
+        if self.on_round is not None:
+            self.on_round(self.done, figure)
+
+
+def _seed(recipe: Recipe, member: int) -> int:
+    """Return the seed of a member: no two recipes share one by being next to each other."""
+    return int(np.random.SeedSequence([recipe.seed, member]).generate_state(1)[0] >> 1)
+
+
+def _held_out(examples: Examples, recipe: Recipe) -> NDArray[np.int64]:
+    """Return the workloads that boosting is stopped by, ascending.
+
+    Which of two workloads comes first depends on their digests and the seed alone, so that data
+    of others do not reshuffle them.
+    """
+    if recipe.patience == 0:
+        return np.empty(0, np.int64)
+    # Only workloads with programs to compare can tell anything.
+    pairs = Pairs.of(examples.throughput, examples.group, 2, recipe.seed)
+    able = np.unique(examples.workload[pairs.compared]).tolist()
+    if len(able) < LEAST_WORKLOADS:
+        return np.empty(0, np.int64)
+    seed = recipe.seed.to_bytes(8, "little")
+    able.sort(key=lambda one: identity.digest("held out", seed, examples.workloads[one].digest))
+    return np.sort(np.array(able[: round(HELD_OUT_SHARE * len(able))], np.int64))

@@ -1,0 +1,193 @@
+"""Which programs are learnt from.
+
+More records are not better by themselves: late in a search nearly all programs are good, and a
+model that sees mostly those no longer learns what a bad one looks like.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..errors import UsageError
+from ..records import Origin
+from .examples import ORIGINS, Examples
+
+Ints = NDArray[np.int64]
+
+#: Trials of each group that ``first`` takes unless told otherwise: one round of MetaSchedule's
+#: and auto_scheduler's search, before which no model has chosen anything.
+FIRST_TRIALS = 64
+
+#: Programs that ``diverse`` takes unless told otherwise.
+DIVERSE_PROGRAMS = 2000
+
+#: Trials of each group among which ``diverse`` chooses, unless they are too few for what is asked
+#: for: late in a search nearly all programs are good.
+_EARLY_TRIALS = 128
+
+#: Levels of throughput, equally wide in its square root. Stretches of equally many programs hold
+#: too few fast ones.
+_LEVELS = 8
+
+#: The three sources of candidates of Ansor's search (Zheng et al., OSDI 2020, section 5.1): random
+#: annotations, mutations of what the model rated well, and what was measured before.
+_SOURCES = (Origin.RANDOM, Origin.MUTATED, Origin.MEASURED)
+
+
+class All:
+    """All programs."""
+
+    name = "all"
+
+    def choose(self, examples: Examples, argument: str, seed: int) -> Ints:
+        """Return the numbers of all programs.
+
+        Raises
+        ------
+        UsageError
+            There is an argument.
+        """
+        if argument:
+            raise UsageError(f"training set 'all' takes no argument, got {argument!r}")
+        return np.arange(len(examples))
+
+
+class First:
+    """The first trials of each group: ``first:64``."""
+
+    name = "first"
+
+    def choose(self, examples: Examples, argument: str, seed: int) -> Ints:
+        """Return the numbers of the programs that were among the first trials of their group.
+
+        Parameters
+        ----------
+        examples : Examples
+            What to choose from.
+        argument : str
+            How many trials, :data:`FIRST_TRIALS` if empty.
+        seed : int
+            Not used.
+
+        Raises
+        ------
+        UsageError
+            The argument is no positive number.
+        """
+        most = _number(self.name, argument, FIRST_TRIALS)
+        return np.flatnonzero(examples.trials < most)
+
+
+class ByOrigin:
+    """Programs by where their candidates came from: ``origin:random,mutated``."""
+
+    name = "origin"
+
+    def choose(self, examples: Examples, argument: str, seed: int) -> Ints:
+        """Return the numbers of the programs with one of some origins.
+
+        Parameters
+        ----------
+        examples : Examples
+            What to choose from.
+        argument : str
+            Names of :class:`~tunedb.records.Origin` with commas between them; Ansor's three sources
+            (random, mutated, measured) if empty.
+        seed : int
+            Not used.
+
+        Raises
+        ------
+        UsageError
+            A name is unknown, or no program is of these origins.
+        """
+        known = {origin.value: number for number, origin in enumerate(ORIGINS)}
+        names = [part.strip() for part in argument.split(",")] if argument else [*_SOURCES]
+        for name in names:
+            if name not in known:
+                raise UsageError(f"no origin {name!r}; there are: {', '.join(known)}")
+        chosen = np.flatnonzero(np.isin(examples.origins, [known[name] for name in names]))
+        if not len(chosen):
+            found = ", ".join(ORIGINS[number].value for number in np.unique(examples.origins))
+            raise UsageError(
+                f"no program is of origin {', '.join(names)}; those here are: {found or 'none'}"
+            )
+        return chosen
+
+
+class Diverse:
+    """A given number of programs, spread over groups, throughput and failure: ``diverse:2000``."""
+
+    name = "diverse"
+
+    def choose(self, examples: Examples, argument: str, seed: int) -> Ints:
+        """Return the numbers of programs of all groups, slow, fast and failed ones.
+
+        Each group counts alike, and in it each of its strata: those that failed, and the
+        others by eight levels of throughput. Where a stratum or a group has too few, its places
+        go to the others. Of each group there are the first 128 trials to choose from, or, where
+        all groups together have too few of them, the first 256, 512, and so on.
+
+        Parameters
+        ----------
+        examples : Examples
+            What to choose from; fewer than asked for are all taken.
+        argument : str
+            How many programs, :data:`DIVERSE_PROGRAMS` if empty.
+        seed : int
+            Of the draw inside a stratum.
+
+        Raises
+        ------
+        UsageError
+            The argument is no positive number.
+        """
+        most = _number(self.name, argument, DIVERSE_PROGRAMS)
+        if most >= len(examples):
+            return np.arange(len(examples))
+        early = _early(examples.trials, most)
+        draw = np.random.default_rng(seed).permutation(len(early))
+        group = examples.group[early].astype(np.int64)
+        level = np.minimum(np.sqrt(examples.throughput[early]) * _LEVELS, _LEVELS - 1)
+        stratum = np.where(examples.failed[early], _LEVELS, level.astype(np.int64))
+        # The n-th of each stratum before any (n + 1)-th, and so with the groups: whoever has
+        # nothing left is passed over, which leaves its places to the others.
+        turn = _turns(group * (_LEVELS + 1) + stratum, draw)
+        turn = _turns(group, turn * len(early) + draw)
+        return np.sort(early[np.lexsort((draw, turn))[:most]])
+
+
+def _number(name: str, argument: str, default: int) -> int:
+    """Return a part's argument as a positive number."""
+    if not argument:
+        return default
+    if not (argument.isascii() and argument.isdecimal() and 0 < len(argument) < 10):
+        raise UsageError(f"training set '{name}:N' takes a number of programs, got {argument!r}")
+    if int(argument) == 0:
+        raise UsageError(f"training set '{name}:0' leaves nothing to learn from; give a number")
+    return int(argument)
+
+
+def _early(trials: NDArray[np.int32], most: int) -> Ints:
+    """Return the numbers of the programs of early trials, of which there are `most` at least."""
+    span = _EARLY_TRIALS
+    while (early := np.flatnonzero(trials < span)).size < most:
+        span *= 2
+    return early
+
+
+def _turns(kind: Ints, key: Ints) -> Ints:
+    """Return which one of its kind each is, from 0, in the order of a key, shape (n,)."""
+    order = np.lexsort((key, kind))
+    ordered = kind[order]
+    begins = np.flatnonzero(np.concatenate(([True], ordered[1:] != ordered[:-1])))
+    turns = np.empty(len(order), np.int64)
+    turns[order] = np.arange(len(order)) - np.repeat(begins, np.diff(np.append(begins, len(order))))
+    return turns
+
+
+ALL = All()
+DIVERSE = Diverse()
+FIRST = First()
+ORIGIN = ByOrigin()
