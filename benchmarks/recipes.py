@@ -34,10 +34,13 @@ RECIPES: dict[str, Recipe] = {
     },
     **{
         f"training set {chosen}": replace(DEFAULT, training_set=chosen)
-        for chosen in ("first:64", "first:128", "first:256", "diverse:2000", "diverse:4000", "all")
+        for chosen in ("first:64", "first:256", "diverse:2000", "diverse:4000", "all")
     },
-    "one member": replace(DEFAULT, members=1),
-    "early stopping": replace(DEFAULT, patience=30, rounds=500),
+    "the document's": replace(DEFAULT, loss="throughput", training_set="all"),
+    "5 members": replace(DEFAULT, members=5),
+    "120 rounds, none held out": replace(DEFAULT, rounds=120, patience=0),
+    "min_child_weight 1": replace(DEFAULT, min_child_weight=1.0),
+    "colsample_bytree 1": replace(DEFAULT, colsample_bytree=1.0),
 }
 FIGURES = ("pairwise", "top1", "top5", "trials90")
 
