@@ -171,7 +171,7 @@ def _recipes(
     where: dict[str, list[int] | None],
 ) -> dict[str, Recipe]:
     """Return the recipes that are compared, by what tells them apart."""
-    from ..models.making import check_parts
+    from ..models.making import check_recipe
     from ..models.recipe import Recipe
 
     features = chosen_features(settings, store, features or values.get("features"), where)
@@ -186,7 +186,7 @@ def _recipes(
         made = dict(zip(choices, chosen, strict=True))
         name = ", ".join(made[key] for key in several)
         found[name] = Recipe(**{**values, **made, "features": features})
-        check_parts(found[name])
+        check_recipe(found[name])
     return found
 
 

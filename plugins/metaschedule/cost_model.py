@@ -48,7 +48,7 @@ class CostModel(_PyCostModel):
         Feature set. ``MeasureCallback`` stores rows of the sets that the database is told to keep.
     recipe : Recipe, optional
         How models are trained; by default as the one that is found was. Its feature set is
-        `features`. While tuning there are no held-out workloads and at most 100 rounds, and of a
+        `features`. While tuning there are no held-out workloads and at most 200 rounds, and of a
         large database 4,000 diverse programs are learnt from.
     threads : int, optional
         Threads that extract, score and train; by default those of the tuning context.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -227,9 +227,32 @@ class Learner:
             self._is_stale = False
             self.learn(threads)
 
-    def add(self, workload: ExampleWorkload, trials: Sequence[Trial], threads: int) -> None:
-        """Learn from a batch that was measured."""
-        new = [one for one in trials if not self._trials.has(workload.digest, one.program)]
+    def add(
+        self,
+        workload: ExampleWorkload,
+        trials: Sequence[Trial],
+        known: Container[int],
+        threads: int,
+    ) -> None:
+        """Learn from a batch that was measured.
+
+        Parameters
+        ----------
+        workload : ExampleWorkload
+            Of which it is.
+        trials : sequence of Trial
+            What came out.
+        known : container of int
+            Programs that the store had measured before: the model may have learnt from them, so
+            they tell nothing of how it does on others.
+        threads : int
+            Of XGBoost.
+        """
+        new = [
+            one
+            for one in trials
+            if one.program_id not in known and not self._trials.has(workload.digest, one.program)
+        ]
         scoring = self.scoring
         if scoring is not None and new:
             rows = [one.rows for one in new]

@@ -106,5 +106,6 @@ class Ledger:
     def _warn(self, error: Exception) -> None:
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
-        words = " ".join(str(error).split())[:300]
-        _log.log(level, "%s: predictions left out: %s", self._store.location, words)
+        where = self._store.location
+        words = " ".join(str(error).removeprefix(f"{where}: ").split())[:300]
+        _log.log(level, "%s: predictions left out: %s", where, words)

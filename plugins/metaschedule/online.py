@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import weakref
 from collections.abc import Sequence
 from pathlib import Path
@@ -62,6 +63,8 @@ class OnlineModel:
         self._workloads: dict[int, tuple[Any, Workload, ExampleWorkload]] = {}
         seed = 0 if settings.recipe is None else settings.recipe.seed
         self._random = np.random.default_rng(seed)
+        # When candidates were asked about last: what is stored since was measured since.
+        self._asked_at = _now()
         self._warned = False
 
     # ------------------------------------------------------------------ TVM's interface
@@ -70,6 +73,7 @@ class OnlineModel:
         """Return a score for each candidate; the higher, the faster."""
         with self.lock:
             self.ledger.write()
+            self._asked_at = _now()
             task = self._task(context)
             learner = self._learner(task)
             asked = self.rows.of(task, candidates)
@@ -92,15 +96,18 @@ class OnlineModel:
             programs = [self._program(task, candidate) for candidate in candidates]
             ids = self._store.query.program_ids([p.digest if p else b"" for p in programs])
             asked = self._measured_rows(task, candidates, ids)
-            self._note(learner, task, asked, programs)
+            known = self._store.query.measured_before([id_ for id_ in ids if id_], self._asked_at)
+            news = [None if i in known else p for i, p in zip(ids, programs, strict=True)]
+            self._note(learner, task, asked, news)
             self.ledger.write()
             trials = []
             for one, program, id_, result in zip(asked, programs, ids, results, strict=True):
                 if program is not None and one.rows is not None:
                     trial = trial_of(one.rows, program, id_ or 0, result, learner.recipe.label)
                     trials += [] if trial is None else [trial]
-            learner.add(workload, trials, task.threads)
+            learner.add(workload, trials, known, task.threads)
             self.rows.release(asked)
+            self._asked_at = _now()
 
     def save(self, path: str) -> None:
         """Write the model of the target that was asked for last."""
@@ -214,6 +221,8 @@ class OnlineModel:
 
     def _say(self, learner: Learner, task: Task, asked: Sequence[Remembered]) -> Floats:
         """Return scores for a search of candidates with rows; the model's own are remembered."""
+        if not asked:
+            return np.zeros(0)
         rows = [one.rows for one in asked if one.rows is not None]
         scoring = learner.scoring
         if scoring is None:
@@ -224,12 +233,12 @@ class OnlineModel:
                 one.score, one.scorer = score, scoring.scorer
             workload = self._workload(task.context.mod)[1].digest
             found = scoring.for_search(workload, rows, scores)
-        if learner.failures is not None and rows:
+        if learner.failures is not None:
             learner.failures.model.use_threads(task.threads)
             stack = stacked(rows, len(self._settings.features.columns))
             told = learner.failures.by_kind(*stack)
             # Of losses without a scale nothing can be subtracted; near the best it is the same.
-            found = found * np.clip(1 - penalty(told, learner.failures.costs), 0, 1)
+            found = found - np.abs(found) * np.clip(penalty(told, learner.failures.costs), 0, 1)
         return found
 
     def _note(
@@ -241,8 +250,9 @@ class OnlineModel:
     ) -> None:
         """Note what was said of candidates before they were measured.
 
-        Those that nobody asked about, as where a search draws at random, are scored now, before
-        anything is learnt from them.
+        `programs` has None for those that were measured before, from which the model may have
+        learnt. Those that nobody asked about, as where a search draws at random, are scored now,
+        before anything is learnt from them.
         """
         silent = [one for one in asked if one.scorer is None and one.rows is not None]
         if silent:
@@ -261,3 +271,8 @@ class OnlineModel:
         self._warned = True
         words = " ".join(str(error).split())[:300]
         _log.log(level, "%s: %s: %s", self._store.location, what, words)
+
+
+def _now() -> int:
+    """Return microseconds since 1970, UTC, as measurements have them."""
+    return time.time_ns() // 1000

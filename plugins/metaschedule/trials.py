@@ -207,7 +207,8 @@ def joined(base: Examples, mine: Examples) -> Examples:
     Parameters
     ----------
     base, mine : Examples
-        Of the same feature set and label, with rows.
+        Of the same feature set and label, with rows. A group of `mine` joins that of the same
+        workload, target and machine; one that names no machine joins the only one there is.
     """
     numbers = {workload.digest: at for at, workload in enumerate(base.workloads)}
     workloads = list(base.workloads)
@@ -223,12 +224,14 @@ def joined(base: Examples, mine: Examples) -> Examples:
             at
             for at, group in enumerate(base.groups)
             if (group.workload, group.target) == (number, one.target)
+            and one.machine in ("", group.machine)
         ]
         if len(same) == 1:
             group_of.append(same[0])
         else:
             group_of.append(len(groups))
-            groups.append(replace(one, workload=number, machine="this run" if same else ""))
+            machine = one.machine or ("this run" if same else "")
+            groups.append(replace(one, workload=number, machine=machine))
     group = np.array(group_of, np.int32)[mine.group]
     base, mine, group = _each_once(base, mine, group)
     group = np.concatenate([base.group, group])

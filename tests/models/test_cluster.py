@@ -16,6 +16,7 @@ from small_data import SMALL_STEPS, fill
 
 from tunedb.errors import PluginError, StorageError, UsageError
 from tunedb.models import cluster
+from tunedb.models._dask import Cluster
 from tunedb.models.cluster import divide, fit_on_cluster
 from tunedb.models.loading import load
 from tunedb.models.training import fit, select
@@ -238,7 +239,7 @@ def test_one_worker_fails(client, capfd):
 
 def test_xgboost_refuses_the_recipe(client):
     with pytest.raises(UsageError, match="XGBoost refuses the recipe"):
-        fit_on_cluster(client, EXAMPLES, quick(eta=-1.0))
+        fit_on_cluster(client, EXAMPLES, quick(gamma=-1.0))
 
 
 def test_nothing_to_learn_from(client):
@@ -261,6 +262,17 @@ def test_no_worker():
         pytest.raises(UsageError, match=r"no worker at inproc://.*; run: dask worker inproc"),
     ):
         fit_on_cluster(client, EXAMPLES, quick())
+
+
+def test_a_worker_that_is_not_there(here):
+    with pytest.raises(UsageError, match=r"no worker tcp://nowhere:1; there are: inproc://"):
+        fit_on_cluster(here, EXAMPLES, quick(), workers=["tcp://nowhere:1"])
+
+
+def test_a_worker_is_lost_before_it_is_sent_anything(here):
+    cluster = Cluster(here, distributed)
+    with pytest.raises(StorageError, match="a worker was lost while it trained; run it again"):
+        cluster.send(EXAMPLES, ["inproc://gone/1/1"])
 
 
 def test_without_dask(monkeypatch):

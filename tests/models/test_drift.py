@@ -129,3 +129,23 @@ def test_sources_by_number(store):
     assert (source, len(digest)) == (OWN, 16)
     assert store.query.numbered_sources([id_]) == [(id_, digest, source)]
     assert store.query.numbered_sources([id_ + 1]) == []
+
+
+def test_what_was_measured_before_a_moment(store):
+    taken_back = make_measurement(4, (1e-9,), measured_at=10)
+    batch = [
+        make_measurement(0, measured_at=10),
+        make_measurement(1, measured_at=20),
+        failed(2, measured_at=10),
+        failed(3, FailureKind.INFRASTRUCTURE, measured_at=10),
+        taken_back,
+        make_measurement(5, measured_at=0),  # nobody knows when
+        make_measurement(1, measured_at=30),
+    ]
+    store.add_batch(batch, OWN)
+    ids = store.query.program_ids([one.program.digest for one in batch[:6]])
+    store.retract([store.query.find_records(taken_back.digest.hex())[0]], "the clock was wrong")
+    found = [store.query.measured_before(ids, moment) for moment in (10, 20, 21)]
+    assert found == [{ids[5]}, {ids[0], ids[2], ids[5]}, {ids[0], ids[1], ids[2], ids[5]}]
+    assert store.query.measured_before([ids[0]], 20) == {ids[0]}
+    assert store.query.measured_before([], 20) == set()

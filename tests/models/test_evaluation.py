@@ -262,12 +262,12 @@ def test_noise_of_repeats():
     def noise(times, failed=None):
         flat = np.array([t for one in times for t in one], float)
         sizes = np.array([len(one) for one in times], np.int64)
-        failed = np.zeros(len(times), bool) if failed is None else np.array(failed)
+        failed = np.zeros(len(times), bool) if failed is None else np.array(failed, bool)
         return repeat_noise(Records(n_times=sizes, times=flat, failed=failed))
 
     # Two times 10 % apart: each is log(1.1) / 2 off, made as large as their variance says.
     found = noise(
-        [(1.0, 1.1), (3.0,), (), (1e10, 1e10), (0.0, 2.0)], [False, False, True, True, False]
+        [(1.0, 1.1), (3.0,), (), (1e10,) * 2, (0.0, 2.0), (1e10, 2.0)], [0, 0, 1, 1, 0, 0]
     )
     half = np.log(1.1) / 2
     assert found == pytest.approx([-half * 2**0.5, half * 2**0.5])

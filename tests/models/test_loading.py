@@ -23,6 +23,7 @@ from small_data import (
 
 from tunedb import compression, limits
 from tunedb.errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
+from tunedb.features.extract import extract
 from tunedb.models.examples import FAILURES, ORIGINS
 from tunedb.models.labels import TimeLabel
 from tunedb.models.loading import DataCounts, data_digest, load, load_counted, with_rows
@@ -496,6 +497,19 @@ def test_no_features(empty):
         load(empty, newer)
     with pytest.raises(NotFoundError, match=words):
         data_digest(empty, newer)
+
+
+def test_features_that_no_program_could_get(empty):
+    """To extract them again would change nothing: it passes over what has failed."""
+
+    class Broken(SmallSteps):
+        def rows(self, programs):
+            return [ValueError("no such step")] * len(programs)
+
+    empty.add(trials(FIRST, count=3), OWN)
+    extract(empty, Broken())
+    with pytest.raises(NotFoundError, match=r"version 1; all failed; see: tunedb quarantine$"):
+        load(empty, Broken())
 
 
 def test_another_number_of_columns(empty):

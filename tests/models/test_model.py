@@ -216,6 +216,6 @@ def test_models_are_bounded(data, monkeypatch):
     with pytest.raises(LimitError, match=f"a model of {len(data)} bytes; the limit is"):
         Model.from_bytes(data)
     monkeypatch.undo()
-    monkeypatch.setattr(model_module, "_MAX_MEMBERS", 1)
+    monkeypatch.setattr(model_module, "MOST_MEMBERS", 1)
     with pytest.raises(FormatError, match="other sizes"):
         Model.from_bytes(data)

@@ -20,3 +20,22 @@ def test_fields_of_another_version_are_refused():
     values = json.loads(Recipe().to_json())
     with pytest.raises(UsageError, match="no temperature; rebuild: tunedb train"):
         Recipe.from_dict({**values, "temperature": 2})
+
+
+@pytest.mark.parametrize(
+    ("choices", "message"),
+    [
+        ({"eta": 0.0}, "a recipe with eta 0.0; the least is 1e-06"),
+        ({"eta": 1.1}, "a recipe with eta 1.1; the greatest is 1"),
+        ({"members": 1001}, "a recipe with members 1001; the greatest is 1000"),
+        ({"hessian_power": -1.0}, "a recipe with hessian_power -1.0; the least is 0"),
+        ({"reg_lambda": float("nan")}, "a recipe with reg_lambda nan; give a number"),
+    ],
+)
+def test_numbers_that_nothing_can_be_trained_with(choices, message):
+    with pytest.raises(UsageError, match=f"^{message}$"):
+        Recipe(**choices).check()
+
+
+def test_the_greatest_numbers_are_allowed():
+    Recipe(seed=2**64 - 1, members=1000, eta=1.0, patience=0, hessian_power=0.0).check()

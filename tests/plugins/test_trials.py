@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tunedb.models.examples import FAILURES, ExampleWorkload, Group
-from tunedb.plugins.metaschedule.trials import Trial, Trials
+from tunedb.plugins.metaschedule.trials import Trial, Trials, joined
 from tunedb.records import FailureKind
 
 NAN = float("nan")
@@ -131,6 +131,22 @@ def test_several_machines_of_a_target_are_not_mixed_with_the_run():
     assert found.group.tolist() == [0, 1, 2]
     assert found.throughput.tolist()[2] == 1.0
     assert len({group.machine for group in found.groups}) == 3
+
+
+def test_what_a_store_has_of_several_machines_joins_theirs():
+    base = examples((1, trial(1, 4.0)), (1, trial(2, 8.0)), (1, trial(3, 2.0)))
+    groups = (replace(base.groups[0], machine="0"), Group(0, 1, b"t", "1"))
+    base = replace(base, groups=groups, group=np.array([0, 0, 1], np.int32))
+    chosen = base.take([0, 2])
+    found = joined(chosen, base)
+    assert found.groups == groups
+    assert found.group.tolist() == [0, 0, 1]
+    assert found.program_ids.tolist() == [1, 2, 3]
+    # Of a machine that the one has nothing of, the other brings the group.
+    alone = replace(chosen.take([0]), groups=groups[:1])
+    found = joined(alone, base)
+    assert found.groups == groups
+    assert found.group.tolist() == [0, 0, 1]
 
 
 def test_trials_for_another_target_are_a_group_of_their_own():

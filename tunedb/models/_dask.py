@@ -5,13 +5,13 @@ This much of :mod:`xgboost.dask` is needed, without data frames.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from threading import Thread
 from typing import Any
 
-from ..errors import PluginError, StorageError, TuneDBError
+from ..errors import PluginError, StorageError, TuneDBError, UsageError
 from ._xgboost import import_xgboost
 
 #: How long a lost worker may go unnoticed.
@@ -58,9 +58,21 @@ class Cluster:
         """Its address."""
         return str(self.client.scheduler.address)
 
-    def workers(self) -> list[str]:
-        """Return the addresses of all workers."""
-        return list(self.client.scheduler_info(n_workers=-1)["workers"])
+    def workers(self, asked: Sequence[str] | None = None) -> list[str]:
+        """Return the addresses of all workers, or of those that are asked for, in order.
+
+        Raises
+        ------
+        UsageError
+            There is none, or not one that is asked for.
+        """
+        known = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+        if not known:
+            raise UsageError(f"no worker at {self.scheduler}; run: dask worker {self.scheduler}")
+        for address in asked or ():
+            if address not in known:
+                raise UsageError(f"no worker {address}; there are: {', '.join(known)}")
+        return sorted(set(asked)) if asked else known
 
     def only(self, addresses: list[str]) -> AbstractContextManager[Any]:
         """Return a lock of some workers."""
@@ -76,8 +88,17 @@ class Cluster:
         return found
 
     def send(self, value: Any, addresses: list[str]) -> Any:
-        """Return a value as tasks take it, after some workers got it."""
-        return self.client.scatter(value, workers=addresses, broadcast=True, hash=False)
+        """Return a value as tasks take it, after some workers got it.
+
+        Raises
+        ------
+        StorageError
+            A worker was lost.
+        """
+        try:
+            return self.client.scatter(value, workers=addresses, broadcast=True, hash=False)
+        except (KeyError, OSError):  # the scheduler knows it no more, or not yet
+            raise self._lost() from None
 
     def run(self, address: str, work: Callable[..., Any], *arguments: Any) -> Any:
         """Return a task of one worker."""
@@ -94,7 +115,7 @@ class Cluster:
         StorageError
             A worker was lost.
         """
-        lost = StorageError(f"{self.scheduler}: a worker was lost while it trained; run it again")
+        lost = self._lost()
         try:
             # Dask's own waiting does not always end where a task's data went with its worker.
             while _some(tasks, "pending") and not _some(tasks, "cancelled"):
@@ -111,6 +132,9 @@ class Cluster:
             if isinstance(error, TuneDBError):
                 raise error
         return done
+
+    def _lost(self) -> StorageError:
+        return StorageError(f"{self.scheduler}: a worker was lost while it trained; run it again")
 
 
 def _some(tasks: list[Any], status: str) -> bool:

@@ -79,7 +79,7 @@ def fit_on_cluster(
     Raises
     ------
     UsageError
-        As :func:`tunedb.models.training.fit`; or there is no worker, or neither rows nor a URL.
+        As :func:`tunedb.models.training.fit`; or a worker is not there, or neither rows nor a URL.
     StorageError
         The workers' database is not that of the examples, or a worker was lost.
     PluginError
@@ -88,9 +88,7 @@ def fit_on_cluster(
     cluster = Cluster(client, import_distributed())
     if url is None and not len(examples.rows):
         raise UsageError("examples without rows; say by url where workers can read them")
-    addresses = sorted(workers or cluster.workers())
-    if not addresses:
-        raise UsageError(f"no worker at {cluster.scheduler}; run: dask worker {cluster.scheduler}")
+    addresses = cluster.workers(workers)
     chosen = select(examples, recipe)
     check_any_rows(chosen)
     shares = divide(chosen, len(addresses))

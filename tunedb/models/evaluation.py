@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import UsageError
+from ..times import NO_TIME
 from . import metrics
 from .base import Floats
 from .baselines import Baseline, NearestNeighbour, RandomOrder, TVMModel
@@ -165,7 +166,8 @@ def repeat_noise(records: TrainingRecords) -> Floats | None:
         differ by more than that (``tunedb sessions``).
     """
     owner = np.repeat(np.arange(len(records)), records.n_times)
-    repeated = ((records.n_times > 1) & ~records.failed)[owner] & (records.times > 0)
+    repeated = ((records.n_times > 1) & ~records.failed)[owner]
+    repeated &= (records.times > 0) & (records.times != NO_TIME)
     owner, logs = owner[repeated], np.log(records.times[repeated])
     counts = np.bincount(owner, minlength=len(records)).astype(np.float64)
     kept = counts[owner] > 1

@@ -128,11 +128,13 @@ def fit_failures(
     Raises
     ------
     UsageError
-        No program failed, or none worked; or rows are not one for each program.
+        No program failed, or none worked; rows are not one for each program; or the recipe is of
+        another loss, or stops early.
     NotFoundError, PluginError
         A part that the recipe names does not exist or load; XGBoost is not installed.
     """
     began = perf_counter()
+    check_recipe(recipe)
     policy: TrainingSet
     policy, argument = part("training set", recipe.training_set)
     chosen = examples.take(policy.choose(examples, argument, recipe.seed))
@@ -174,6 +176,20 @@ def fit_failures(
         seconds=perf_counter() - began,
         threads=run.threads,
     )
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise UsageError for a recipe that would not be the classifier's.
+
+    A card would say what nothing was trained with.
+    """
+    recipe.check()
+    for name in ("loss", "patience"):
+        mine, given = getattr(RECIPE, name), getattr(recipe, name)
+        if given != mine:
+            raise UsageError(
+                f"failures are learnt with {name} {mine}, not {given}; leave that choice out"
+            )
 
 
 def _check(chosen: Examples, examples: Examples) -> None:

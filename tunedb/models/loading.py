@@ -15,6 +15,7 @@ import numpy as np
 
 from .. import limits
 from ..errors import FormatError, NotFoundError, StorageError, UsageError
+from ..features.extract import place_of
 from .examples import Examples
 from .trials import Trials, trials_of
 
@@ -271,9 +272,14 @@ def _check_features(
     known = trials.n_rows >= 0
     if not known.any():
         others = _other_versions(store.query, feature_set)
+        in_vain = set(store.query.quarantined_lines(place_of(feature_set)))
+        tried = in_vain.issuperset(trials.program_ids.tolist())
+        way_on = (
+            "all failed; see: tunedb quarantine" if tried else f"run: tunedb extract --set {name}"
+        )
         raise NotFoundError(
             f"{where}: none of {len(trials)} measured programs has features of {name} version "
-            f"{version}{others}; run: tunedb extract --set {name}"
+            f"{version}{others}; {way_on}"
         )
     widths = np.unique(trials.n_columns[known]).tolist()
     if widths != [len(feature_set.columns)]:

@@ -52,11 +52,12 @@ def usable(name: str) -> FeatureSet:
     return found
 
 
-def check_parts(recipe: Recipe) -> None:
-    """Raise NotFoundError or PluginError for a part that does not exist or load.
+def check_recipe(recipe: Recipe) -> None:
+    """Raise NotFoundError, PluginError or UsageError for a part or number that cannot be.
 
     A slip of the pen should be told before anything is read.
     """
+    recipe.check()
     part("loss", recipe.loss)
     part("row model", recipe.rows)
     part("label", recipe.label)

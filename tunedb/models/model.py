@@ -16,7 +16,7 @@ from ..errors import FormatError, LimitError, UsageError
 from ..values import parse_json
 from ._xgboost import import_xgboost, threads_to_use
 from .base import Floats, part
-from .recipe import Recipe
+from .recipe import MOST_MEMBERS, Recipe
 from .row_models import segmented
 
 if TYPE_CHECKING:
@@ -30,9 +30,6 @@ if TYPE_CHECKING:
 _MAGIC = b"tunedb-model\x01"
 _LENGTH = struct.Struct("<I")
 _HEADER_KEYS = {"recipe", "rows", "feature_set", "version", "columns", "boosters", "xgboost"}
-
-#: Most boosters of one model.
-_MAX_MEMBERS = 1_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -222,7 +219,7 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
     if not isinstance(header, dict) or header.keys() != _HEADER_KEYS:
         raise FormatError("a model with another header; rebuild: tunedb train")
     sizes, bodies = header["boosters"], payload[4 + length :]
-    if not 1 <= len(sizes) <= _MAX_MEMBERS or sum(sizes) != len(bodies) or min(sizes) < 1:
+    if not 1 <= len(sizes) <= MOST_MEMBERS or sum(sizes) != len(bodies) or min(sizes) < 1:
         raise FormatError("a model whose boosters have other sizes; rebuild: tunedb train")
     ends = np.cumsum([0, *sizes]).tolist()
     return header, [bodies[begin:end] for begin, end in pairwise(ends)]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, fields
+from math import isfinite
 from typing import Any, Self
 
 from ..errors import UsageError
@@ -10,6 +11,20 @@ from ..identity import canonical_json
 
 #: What `training_set`, `loss` and `label` take: a name, or a name with an argument, ``first:64``.
 Choice = str
+
+#: Most boosters of one model.
+MOST_MEMBERS = 1_000
+
+#: Field → its least and its greatest value, where XGBoost does not see the number, or takes too
+#: much: with `eta` above 1 a step goes further than the loss falls.
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "rounds": (1, 1_000_000),
+    "patience": (0, 1_000_000),
+    "members": (1, MOST_MEMBERS),
+    "eta": (1e-6, 1),
+    "hessian_power": (0, 2),
+    "seed": (0, 2**64 - 1),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +84,18 @@ class Recipe:
     def to_json(self) -> bytes:
         """Return canonical JSON."""
         return canonical_json(asdict(self))
+
+    def check(self) -> None:
+        """Raise UsageError for a number that nothing can be trained with; XGBoost checks others."""
+        for name, value in asdict(self).items():
+            if isinstance(value, float) and not isfinite(value):
+                raise UsageError(f"a recipe with {name} {value}; give a number")
+        for name, (least, greatest) in _BOUNDS.items():
+            value = getattr(self, name)
+            if value < least:
+                raise UsageError(f"a recipe with {name} {value}; the least is {least}")
+            if value > greatest:
+                raise UsageError(f"a recipe with {name} {value}; the greatest is {greatest}")
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:

@@ -20,7 +20,7 @@ from ..features import base
 from ..results import NewModel, StoredModel
 from . import cards
 from .cards import Cost, Scope
-from .making import Making, Step, check_parts, digest_of_data
+from .making import Making, Step, check_recipe, digest_of_data
 from .model import Model
 from .recipe import Recipe
 from .training import select
@@ -120,7 +120,7 @@ def train(
     PluginError
         XGBoost is not installed, or a part of the recipe does not load.
     """
-    check_parts(recipe)
+    check_recipe(recipe)
     cost = Cost()
     scope = Scope(workload_ids, target_ids, source_ids)
     making = Making.prepared(store, recipe, scope, external=external, threads=threads, step=on_step)

@@ -15,7 +15,7 @@ from ..results import NewModel, StoredModel
 from . import cards
 from .cards import Cost, Scope
 from .examples import FAILURES
-from .failure_training import FittedFailures, fit_failures
+from .failure_training import FittedFailures, check_recipe, fit_failures
 from .failures import RECIPE, FailureModel
 from .loading import with_rows
 from .making import Making, Step
@@ -82,10 +82,11 @@ def train_failures(
     NotFoundError
         Nothing was measured, or nothing has features; the message says what to run.
     UsageError
-        Nothing failed, or everything did.
+        Nothing failed, or everything did; or a choice that is no classifier's.
     PluginError
         XGBoost is not installed, or a part of the recipe does not load.
     """
+    check_recipe(recipe)
     cost = Cost()
     scope = Scope(workload_ids, target_ids, source_ids)
     making = Making.prepared(store, recipe, scope, external=False, threads=threads, step=on_step)

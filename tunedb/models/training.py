@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from math import isfinite
+from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
 
@@ -125,7 +124,7 @@ def fit(
         A part that the recipe names does not exist or load; XGBoost is not installed.
     """
     began = perf_counter()
-    _check_recipe(recipe)
+    recipe.check()
     chosen, left_out = _selected(examples, recipe)
     threads = threads_to_use(threads)
     loss, argument = part("loss", recipe.loss)
@@ -225,19 +224,6 @@ def _selected(examples: Examples, recipe: Recipe) -> tuple[Examples, dict[str, i
             "of the same workload; measure or import more, then: tunedb train"
         )
     return found, left_out
-
-
-def _check_recipe(recipe: Recipe) -> None:
-    """Raise UsageError for numbers that XGBoost does not see, or does not refuse."""
-    for name, value in asdict(recipe).items():
-        if isinstance(value, float) and not isfinite(value):
-            raise UsageError(f"a recipe with {name} {value}; give a number")
-    bounds = {"rounds": 1, "members": 1, "patience": 0, "seed": 0}
-    for name, least in bounds.items():
-        if getattr(recipe, name) < least:
-            raise UsageError(f"a recipe with {name} {getattr(recipe, name)}; the least is {least}")
-    if recipe.seed >= 2**64:
-        raise UsageError(f"a recipe with seed {recipe.seed}; the greatest is {2**64 - 1}")
 
 
 def _count(programs: int) -> str:

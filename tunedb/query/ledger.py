@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from sqlalchemy import and_, case, func, select
 
@@ -62,13 +63,6 @@ class Ledger(Training):
         list of Trial
             By model, then in the order of the first measurements.
         """
-        gone = select(1).where(_r.subject == "measurement", _r.digest == _m.digest).exists()
-        blameless = (
-            select(1)
-            .where(_f.measurement_id == _m.id, _f.kind == str(FailureKind.INFRASTRUCTURE))
-            .exists()
-        )
-        failed = and_(_m.status == int(Status.FAILED), ~blameless)
         key = (_d.model_id, _d.program_id, _m.workload_id, _m.target_id)
         first = func.min(_m.id)
         statement = (
@@ -80,13 +74,32 @@ class Ledger(Training):
                 _d.predicted_at,
             )
             .join_from(schema.prediction, schema.measurement, _m.program_id == _d.program_id)
-            .where((_m.status == int(Status.OK)) | failed, ~gone)
+            .where(_says_something())
             .group_by(*key, _d.score, _d.predicted_at)
             .order_by(_d.model_id, first)
         )
         if model_id is not None:
             statement = statement.where(_d.model_id == model_id)
         return [Trial(*row) for row in self._select(statement)]
+
+    def measured_before(self, program_ids: Sequence[int], moment: int) -> set[int]:
+        """Return those of some programs that were measured before a moment.
+
+        What :meth:`trials` leaves out does not count; a measurement of unknown time does.
+
+        Parameters
+        ----------
+        program_ids : sequence of int
+            Local numbers, of a batch: they become parameters of one statement.
+        moment : int
+            Microseconds since 1970, UTC.
+        """
+        statement = (
+            select(_m.program_id)
+            .where(_m.program_id.in_(program_ids), _m.measured_at < moment, _says_something())
+            .distinct()
+        )
+        return {row[0] for row in self._select(statement)}
 
     def predictions(self) -> dict[int, int]:
         """Return how many programs each model was asked about, by the model's number."""
@@ -102,3 +115,15 @@ class Ledger(Training):
             (row.id, bytes(row.digest), Source(row.name, SourceKind(row.kind), Trust(row.trust)))
             for row in self._select(statement)
         ]
+
+
+def _says_something() -> Any:
+    """Return the condition that a measurement says something about its program."""
+    gone = select(1).where(_r.subject == "measurement", _r.digest == _m.digest).exists()
+    blameless = (
+        select(1)
+        .where(_f.measurement_id == _m.id, _f.kind == str(FailureKind.INFRASTRUCTURE))
+        .exists()
+    )
+    failed = and_(_m.status == int(Status.FAILED), ~blameless)
+    return and_((_m.status == int(Status.OK)) | failed, ~gone)
