@@ -141,7 +141,7 @@ def test_only_the_database_rooms_know_sqlalchemy():
             f"tunedb/query/{name}.py"
             for name in (
                 *("reader", "catalog", "programs", "models", "sessions"),
-                *("training", "ledger", "records"),
+                *("training", "ledger", "records", "known", "neighbours"),
             )
         ),
         "tunedb/query/statements.py",

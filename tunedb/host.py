@@ -1,4 +1,4 @@
-"""What machine this is: the fingerprint of a session."""
+"""What machine this is: the fingerprint of a session, and which sessions are of one class."""
 
 from __future__ import annotations
 
@@ -6,10 +6,18 @@ import os
 import platform
 import time
 import uuid
+from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from . import identity
 from .records import Session
+from .values import parse_json
+
+#: What a fingerprint says besides what decides run times: versions of what compiles and measures
+#: nothing, and the tuning run. A kernel is updated more often than it changes the times of
+#: programs that make no system calls.
+_NO_MATTER = frozenset({"os", "python", "tunedb", "tvm_ffi", "run"})
 
 
 def new_session(**versions: str | None) -> Session:
@@ -38,6 +46,31 @@ def new_session(**versions: str | None) -> Session:
         started_at=time.time_ns() // 1000,
         fingerprint=identity.canonical_json(known),
     )
+
+
+def fingerprint_of(session: Session) -> dict[str, Any]:
+    """Return what a session's fingerprint says, empty where it is no JSON object."""
+    said = parse_json(session.fingerprint)
+    return said if isinstance(said, dict) else {}
+
+
+@lru_cache(maxsize=4096)
+def session_class(session: Session) -> bytes:
+    """Return what sessions have in common whose times stand beside one another.
+
+    The processor, the GPU, the number of cores, the versions of TVM and LLVM, and whatever else
+    the fingerprint tells of the device and of how it was measured. A fingerprint that names no
+    device is a class of its own session.
+
+    Returns
+    -------
+    bytes
+        Canonical JSON.
+    """
+    said = fingerprint_of(session)
+    if not said.keys() & {"cpu", "gpu", "remote"}:
+        return session.digest
+    return identity.canonical_json({k: v for k, v in said.items() if k not in _NO_MATTER})
 
 
 def cpu_model() -> str | None:

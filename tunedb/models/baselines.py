@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import NotFoundError
+from ..search.distance import log_extents, structure_of
 from ._xgboost import import_xgboost, threads_to_use
 from .base import Floats, part
 from .examples import Examples, ExampleWorkload, Group
@@ -263,10 +264,11 @@ class _Teachers:
             workload = train.workloads[one]
             if workload.family is not None:
                 families.setdefault(workload.family, []).append(one)
-                structures.setdefault(_structure(workload), []).append(one)
+                structure = structure_of(workload.family, workload.shapes)
+                structures.setdefault(structure, []).append(one)
         self._families = families
         self._shapes = {
-            key: (some, np.array([_log_extents(train.workloads[one]) for one in some]))
+            key: (some, np.array([log_extents(train.workloads[one].shapes) for one in some]))
             for key, some in structures.items()
         }
         self._flops = {one: _log_flops(train.workloads[one]) for one in self._groups}
@@ -284,9 +286,10 @@ class _Teachers:
         """Return the workloads that are most like a workload, all of them equally."""
         if group.workload in self._groups:  # measured elsewhere, or in part
             return [group.workload]
-        if workload.shapes and (structure := _structure(workload)) in self._shapes:
+        structure = structure_of(workload.family, workload.shapes)
+        if workload.shapes and structure in self._shapes:
             some, extents = self._shapes[structure]
-            distances = np.sqrt(np.square(extents - _log_extents(workload)).sum(axis=1))
+            distances = np.sqrt(np.square(extents - log_extents(workload.shapes)).sum(axis=1))
         else:
             some = self._families.get(workload.family or "", [*self._groups])
             distances = np.abs(np.array([self._flops[one] for one in some]) - _log_flops(workload))
@@ -299,16 +302,6 @@ def _members(examples: Examples) -> list[NDArray[np.int64]]:
     """Return the numbers of the programs of each group, ascending."""
     counts = np.bincount(examples.group, minlength=len(examples.groups))
     return np.split(np.argsort(examples.group, kind="stable"), np.cumsum(counts)[:-1])
-
-
-def _structure(workload: ExampleWorkload) -> tuple[object, ...]:
-    """Return what must be equal for shapes to be comparable: family, and how many extents."""
-    return (workload.family, *map(len, workload.shapes))
-
-
-def _log_extents(workload: ExampleWorkload) -> Floats:
-    """Return the base-2 logarithms of all extents."""
-    return np.array([log2(max(extent, 1)) for shape in workload.shapes for extent in shape])
 
 
 def _log_flops(workload: ExampleWorkload) -> float:

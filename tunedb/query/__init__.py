@@ -5,6 +5,11 @@ Every method is one statement, so it sees one snapshot, or says that it is made 
 
 from __future__ import annotations
 
-from .records import Query
+from .known import KnownPrograms
+from .neighbours import Neighbours
 
 __all__ = ["Query"]
+
+
+class Query(Neighbours, KnownPrograms):
+    """Reads of one database. Made by :class:`tunedb.store.Store` as its ``query``."""

@@ -1,0 +1,224 @@
+"""Programs of one workload made to fit another one."""
+
+import json
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.errors import FormatError
+from tunedb.records import Trace
+from tunedb.search.adaptation import adapt, nearest_template
+from tunedb.search.draft import Draft
+from tunedb.traces import split_trace
+
+tiles4 = st.lists(st.sampled_from([1, 2, 3, 4, 7, 8, 16]), min_size=4, max_size=4)
+tiles2 = st.lists(st.sampled_from([1, 2, 3, 4, 7, 8, 16]), min_size=2, max_size=2)
+
+
+def tiles(draft):
+    """Return the decided tiles of a draft, in their order."""
+    return [one for _, one in sorted(draft.decisions.items()) if isinstance(one, list)]
+
+
+def category(draft):
+    """Return the value of the first decided category."""
+    number = min(n for n in draft.decisions if draft.instructions[n].kind == "SampleCategorical")
+    return draft.instructions[number].attrs[0][draft.decisions[number]]
+
+
+@given(tiles4, tiles4, tiles2, tiles4, tiles4, tiles2, st.booleans())
+def test_tiles_are_those_of_the_new_extents(traces, i, j, k, i2, j2, k2, cached):
+    donor = traces.matmul(i, j, k, unroll=2, cached=cached)
+    template = traces.matmul(i2, j2, k2, cached=cached)
+    made = adapt(donor, template)
+    assert made.kept == 1
+    assert made.draft.instructions == template.instructions
+    for found, own, of in zip(tiles(made.draft), (i2, j2, k2), (i, j, k), strict=True):
+        assert math.prod(found) == math.prod(own)
+        if math.prod(own) == math.prod(of):
+            assert found == of
+    assert category(made.draft) == 64
+
+
+@pytest.mark.parametrize("maker", ["matmul", "conv", "softmax", "gpu"])
+def test_a_program_on_its_own_template_stays_as_it_is(traces, maker):
+    programs = {
+        "matmul": traces.matmul(unroll=3, cached=True),
+        "conv": traces.conv(place=-1, unroll=1),
+        "softmax": traces.softmax((16, 4), (8, 8), places=(-1, 2)),
+        "gpu": traces.gpu(threads=3, fetch=1),
+    }
+    made = adapt(programs[maker], programs[maker])
+    assert made.draft == programs[maker]
+    assert made.kept == 1
+
+
+def renamed(draft, **names):
+    text = json.dumps([[*vars_of(one)] for one in draft.instructions])
+    for old, new in names.items():
+        text = text.replace(f'"{old}"', f'"{new}"')
+    return Draft.of(split_trace(json.loads(text), [[n, v] for n, v in draft.decisions.items()]))
+
+
+def vars_of(instruction):
+    return instruction.kind, instruction.inputs, instruction.attrs, instruction.outputs
+
+
+def test_names_of_blocks_do_not_matter(traces):
+    donor = renamed(traces.matmul((8, 4, 2, 2), unroll=1), C="T_matmul_NT")
+    made = adapt(donor, traces.matmul())
+    assert made.kept == 1
+    assert tiles(made.draft)[0] == [4, 4, 2, 2]
+
+
+def test_locations_are_kept(traces):
+    made = adapt(traces.conv(place=-1), traces.conv((8, 8), place=2))
+    assert made.kept == 1
+    assert [v for _, v in sorted(made.draft.decisions.items())][-1] == -1
+
+
+def test_categories_are_kept_by_value(traces):
+    def made(choices, decision):
+        maker = traces.Maker()
+        root = maker.block("root")
+        value = maker.category(choices, [1 / len(choices)] * len(choices), decision)
+        maker.add("Annotate", [root, value], ["meta_schedule.unroll_explicit"])
+        maker.tile(maker.add("GetLoops", [root], (), "l")[0], (4, 4))
+        return maker.draft()
+
+    donor = made([0, 16, 64, 512], 2)
+    found = adapt(donor, made([0, 64, 1024], 0))
+    assert found.kept == 1 and category(found.draft) == 64
+    lost = adapt(donor, made([0, 16, 1024], 0))
+    assert lost.kept == 0.5
+    assert [*lost.draft.decisions.values()] == [[4, 4]]
+
+
+def test_categories_for_different_ends_are_not_mixed_up(traces):
+    def made(*ends):
+        maker = traces.Maker()
+        root = maker.block("root")
+        for choices, key in ends:
+            value = maker.category(choices, [1 / len(choices)] * len(choices), 1)
+            maker.add("Annotate", [root, value], [key])
+        return maker.draft()
+
+    fetch = ([1, 2, 4], "meta_schedule.cooperative_fetch")
+    unroll = ([0, 2, 64], "meta_schedule.unroll_explicit")
+    found = adapt(made(fetch), made(unroll, fetch))
+    assert found.draft.decisions == {3: 1}
+    assert found.kept == 0.5
+    assert adapt(made(fetch), made(unroll)) is None
+
+
+def test_what_has_no_counterpart_is_left_undecided(traces):
+    # The donor factors the first reduction alone, the template both.
+    donor, template = traces.softmax((16, 4)), traces.softmax((32, 4), (32, 4))
+    made = adapt(donor, template)
+    assert 0 < made.kept < 1
+    undecided = set(template.decisions) - set(made.draft.decisions)
+    assert len(undecided) == len(template.decisions) - len(made.draft.decisions) > 0
+    assert tiles(made.draft) in ([[32, 4]], [[32, 4], [32, 4]][:1])
+
+
+def test_tiles_of_other_loops_are_no_counterparts(traces):
+    def made(which):
+        maker = traces.Maker()
+        loops = maker.add("GetLoops", [maker.block("C")], (), "lll")
+        maker.tile(loops[which], (4, 4))
+        value = maker.category([0, 1], [0.5, 0.5], 0)
+        maker.add("Annotate", [maker.block("root"), value], ["meta_schedule.unroll_explicit"])
+        return maker.draft()
+
+    found = adapt(made(0), made(1))
+    assert found.kept == 0.5
+    assert tiles(found.draft) == []
+
+
+def test_a_tile_whose_extent_nobody_says_stays_undecided(traces):
+    template = traces.matmul()
+    bare = template.without_decision(min(template.decisions))
+    made = adapt(traces.matmul((8, 8, 1, 1)), bare)
+    assert tiles(made.draft) == tiles(template)[1:]
+
+
+def test_the_innermost_factor_keeps_to_the_template(traces):
+    def made(tile, most):
+        maker = traces.Maker()
+        maker.tile(maker.add("GetLoops", [maker.block("C")], (), "l")[0], tile, most)
+        return maker.draft()
+
+    assert tiles(adapt(made((1, 64), 64), made((8, 8), 16)).draft) == [[4, 16]]
+
+
+def test_the_nearest_template_has_the_same_steps(traces):
+    plain, cached = traces.matmul(), traces.matmul(cached=True)
+    templates = [plain, cached, traces.softmax()]
+    assert nearest_template(traces.matmul((1, 1, 8, 8)), templates) is plain
+    assert nearest_template(traces.matmul((1, 1, 8, 8), cached=True), templates) is cached
+    assert nearest_template(plain, []) is None
+
+
+def test_other_sketches_share_what_they_can(traces):
+    made = adapt(traces.matmul((8, 4, 2, 2), cached=True), traces.matmul())
+    assert made.kept == 1
+    assert tiles(made.draft)[0] == [4, 4, 2, 2]
+
+
+# ---------------------------------------------------------------------- donors that do not fit
+
+
+def test_another_family_has_nothing_to_give(traces):
+    nothing = Draft.of(split_trace([], []))
+    assert adapt(nothing, traces.matmul()) is None
+    assert adapt(traces.matmul(), nothing) is None
+    assert nearest_template(nothing, [nothing]) is nothing
+
+
+@pytest.mark.parametrize(
+    "decision", [[0, 4, 4, 4], [-4, 4, 4, 1], [64], [], [2**70, 1, 1, 1], 3, [4.0, 4, 2, 2], None]
+)
+def test_odd_decisions_are_repaired_or_dropped(traces, decision):
+    donor = traces.matmul()
+    number = min(donor.decisions)
+    odd = Draft(donor.instructions, {**donor.decisions, number: decision})
+    made = adapt(odd, donor)
+    assert made.draft.decisions.get(number) in (None, [64, 1, 1, 1])
+
+
+def test_odd_categories_are_dropped(traces):
+    donor = traces.matmul()
+    number = max(donor.decisions)
+    for decision in (-1, 4, [1], None):
+        odd = Draft(donor.instructions, {**donor.decisions, number: decision})
+        assert number not in adapt(odd, donor).draft.decisions
+
+
+@given(st.data())
+def test_shuffled_and_cut_donors_raise_nothing(traces, data):
+    makers = [traces.matmul(cached=True), traces.conv(), traces.softmax((16, 4), (8, 8))]
+    donor, template = data.draw(st.permutations(makers))[:2]
+    steps = list(donor.instructions)
+    random.Random(data.draw(st.integers(0, 99))).shuffle(steps)
+    steps = steps[: data.draw(st.integers(0, len(steps)))]
+    odd = Draft(
+        tuple(steps),
+        {n: data.draw(st.sampled_from([0, 3, [4, 4], [1, 2, 3, 4]])) for n in range(len(steps))},
+    )
+    for one, other in ((odd, template), (template, odd)):
+        try:
+            made = adapt(one, other)
+        except FormatError:  # it has no stored form
+            continue
+        assert made is None or 0 < made.kept <= 1
+        assert made is None or made.draft.instructions == other.instructions
+
+
+def test_a_stored_form_comes_back(traces):
+    made = adapt(traces.matmul((16, 4, 1, 1)), traces.matmul()).draft
+    trace = made.trace()
+    assert isinstance(trace, Trace)
+    assert Draft.of(trace) == made

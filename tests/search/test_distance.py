@@ -1,0 +1,80 @@
+"""How far apart workloads are."""
+
+from math import inf, sqrt
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.records import Signature
+from tunedb.search.distance import distance, distances, log_extents, structure_of
+
+
+def matmul(n=128, m=128, k=128, *, bias=False, dtype="float32", family="matmul"):
+    shapes = [(n, k), (k, m), *([(m,)] if bias else []), (n, m)]
+    return Signature("main", tuple((dtype, shape) for shape in shapes), family, 2.0 * n * m * k)
+
+
+sizes = st.integers(1, 4096)
+workloads = st.builds(
+    matmul, sizes, sizes, sizes, bias=st.booleans(), dtype=st.sampled_from(["float32", "int8"])
+)
+
+
+def test_one_octave_in_one_extent_of_one_argument_is_one():
+    one = Signature("f", (("float32", (8, 16)), ("float32", (4,))), "elementwise")
+    other = Signature("f", (("float32", (8, 32)), ("float32", (4,))), "elementwise")
+    assert distance(one, other) == 1
+
+
+def test_equal_structures_are_compared_extent_by_extent():
+    # A, B and C have two extents each, of which one or two differ by 2.
+    assert distance(matmul(), matmul(n=256)) == pytest.approx(sqrt(2))
+    assert distance(matmul(), matmul(256, 256, 256)) == pytest.approx(sqrt(6))
+
+
+def test_a_bias_is_two_octaves():
+    assert distance(matmul(), matmul(bias=True)) == 2
+    assert distance(matmul(), matmul(n=256, bias=True)) == pytest.approx(sqrt(4 + 2))
+
+
+def test_arguments_of_other_dimensions_never_stand_for_each_other():
+    plain = Signature("c", (("float32", (1, 64, 56, 56)),), "conv2d")
+    packed = Signature("c", (("float32", (1, 4, 56, 56, 16)),), "conv2d")
+    assert distance(plain, packed) == pytest.approx(sqrt(8))
+
+
+def test_another_type_is_an_octave_for_each_argument():
+    assert distance(matmul(), matmul(dtype="float16")) == pytest.approx(sqrt(3))
+    assert distance(matmul(), matmul(dtype=None)) == 0
+
+
+@pytest.mark.parametrize(
+    "other",
+    [matmul(family="dense"), matmul(family=None), Signature("main", None, "matmul"), Signature()],
+)
+def test_nothing_is_known_of_other_families(other):
+    assert distance(matmul(), other) == inf
+    assert distance(other, matmul()) == inf
+
+
+@given(workloads, workloads)
+def test_it_is_symmetric(one, other):
+    assert distance(one, other) == pytest.approx(distance(other, one))
+    assert distance(one, one) == 0
+
+
+@given(workloads, st.lists(workloads, max_size=6))
+def test_many_at_once_are_as_one_by_one(one, others):
+    assert distances(one, others).tolist() == [distance(one, other) for other in others]
+
+
+def test_extents_below_one_count_as_one():
+    assert log_extents([(4, 0), (-1,)]).tolist() == [2, 0, 0]
+    assert log_extents([]).shape == (0,)
+    assert structure_of("matmul", [(4, 0), (2,)]) == ("matmul", 2, 1)
+
+
+def test_no_others():
+    assert np.array_equal(distances(matmul(), []), np.zeros(0))

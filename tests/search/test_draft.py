@@ -1,0 +1,133 @@
+"""Drafts: values over stored traces."""
+
+import pickle
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.errors import FormatError, UsageError
+from tunedb.records import Trace
+from tunedb.search.draft import Draft, Instruction
+from tunedb.traces import join_trace, split_trace
+
+TAIL = [["EnterPostproc", [], [], []], ["SampleCategorical", [], [[1, 2], [0.5, 0.5]], ["v90"]]]
+
+
+def test_a_trace_comes_back_without_its_tail(traces):
+    instructions, decisions = join_trace(traces.matmul().trace())
+    whole = split_trace([*instructions, *TAIL], [*decisions, [len(instructions) + 1, 1]])
+    draft = Draft.of(whole)
+    assert draft.trace() == split_trace(instructions, decisions)
+    assert draft.trace().tail is None
+    assert draft == traces.matmul()
+
+
+def test_literals_are_put_back(traces):
+    annotation = traces.matmul(parallel=24).instructions[-3]
+    assert annotation == Instruction("Annotate", ("b1", 24), ("meta_schedule.parallel",), ())
+
+
+def test_instructions_of_a_sketch_are_shared(traces):
+    first, second = Draft.of(traces.matmul().trace()), Draft.of(traces.matmul(unroll=3).trace())
+    assert first.instructions is second.instructions
+    assert Draft.of(traces.matmul(parallel=8).trace()).instructions is not first.instructions
+
+
+def test_changes_make_other_drafts(traces):
+    old = traces.matmul()
+    new = old.with_decision(3, (2, 8, 2, 2))
+    assert (old.decisions[3], new.decisions[3]) == ([4, 4, 2, 2], [2, 8, 2, 2])
+    assert old != new
+    assert new.with_decision(3, [4, 4, 2, 2]) == old
+    assert new.instructions is old.instructions
+
+
+def test_a_decision_is_left_to_tvm(traces):
+    draft = traces.matmul().without_decision(3)
+    assert 3 not in draft.decisions
+    assert Draft.of(draft.trace()) == draft
+    assert draft.without_decision(3) == draft
+
+
+def test_literals_count_in_the_key_and_not_in_the_skeleton(traces):
+    first, second = traces.matmul(parallel=64), traces.matmul(parallel=8)
+    assert first.skeleton == second.skeleton
+    assert first.key != second.key
+    assert traces.matmul(cached=True).skeleton != first.skeleton
+
+
+def test_tiles(traces):
+    draft = traces.conv(i=(8, 2))
+    assert draft.tiles == {4: [8, 2]}
+
+
+def test_drafts_are_hashed_by_what_they_are(traces):
+    assert len({traces.matmul(), traces.matmul(), traces.matmul(unroll=1)}) == 2
+    assert traces.matmul() != "matmul"
+
+
+def test_own_instructions_get_the_key_of_read_ones(traces):
+    read = traces.softmax((4, 8), (2, 16))
+    made = Draft(read.instructions, dict(read.decisions))
+    assert made == read
+    assert made.trace() == read.trace()
+
+
+def test_drafts_can_be_pickled(traces):
+    draft = traces.conv()
+    assert pickle.loads(pickle.dumps(draft)) == draft
+
+
+@pytest.mark.parametrize("number", [-1, 0, 4, 99])
+def test_only_sampling_instructions_take_decisions(traces, number):
+    with pytest.raises(UsageError, match=f"instruction {number} "):
+        traces.matmul().with_decision(number, 0)
+
+
+@pytest.mark.parametrize(
+    "decisions",
+    [
+        b"[",
+        b"[]",
+        b"[[],[],[],[]]",
+        b"[[1],[],[]]",
+        b"[[],[1,2,3],[]]",
+        b"null",
+        b'[[["a",1]],[],[]]',
+    ],
+)
+def test_damaged_traces_are_refused(traces, decisions):
+    sketch = traces.conv().trace().sketch
+    with pytest.raises(FormatError):
+        Draft.of(Trace(sketch, None, decisions))
+
+
+@pytest.mark.parametrize("sketch", [b"", b"[1]", b'[["Fuse"]]', b'[["Fuse",1,1,1]]'])
+def test_damaged_sketches_are_refused(sketch):
+    with pytest.raises(FormatError):
+        Draft.of(Trace(sketch, None, b"[[],[],[]]"))
+
+
+@given(st.data())
+def test_any_instructions_come_back(data):
+    value = st.recursive(
+        st.integers(-(2**40), 2**40) | st.text("bl0\"'", max_size=3) | st.booleans(),
+        lambda inner: st.lists(inner, max_size=3),
+        max_leaves=5,
+    )
+    values = st.lists(value, max_size=3)
+    names = st.lists(st.sampled_from(["b0", "l1", "v2", "_"]), max_size=2)
+    instructions = data.draw(
+        st.lists(st.tuples(st.just("Annotate"), values, values, names).map(list), max_size=4)
+    )
+    trace = split_trace(instructions, [])
+    draft = Draft.of(trace)
+    assert Draft(draft.instructions, {}).trace() == trace
+
+
+def test_forms_are_keys_of_instructions(traces):
+    first, second = traces.matmul(), traces.matmul((8, 2, 2, 2), unroll=3)
+    assert first.form == second.form
+    assert first.form != traces.matmul(parallel=8).form
+    assert Draft(first.instructions, {}).form == first.form

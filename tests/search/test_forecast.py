@@ -1,0 +1,108 @@
+"""How many trials a search will take."""
+
+from math import inf
+
+from builders import OWN, make_target
+from hypothesis import given
+from hypothesis import strategies as st
+from models.small_data import matmul, trials
+
+from tunedb.records import Signature
+from tunedb.search.forecast import Curve, forecast, similar_curves
+
+
+def falling(arrival, length, weight=1.0):
+    """Return a curve that falls from 2 ms to 1 ms at a trial."""
+    seconds = [2e-3] * (arrival - 1) + [1e-3] + [3e-3] * (length - arrival)
+    return Curve(seconds, weight)
+
+
+curves = st.builds(
+    Curve,
+    st.lists(st.one_of(st.just(inf), st.floats(1e-6, 1.0)), min_size=1, max_size=80),
+    st.floats(1e-3, 1.0),
+)
+
+
+def test_settled_searches_say_when_it_arrives():
+    told = forecast([falling(at, 100) for at in (10, 20, 30, 40, 50)])
+    assert (told.earliest, told.trials, told.latest) == (10, 30, 50)
+    assert not told.is_bound
+    assert told.curves == 5
+    assert told.best_seconds is None
+
+
+def test_within_five_percent_is_arrived():
+    nearly = Curve([2.0, 1.04, *[1.5] * 20, 1.0, *[1.5] * 40])
+    hardly = Curve([2.0, 1.06, *[1.5] * 20, 1.0, *[1.5] * 40])
+    assert forecast([nearly] * 3).trials == 2
+    assert forecast([hardly] * 3).trials == 23
+
+
+def test_a_search_that_has_not_settled_only_says_that_it_takes_longer():
+    told = forecast([falling(40, 50), falling(10, 100), falling(90, 200)])
+    # At 10 a third has arrived. Of the two others one is not seen any more from 40 on.
+    assert (told.trials, told.is_bound) == (90, False)
+    assert forecast([falling(10, 100), falling(40, 100), falling(90, 200)]).trials == 40
+
+
+def test_where_most_have_not_settled_it_is_a_bound():
+    told = forecast([falling(10, 100), falling(40, 50), falling(45, 50), falling(48, 50)])
+    assert told.is_bound
+    assert told.trials == 48
+
+
+def test_near_curves_count_more():
+    near, far = falling(10, 100, 1.0), falling(40, 100, 0.2)
+    assert forecast([near, far, far, far]).trials == 10
+    assert forecast([near, *[far] * 6]).trials == 40
+
+
+def test_what_was_done_is_counted():
+    told = forecast([falling(at, 100) for at in (10, 20, 30)], trials=25, best_seconds=2e-3)
+    assert (told.earliest, told.trials, told.latest) == (25, 25, 30)
+    # Two of three had found their best by then.
+    assert told.best_seconds == 2e-3
+    early = forecast([falling(at, 100) for at in (10, 20, 30)], trials=15, best_seconds=2e-3)
+    assert early.best_seconds == 1e-3
+
+
+def test_failures_before_the_first_success_say_nothing_of_the_gain():
+    lame = Curve([inf] * 20 + [1e-3] * 40)
+    told = forecast([lame, lame, falling(30, 100)], trials=5, best_seconds=4e-3)
+    assert told.best_seconds == 2e-3
+    assert forecast([lame] * 3, trials=5, best_seconds=4e-3).best_seconds == 4e-3
+
+
+def test_two_searches_or_failures_alone_say_nothing():
+    assert forecast([falling(10, 100)] * 2) is None
+    assert forecast([falling(10, 100), falling(10, 100), Curve([inf] * 50), Curve([])]) is None
+    assert forecast([]) is None
+
+
+@given(st.lists(curves, max_size=8), st.integers(0, 100), st.sampled_from([None, 1e-3]))
+def test_it_is_ordered(some, trials, best):
+    told = forecast(some, trials=trials, best_seconds=best)
+    if told is None:
+        assert sum(min(one.seconds) < inf for one in some) < 3
+        return
+    assert max(trials, 1) <= told.earliest <= told.trials <= told.latest
+    assert told.latest <= max(trials, *(len(one.seconds) for one in some))
+    assert (told.best_seconds is None) == (best is None)
+    assert best is None or 0 < told.best_seconds <= best
+
+
+def test_courses_come_from_similar_workloads(store):
+    for number in range(5):
+        store.add(trials(matmul(number), count=20 if number else 8), OWN)
+    asked = store.query.workload_id(matmul(1).digest)
+    found = similar_curves(store.query, asked, make_target(0))
+    # Number 0 has too few trials, number 1 is the one that was asked for.
+    assert len(found) == 3
+    assert all(len(one.seconds) == 20 for one in found)
+    # Number 2 is nearest.
+    weights = [one.weight for one in found]
+    assert weights == sorted(weights, reverse=True) and len(set(weights)) == 3
+    assert found[0].seconds.count(inf) == 2
+    assert forecast(found) is not None
+    assert similar_curves(store.query, Signature("f", None, "softmax"), make_target(0)) == []

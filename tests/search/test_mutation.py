@@ -1,0 +1,248 @@
+"""Mutations of single traces."""
+
+import random
+from math import prod
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.search.draft import Draft, Instruction
+from tunedb.search.mutation import (
+    mutate_compute_location,
+    mutate_parallel,
+    mutate_tile_size,
+    mutate_unroll,
+    tile_moves,
+)
+
+PERFECT = Instruction("SamplePerfectTile", ("l1",), (3, 16), ("v2", "v3", "v4"))
+
+
+def reached(mutate, draft, times=400):
+    """Return the drafts that a mutation makes; it must not change the draft itself."""
+    before = draft.trace()
+    found = {mutate(draft, random.Random(seed)) for seed in range(times)}
+    assert draft.trace() == before
+    assert draft not in found
+    return found - {None}
+
+
+def changed(old, new):
+    """Return the numbers of the decisions that differ; nothing else may."""
+    assert new.instructions is old.instructions
+    assert new.decisions.keys() == old.decisions.keys()
+    return [number for number in old.decisions if old.decisions[number] != new.decisions[number]]
+
+
+# ---- tile sizes ----------------------------------------------------------------------------------
+
+
+def one_move_apart(old, new):
+    """Tell whether a divisor has moved from one level to another."""
+    ratios = sorted(b / a for a, b in zip(old, new, strict=True) if a != b)
+    return len(ratios) == 2 and ratios[0] * ratios[1] == pytest.approx(1) and ratios[1] % 1 == 0
+
+
+def test_one_divisor_of_one_tile_moves(traces):
+    draft = traces.matmul()
+    made = reached(mutate_tile_size, draft)
+    assert {number for new in made for number in changed(draft, new)} == {3, 5, 7}
+    for new in made:
+        (number,) = changed(draft, new)
+        assert one_move_apart(draft.decisions[number], new.decisions[number])
+
+
+def test_all_moves_are_reached(traces):
+    draft = traces.conv(i=(4, 6))
+    tiles = {tuple(new.decisions[4]) for new in reached(mutate_tile_size, draft)}
+    assert tiles == {(8, 3), (12, 2), (24, 1), (2, 12), (1, 24)}
+
+
+def test_the_innermost_level_is_bounded():
+    assert tile_moves(PERFECT, [1, 1, 32]) == [
+        [2, 1, 16], [4, 1, 8], [8, 1, 4], [16, 1, 2], [32, 1, 1],
+        [1, 2, 16], [1, 4, 8], [1, 8, 4], [1, 16, 2], [1, 32, 1],
+    ]  # fmt: skip
+    assert [12, 2, 12] in tile_moves(PERFECT, [24, 2, 6])
+    assert [8, 2, 18] not in tile_moves(PERFECT, [24, 2, 6])
+    assert max(move[2] for move in tile_moves(PERFECT, [24, 2, 6])) == 12
+
+
+@given(
+    st.lists(st.integers(1, 48), min_size=2, max_size=5), st.integers(1, 64), st.integers(0, 2**32)
+)
+def test_moves_keep_extent_and_bound(tile, most, seed):
+    sample = Instruction("SamplePerfectTile", ("l0",), (len(tile), most), ())
+    moves = tile_moves(sample, tile)
+    assert len({tuple(move) for move in moves}) == len(moves)
+    for move in moves:
+        assert prod(move) == prod(tile)
+        assert one_move_apart(tile, move)
+        assert move[-1] <= max(most, tile[-1])
+    draft = Draft((sample,), {0: tile})
+    made = mutate_tile_size(draft, random.Random(seed))
+    assert (made is None) == (not moves)
+    assert made is None or made.decisions[0] in moves
+
+
+def test_the_inner_part_of_a_partitioned_tile_keeps_its_factor():
+    sample = Instruction("SamplePartitionedTile", ("l1",), (3, 1, 8), ("v2", "v3", "v4"))
+    moves = tile_moves(sample, [4, 2, 8])
+    assert all(move[1] * move[2] % 8 == 0 for move in moves)
+    assert {tuple(move) for move in moves} == {
+        (2, 4, 8), (1, 8, 8), (2, 2, 16), (1, 2, 32), (8, 1, 8), (8, 2, 4),
+        (4, 1, 16), (4, 4, 4), (4, 8, 2), (4, 16, 1),
+    }  # fmt: skip
+
+
+def test_levels_are_drawn_alike_whatever_their_divisors(traces):
+    """A level with many divisors is no likelier to shrink than one with few."""
+    draft = traces.conv(i=(64 * 81, 2))
+    made = [mutate_tile_size(draft, random.Random(seed)) for seed in range(1000)]
+    grown = sum(new.decisions[4][0] > 64 * 81 for new in made)
+    assert 420 < grown < 580
+
+
+def test_a_prior_weighs_moves(traces):
+    asked = set()
+
+    class Prior:
+        def weigh(self, extent, levels, candidates, place=None):
+            asked.add((extent, levels, place))
+            return [1000.0 if one[3] == 16 else 0.001 for one in candidates]
+
+    draft = traces.matmul(i=(8, 4, 2, 2), k=(1, 1))
+    made = [mutate_tile_size(draft, random.Random(seed), prior=Prior()) for seed in range(100)]
+    assert {new.decisions[number][3] for new in made for number in changed(draft, new)} == {16}
+    assert asked == {(128, 4, 0), (64, 4, 1)}
+
+
+def test_cooperative_fetch_is_mutated_with_tiles(traces):
+    draft = traces.gpu(fetch=1)
+    numbers = {number for new in reached(mutate_tile_size, draft) for number in changed(draft, new)}
+    fetch = max(draft.decisions)
+    assert numbers == {3, fetch}
+    widths = {new.decisions[fetch] for new in reached(mutate_tile_size, draft)}
+    assert widths == {0, 1, 2, 3}
+
+
+@pytest.mark.parametrize("tile", [[1, 1], [7], [1]])
+def test_nothing_to_move(tile):
+    sample = Instruction("SamplePerfectTile", ("l0",), (len(tile), 64), ("v1",))
+    assert mutate_tile_size(Draft((sample,), {0: tile}), random.Random(1)) is None
+    assert mutate_tile_size(Draft((sample,), {}), random.Random(1)) is None
+
+
+def test_another_tile_is_tried_where_nothing_moves():
+    """All of the first tile could only go to the innermost level, which is full."""
+    stuck = Instruction("SamplePerfectTile", ("l0",), (2, 1), ())
+    free = Instruction("SamplePerfectTile", ("l0",), (2, 64), ())
+    draft = Draft((stuck, free), {0: [7, 1], 1: [1, 3]})
+    assert {tuple(new.decisions[1]) for new in reached(mutate_tile_size, draft)} == {(3, 1)}
+
+
+# ---- unrolling -----------------------------------------------------------------------------------
+
+
+def test_all_other_unroll_steps_are_reached(traces):
+    draft = traces.matmul(unroll=2)
+    made = reached(mutate_unroll, draft)
+    assert all(changed(draft, new) == [max(draft.decisions)] for new in made)
+    assert {new.decisions[max(draft.decisions)] for new in made} == {0, 1, 3}
+
+
+def test_steps_are_drawn_with_the_sketch_probabilities():
+    instructions = (
+        Instruction("SampleCategorical", (), ((0, 16, 64), (0.1, 0.9, 0.0)), ("v1",)),
+        Instruction("Annotate", ("b0", "v1"), ("meta_schedule.unroll_implicit",), ()),
+    )
+    assert {d.decisions[0] for d in reached(mutate_unroll, Draft(instructions, {0: 0}))} == {1}
+    assert {d.decisions[0] for d in reached(mutate_unroll, Draft(instructions, {0: 1}))} == {0}
+    assert {d.decisions[0] for d in reached(mutate_unroll, Draft(instructions, {0: 2}))} == {0, 1}
+
+
+def test_nothing_is_unrolled(traces):
+    assert mutate_unroll(traces.gpu(), random.Random(1)) is None
+    fixed = Instruction("Annotate", ("b0", 16), ("meta_schedule.unroll_explicit",), ())
+    assert mutate_unroll(Draft((fixed,), {}), random.Random(1)) is None
+    single = (
+        Instruction("SampleCategorical", (), ((16,), (1.0,)), ("v1",)),
+        Instruction("Annotate", ("b0", "v1"), ("meta_schedule.unroll_explicit",), ()),
+    )
+    assert mutate_unroll(Draft(single, {0: 0}), random.Random(1)) is None
+
+
+# ---- parallelism ---------------------------------------------------------------------------------
+
+
+def bounds(draft, nests, most=None):
+    made = reached(lambda d, r: mutate_parallel(d, r, {"b1": nests}, most=most), draft)
+    for new in made:
+        differing = [
+            (old, one)
+            for old, one in zip(draft.instructions, new.instructions, strict=True)
+            if old != one
+        ]
+        assert [old.attrs for old, _ in differing] == [("meta_schedule.parallel",)]
+        assert new.decisions == draft.decisions
+        assert Draft.of(new.trace()) == new
+    return {new.instructions[-3].inputs[1] for new in made}
+
+
+def test_other_numbers_of_loops_are_fused(traces):
+    """All loops whose product is within the bound are fused, and one more."""
+    assert bounds(traces.matmul(parallel=1), [[4, 8, 2, 16]]) == {4, 32, 64}
+    assert bounds(traces.matmul(parallel=64), [[4, 8, 2, 16]]) == {1, 4, 32}
+    assert bounds(traces.matmul(parallel=64), [[4, 8, 2, 16]], most=31) == {1, 4}
+    assert bounds(traces.matmul(parallel=5), [[4, 8, 2, 16]]) == {1, 32, 64}
+
+
+def test_bounds_that_fuse_the_same_loops_count_once(traces):
+    """From 8 on two loops of the first nest are fused, from 16 on all three."""
+    assert bounds(traces.matmul(parallel=1), [[2, 8, 4], [8, 8]]) == {2, 8, 16}
+    assert bounds(traces.matmul(parallel=9), [[2, 8, 4], [8, 8]]) == {1, 2, 16}
+    assert bounds(traces.matmul(parallel=99), [[2, 8, 4], [8]]) == {1, 2}
+
+
+def test_unit_loops_are_passed_over(traces):
+    assert bounds(traces.matmul(parallel=4), [[1, 4, 1, 8]]) == {1}
+
+
+def test_nothing_to_fuse(traces):
+    assert bounds(traces.matmul(parallel=64), []) == set()
+    assert bounds(traces.matmul(parallel=64), [[], [16]]) == set()
+    assert bounds(traces.matmul(parallel=64), [[1, 1]]) == set()
+    assert mutate_parallel(traces.matmul(), random.Random(1), {}) is None
+
+
+def test_thread_extents_are_parallelism_too(traces):
+    draft = traces.gpu(threads=2)
+    made = reached(lambda d, r: mutate_parallel(d, r, {}), draft)
+    assert all(changed(draft, new) == [5] for new in made)
+    assert {new.decisions[5] for new in made} == {0, 1, 3}
+
+
+# ---- locations -----------------------------------------------------------------------------------
+
+
+def test_all_other_places_are_reached(traces):
+    draft = traces.conv(place=2)
+    number = max(draft.decisions)
+    made = reached(lambda d, r: mutate_compute_location(d, r, {number: [-2, -1, 2, 5]}), draft)
+    assert all(changed(draft, new) == [number] for new in made)
+    assert {new.decisions[number] for new in made} == {-2, -1, 5}
+
+
+def test_only_blocks_with_other_places_are_moved(traces):
+    draft = traces.softmax((4, 8), (2, 16), places=(0, 1))
+    numbers = [n for n in draft.decisions if draft.instructions[n].kind == "SampleComputeLocation"]
+    legal = {numbers[0]: [0], numbers[1]: [-1, 0], numbers[2]: [1]}
+    made = reached(lambda d, r: mutate_compute_location(d, r, legal), draft)
+    assert [changed(draft, new) for new in made] == [[numbers[1]]]
+
+
+def test_nothing_to_move_to(traces):
+    draft = traces.conv(place=-1)
+    for legal in ({}, {max(draft.decisions): [-1]}, {max(draft.decisions): []}):
+        assert mutate_compute_location(draft, random.Random(1), legal) is None

@@ -1,0 +1,50 @@
+"""Weights of the operators."""
+
+import random
+from collections import Counter
+
+import pytest
+
+from tunedb.errors import UsageError
+from tunedb.search.operators import Operators
+
+NAMES = ("tile_size", "parallel", "unroll", "compute_location", "crossover")
+
+
+def test_cpus_have_ansors_weights():
+    assert Operators.for_target("llvm").weights() == dict(
+        zip(NAMES, (0.90, 0.01, 0.04, 0.05, 0.05), strict=True)
+    )
+
+
+@pytest.mark.parametrize("kind", ["cuda", "rocm", "metal", "vulkan", "opencl"])
+def test_gpus_move_no_blocks(kind):
+    weights = Operators.for_target(kind).weights()
+    assert weights == dict(zip(NAMES, (0.90, 0.02, 0.10, 0.0, 0.05), strict=True))
+
+
+@pytest.mark.parametrize("kind", ["llvm", "c", "hexagon", "something new"])
+def test_other_targets_are_taken_for_cpus(kind):
+    assert Operators.for_target(kind) == Operators.for_target("llvm")
+
+
+def test_probabilities_are_normalised():
+    assert Operators(2, 0, 1, 0, 1).probabilities() == dict(
+        zip(NAMES, (0.5, 0.0, 0.25, 0.0, 0.25), strict=True)
+    )
+
+
+def test_operators_are_drawn_by_weight():
+    rng = random.Random(1)
+    drawn = Counter(Operators(3, 0, 1, 0, 0).draw(rng) for _ in range(2000))
+    assert set(drawn) == {"tile_size", "unroll"}
+    assert 1400 < drawn["tile_size"] < 1600
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [(0, 0, 0, 0, 0), (1, -1, 0, 0, 0), (float("nan"), 1, 1, 1, 1), (float("inf"), 1, 1, 1, 1)],
+)
+def test_weights_that_are_none(weights):
+    with pytest.raises(UsageError, match="weight"):
+        Operators(*weights)

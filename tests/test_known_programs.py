@@ -1,0 +1,123 @@
+"""Which sessions compare, and what they measured."""
+
+from dataclasses import replace
+
+import pytest
+from builders import FOREIGN, OWN, make_measurement, make_session
+
+from tunedb.host import session_class
+from tunedb.records import Failure, FailureKind, Phase, Session, Source, SourceKind
+from tunedb.results import SessionFactor
+
+
+def session(number=0, text=b'{"cpu":"x","cores":2,"os":"a","tvm":"0.27"}'):
+    return Session(f"session-{number}", 1_700_000_000_000_000 + number, text)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        (b'{"cores":2,"cpu":"x","os":"b","tvm":"0.27"}', True),
+        (b'{"cores":2,"cpu":"x","os":"a","tvm":"0.27","python":"3.12","tunedb":"9"}', True),
+        (b'{"cores":2,"cpu":"x","run":{"key":"k","trials":64},"tvm":"0.27"}', True),
+        (b'{"cores":4,"cpu":"x","tvm":"0.27"}', False),
+        (b'{"cores":2,"cpu":"y","tvm":"0.27"}', False),
+        (b'{"cores":2,"cpu":"x","tvm":"0.28"}', False),
+        (b'{"cores":2,"cpu":"x","gpu":"z","tvm":"0.27"}', False),
+        (b'{"cores":2,"cpu":"x","evaluator":{"repeat":3},"tvm":"0.27"}', False),
+        (b'{"cores":2,"cpu":"x","remote":{"key":"pi"},"tvm":"0.27"}', False),
+        (b"{}", False),
+    ],
+)
+def test_class_of_a_session(text, same):
+    assert (session_class(session()) == session_class(session(1, text))) is same
+
+
+def test_sessions_that_name_no_device_are_alone():
+    one, other = session(1, b'{"tvm":"0.27"}'), session(2, b'{"tvm":"0.27"}')
+    assert session_class(one) != session_class(other)
+    assert session_class(one) == session_class(replace(one))
+
+
+def add(store, measurements, source=OWN):
+    return store.add_batch(measurements, source)[0]
+
+
+def test_sessions_compare_unless_a_factor_parts_them(store):
+    sessions = [session(number) for number in range(4)] + [session(9, b'{"cpu":"other"}')]
+    add(store, [make_measurement(n, session=one) for n, one in enumerate(sessions)])
+    query = store.query
+    assert query.comparable_sessions(session(99), 1) == [1, 2, 3, 4]
+    assert query.comparable_sessions(sessions[4], 1) == [5]
+    assert query.comparable_sessions(session(99, b'{"cpu":"third"}'), 1) == []
+    # The newest is the measure: 1 is slower, 2 is another machine, 3 has no factor.
+    rows = [(1, 0, 1.3), (2, 1, 1.0), (4, 0, 1.05)]
+    store.set_session_factors(
+        1,
+        [SessionFactor("session", id_, machine, factor, 0.01, 40) for id_, machine, factor in rows],
+    )
+    assert query.comparable_sessions(session(99), 1) == [3, 4]
+    assert query.comparable_sessions(session(99), 2) == [1, 2, 3, 4]
+
+
+def test_measured_programs(store):
+    failure = Failure(FailureKind.CRASH, Phase.RUN, "gone")
+    here, elsewhere = session(0), session(1, b'{"cpu":"other"}')
+    ids = add(
+        store,
+        [
+            make_measurement(0, (0.002,), session=here),
+            make_measurement(0, (0.001, 0.003), session=here, occurrence=1),
+            make_measurement(1, (1e10,), session=here, status=1, failure=failure),
+            make_measurement(2, (1e10,), session=here, status=1),
+            make_measurement(3, session=elsewhere),
+            make_measurement(4),
+            make_measurement(5, workload=1, session=here),
+            make_measurement(6, target=1, session=here),
+            make_measurement(7, session=here),
+        ],
+    )
+    add(store, [make_measurement(8, session=here, occurrence=8)], FOREIGN)
+    store.retract([ids[8]], "wrong")
+    found = store.query.measured_programs([1], 1, [1])
+    assert [one.id for one in found] == ids[:3]
+    assert [one.run_secs for one in found] == [(0.002,), (0.001, 0.003), None]
+    assert [one.mean for one in found] == [0.002, 0.002, float("inf")]
+    assert [one.failure for one in found] == [None, None, failure]
+    assert found[0].digest == make_measurement(0).program.digest
+    assert found[0].program_id == found[1].program_id
+    assert [one.id for one in store.query.measured_programs([1], 1, [1], after=ids[1])] == [ids[2]]
+    learnt = Failure(FailureKind.INFRASTRUCTURE, Phase.RUN, "it was the cable", 2.0)
+    again = make_measurement(1, (1e10,), session=here, status=1, failure=failure)
+    store.add_failures([(again, learnt)])
+    assert store.query.measured_programs([1], 1, [1])[2].failure == learnt
+    assert store.query.measured_programs([1], 1, []) == []
+
+
+def test_sessions_of_a_run(store):
+    mine = [
+        session(number, b'{"cpu":"x","run":{"key":"%s","trials":8}}' % key)
+        for number, key in enumerate([b"one", b"two", b"one"])
+    ]
+    add(store, [make_measurement(n, session=one) for n, one in enumerate(mine)])
+    add(
+        store,
+        [
+            make_measurement(9, session=mine[0], occurrence=3),
+            make_measurement(9, session=mine[0], occurrence=5, workload=1),
+            make_measurement(9, session=make_session()),
+        ],
+    )
+    query = store.query
+    assert [id_ for id_, _ in query.run_sessions("one")] == [1, 3]
+    assert query.run_sessions("three") == []
+    assert query.session_trials(1) == (3, 5)
+    assert query.session_trials(99) == (0, -1)
+    assert [r.measurement.occurrence for r in query.session_records(mine[0])] == [0, 3, 5]
+    assert query.session_records(session(77)) == []
+
+
+def test_records_of_an_untrusted_source_are_not_known(store):
+    failed = make_measurement(1, (1e10,), session=session(), status=1)
+    add(store, [failed], Source("foreign", SourceKind.FILE, FOREIGN.trust))
+    assert store.query.measured_programs([1], 1, [1]) == []

@@ -1,0 +1,191 @@
+"""Workloads that are like another one, on SQLite and PostgreSQL alike."""
+
+from math import inf
+
+import pytest
+from builders import FOREIGN, OWN, make_target
+from models.small_data import conv2d, make_tiled, matmul, measure, trials
+from sqlalchemy import update
+
+from tunedb import schema
+from tunedb.errors import NotFoundError
+from tunedb.query.neighbours import Neighbour
+from tunedb.records import NO_TARGET, FailureKind, Signature, Target
+from tunedb.signatures import signature_of
+
+HERE = make_target(0)
+#: Of the same kind and architecture, and of the same kind alone.
+LIKE = make_target(1)
+OTHER = Target.from_config({"kind": "llvm", "mcpu": "znver4"})
+GPU = Target.from_config({"kind": "cuda", "arch": "sm_80"})
+ANY = {"formats": None}
+
+
+def put(store, workload, target=HERE, **fields):
+    fields.setdefault("count", 4)
+    store.add(trials(workload, target=target, **fields), OWN)
+    return store.query.workload_id(workload.digest)
+
+
+def ids_of(neighbours):
+    return [one.workload_id for one in neighbours]
+
+
+def test_the_nearest_of_the_family_come_first(store):
+    far, near, middle = (put(store, matmul(n)) for n in (9, 1, 3))
+    put(store, conv2d(0))
+    found = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    assert ids_of(found) == [near, middle, far]
+    assert [one.level for one in found] == ["exact"] * 3
+    # 128 by (128 + 64 n) by 256: one extent of two inputs' four differs.
+    assert found[0].distance == pytest.approx(0.585, abs=1e-3)
+    assert ids_of(store.query.neighbours(signature_of(matmul(0)), HERE, 1, **ANY)) == [near]
+
+
+def test_a_workload_is_no_neighbour_of_its_own(store):
+    own, other = put(store, matmul(0)), put(store, matmul(1))
+    assert ids_of(store.query.neighbours(own, HERE, **ANY)) == [other]
+    assert ids_of(store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [own, other]
+    without = store.query.neighbours(signature_of(matmul(0)), HERE, but=[own], **ANY)
+    assert ids_of(without) == [other]
+
+
+def test_through_another_target_it_is(store):
+    own = put(store, matmul(0))
+    put(store, matmul(0), LIKE)
+    (found,) = store.query.neighbours(own, HERE, **ANY)
+    like = store.query.target_id(LIKE.digest)
+    assert found == Neighbour(own, (like,), 0.0, "compatible")
+    assert found.far == 0.5
+
+
+def test_the_nearest_targets_stand_for_a_workload(store):
+    one = put(store, matmul(1))
+    put(store, matmul(1), LIKE)
+    alike = (LIKE, make_target(7))
+    for target in (OTHER, *alike):
+        two = put(store, matmul(2), target)
+    three = put(store, matmul(3), OTHER)
+    put(store, matmul(4), GPU)
+    asked = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    found = {near.workload_id: (near.level, near.target_ids) for near in asked}
+    target_id = store.query.target_id
+    assert found == {
+        one: ("exact", (target_id(HERE.digest),)),
+        two: ("compatible", tuple(sorted(target_id(target.digest) for target in alike))),
+        three: ("kind", (target_id(OTHER.digest),)),
+    }
+
+
+def test_another_target_is_as_far_as_another_shape(store):
+    other, near, far = put(store, matmul(0), OTHER), put(store, matmul(4)), put(store, matmul(40))
+    found = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    assert ids_of(found) == [near, other, far]
+
+
+def test_only_trusted_records_that_worked_make_a_neighbour(store):
+    store.add(trials(matmul(1), count=4), FOREIGN)
+    store.add([measure(make_tiled(matmul(2), 0), 0, FailureKind.TIMEOUT)], OWN)
+    (taken_back,), _ = store.add_batch([measure(make_tiled(matmul(3), 0), 0, (1e-3,))], OWN)
+    store.retract([taken_back], "the clock was wrong")
+    served = put(store, matmul(4))
+    assert ids_of(store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [served]
+
+
+def test_by_default_only_modules_are_neighbours(store):
+    put(store, matmul(1))
+    assert store.query.neighbours(signature_of(matmul(0)), HERE) == []
+    assert store.query.neighbours(signature_of(matmul(0)), HERE, formats=["autotvm-task"])
+
+
+@pytest.mark.parametrize(
+    "asked", [Signature(), Signature("f", None, "matmul"), Signature("f", (), "softmax")]
+)
+def test_of_an_unknown_workload_there_are_none(store, asked):
+    put(store, matmul(1))
+    assert store.query.neighbours(asked, HERE, **ANY) == []
+
+
+def test_odd_questions(store):
+    put(store, matmul(1))
+    asked = signature_of(matmul(0))
+    assert store.query.neighbours(asked, HERE, 0, **ANY) == []
+    assert store.query.neighbours(asked, GPU, **ANY) == []
+    assert store.query.neighbours(asked, NO_TARGET, **ANY) == []
+    with pytest.raises(NotFoundError):
+        store.query.neighbours(99, HERE)
+
+
+def test_rows_that_say_nothing_are_read_anew(store):
+    near = put(store, matmul(1))
+    empty = dict.fromkeys(("function", "arguments", "family", "flops"))
+    with store._transaction() as connection:
+        connection.execute(update(schema.workload).values(**empty))
+    assert ids_of(store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [near]
+
+
+# ---------------------------------------------------------------------- donors
+
+
+def test_donors_are_the_best_programs_each_once(store):
+    workload = matmul(1)
+    program = [make_tiled(workload, number) for number in range(4)]
+    store.add(
+        [
+            measure(program[0], 0, (3e-3,)),
+            measure(program[1], 1, (1e-3,)),
+            measure(program[0], 2, (2e-3,)),
+            measure(program[2], 3, FailureKind.TIMEOUT),
+            measure(program[3], 4, (4e-3,)),
+        ],
+        OWN,
+    )
+    (near,) = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    found = store.query.donors(near, 3)
+    assert [one.digest for one in found] == [program[i].digest for i in (1, 0, 3)]
+    assert [one.seconds for one in found] == [1e-3, 2e-3, 4e-3]
+    assert [one.trace for one in found] == [program[i].trace for i in (1, 0, 3)]
+    assert store.query.donors(near, 1) == found[:1]
+    assert store.query.donors(Neighbour(99, (1,), 0.0, "exact"), 3) == []
+
+
+def test_donors_of_several_targets_are_ranked_together(store):
+    workload = matmul(1)
+    fast, slow = make_tiled(workload, 0, LIKE), make_tiled(workload, 1, make_target(7))
+    store.add([measure(slow, 0, (2e-3,)), measure(fast, 1, (1e-3,))], OWN)
+    (near,) = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    assert [one.digest for one in store.query.donors(near, 5)] == [fast.digest, slow.digest]
+
+
+# ---------------------------------------------------------------------- courses
+
+
+def test_a_course_has_every_trial_in_order(store):
+    workload = matmul(1)
+    store.add(
+        [
+            measure(make_tiled(workload, 0), 3, (3e-3,)),
+            measure(make_tiled(workload, 1), 1, (1e-3,)),
+            measure(make_tiled(workload, 2), 2, FailureKind.TIMEOUT),
+        ],
+        OWN,
+    )
+    store.add([measure(make_tiled(workload, 3), 0, (1e-9,))], FOREIGN)
+    store.add([measure(make_tiled(workload, 4, GPU), 0, (1e-9,))], OWN)
+    (taken_back,), _ = store.add_batch([measure(make_tiled(workload, 5), 4, (1e-9,))], OWN)
+    store.retract([taken_back], "the clock was wrong")
+    near = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    assert store.query.courses(near) == [[1e-3, inf, 3e-3, inf]]
+    assert store.query.courses([]) == []
+
+
+def test_asking_takes_two_statements(store, monkeypatch):
+    for number in range(1, 6):
+        put(store, matmul(number))
+    asked = []
+    select = type(store.query)._select
+    monkeypatch.setattr(
+        type(store.query), "_select", lambda self, one: asked.append(one) or select(self, one)
+    )
+    assert len(store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)) == 5
+    assert len(asked) == 2

@@ -1,0 +1,221 @@
+"""Programs of one workload made to fit another one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
+
+from .draft import Draft, Instruction
+from .tilings import nearest_tiling
+
+#: How much a pair of instructions counts in an alignment. Those with decisions are what it is for.
+_PAIR, _SAMPLING_PAIR = 1, 4
+
+_TILE, _PARTITIONED = "SamplePerfectTile", "SamplePartitionedTile"
+_CATEGORY, _LOCATION = "SampleCategorical", "SampleComputeLocation"
+_SAMPLING = frozenset({_TILE, _PARTITIONED, _CATEGORY, _LOCATION})
+_BLOCKS = frozenset({"GetBlock", "GetSBlock"})
+
+
+@dataclass(frozen=True, slots=True)
+class Adapted:
+    """A program of another workload, on the instructions of a template.
+
+    Parameters
+    ----------
+    draft : Draft
+        The template's instructions with the donor's decisions. What has no counterpart in the
+        donor is left undecided, so TVM draws it.
+    kept : float
+        Share of the decisions that were taken over, in (0, 1]: their number / the number of the
+        donor's decisions or of the template's sampling instructions, whichever is greater.
+    """
+
+    draft: Draft
+    kept: float
+
+
+def adapt(donor: Draft, template: Draft) -> Adapted | None:
+    """Put the decisions of a program on the instructions of a template of another workload.
+
+    Instructions are aligned in their order such that most are equal but for the names of blocks;
+    those with decisions must besides work on the same loops and blocks. Then
+
+    * a tile is repaired (:func:`tunedb.search.tilings.nearest_tiling`): it stays as it is, where
+      the extent is the same;
+    * of a category the value is kept, whatever its number is in the template;
+    * a location is kept as it is.
+
+    Parameters
+    ----------
+    donor : Draft
+        A program of any workload.
+    template : Draft
+        A program of the new workload, such as a design space of TVM's. Its own tiles say how far
+        loops extend: a tile that it leaves undecided stays so.
+
+    Returns
+    -------
+    Adapted or None
+        None where no decision has a counterpart. Damaged donors raise nothing.
+    """
+    decisions: dict[int, Any] = {}
+    for left, right in _correspondence(donor.skeleton, template.skeleton).decided:
+        if left in donor.decisions:
+            decision = _translated(
+                (donor.instructions[left], donor.decisions[left]),
+                (template.instructions[right], template.decisions.get(right)),
+            )
+            if decision is not None:
+                decisions[right] = decision
+    if not decisions:
+        return None
+    draft = template
+    for number in template.decisions.keys() - decisions.keys():
+        draft = draft.without_decision(number)
+    for number, decision in decisions.items():
+        draft = draft.with_decision(number, decision)
+    asked = sum(instruction.is_sampling for instruction in template.instructions)
+    return Adapted(draft, len(decisions) / max(asked, len(donor.decisions)))
+
+
+def nearest_template(donor: Draft, templates: Sequence[Draft]) -> Draft | None:
+    """Return the template whose instructions are most like a program's; the first of equals.
+
+    Returns
+    -------
+    Draft or None
+        None where there are no templates.
+    """
+    agreements = [_correspondence(donor.skeleton, one.skeleton).agreement for one in templates]
+    return templates[agreements.index(max(agreements))] if templates else None
+
+
+class _Correspondence(NamedTuple):
+    """Which instructions of one sketch stand for which of another one.
+
+    `decided` are the pairs of sampling instructions; `agreement` is the share of all instructions
+    that have a partner with corresponding inputs.
+    """
+
+    decided: tuple[tuple[int, int], ...]
+    agreement: float
+
+
+@lru_cache(maxsize=4096)
+def _correspondence(donor: bytes, template: bytes) -> _Correspondence:
+    left, right = orjson.loads(donor), orjson.loads(template)
+    left_tokens, right_tokens = _tokens(left), _tokens(right)
+    variables: dict[str, str] = {}
+    decided, agreeing = [], 0
+    for i, j in _alignment(left_tokens, right_tokens):
+        kind, inputs, _, outputs = left[i]
+        # An input that no aligned instruction defines has no counterpart.
+        agrees = _renamed(inputs, variables) == right[j][1]
+        variables.update(zip(outputs, right[j][3], strict=True))
+        agreeing += agrees
+        if agrees and kind in _SAMPLING:
+            decided.append((i, j))
+    total = len(left) + len(right)
+    return _Correspondence(tuple(decided), 2 * agreeing / total if total else 1.0)
+
+
+def _renamed(value: Any, variables: dict[str, str]) -> Any:
+    """Return inputs with the other sketch's names for variables, None for those without."""
+    if isinstance(value, list):
+        return [_renamed(item, variables) for item in value]
+    if isinstance(value, str) and value[:1] in ("b", "l", "v") and value[1:].isdecimal():
+        return variables.get(value)
+    return value
+
+
+def _tokens(instructions: list[Any]) -> list[tuple[str, int]]:
+    """Return of each instruction what a partner must have, and how much the pair counts."""
+    uses: dict[str, str] = {}
+    for kind, inputs, attrs, _ in instructions:
+        for name in inputs:
+            if isinstance(name, str):
+                uses.setdefault(name, f"{kind}{attrs}")
+    found = []
+    for kind, inputs, attrs, outputs in instructions:
+        told: Any = attrs
+        weight = _PAIR
+        if kind in _SAMPLING:
+            # Not told apart by limits and candidates, but by what the number is for.
+            told = [attrs[:1] if kind == _TILE else [], [uses.get(name) for name in outputs]]
+            weight = _SAMPLING_PAIR
+        elif kind in _BLOCKS:
+            told = []
+        found.append((repr((kind, len(inputs), told, len(outputs))), weight))
+    return found
+
+
+def _alignment(left: list[tuple[str, int]], right: list[tuple[str, int]]) -> list[tuple[int, int]]:
+    """Return the pairs of a heaviest common subsequence, ascending."""
+    if left == right:
+        return [(i, i) for i in range(len(left))]
+    # best[i][j]: what the instructions from i and from j on can reach.
+    best = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
+    for i in range(len(left) - 1, -1, -1):
+        row, below, (token, weight) = best[i], best[i + 1], left[i]
+        for j in range(len(right) - 1, -1, -1):
+            paired = below[j + 1] + weight if right[j][0] == token else 0
+            row[j] = max(paired, below[j], row[j + 1])
+    pairs, i, j = [], 0, 0
+    while i < len(left) and j < len(right):
+        if left[i][0] == right[j][0] and best[i][j] == best[i + 1][j + 1] + left[i][1]:
+            pairs.append((i, j))
+            i, j = i + 1, j + 1
+        elif best[i][j] == best[i + 1][j]:
+            i += 1
+        else:
+            j += 1
+    return pairs
+
+
+def _translated(donor: tuple[Instruction, Any], template: tuple[Instruction, Any]) -> Any:
+    """Return a decision of the donor's as one of the template's, None where it has no counterpart.
+
+    Each pair is an instruction and its decision, which the template need not have.
+    """
+    (asked, decision), (asking, own) = donor, template
+    if asking.kind == _TILE:
+        return _tile(decision, own, asking.attrs)
+    if asking.kind == _CATEGORY:
+        return _category(asked.attrs, decision, asking.attrs)
+    if asking.kind == _LOCATION:
+        return decision if type(decision) is int else None
+    # An inner part of a tile divides what TVM vectorises: only the same tile fits surely.
+    same = asked.attrs == asking.attrs and _extent(decision) == _extent(own)
+    return decision if same and own is not None else None
+
+
+def _tile(decision: Any, own: Any, attrs: tuple[Any, ...]) -> list[int] | None:
+    extent = _extent(own)
+    if extent is None or _extent(decision) is None or len(decision) != len(own):
+        return None
+    limit = attrs[1] if len(attrs) > 1 and type(attrs[1]) is int else None
+    found = nearest_tiling(tuple(decision), extent, limit)
+    return None if found is None else list(found)
+
+
+def _extent(factors: Any) -> int | None:
+    """Return the extent of a tiled loop, None where the factors are none."""
+    if not isinstance(factors, list) or not all(type(f) is int and f > 0 for f in factors):
+        return None
+    return math.prod(factors) if factors else None
+
+
+def _category(known: tuple[Any, ...], decision: Any, attrs: tuple[Any, ...]) -> int | None:
+    """Return the number of the candidate with the value that the donor has chosen."""
+    values, candidates = known[0] if known else (), attrs[0] if attrs else ()
+    if type(decision) is not int or not isinstance(values, tuple):
+        return None
+    if not isinstance(candidates, tuple) or not 0 <= decision < len(values):
+        return None
+    return candidates.index(values[decision]) if values[decision] in candidates else None

@@ -1,0 +1,226 @@
+"""Traces while they are being changed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import orjson
+
+from .. import identity
+from ..errors import FormatError, UsageError
+from ..records import Trace
+from ..traces import INSTRUCTIONS, dump_value, join_trace, split_trace
+
+#: Instructions whose decision is a tile.
+TILINGS = frozenset({"SamplePartitionedTile", "SamplePerfectTile"})
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """An instruction as a stored trace has it, with the literals put back.
+
+    Parameters
+    ----------
+    kind : str
+        One of :data:`tunedb.traces.INSTRUCTIONS`.
+    inputs : tuple
+        Variables (``b0`` a block, ``l3`` a loop, ``v2`` a number), ``"None"``, numbers, and text
+        in quotes of its own; lists are tuples.
+    attrs : tuple
+        What is fixed by the schedule rule; lists are tuples.
+    outputs : tuple of str
+        Variables that it defines.
+    """
+
+    kind: str
+    inputs: tuple[Any, ...]
+    attrs: tuple[Any, ...]
+    outputs: tuple[str, ...]
+
+    @property
+    def is_sampling(self) -> bool:
+        """Whether the instruction takes a decision."""
+        return self.kind in INSTRUCTIONS and INSTRUCTIONS[self.kind][2] > 0
+
+
+class Form(NamedTuple):
+    """Instructions as they are stored.
+
+    Parameters
+    ----------
+    sketch : bytes
+        Canonical JSON of the instructions without the numbers among their inputs.
+    literals : bytes
+        Canonical JSON of those numbers.
+    """
+
+    sketch: bytes
+    literals: bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Draft:
+    """A trace that is being changed: instructions and decisions, without post-processing.
+
+    Drafts are values: every change makes another one, which shares what is equal. Two drafts are
+    equal if their instructions and decisions are.
+
+    Parameters
+    ----------
+    instructions : tuple of Instruction
+        Those before ``EnterPostproc``.
+    decisions : mapping of int to list of int or int
+        By the number of the sampling instruction; never changed in place. TVM draws those that
+        are missing when it replays the trace.
+    """
+
+    instructions: tuple[Instruction, ...]
+    decisions: Mapping[int, Any]
+    _form: Form | None = field(default=None, repr=False)
+    _key: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(cls, trace: Trace) -> Draft:
+        """Return a stored trace as a draft; its post-processing is dropped.
+
+        Parsed sketches are cached: few of them serve many programs.
+
+        Parameters
+        ----------
+        trace : Trace
+            In the instructions of today's TVM (:func:`tunedb.upgrades.upgrade`).
+
+        Raises
+        ------
+        FormatError
+            The parts of the trace are damaged or do not belong together.
+        """
+        try:
+            decisions, literals, _ = orjson.loads(trace.decisions)
+            form = Form(trace.sketch, identity.canonical_json(literals))
+            instructions = instructions_of(form)
+            chosen = {number: value for number, value in decisions if number < len(instructions)}
+        except (TypeError, ValueError) as error:
+            raise FormatError(f"a stored trace that cannot be read: {error}") from error
+        return cls(instructions, chosen, form)
+
+    def trace(self) -> Trace:
+        """Return the stored form, without a tail.
+
+        Raises
+        ------
+        FormatError
+            A value that was put into the draft has no JSON form.
+        """
+        form = self.form
+        ordered = [[number, self.decisions[number]] for number in sorted(self.decisions)]
+        return Trace(form.sketch, None, b"[%b,%b,[]]" % (dump_value(ordered), form.literals))
+
+    def with_decision(self, number: int, value: Any) -> Draft:
+        """Return the draft with another decision of one instruction.
+
+        Parameters
+        ----------
+        number : int
+            Position of a sampling instruction.
+        value : sequence of int or int
+            Factors of a tile, outermost first, or the number of a category or location.
+
+        Raises
+        ------
+        UsageError
+            The instruction takes no decision.
+        """
+        if not (0 <= number < len(self.instructions) and self.instructions[number].is_sampling):
+            raise UsageError(f"no decision can be made for instruction {number} of the trace")
+        chosen = value if isinstance(value, int) else list(value)
+        return self.with_decisions({**self.decisions, number: chosen})
+
+    def with_decisions(self, decisions: Mapping[int, Any]) -> Draft:
+        """Return the draft with these decisions instead of its own."""
+        return Draft(self.instructions, decisions, self.form)
+
+    def without_decision(self, number: int) -> Draft:
+        """Return the draft with one decision left to TVM, which draws it when it replays."""
+        return self.with_decisions(
+            {key: value for key, value in self.decisions.items() if key != number}
+        )
+
+    @property
+    def tiles(self) -> dict[int, Sequence[int]]:
+        """Decisions of the sampled tiles by number: factors, outermost first."""
+        return {
+            number: value
+            for number, value in self.decisions.items()
+            if self.instructions[number].kind in TILINGS
+        }
+
+    @property
+    def skeleton(self) -> bytes:
+        """The sketch without its numbers; drafts of one skeleton take the same decisions."""
+        return self.form.sketch
+
+    @property
+    def key(self) -> bytes:
+        """Digest of instructions and decisions, 16 bytes."""
+        made = self._key
+        if made is None:
+            trace = self.trace()
+            sketch = identity.shared_digest("sketch", trace.sketch)
+            made = identity.digest("draft", sketch, trace.decisions)
+            object.__setattr__(self, "_key", made)
+        return made
+
+    @property
+    def form(self) -> Form:
+        """The instructions as they are stored; a key for what follows from them alone."""
+        form = self._form
+        if form is None:
+            form = _form_of(self.instructions)
+            object.__setattr__(self, "_form", form)
+        return form
+
+    def __eq__(self, other: object) -> bool:
+        return self.key == other.key if isinstance(other, Draft) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.key)
+
+
+@lru_cache(maxsize=512)
+def instructions_of(form: Form) -> tuple[Instruction, ...]:
+    """Return the instructions of their stored form; those of the latest forms are shared.
+
+    Raises
+    ------
+    FormatError, TypeError, ValueError
+        They are damaged.
+    """
+    listed, _ = join_trace(Trace(form.sketch, None, b"[[],%b,[]]" % form.literals))
+    made = tuple([Instruction(*_frozen(one)) for one in listed])
+    for one in made:
+        if not all(isinstance(part, tuple) for part in (one.inputs, one.attrs, one.outputs)):
+            raise ValueError("an instruction is not [kind, inputs, attrs, outputs]")
+    return made
+
+
+def _form_of(instructions: tuple[Instruction, ...]) -> Form:
+    listed = [
+        [one.kind, _thawed(one.inputs), _thawed(one.attrs), list(one.outputs)]
+        for one in instructions
+    ]
+    trace = split_trace(listed, [])
+    return Form(trace.sketch, identity.canonical_json(orjson.loads(trace.decisions)[1]))
+
+
+def _frozen(value: Any) -> Any:
+    """Return a JSON value with tuples for lists, so that nobody changes what is shared."""
+    return tuple([_frozen(item) for item in value]) if isinstance(value, list) else value
+
+
+def _thawed(value: Any) -> Any:
+    """Undo :func:`_frozen`."""
+    return [_thawed(item) for item in value] if isinstance(value, list | tuple) else value

@@ -1,0 +1,181 @@
+"""How many trials a search will take, by what searches for similar workloads took."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import inf
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from ..query import Query
+    from ..records import Signature, Target
+
+#: Share of the best throughput that counts as having arrived.
+SHARE = 0.95
+
+#: Curves without which nothing is forecast, and trials without which a curve says nothing: a log
+#: of winners alone has few.
+_LEAST_CURVES = 3
+_LEAST_TRIALS = 16
+
+#: Curves that are asked for.
+_MOST_CURVES = 32
+
+#: Distance at which a curve counts half, in octaves.
+_HALF = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The course of one search.
+
+    Parameters
+    ----------
+    seconds : sequence of float
+        Run time of each trial; infinity for one that failed.
+    weight : float
+        How much it counts.
+    """
+
+    seconds: Sequence[float]
+    weight: float = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """When a search will have arrived: at 95 % of the best throughput that it would ever find.
+
+    Parameters
+    ----------
+    trials : int
+        Trials from its beginning, the median of what similar searches took; those that are done
+        already where it was expected earlier.
+    earliest, latest : int
+        What one in ten, and nine in ten of them took.
+    is_bound : bool
+        `trials` is a lower bound only: too many searches ended before they had settled.
+    best_seconds : float or None
+        Time of the best program that is expected in the end; None before a program has worked.
+    curves : int
+        Searches that it was made of.
+    """
+
+    trials: int
+    earliest: int
+    latest: int
+    is_bound: bool
+    best_seconds: float | None
+    curves: int
+
+
+def similar_curves(query: Query, of: int | Signature, target: Target) -> list[Curve]:
+    """Return the courses of searches for similar workloads, the most similar ones first.
+
+    Those of the nearest 32 workloads of the family, of all tools; a curve counts half for each two
+    octaves of distance. Runs that tuned one workload after another make one curve.
+
+    Parameters
+    ----------
+    query : Query
+        Of a database.
+    of : int or Signature
+        A workload of the database, or what can be told of one.
+    target : Target
+        Where it is tuned for.
+
+    Raises
+    ------
+    NotFoundError
+        The database has no such workload.
+    """
+    near = query.neighbours(of, target, _MOST_CURVES, formats=None)
+    courses = query.courses(near)
+    return [
+        Curve(course, 0.5 ** (one.far / _HALF))
+        for one, course in zip(near, courses, strict=True)
+        if len(course) >= _LEAST_TRIALS
+    ]
+
+
+def forecast(
+    curves: Sequence[Curve], *, trials: int = 0, best_seconds: float | None = None
+) -> Forecast | None:
+    """Tell when a search will have arrived.
+
+    A curve arrives at the first trial whose program has 95 % of the throughput of its best one. It
+    has settled if it went on for at least as many trials again. Of others it is only known that
+    they take longer than that, so the distribution is Kaplan and Meier's for censored data
+    (J. Am. Stat. Assoc. 53, 1958), each curve counting by its weight.
+
+    Parameters
+    ----------
+    curves : sequence of Curve
+        Searches for similar workloads.
+    trials : int
+        Trials that the search has done.
+    best_seconds : float or None
+        Its best time so far.
+
+    Returns
+    -------
+    Forecast or None
+        None where fewer than three curves found a program that works.
+    """
+    told = [(curve, arrival) for curve in curves if (arrival := _arrival(curve)) is not None]
+    if len(told) < _LEAST_CURVES:
+        return None
+    weighted = [(at, settled, curve.weight) for curve, (at, settled) in told]
+    (earliest, _), (middle, is_bound), (latest, _) = (
+        _quantile(weighted, share) for share in (0.1, 0.5, 0.9)
+    )
+    expected = None
+    if best_seconds is not None:
+        expected = best_seconds * _gain([curve for curve, _ in told], trials)
+    return Forecast(
+        trials=max(middle, trials),
+        earliest=max(earliest, trials),
+        latest=max(latest, trials),
+        is_bound=is_bound,
+        best_seconds=expected,
+        curves=len(told),
+    )
+
+
+def _arrival(curve: Curve) -> tuple[int, bool] | None:
+    """Return after how many trials a curve has arrived, and whether it has settled there."""
+    best = min(curve.seconds, default=inf)
+    if not 0 < best < inf:
+        return None
+    at = next(n for n, time in enumerate(curve.seconds, 1) if time * SHARE <= best)
+    return at, len(curve.seconds) >= 2 * at
+
+
+def _quantile(arrivals: Sequence[tuple[int, bool, float]], share: float) -> tuple[int, bool]:
+    """Return the trials by which a share has arrived, and whether that is a bound only."""
+    left = 1.0
+    at_risk = sum(weight for _, _, weight in arrivals)
+    for at in sorted({at for at, _, _ in arrivals}):
+        here = [(settled, weight) for one, settled, weight in arrivals if one == at]
+        arrived = sum(weight for settled, weight in here if settled)
+        left *= 1 - min(arrived / at_risk, 1.0) if arrived else 1.0
+        # Sums of weights are not exact.
+        if left <= 1 - share + 1e-9:
+            return at, False
+        at_risk -= sum(weight for _, weight in here)
+    return max(at for at, _, _ in arrivals), True
+
+
+def _gain(curves: Sequence[Curve], trials: int) -> float:
+    """Return the ratio of the last best time to that after some trials: a weighted median."""
+    ratios = []
+    for curve in curves:
+        best = list(accumulate(curve.seconds, min))
+        now = best[min(max(trials, 1), len(best)) - 1]
+        if now < inf:
+            ratios.append((best[-1] / now, curve.weight))
+    half = sum(weight for _, weight in ratios) / 2
+    passed = list(accumulate(weight for _, weight in sorted(ratios)))
+    middle = next((n for n, weight in enumerate(passed) if weight >= half), None)
+    return 1.0 if middle is None else sorted(ratios)[middle][0]
