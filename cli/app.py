@@ -27,6 +27,17 @@ EXIT_CODES = {
 }
 
 COMMANDS = {
+    "tune": ("tune", "command", "Tune a module with all that the database knows."),
+    "apply": (
+        "apply",
+        "command",
+        "Compile a module with the best stored programs, or write it scheduled.",
+    ),
+    "revalidate": (
+        "revalidate",
+        "command",
+        "Measure the best programs again, and check what they compute.",
+    ),
     "import": ("import_logs", "command", "Bring other tools' logs into the database."),
     "export": ("export", "command", "Write records as files of other tools."),
     "top": ("top", "command", "Show the best programs of a workload, or of each."),
@@ -55,7 +66,7 @@ COMMANDS = {
     "explain": (
         "explain",
         "command",
-        "Show which features a model looks at, or why a program has its score.",
+        "Show what a model looks at, why a program has its score, or why a module has no record.",
     ),
     "quarantine": ("quarantine", "command", "Look after what imports did not understand."),
     "db": ("db", "command", "Make, upgrade, check and describe databases."),

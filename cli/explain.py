@@ -11,7 +11,9 @@ import click
 from . import text
 from .card import share
 from .choose import find_record, target_label
+from .explain_module import explain_module
 from .models import find_model
+from .module import compile_target_option, looks_like_module
 from .options import Settings, common_options, pass_settings, reading
 from .output import (
     Column,
@@ -80,7 +82,7 @@ _LEAST = 0.00005
 
 
 @click.command()
-@click.argument("model", required=False)
+@click.argument("what", metavar="[MODEL|MODULE]", required=False)
 @click.option("--record", metavar="RECORD", help="Why this record's program has its score.")
 @click.option("--program", metavar="PROGRAM", type=int, help="The same for a program's number.")
 @click.option(
@@ -90,31 +92,50 @@ _LEAST = 0.00005
     show_default=True,
     help="How many columns a table has; JSON and CSV have all.",
 )
+@compile_target_option
 @output_options
 @common_options
 @pass_settings
 def command(
-    settings: Settings, model: str | None, record: str | None, program: int | None, top: int
+    settings: Settings,
+    what: str | None,
+    record: str | None,
+    program: int | None,
+    top: int,
+    target: str | None,
+    compatible: bool,
 ) -> None:
-    """Show which features a model looks at, or why a program has its score.
+    """Show what a model looks at, why a program has its score, or why a module has no record.
 
     MODEL is an id (tunedb models); the newest one with boosters where none is given. "mean |SHAP|"
     is how far a column moves a program's score on average, over 1,000 of the programs that the
     model was made from; "gain" its share in what all splits took off the loss. Of one program, each
     column's contribution is signed: together with the bias they are the score.
 
+    MODULE is a TVMScript file (which is run), package.module:name, or an .onnx or .pt2 file. Of
+    each of its functions it is told which record it finds, or why none: the nearest stored
+    workloads and where they first differ, other targets, records that failed or are not trusted.
+
     Example:
       tunedb explain
       tunedb explain 3 --top 40
       tunedb explain --record 42
+      tunedb explain model.py --target llvm
     """
     from ..errors import UsageError
     from ..models.stored import load_model
 
     if record is not None and program is not None:
         raise UsageError("give --record or --program, not both")
+    if what is not None and looks_like_module(what):
+        if record is not None or program is not None:
+            raise UsageError(f"{what} is a module; --record and --program are about models")
+        explain_module(settings, what, target, compatible=compatible)
+        return
+    if target is not None or compatible:
+        raise UsageError("--target and --compatible are for a MODULE: tunedb explain model.py")
     with reading(settings) as store:
-        found = _newest(store.query) if model is None else find_model(store.query, model)
+        found = _newest(store.query) if what is None else find_model(store.query, what)
         loaded = load_model(store, found)
         if record is not None or program is not None:
             asked = _asked(store.query, record, program)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import choose, text
+from . import choose, lineage, text
 from .options import Settings, common_options, pass_settings, reading
 from .output import Column, bold, output_options, print_fields, print_object
 
@@ -25,7 +25,7 @@ COLUMNS = tuple(
         (
             *("id", "digest", "status", "mean", "median", "minimum", "spread", "run_secs"),
             *("measured_at", "all_cost", "occurrence", "retracted", "failure"),
-            *("workload", "target", "program", "origin", "donor", "source", "session"),
+            *("workload", "target", "program", "origin", "donor", "lineage", "source", "session"),
             *("context", "extra", "decisions", "steps", "trace", "script"),
         ),
     )
@@ -53,16 +53,17 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
     """
     with reading(settings) as store:
         found = store.query.record(choose.find_record(store.query, record))
+        steps = lineage.lineage_of(store.query, found)
 
     def show() -> None:
-        _show_record(found)
+        _show_record(found, steps)
         _show_steps(found, whole=whole_trace)
         _show_script(found.measurement.program.workload.script, whole=whole_script)
 
-    print_object(settings, COLUMNS, _row(found), show)
+    print_object(settings, COLUMNS, _row(found, steps), show)
 
 
-def _row(record: Record) -> dict[str, Any]:
+def _row(record: Record, steps: Sequence[lineage.Step]) -> dict[str, Any]:
     import orjson
 
     from ..records import Status
@@ -74,7 +75,7 @@ def _row(record: Record) -> dict[str, Any]:
     program = measurement.program
     # Of a record that failed or was never run, the times are what its tool writes then.
     times = (measurement.run_secs or ()) if measurement.status is Status.OK else ()
-    steps = steps_of(program)
+    transforms = steps_of(program)
     return {
         "id": record.id,
         "digest": measurement.digest.hex(),
@@ -98,6 +99,7 @@ def _row(record: Record) -> dict[str, Any]:
         "program": program.digest.hex(),
         "origin": measurement.origin.value,
         "donor": None if measurement.donor is None else measurement.donor.hex(),
+        "lineage": lineage.row_of(steps),
         "source": {
             "name": record.source.name,
             "kind": record.source.kind.value,
@@ -106,8 +108,8 @@ def _row(record: Record) -> dict[str, Any]:
         "session": _session(measurement.session),
         "context": {**_template(program), **orjson.loads(measurement.context or b"{}")},
         "extra": orjson.loads(measurement.extra or b"null"),
-        "decisions": decisions_of(steps),
-        "steps": list(map(row_of, steps)),
+        "decisions": decisions_of(transforms),
+        "steps": list(map(row_of, transforms)),
         "trace": _trace(program),
         "script": program.workload.script,
     }
@@ -174,8 +176,8 @@ def _session(session: Session | None) -> dict[str, Any] | None:
     }
 
 
-def _show_record(record: Record) -> None:
-    row = _row(record)
+def _show_record(record: Record, steps: Sequence[lineage.Step]) -> None:
+    row = _row(record, steps)
     workload, target, source = row["workload"], row["target"], row["source"]
     measurement = record.measurement
     label = choose.target_label(measurement.program.target)
@@ -192,11 +194,16 @@ def _show_record(record: Record) -> None:
         *_failure_fields(measurement.failure),
         ("source", text.clean(f"{source['name']} ({source['kind']}, {source['trust']})")),
         *_session_fields(row["session"]),
-        ("origin", row["origin"] + (f" of program {row['donor']}" if row["donor"] else "")),
+        *_labelled("origin", lineage.told(steps)),
         *_context_fields(row),
         ("decisions", text.decisions(row["decisions"])),
     ]
     print_fields(fields, heading=f"Record {record.id}")
+
+
+def _labelled(label: str, lines: Sequence[str]) -> list[tuple[str, str]]:
+    """Return lines of which the first has a label."""
+    return [("" if number else label, line) for number, line in enumerate(lines)]
 
 
 def _time_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
@@ -237,13 +244,13 @@ def _session_fields(session: dict[str, Any] | None) -> list[tuple[str, str]]:
 
 
 def _context_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what the log said besides; target and time of day stand above already."""
+    """Return what was noted besides; target, time of day and the search stand above already."""
     values = {**row["context"], **(row["extra"] or {})}
     version = values.pop("version", None)
     log = " ".join(text.plain(value) for value in (values.pop("log", None), version) if value)
     fields = [("log", log)] if log else []
     for key, value in values.items():
-        if key not in ("target", "timestamp") and value not in ("", [], None):
+        if key not in ("target", "timestamp", "search") and value not in ("", [], None):
             label = "as logged" if key == "workload" else text.clean(key).replace("_", " ")
             shown = _hardware(value, version) if key == "hardware_params" else value
             fields.append((label, text.plain(shown)))

@@ -1,11 +1,10 @@
-"""The main job from beginning to end: tune, ask, compile, tune again, export, import.
+"""The main job from beginning to end: tune, ask, compile, tune again and others, export, import.
 
 Run it with ``make demo``. Everything it writes goes to ``demo/`` in the working directory.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import shutil
 import statistics
@@ -25,27 +24,23 @@ from tvm import te
 from tvm.s_tir import meta_schedule as ms
 
 import tunedb
-from tunedb.plugins.metaschedule import Database, MeasureCallback, WarmBuilder
+from tunedb.plugins.metaschedule import Database, WarmBuilder, tune
 
 FOLDER = Path("demo")
 TRIALS = 32
 PER_BATCH = 16
-POPULATION = 64
-GENERATIONS = 2
-#: Share of the population that the search takes from the database.
-MEASURED_RATIO = 0.5
 EVALUATOR = {"number": 1, "repeat": 3, "min_repeat_ms": 10}
 
 console = Console(width=None if sys.stdout.isatty() else 110, highlight=False)
 
 
-def matmul() -> Any:
-    """Return a 128 by 128 by 128 matmul."""
-    a = te.placeholder((128, 128), name="A")
-    b = te.placeholder((128, 128), name="B")
-    k = te.reduce_axis((0, 128), name="k")
-    c = te.compute((128, 128), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
-    return te.create_prim_func([a, b, c]).with_attr("global_symbol", "matmul")
+def matmul(name: str, n: int, m: int, depth: int) -> Any:
+    """Return a matmul of n by `depth` and `depth` by m."""
+    a = te.placeholder((n, depth), name="A")
+    b = te.placeholder((depth, m), name="B")
+    k = te.reduce_axis((0, depth), name="k")
+    c = te.compute((n, m), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="matmul")
+    return te.create_prim_func([a, b, c]).with_attr("global_symbol", name)
 
 
 def conv2d() -> Any:
@@ -84,56 +79,25 @@ def host_target() -> Any:
     )
 
 
-def learned_model(mod: Any, target: Any, records: list[Any]) -> Any:
-    """Return TVM's cost model, trained on stored records of a workload."""
-    model = ms.cost_model.XGBModel(num_warmup_samples=PER_BATCH)
-    if records:
-        context = ms.TuneContext(mod, target=target, num_threads=1)
-        candidates = [record.as_measure_candidate() for record in records]
-        results = [ms.runner.RunnerResult(record.run_secs, None) for record in records]
-        model.update(context, candidates, results)
-    return model
-
-
-def tune(func: Any, database: Database, builder: Any, target: Any, seed: int) -> float:
-    """Run one tuning session and return its wall time in seconds."""
-    mod = ms.tune_context._normalize_mod(func)
-    known = database.get_top_k(database.commit_workload(mod), POPULATION)
-    if known:
-        start_from = known[: int(POPULATION * MEASURED_RATIO)]
-        console.print(
-            f"{func.attrs['global_symbol']}: {len(start_from)} stored programs (best "
-            f"{_mean(known[0]) * 1e6:.1f} µs) begin the population, and the cost model learns from "
-            f"all {len(known)}"
-        )
-    # TVM logs to the console as much as this level says when a run begins; all goes to demo/logs.
-    logging.getLogger("tvm.s_tir.meta_schedule").setLevel(logging.ERROR)
-    start = time.perf_counter()
-    ms.tune_tir(
+def run_tune(func: Any, database: Database, builder: Any, trials: int, seed: int) -> Any:
+    """Tune an operator, and tell what came of it."""
+    result = tune(
         func,
-        target,
-        str(FOLDER / "logs"),
-        TRIALS,
+        max_trials_global=trials,
         num_trials_per_iter=PER_BATCH,
-        builder=builder,
-        runner=ms.runner.LocalRunner(evaluator_config=ms.runner.EvaluatorConfig(**EVALUATOR)),
         database=database,
-        cost_model=learned_model(mod, target, known),
-        measure_callbacks=[
-            MeasureCallback(database),
-            ms.measure_callback.RemoveBuildArtifact(),
-            ms.measure_callback.UpdateCostModel(),
-        ],
-        strategy=ms.search_strategy.EvolutionarySearch(
-            population_size=POPULATION,
-            init_measured_ratio=MEASURED_RATIO,
-            init_min_unmeasured=16,
-            genetic_num_iters=GENERATIONS,
-        ),
-        num_tuning_cores=1,
+        builder=builder,
+        evaluator=ms.runner.EvaluatorConfig(**EVALUATOR),
+        num_tuning_cores=os.cpu_count() or 1,
         seed=seed,
     )
-    return time.perf_counter() - start
+    (task,) = result.tasks
+    known = f", {result.served} of them known" if result.served else ""
+    console.print(
+        f"{task.name}: {result.trials} trials{known}, in {result.seconds:.0f} s; best "
+        f"{task.seconds * 1e6:,.1f} µs ({task.origin})"
+    )
+    return task
 
 
 def compare(name: str, func: Any, schedule: Any, target: Any) -> tuple[float, float]:
@@ -185,37 +149,39 @@ def main() -> None:
     FOLDER.mkdir()
     path, second = FOLDER / "tune.db", FOLDER / "second.db"
     target = host_target()
-    funcs = {"matmul": matmul(), "conv2d": conv2d()}
+    funcs = {"matmul": matmul("matmul", 128, 128, 128), "conv2d": conv2d()}
     console.rule("tunedb: tune, ask, compile")
     console.print(
         f"target {target.kind.name} -mcpu={target.attrs['mcpu']}, {os.cpu_count()} cores; "
-        f"{TRIALS} trials per operator in batches of {PER_BATCH}; WarmBuilder; evolution with a "
-        f"population of {POPULATION} over {GENERATIONS} generations, {MEASURED_RATIO:.0%} of it "
-        f"from the database; evaluator {EVALUATOR}"
+        f"{TRIALS} trials per operator in batches of {PER_BATCH}; evaluator {EVALUATOR}"
     )
     with WarmBuilder() as builder:
-        for run, seed in (("first", 1), ("second", 2)):
-            # A new handle, as a new process would have.
-            database = Database(path, target=target)
-            for name, func in funcs.items():
-                seconds = tune(func, database, builder, target, seed)
-                console.print(f"{name}: {run} run, {TRIALS} trials in {seconds:.1f} s")
-            database.close()
-            if run == "first":
-                report(path, funcs, target)
-    compare_runs(path, list(funcs))
+        database = Database(path, target=target)
+        for func in funcs.values():
+            run_tune(func, database, builder, TRIALS, seed=1)
+        database.close()
+        report(path, funcs, target)
+        # A new handle, as a new process would have.
+        database = Database(path, target=target)
+        for func in funcs.values():
+            run_tune(func, database, builder, TRIALS, seed=2)
+        compare_runs(path, list(funcs))
+        other_shape(path, database, builder)
+        database.close()
     round_trip(path, second)
     console.rule(f"done in {time.perf_counter() - began:.0f} s")
+
+
+def other_shape(path: Path, database: Database, builder: Any) -> None:
+    """Tune a matmul that the database does not have, from those that it has."""
+    console.rule("tune another shape: the search starts from its neighbour")
+    task = run_tune(matmul("taller", 192, 128, 96), database, builder, PER_BATCH, seed=1)
+    command("show", str(task.record.id), "--db", str(path))
 
 
 def _best(store: tunedb.store.Store, workload: int) -> float:
     best = store.query.best([workload])
     return float("nan") if best is None or best.mean is None else best.mean
-
-
-def _mean(record: Any) -> float:
-    values = [float(value) for value in record.run_secs]
-    return sum(values) / len(values)
 
 
 def report(path: Path, funcs: dict[str, Any], target: Any) -> None:

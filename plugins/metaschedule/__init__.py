@@ -1,11 +1,16 @@
 """tunedb in TVM MetaSchedule's tuning loop.
 
+>>> from tunedb.plugins.metaschedule import tune
+>>> result = tune(mod, target, database="tune.db", max_trials_global=64)
+
+or part by part, in TVM's own calls:
+
 >>> from tvm.s_tir import meta_schedule as ms
 >>> from tunedb.plugins.metaschedule import (
-...     CostModel, Database, MeasureCallback, WarmBuilder)
+...     CostModel, Database, EvolutionarySearch, MeasureCallback, WarmBuilder)
 >>> database = Database("tune.db", target=target)
 >>> ms.tune_tir(mod, target, work_dir, 64, database=database, builder=WarmBuilder(),
-...             cost_model=CostModel(database),
+...             cost_model=CostModel(database), strategy=EvolutionarySearch(database),
 ...             measure_callbacks=[MeasureCallback(database),
 ...                                ms.measure_callback.RemoveBuildArtifact(),
 ...                                ms.measure_callback.UpdateCostModel()])
@@ -26,26 +31,57 @@ if TYPE_CHECKING:
     from .database import Database
     from .feature_extractor import FeatureExtractor, PerStoreFeature
     from .measure_callback import MeasureCallback
+    from .search.mutators import (
+        ComputeLocationMutator,
+        CrossoverMutator,
+        ParallelMutator,
+        TileSizeMutator,
+        UnrollMutator,
+    )
+    from .search.strategy import EvolutionarySearch
+    from .tuning.known import Known
+    from .tuning.reusing import ReusingBuilder, ReusingRunner
+    from .tuning.tune import tune
     from .warm_builder import WarmBuilder
 
 __all__ = [
+    "ComputeLocationMutator",
     "CostModel",
+    "CrossoverMutator",
     "Database",
+    "EvolutionarySearch",
     "FeatureExtractor",
+    "Known",
     "MeasureCallback",
+    "ParallelMutator",
     "PerStoreFeature",
+    "ReusingBuilder",
+    "ReusingRunner",
+    "TileSizeMutator",
+    "UnrollMutator",
     "WarmBuilder",
+    "tune",
 ]
 
 check_versions()
 
 _MODULES = {
+    "ComputeLocationMutator": "search.mutators",
     "CostModel": "cost_model",
+    "CrossoverMutator": "search.mutators",
     "Database": "database",
+    "EvolutionarySearch": "search.strategy",
     "FeatureExtractor": "feature_extractor",
+    "Known": "tuning.known",
     "MeasureCallback": "measure_callback",
+    "ParallelMutator": "search.mutators",
     "PerStoreFeature": "feature_extractor",
+    "ReusingBuilder": "tuning.reusing",
+    "ReusingRunner": "tuning.reusing",
+    "TileSizeMutator": "search.mutators",
+    "UnrollMutator": "search.mutators",
     "WarmBuilder": "warm_builder",
+    "tune": "tuning.tune",
 }
 
 

@@ -41,7 +41,9 @@ from ...traces import join_trace
 from . import modules, trace_codec
 from .feature_commits import DEFAULT, FeatureCommits
 from .records import RecordTable
+from .search import lineage
 from .targets import TargetTable, as_target
+from .tuning.spool import Spool
 from .workloads import WorkloadTable
 
 _log = logging.getLogger("tunedb")
@@ -57,7 +59,10 @@ _MOST_COMMITTED = 4096
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One measured candidate, as a measure callback knows it."""
+    """One measured candidate, as a measure callback knows it.
+
+    One that is served stands for a program that was measured before: nothing of it is stored.
+    """
 
     workload: Any
     trace: Any
@@ -65,7 +70,7 @@ class Candidate:
     args_info: Any
     run_secs: tuple[float, ...]
     failure: Failure | None = None
-    origin: Origin = Origin.UNKNOWN
+    is_served: bool = False
 
 
 class Handle:
@@ -97,8 +102,10 @@ class Handle:
             self.targets.bind(as_target(target))
         self.records = RecordTable(store, self.workloads, self.targets, self.source, live_records)
         self.features = FeatureCommits(store, features, self.source)
+        self._spool = Spool(store)
         self._session: Session | None = None
-        self._sequence = itertools.count()
+        self._sequence: Iterator[int] = itertools.count()
+        self._sequences: dict[str, Iterator[int]] = {}
         # Traces of the batch that is being recorded: address → (trace, measurement). TVM's
         # AddToDatabase and our MeasureCallback both see each candidate; one of them records it.
         self._committed: OrderedDict[int, tuple[Any, Measurement]] = OrderedDict()
@@ -145,6 +152,11 @@ class Handle:
         -------
         list of Program or None
             The program of each candidate; None for one that was left out.
+
+        Raises
+        ------
+        StorageError
+            The database does not take the batch; it is in a file, which the message names.
         """
         programs: list[Program | None] = []
         with self.lock:
@@ -152,6 +164,12 @@ class Handle:
             learnt: list[tuple[Measurement, Failure]] = []
             new: list[tuple[Candidate, Measurement]] = []
             for candidate in candidates:
+                if candidate.is_served:
+                    # It counts as a trial of its session all the same.
+                    next(self._sequence)
+                    self._announced[candidate.trace.__chandle__()] = candidate.trace
+                    programs.append(None)
+                    continue
                 committed = self._committed.pop(candidate.trace.__chandle__(), None)
                 measurement = self._measured(candidate) if committed is None else committed[1]
                 programs.append(None if measurement is None else measurement.program)
@@ -162,10 +180,12 @@ class Handle:
                 elif candidate.failure is not None:
                     learnt.append((measurement, candidate.failure))
             self._committed.clear()
-            if learnt:
-                self.store.add_failures(learnt)
-            if new:
-                self._add([measurement for _, measurement in new])
+            batch = [measurement for _, measurement in new]
+            with self._spool.guarding(batch, self.session()):
+                if learnt:
+                    self.store.add_failures(learnt)
+                if batch:
+                    self._add(batch)
             for candidate, _ in new:
                 self._announced[candidate.trace.__chandle__()] = candidate.trace
         return programs
@@ -182,10 +202,17 @@ class Handle:
             for targets in self.targets.serving(equal):
                 found = list(itertools.islice(self._best(equal, targets, top_k), top_k))
                 if found:
-                    return found
+                    return [record for _, record in found]
             return []
 
-    def _best(self, equal: Sequence[int], targets: Sequence[int], chunk: int) -> Iterator[Any]:
+    def best_records(self, mod: Any, target: Any, most: int) -> list[tuple[int, Any]]:
+        """Return the numbers and TuningRecords of the best records of a module for a target."""
+        with self.lock:
+            return list(itertools.islice(self._query(mod, target, most), most))
+
+    def _best(
+        self, equal: Sequence[int], targets: Sequence[int], chunk: int
+    ) -> Iterator[tuple[int, Any]]:
         """Yield the records of equal workloads, best first, without those that are broken."""
         seen, wanted = 0, chunk
         while True:
@@ -193,7 +220,7 @@ class Handle:
             for id_ in ids[seen:]:
                 record = self.records.get(id_)
                 if record is not None:
-                    yield record
+                    yield id_, record
             if len(ids) < wanted:
                 return
             seen, wanted = len(ids), wanted + max(chunk, _CHUNK)
@@ -207,22 +234,29 @@ class Handle:
     def query_tuning_record(self, mod: Any, target: Any, _name: str | None = None) -> Any:
         """Return the best record of a module for a target, or None."""
         with self.lock:
-            return next(self._query(mod, target), None)
+            return next((record for _, record in self._query(mod, target)), None)
 
     def query_schedule(self, mod: Any, target: Any, _name: str | None = None) -> Any:
         """Return the best schedule of a module for a target, or None.
 
         A record that does not replay is quarantined and the next best one is tried.
         """
+        found = self.best_schedule(mod, target)
+        return None if found is None else found[2]
+
+    def best_schedule(self, mod: Any, target: Any) -> tuple[int, Any, Any] | None:
+        """Return number, TuningRecord and schedule of the best record that replays, or None."""
         with self.lock:
-            for record in self._query(mod, target):
+            for id_, record in self._query(mod, target):
+                if any(one.kind.name == "Tensorize" for one in record.trace.insts):
+                    import tvm.s_tir.tensor_intrin  # noqa: F401  13 s of CPU time
                 schedule = Schedule(record.workload.mod)
                 try:
                     record.trace.apply_to_schedule(schedule, remove_postproc=False)
                 except Exception as error:  # TVM raises ScheduleError, InternalError, …
                     self.records.discard(record, error)
                     continue
-                return schedule
+                return id_, record, schedule
             return None
 
     def query_ir_module(self, mod: Any, target: Any, name: str | None = None) -> Any:
@@ -230,7 +264,7 @@ class Handle:
         schedule = self.query_schedule(mod, target, name)
         return None if schedule is None else schedule.mod
 
-    def _query(self, mod: Any, target: Any) -> Iterator[Any]:
+    def _query(self, mod: Any, target: Any, chunk: int = 1) -> Iterator[tuple[int, Any]]:
         """Yield the records of a module for a target, best first."""
         stored = self.targets.stored(target)
         bound = self.targets.bound
@@ -240,9 +274,9 @@ class Handle:
         equal = self.workloads.equal_ids(known)
         for targets in self.targets.groups(stored):
             found = False
-            for record in self._best(equal, targets, 1):
+            for pair in self._best(equal, targets, chunk):
                 found = True
-                yield record
+                yield pair
             if found:
                 return
 
@@ -265,6 +299,23 @@ class Handle:
             )
         return self._session
 
+    def use_session(self, session: Session) -> None:
+        """Record under another session from now on, as where a remote device measures."""
+        if self._session is not None:
+            self._sequences[self._session.key] = self._sequence
+        self._session = session
+        self._sequence = self._sequences.get(session.key) or itertools.count()
+
+    def digest_of(self, mod: Any, target: Any, trace: Any) -> bytes | None:
+        """Return the identity of a program of a stored module; None for one that has none."""
+        with self.lock:
+            known = self.workloads.commit(mod)
+            try:
+                encoded = trace_codec.encode(trace)
+            except trace_codec.UnknownInstructionError:
+                return None
+            return Program(known.record, self.targets.stored(target), encoded).digest
+
     def _measured(self, candidate: Candidate, *, has_times: bool = True) -> Measurement | None:
         """Return the stored form of a candidate, or None, with a warning, where it has none."""
         try:
@@ -283,6 +334,7 @@ class Handle:
             self.targets.bind(candidate.target)
         args = candidate.args_info
         status = status_of(candidate.run_secs) if candidate.failure is None else Status.FAILED
+        descent = lineage.of(candidate.trace)
         return Measurement(
             program=Program(known.record, target, trace_codec.encode(candidate.trace)),
             run_secs=candidate.run_secs if has_times else None,
@@ -291,7 +343,9 @@ class Handle:
             occurrence=next(self._sequence),
             session=self.session(),
             args_info=None if args is None else _args_json(args),
-            origin=candidate.origin,
+            origin=Origin.UNKNOWN if descent is None else descent.origin,
+            donor=None if descent is None else descent.donor,
+            extra=None if descent is None else descent.extra(),
             failure=candidate.failure,
         )
 

@@ -15,6 +15,7 @@ from .database import Database, handle_of
 from .failures import classify
 from .handle import Candidate, Handle
 from .trace_codec import floats_of
+from .tuning.known import is_served
 
 __all__ = ["MeasureCallback"]
 
@@ -89,6 +90,7 @@ def record(
                 args_info=candidate.args_info,
                 run_secs=run_secs_of(run),
                 failure=failure_of(build, run),
+                is_served=is_served(build),
             )
             for candidate, build, run in zip(candidates, builds, runs, strict=True)
         ]

@@ -50,11 +50,16 @@ class WorkloadTable:
     Which rows count as equal is found by alias (a structural hash) and confirmed with TVM's
     equality. The exact module of each row is kept: block names are outside TVM's hash, but traces
     refer to blocks by name.
+
+    Attributes
+    ----------
+    equality : str
+        Which of TVM's equalities it is.
     """
 
     def __init__(self, store: Store, equality: str) -> None:
         self._store = store
-        self._equality = equality
+        self.equality = equality
         self._scheme = f"tvm:{modules.tvm_version()}:{equality}"
         self._by_id: dict[int, Known] = {}
         # Address → (object, row): the object is kept so that its address is not used again.
@@ -104,7 +109,7 @@ class WorkloadTable:
             yield lambda: modules.from_script(script)
 
     def _remember(self, id_: int, record: Workload, workload: Any) -> Known:
-        known = Known(id_, record, workload, modules.alias(workload.mod, self._equality))
+        known = Known(id_, record, workload, modules.alias(workload.mod, self.equality))
         self._by_id[id_] = known
         self._link(workload, known)
         return known
@@ -121,7 +126,7 @@ class WorkloadTable:
         An exact copy of the module is preferred, because its block names are the module's own.
         """
         self._alias_imported()
-        same = self._equal_among(self._rows_named(modules.alias(mod, self._equality)), mod)
+        same = self._equal_among(self._rows_named(modules.alias(mod, self.equality)), mod)
         if not same:
             return None
         if len(same) > 1:
@@ -136,7 +141,7 @@ class WorkloadTable:
         return [
             id_
             for id_, known in rows
-            if known is not None and modules.modules_equal(known.workload.mod, mod, self._equality)
+            if known is not None and modules.modules_equal(known.workload.mod, mod, self.equality)
         ]
 
     def _rows_named(self, alias: Alias) -> list[int]:
@@ -155,7 +160,7 @@ class WorkloadTable:
         """
         met = self._by_handle.get(mod.__chandle__())
         # A module can be changed in place; its hash then tells.
-        if met is not None and met[1].alias == modules.alias(mod, self._equality):
+        if met is not None and met[1].alias == modules.alias(mod, self.equality):
             return met[1]
         self._alias_imported()
         record = modules.to_workload(mod)

@@ -35,6 +35,7 @@ def test_all_commands_are_there():
         *("db", "db init", "db upgrade", "db check", "db info"),
         *("extract", "features", "plugins", "completion"),
         *("train", "evaluate", "explain", "sessions"),
+        *("tune", "apply", "revalidate"),
         *("models", "models list", "models show", "models drift"),
     }
 

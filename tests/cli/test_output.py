@@ -36,8 +36,8 @@ KEYS = {
 OBJECT_KEYS = {
     "features steps": "name version needs columns installed with without unable rows bytes",
     "show 1": "id digest status mean median minimum spread run_secs measured_at all_cost "
-    "occurrence retracted failure workload target program origin donor source session context "
-    "extra decisions steps trace script",
+    "occurrence retracted failure workload target program origin donor lineage source session "
+    "context extra decisions steps trace script",
     "quarantine show 1": "id created_at source file line reason size data",
     "quarantine retry": "tried recovered workloads known left reasons",
     "db info": "location state advice revision head size created_by created_at store counts "

@@ -1,7 +1,10 @@
 """``tunedb show`` and the rendering of traces."""
 
+import json
+
 import pytest
 import workdirs
+from builders import OWN, make_target, make_workload
 
 import tunedb
 from tunedb.cli.steps import line_of
@@ -11,6 +14,7 @@ from tunedb.records import (
     Measurement,
     Origin,
     Phase,
+    Program,
     Session,
     Source,
     Status,
@@ -101,7 +105,7 @@ def test_a_failed_record_tells_why(run, run_json, rich_file):
     assert "timeout in run after 2.500 s" in text
     assert "    too slow\\x1b[2J" in text
     assert "cpu EPYC, cores 2" in text
-    assert f"mutated of program {shown['donor']}" in text
+    assert "origin     mutated from record 1 of workload 1\n" in text
     assert run_json("--db", rich_file, "db", "info")["failures"] == {"timeout": 1}
 
 
@@ -120,6 +124,86 @@ def test_retracted_records_say_so(run, run_json, filled):
     assert run_json("--db", filled, "show", 2)["retracted"] is True
     assert "ok (retracted)" in run("--db", filled, "show", 2).stdout
     assert run_json("--db", filled, "top", "1", "--target", "llvm")[0]["id"] == 3
+
+
+def made(number, workload=0):
+    """Return a program that has a number among its decisions."""
+    return Program(make_workload(workload), make_target(), split_trace(*workdirs.trace(number, 64)))
+
+
+def descend(path, number, origin, donor=None, *, workload=0, operators=(), other=None, **fields):
+    """Store a record of a program of its own, and return the program's digest."""
+    program = made(number, workload)
+    said = {"operators": list(operators)}
+    if other is not None:
+        said["other"] = other.hex()
+    extra = json.dumps({"search": said}).encode() if operators or other else None
+    measurement = Measurement(program, (1e-3,), origin=origin, donor=donor, extra=extra, **fields)
+    with tunedb.open(path) as store:
+        store.add([measurement], OWN)
+    return program.digest
+
+
+def test_where_a_program_came_from(run, run_json, sqlite_file):
+    best = descend(sqlite_file, 1, Origin.RANDOM, workload=3)
+    warm = descend(sqlite_file, 2, Origin.WARM, best)
+    near = descend(sqlite_file, 3, Origin.MUTATED, warm, operators=["tile_size", "unroll"])
+    descend(sqlite_file, 4, Origin.CROSSED, near, operators=["crossover"], other=warm)
+    text = run("--db", sqlite_file, "show", 4).stdout
+    lines = [line.strip() for line in text.splitlines()]
+    start = lines.index("origin     crossed from record 3 with record 2,")
+    assert lines[start + 1 : start + 4] == [
+        "which was mutated twice (tile_size, unroll) from record 2,",
+        "which was warm-started from record 1 of workload 1,",
+        "which was drawn at random",
+    ]
+    assert "search" not in text
+    shown = run_json("--db", sqlite_file, "show", 4)
+    assert [step["record"] for step in shown["lineage"]] == [4, 3, 2, 1]
+    assert shown["lineage"][0]["other"] == {
+        "program": warm.hex(),
+        "record": 2,
+        "workload_id": 2,
+    }
+    assert shown["lineage"][1]["operators"] == ["tile_size", "unroll"]
+
+
+def test_lineages_end(run, sqlite_file):
+    """At a program that is not stored, one that tells nothing, and one that was there before."""
+    gone = b"\x07" * 16
+    descend(sqlite_file, 1, Origin.MUTATED, gone, operators=["unroll"])
+    text = run("--db", sqlite_file, "show", 1).stdout
+    assert f"mutated (unroll) from program {gone.hex()}, which is not stored here\n" in text
+    old = descend(sqlite_file, 2, Origin.UNKNOWN)
+    descend(sqlite_file, 3, Origin.MUTATED, old, operators=["a", "b", "c"])
+    assert "mutated 3 times (a, b, c) from record 2\n" in run("--db", sqlite_file, "show", 3).stdout
+    descend(sqlite_file, 4, Origin.MUTATED)
+    assert "mutated from a random program\n" in run("--db", sqlite_file, "show", 4).stdout
+    one, two = (made(number).digest for number in (5, 6))
+    descend(sqlite_file, 5, Origin.MUTATED, two)
+    descend(sqlite_file, 6, Origin.MUTATED, one)
+    assert "mutated from record 6,\n" in run("--db", sqlite_file, "show", 5).stdout
+
+
+def test_a_donor_is_told_by_the_record_that_says_where_it_came_from(run_json, sqlite_file):
+    """Measuring a program again says nothing of its origin."""
+    for origin, at in ((Origin.UNKNOWN, 1), (Origin.MEASURED, 2), (Origin.RANDOM, 3)):
+        donor = descend(sqlite_file, 1, origin, measured_at=at)
+    descend(sqlite_file, 2, Origin.MUTATED, donor, operators=["unroll"])
+    shown = run_json("--db", sqlite_file, "show", 4)
+    assert [step["record"] for step in shown["lineage"]] == [4, 3]
+    again = run_json("--db", sqlite_file, "show", 2)
+    assert again["origin"] == "measured"
+
+
+@pytest.mark.parametrize(
+    "extra", [b"[1]", b'{"search":3}', b'{"search":{"operators":"x","other":"zz"}}', b'{"a":1}']
+)
+def test_what_a_log_said_is_no_lineage(run_json, sqlite_file, extra):
+    with tunedb.open(sqlite_file) as store:
+        store.add([Measurement(made(1), (1e-3,), extra=extra)], OWN)
+    (step,) = run_json("--db", sqlite_file, "show", 1)["lineage"]
+    assert (step["operators"], step["other"]) == ([], None)
 
 
 @pytest.mark.parametrize(

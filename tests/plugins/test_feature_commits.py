@@ -58,7 +58,7 @@ def batch(tools):
             args = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
             candidates.append(SimpleNamespace(sch=sch, args_info=args))
         context = SimpleNamespace(mod=mod, target=tools.llvm)
-        builds = [SimpleNamespace(error_msg=None)] * len(tiles)
+        builds = [SimpleNamespace(error_msg=None, artifact_path="built.tar")] * len(tiles)
         runs = [SimpleNamespace(error_msg=None, run_secs=[1e-3])] * len(tiles)
         return context, candidates, builds, runs
 

@@ -1,0 +1,104 @@
+"""Modules and targets as commands take them that compile or explain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from . import text
+from .choose import find_targets, target_label
+
+if TYPE_CHECKING:
+    from ..query import Query
+    from ..records import Target
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def looks_like_module(words: str) -> bool:
+    """Tell whether words name a module and no number, name or digest of something stored."""
+    return ":" in words or words.endswith((".py", ".onnx", ".pt2"))
+
+
+def compile_target_option(function: F) -> F:
+    """Give a command ``--target`` and ``--compatible``, for :func:`one_target`."""
+    target = click.option(
+        "--target",
+        metavar="TARGET",
+        help="For which target: its id or kind (tunedb targets), or JSON. Default: the only one "
+        "that has records.",
+    )
+    compatible = click.option(
+        "--compatible",
+        is_flag=True,
+        help="Take programs for targets of the same kind and architecture where there are none "
+        "for this one.",
+    )
+    return target(compatible(function))
+
+
+def one_target(
+    query: Query,
+    words: str | None,
+    workload_ids: Iterable[int] | None = None,
+    *,
+    foreign: bool = False,
+) -> Target:
+    """Return the one target that is meant.
+
+    Parameters
+    ----------
+    query : Query
+        The database.
+    words : str or None
+        An id, a kind, or JSON; JSON with a kind need not be of a stored target. None for the only
+        one with records to serve.
+    workload_ids : iterable of int or None
+        Records of these workloads; None for those of all modules.
+    foreign : bool
+        Whether any record counts, and not only what is served.
+
+    Raises
+    ------
+    NotFoundError
+        None is meant.
+    UsageError
+        Several are meant.
+    """
+    from ..errors import NotFoundError, UsageError
+    from ..records import MODULES
+
+    if words is None:
+        if workload_ids is None:
+            workload_ids = [one.id for one in query.workloads() if one.format in MODULES]
+        found = (query.targets_of if foreign else query.served_targets)(workload_ids)
+        if not found:
+            raise NotFoundError("no record to serve; make some: tunedb tune MODULE")
+    else:
+        given = _given(query, words)
+        if given is not None:
+            return given
+        found = find_targets(query, words) or []
+    if len(found) > 1:
+        listed = ", ".join(f"{id_} ({target_label(query.target(id_))})" for id_ in found)
+        raise UsageError(f"several targets; say which with --target: {listed}")
+    return query.target(found[0])
+
+
+def _given(query: Query, words: str) -> Target | None:
+    """Return the target of a whole configuration, where no stored one has its attributes."""
+    import orjson
+
+    from ..records import Target
+
+    if query.find_targets(words) or not words.lstrip().startswith("{"):
+        return None
+    config = orjson.loads(words)
+    return Target.from_config(config) if "kind" in config else None
+
+
+def label(target: Target) -> str:
+    """Return a target in few words."""
+    return text.clean(target_label(target))

@@ -1,0 +1,235 @@
+"""The search strategy that TVM holds: evolution that begins with what a database knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn
+
+from tvm.s_tir.meta_schedule.search_strategy.search_strategy import _PySearchStrategy
+
+from ....errors import PluginError, UsageError
+from ....search.operators import Operators
+from ..compat import register_errors
+from ..database import Database, handle_of
+from ..tuning.known import Known
+from .outcome import Outcome, Round
+from .population import Shares
+from .task_search import Settings, TaskSearch, Trials, TuningTask
+
+__all__ = ["EvolutionarySearch", "Round", "Shares"]
+
+register_errors()
+
+
+class EvolutionarySearch(_PySearchStrategy):
+    """Evolutionary search with the five operators of Ansor, begun from a database.
+
+    Each round a population is put together of the best programs that were measured of the task, of
+    programs of its neighbours that are adapted to it, and of random ones. It evolves for some
+    generations: parents are drawn in proportion to what the cost model says of them, and offspring
+    is made by moving a divisor of a tile, by changing the granularity of parallel loops, the steps
+    that are unrolled or the place where a block is computed, or by crossing two programs block by
+    block. The best programs that were never proposed are measured, and some random ones.
+
+    The first batch of a task begins with the best known program, if its times are served, and
+    with up to five programs of neighbours as they are.
+
+    Parameters
+    ----------
+    database : Database
+        The database of the run.
+    population_size : int
+        Programs of a population.
+    generations : int
+        Generations of a round; 0 measures the best of the initial population.
+    operators : Operators, optional
+        How often each operator is taken; by default as Ansor does for the kind of target.
+    shares : Shares, optional
+        Where the initial population comes from.
+    eps_greedy : float
+        Share of each batch that is drawn from the random programs of its round; where that is no
+        whole number, chance decides on the rest.
+    known : Known, optional
+        Programs that are not measured again, as ``ReusingBuilder`` and ``ReusingRunner`` have them.
+        None of them is proposed, but for the best one in the first batch.
+    warm : bool
+        Whether programs and tiles of neighbours are used.
+    crossover : bool
+        Whether programs are crossed.
+    threads : int, optional
+        Threads that replay; by default those of the tuning context.
+    on_round : callable, optional
+        Called with a :class:`Round` before its programs are measured.
+
+    Raises
+    ------
+    UsageError
+        A parameter is out of its range.
+    PluginError
+        The database is not tunedb's; while tuning, the run has no cost model.
+
+    Notes
+    -----
+    Where each candidate came from is stored with its measurement by ``MeasureCallback``. Equal
+    seeds, databases and cost models give equal candidates, whatever the number of threads.
+    Mutators of the space generator are not used.
+
+    Examples
+    --------
+    >>> search = EvolutionarySearch(database)
+    >>> ms.tune_tir(mod, target, work_dir, 64, database=database, strategy=search,
+    ...             cost_model=CostModel(database), measure_callbacks=[
+    ...                 MeasureCallback(database), ms.measure_callback.RemoveBuildArtifact(),
+    ...                 ms.measure_callback.UpdateCostModel()])
+    >>> search.report()["main"]["proposals"]
+    {'random': 16, 'mutated': 44, 'crossed': 4}
+    """
+
+    # TVM's objects have no dictionary of their own.
+    __slots__ = ("__dict__", "__weakref__")
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        population_size: int = 256,
+        generations: int = 4,
+        operators: Operators | None = None,
+        shares: Shares | None = None,
+        eps_greedy: float = 0.05,
+        known: Known | None = None,
+        warm: bool = True,
+        crossover: bool = True,
+        threads: int | None = None,
+        on_round: Callable[[Round], None] | None = None,
+    ) -> None:
+        if population_size < 1 or generations < 0:
+            raise UsageError(
+                "a population has 1 or more programs and 0 or more generations, not "
+                f"{population_size} and {generations}"
+            )
+        if not 0 <= eps_greedy <= 1:
+            raise UsageError(f"eps_greedy must be from 0 to 1, not {eps_greedy}")
+        if threads is not None and threads < 1:
+            raise UsageError(f"threads must be 1 or more, not {threads}")
+        if handle_of(database) is None:
+            raise PluginError(
+                f"EvolutionarySearch needs a tunedb database, not {type(database).__name__}"
+            )
+        settings = Settings(
+            population_size,
+            generations,
+            operators,
+            shares or Shares(),
+            eps_greedy,
+            known,
+            warm,
+            crossover,
+            threads,
+            on_round,
+        )
+        self._start(_Shared(database, settings))
+
+    def _start(self, shared: _Shared) -> None:
+        # TVM's object holds the strategy's methods, which hold nothing of TVM's object: the last
+        # reference to either frees both at once.
+        strategy = _Strategy(shared)
+        super().__init__(
+            strategy.initialize,
+            strategy.pre_tuning,
+            strategy.post_tuning,
+            strategy.generate,
+            strategy.notify,
+            lambda: _clone(shared),
+        )
+        self._shared = shared
+
+    def report(self) -> dict[str, dict[str, Any]]:
+        """Return what the search did, by the names of the tasks.
+
+        Returns
+        -------
+        dict
+            For each task: ``trials`` and, by origin, ``proposals``; ``offspring`` of each operator
+            and how much of it was ``illegal``; of the best program that was measured its digest
+            (``best``), ``best_seconds``, its ``descent`` (its own lineage first, then that of the
+            program of this run that it descends from, and so on), and whether there is a crossover
+            in it (``best_is_crossed``). A name that several tasks have gets a number.
+        """
+        found: dict[str, dict[str, Any]] = {}
+        for outcome in self._shared.outcomes:
+            name, number = outcome.task, 2
+            while name in found:
+                name, number = f"{outcome.task} ({number})", number + 1
+            found[name] = outcome.report()
+        return found
+
+    def __copy__(self) -> NoReturn:
+        raise TypeError("an EvolutionarySearch cannot be copied; TVM's way is clone()")
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
+        self.__copy__()
+
+    def __reduce__(self) -> NoReturn:
+        self.__copy__()
+
+
+class _Shared:
+    """What a strategy and its clones have in common: TVM clones one for each task."""
+
+    def __init__(self, database: Database, settings: Settings) -> None:
+        self.database = database
+        self.settings = settings
+        self.outcomes: list[Outcome] = []
+
+
+def _clone(shared: _Shared) -> EvolutionarySearch:
+    made = EvolutionarySearch.__new__(EvolutionarySearch)
+    made._start(shared)
+    return made
+
+
+class _Strategy:
+    """What one clone does, in plain Python; TVM calls it through function objects."""
+
+    def __init__(self, shared: _Shared) -> None:
+        self._shared = shared
+        self._task: TuningTask | None = None
+        self._search: TaskSearch | None = None
+
+    def initialize(self, context: Any) -> None:
+        """Learn what the task is."""
+        self._task = TuningTask.of(context)
+
+    def pre_tuning(
+        self, max_trials: int, batch: int, spaces: Sequence[Any], _database: Any, cost_model: Any
+    ) -> None:
+        """Begin the search of the task."""
+        handle = handle_of(self._shared.database)
+        if self._task is None or self._search is not None:
+            raise UsageError("a search strategy begins once, with a tuning context: clone it")
+        if cost_model is None or handle is None:
+            raise PluginError("EvolutionarySearch needs a cost model; 'random' is one")
+        self._search = TaskSearch(
+            handle, self._shared.settings, self._task, Trials(max_trials, batch), spaces, cost_model
+        )
+        self._shared.outcomes.append(self._search.outcome)
+
+    def post_tuning(self) -> None:
+        """End the search and free what it held."""
+        if self._search is not None:
+            self._search.finish()
+            self._search = None
+
+    def generate(self) -> list[Any] | None:
+        """Return the next batch, or None at the end."""
+        return self._begun().generate()
+
+    def notify(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """Take in what was measured."""
+        self._begun().notify(candidates, results)
+
+    def _begun(self) -> TaskSearch:
+        if self._search is None:
+            raise UsageError("the search has not begun: pre_tuning comes first")
+        return self._search

@@ -1,0 +1,44 @@
+"""TVM's logs of a tuning run, kept in files."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+__all__ = ["logs_in_files"]
+
+_LOGGER = "tvm.s_tir.meta_schedule"
+
+
+@contextmanager
+def logs_in_files() -> Iterator[None]:
+    """Keep what TVM logs in a block out of the terminal, and leave its loggers as they were.
+
+    TVM sets its loggers up anew for each run: one handler for stdout, as loud as the logger's level
+    says at that moment, and one for each file in the run's directory. They stay when the run ends.
+    """
+    logger = logging.getLogger(_LOGGER)
+    before = logger.level, logger.propagate, list(logger.handlers)
+    # Handlers without names, such as pytest's, make TVM's setting up fail.
+    logger.handlers.clear()
+    # TVM logs nothing above an error.
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for one in _loggers():
+            for handler in list(one.handlers):
+                one.removeHandler(handler)
+                handler.close()
+        logger.setLevel(before[0])
+        logger.propagate = before[1]
+        logger.handlers.extend(before[2])
+
+
+def _loggers() -> Iterator[logging.Logger]:
+    """Yield TVM's logger of tuning, and those of its tasks."""
+    for name, logger in list(logging.root.manager.loggerDict.items()):
+        is_ours = name == _LOGGER or name.startswith(f"{_LOGGER}.logging.task_")
+        if is_ours and isinstance(logger, logging.Logger):
+            yield logger

@@ -1,0 +1,1 @@
+"""What is done with stored programs: compiling, explaining, measuring again."""

@@ -1,0 +1,201 @@
+"""``tunedb apply`` and the form of ``tunedb explain`` that is about modules."""
+
+import json
+
+import numpy as np
+import pytest
+import tvm
+
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.tuning.module_source import load_module
+
+TARGET = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
+OTHER = {**TARGET, "num-cores": 8}
+
+SCRIPT = """
+from tvm.script import ir as I
+from tvm.script import tirx as T
+
+
+@I.ir_module
+class Kernels:
+    @T.prim_func(s_tir=True)
+    def twice(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
+        T.func_attr({"tirx.noalias": True})
+        for i in range(32):
+            with T.sblock("B"):
+                v = T.axis.spatial(32, i)
+                B[v] = A[v] * T.float32(2)
+
+    @T.prim_func(s_tir=True)
+    def thrice(A: T.Buffer((48,), "float32"), B: T.Buffer((48,), "float32")):
+        T.func_attr({"tirx.noalias": True})
+        for i in range(48):
+            with T.sblock("B"):
+                v = T.axis.spatial(48, i)
+                B[v] = A[v] * T.float32(3)
+"""
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    path = tmp_path / "kernels.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def tune(path, kernels, function, target=None, run_secs=(1e-3,)):
+    """Store a record for a function of the module, as tuning it would."""
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
+
+    target = target or TARGET
+    (task,) = tasks(load_module(kernels, function=function), target)
+    sch = Schedule(task)
+    sch.parallel(sch.get_loops(sch.get_sblock("B"))[0])
+    database = Database(path, target=target)
+    workload = database.commit_workload(task)
+    info = ms.arg_info.ArgInfo.from_entry_func(task)
+    record = ms.database.TuningRecord(
+        sch.trace, workload, list(run_secs), database.tvm_target, info
+    )
+    database.commit_tuning_record(record)
+    database.close()
+
+
+def tasks(mod, target):
+    from tunedb.plugins.metaschedule.using.applying import tasks_of
+
+    return tasks_of(mod, target).values()
+
+
+# ---- apply -----------------------------------------------------------------------------------
+
+
+def test_a_library(run, run_json, sqlite_file, kernels, tmp_path):
+    tune(sqlite_file, kernels, "twice")
+    library = tmp_path / "kernels.so"
+    rows = run_json("--db", sqlite_file, "apply", kernels, "-o", library)
+    assert [(row["function"], row["record"], row["mean"]) for row in rows] == [
+        ("thrice", None, None),
+        ("twice", 1, 1e-3),
+    ]
+    assert {row["target"] for row in rows} == {"llvm x86-64-v2 2 cores"}
+    made = tvm.runtime.load_module(str(library))
+    for name, factor, extent in (("twice", 2, 32), ("thrice", 3, 48)):
+        a = np.arange(extent, dtype="float32")
+        b = tvm.runtime.tensor(np.zeros_like(a))
+        made[name](tvm.runtime.tensor(a), b)
+        assert np.array_equal(b.numpy(), factor * a)
+
+
+def test_what_is_told(run, sqlite_file, kernels, tmp_path):
+    tune(sqlite_file, kernels, "twice")
+    library = tmp_path / "kernels.tar"
+    done = run("--db", sqlite_file, "apply", kernels, "-o", library)
+    assert "twice" in done.stdout and "1.000 ms" in done.stdout
+    assert f"{library} is written, for llvm x86-64-v2 2 cores" in done.stderr
+    assert f"1 function without a record; why: tunedb explain {kernels}" in done.stderr
+
+
+def test_the_scheduled_module_as_script(run, sqlite_file, kernels, tmp_path):
+    tune(sqlite_file, kernels, "twice")
+    script = tmp_path / "scheduled.py"
+    run("--db", sqlite_file, "apply", kernels, "-o", script, "--function", "twice")
+    mod = load_module(script)
+    assert "T.parallel(32)" in mod["twice"].script()
+    other = tmp_path / "scheduled.txt"
+    run("--db", sqlite_file, "apply", kernels, "-o", other, "--script")
+    assert "T.parallel(32)" in other.read_text()
+
+
+def test_nothing_is_written_without_records(run, sqlite_file, kernels, tmp_path):
+    tune(sqlite_file, kernels, "twice")
+    library = tmp_path / "kernels.so"
+    for options in (["--function", "thrice"], ["--all"]):
+        done = run("--db", sqlite_file, "apply", kernels, "-o", library, *options, code=3)
+        assert "no record for thrice; nothing is written" in done.stderr
+        assert f"tunedb explain {kernels}" in done.stderr
+    assert not library.exists()
+
+
+def test_which_target(run, sqlite_file, kernels, tmp_path):
+    out = ["-o", tmp_path / "scheduled.py"]
+    done = run("--db", sqlite_file, "apply", kernels, *out, code=3)
+    assert "no record to serve; make some: tunedb tune MODULE" in done.stderr
+    tune(sqlite_file, kernels, "twice")
+    tune(sqlite_file, kernels, "twice", OTHER)
+    done = run("--db", sqlite_file, "apply", kernels, *out, code=2)
+    assert (
+        "several targets; say which with --target: 1 (llvm x86-64-v2 2 cores), 2 (llvm x86-64-v2 8"
+        in done.stderr
+    )
+    done = run("--db", sqlite_file, "apply", kernels, *out, "--target", "2")
+    assert "for llvm x86-64-v2 8 cores" in done.stderr
+    # A target that is not stored, and the same with what is compatible.
+    other = ["--target", json.dumps({**TARGET, "num-cores": 4})]
+    run("--db", sqlite_file, "apply", kernels, *out, *other, code=3)
+    assert run("--db", sqlite_file, "apply", kernels, *out, *other, "--compatible").exit_code == 0
+    done = run("--db", sqlite_file, "apply", kernels, *out, "--target", "9", code=3)
+    assert "no target '9'" in done.stderr
+
+
+def test_what_cannot_be_written(run, sqlite_file, kernels, tmp_path):
+    tune(sqlite_file, kernels, "twice")
+    for name, words, code in (
+        ("kernels.exe", "a library's name ends in one of .so", 2),
+        ("nowhere/kernels.so", "it cannot be written", 1),
+        ("nowhere/kernels.py", "it cannot be written", 1),
+    ):
+        done = run("--db", sqlite_file, "apply", kernels, "-o", tmp_path / name, code=code)
+        assert words in done.stderr
+    for spec in (kernels, f"{kernels}:Kernels"):
+        done = run("--db", sqlite_file, "apply", spec, "-o", kernels, code=2)
+        assert "is the module itself" in done.stderr
+    assert kernels.read_text() == SCRIPT
+    done = run("--db", sqlite_file, "apply", "none.py", "-o", tmp_path / "x.so", code=3)
+    assert "none.py: no such file" in done.stderr
+    run("--db", sqlite_file, "apply", kernels, code=2)
+
+
+# ---- explain MODULE --------------------------------------------------------------------------
+
+
+def test_explain_a_module(run, run_json, sqlite_file, kernels):
+    tune(sqlite_file, kernels, "twice")
+    thrice, twice = run_json("--db", sqlite_file, "explain", kernels)
+    assert (twice["record"], twice["mean"], twice["reasons"]) == (1, 1e-3, [])
+    assert (thrice["function"], thrice["record"]) == ("thrice", None)
+    assert [reason["code"] for reason in thrice["reasons"]] == ["unknown"]
+    (near,) = thrice["nearest"]
+    assert near["workload_id"] == 1
+    # Not its name, by which it differs too.
+    assert near["difference"]["where"] == "argument 1 (A), shape[0]"
+    text = run("--db", sqlite_file, "explain", kernels).stdout
+    assert "twice: record 1 of workload 1, 1.000 ms" in text
+    assert "thrice: no record for llvm x86-64-v2 2 cores" in text
+    assert "argument 1 (A), shape[0] is 48 here, 32 there" in text
+
+
+def test_explain_a_package(run_json, sqlite_file, kernels, monkeypatch):
+    monkeypatch.chdir(kernels.parent)
+    tune(sqlite_file, kernels, "twice")
+    rows = run_json("--db", sqlite_file, "explain", "kernels:Kernels")
+    assert [row["function"] for row in rows] == ["thrice", "twice"]
+
+
+def test_explain_another_target(run, run_json, sqlite_file, kernels):
+    tune(sqlite_file, kernels, "twice")
+    other = ["--target", json.dumps(OTHER)]
+    _, twice = run_json("--db", sqlite_file, "explain", kernels, *other)
+    assert [reason["code"] for reason in twice["reasons"]] == ["target"]
+    assert "num-cores 8 here, 2 there" in twice["reasons"][0]["text"]
+    _, twice = run_json("--db", sqlite_file, "explain", kernels, *other, "--compatible")
+    assert twice["record"] == 1
+
+
+def test_options_that_do_not_fit(run, sqlite_file, kernels):
+    done = run("--db", sqlite_file, "explain", kernels, "--record", "1", code=2)
+    assert "is a module" in done.stderr
+    done = run("--db", sqlite_file, "explain", "--target", "llvm", code=2)
+    assert "are for a MODULE" in done.stderr

@@ -1,0 +1,120 @@
+"""``tunedb revalidate``, with what builds and runs replaced; the real thing is a plugin's test."""
+
+import json
+
+import pytest
+from test_apply import OTHER, SCRIPT, tune
+
+import tunedb
+from tunedb.plugins.metaschedule.using import revalidation
+from tunedb.plugins.metaschedule.using.build_and_run import Outcome
+from tunedb.records import Failure, FailureKind, Phase, Source, SourceKind, Trust
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    path = tmp_path / "kernels.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """What programs give when they are compared, and how the runs were set up."""
+
+    class Runs:
+        compared = Outcome((1e-7, 1e-4), None)
+        settings = None
+
+        def __init__(self, **settings):
+            Runs.settings = settings
+
+        def close(self):
+            pass
+
+        def outcomes(self, jobs, target, run=None):
+            return [Outcome((2e-3,), None) if run is None else Runs.compared for _ in jobs]
+
+    monkeypatch.setattr(revalidation, "BuildAndRun", Runs)
+    return Runs
+
+
+def test_all_workloads(run, run_json, sqlite_file, kernels, runs):
+    tune(sqlite_file, kernels, "twice")
+    tune(sqlite_file, kernels, "thrice")
+    rows = run_json("--db", sqlite_file, "revalidate", "--repeat", 2, "--seed", 3)
+    assert [(row["record"], row["workload_id"], row["outcome"]) for row in rows] == [
+        (1, 1, "passed"),
+        (2, 2, "passed"),
+    ]
+    assert (rows[0]["before"], rows[0]["mean"], rows[0]["ratio"]) == (1e-3, 2e-3, 2.0)
+    assert rows[0]["deviation"] == 1e-7
+    assert (runs.settings["repeat"], runs.settings["seed"]) == (2, 3)
+    text = run("--db", sqlite_file, "revalidate", "twice").stdout
+    assert "2.00" in text and "1.0e-07" in text and "passed" in text
+
+
+def test_functions_of_a_module(run, run_json, sqlite_file, kernels, runs):
+    tune(sqlite_file, kernels, "twice")
+    (row,) = run_json("--db", sqlite_file, "revalidate", "--module", kernels)
+    assert row["workload"] == "twice"
+
+
+def test_wrong_results(run, run_json, sqlite_file, kernels, runs):
+    runs.compared = Outcome((0.5, 1e-4), None)
+    tune(sqlite_file, kernels, "twice")
+    done = run("--db", sqlite_file, "revalidate", code=1)
+    assert "Warning: record 1 wrong: wrong_result: wrong result: it deviates" in done.stderr
+    assert "1 record of its program will not be served any more" in done.stderr
+    assert run_json("--db", sqlite_file, "show", 1)["retracted"] is True
+    done = run("--db", sqlite_file, "revalidate", code=3)
+    assert "no record to serve" in done.stderr
+
+
+def test_failures(run, sqlite_file, kernels, runs):
+    runs.compared = Outcome((), Failure(FailureKind.TIMEOUT, Phase.RUN, "TimeoutError: 3 s"))
+    tune(sqlite_file, kernels, "twice")
+    done = run("--db", sqlite_file, "revalidate", code=1)
+    assert "record 1 unchecked: timeout: the untuned program does not run" in done.stderr
+
+
+def test_foreign_programs(run, run_json, sqlite_file, kernels, runs, tmp_path):
+    theirs = tmp_path / "theirs.db"
+    tune(theirs, kernels, "twice")
+    with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
+        source = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
+        store.add([record.measurement for record in other.query.iterate()], source)
+    run("--db", sqlite_file, "revalidate", code=3)
+    done = run("--db", sqlite_file, "revalidate", "--foreign", code=3)
+    assert "tunedb revalidate --module MODULE" in done.stderr
+    run("--db", sqlite_file, "revalidate", "--module", kernels, code=3)
+    (row,) = run_json("--db", sqlite_file, "revalidate", "--module", kernels, "--foreign")
+    assert (row["source"], row["outcome"]) == ("theirs", "passed")
+    assert run_json("--db", sqlite_file, "top", "twice")[0]["trust"] == "verified"
+
+
+def test_what_is_not_there(run, sqlite_file, kernels, runs):
+    tune(sqlite_file, kernels, "twice")
+    assert "no workload 'nope'" in run("--db", sqlite_file, "revalidate", "nope", code=3).stderr
+    other = ["--target", json.dumps(OTHER)]
+    done = run("--db", sqlite_file, "revalidate", *other, code=3)
+    assert "no program of these workloads for llvm x86-64-v2 8 cores" in done.stderr
+    done = run("--db", sqlite_file, "revalidate", "--module", kernels, "thrice", code=3)
+    assert "no workload 'thrice'" in done.stderr
+
+
+def test_an_interrupted_run_tells_what_was_done(run, sqlite_file, kernels, runs, monkeypatch):
+    tune(sqlite_file, kernels, "twice")
+    tune(sqlite_file, kernels, "thrice")
+    once = revalidation.Revalidation.run
+    done = []
+
+    def interrupted(self, *args, **fields):
+        if done:
+            raise KeyboardInterrupt
+        done.append(1)
+        return once(self, *args, **fields)
+
+    monkeypatch.setattr(revalidation.Revalidation, "run", interrupted)
+    ended = run("--db", sqlite_file, "revalidate", code=130)
+    assert "passed" in ended.stdout and "what was stored stays" in ended.stderr

@@ -1,0 +1,233 @@
+"""``tunedb tune``."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
+
+import workdirs
+from fake_measuring import FakeBuilder, FakeRunner
+
+from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
+from tunedb.plugins.metaschedule.tuning import parts as tuning_parts
+from tunedb.store import Store
+
+MODULE = """\
+from tvm import te
+from tvm.script import tirx as T
+
+def product(n=32):
+    a, b = (te.placeholder((n, n), name=name) for name in "AB")
+    k = te.reduce_axis((0, n), name="k")
+    c = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    return te.create_prim_func([a, b, c])
+
+matmul, small = product(32), product(16)
+"""
+
+LLVM = '{"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}'
+
+
+class _Search(EvolutionarySearch):
+    """A quick search: few programs, no generation."""
+
+    def __init__(self, database, **options):
+        super().__init__(database, population_size=12, generations=0, **options)
+
+
+@pytest.fixture
+def module(tmp_path):
+    path = tmp_path / "work" / "m.py"
+    path.write_text(MODULE)
+    return path
+
+
+@pytest.fixture
+def fakes(monkeypatch, tmp_path):
+    """Builder and runner that stand in; the runner's ``failing`` makes it fail."""
+    builder, runner = FakeBuilder(), FakeRunner()
+    monkeypatch.setattr(tuning_parts, "builder_of", lambda *_: builder)
+    monkeypatch.setattr(tuning_parts, "runner_of", lambda *_: runner)
+    monkeypatch.setattr(tuning_parts, "EvolutionarySearch", _Search)
+    monkeypatch.setenv("TUNEDB_URL", str(tmp_path / "tune.db"))
+    return runner
+
+
+SHORT = ("--target", LLVM, "--batch", 4, "--seed", 1, "--jobs", 1)
+
+
+def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
+    result = run("tune", module, "--trials", 8, *SHORT)
+    lines = result.stdout.splitlines()
+    titles = ("task", "record", "best", "first batch", "trials", "known", "failed", "origin")
+    assert lines[0].split() == " ".join((*titles, "95 % at")).split()
+    assert [line.split()[0] for line in lines[1:]] == ["matmul", "small"]
+    said = result.stderr
+    assert re.search(r"8 trials in .*: starting .*, searching .*, building .*, running ", said)
+    record = lines[1].split()[1]
+    assert f"Where it came from: tunedb show {record}" in said
+    assert f"Compile it: tunedb apply {module} -o lib.so" in said
+    with Store(str(tmp_path / "tune.db")) as store:
+        assert store.query.size() == 8
+
+
+def test_keys_are_documented_data(module, fakes, run_json):
+    first = run_json("tune", f"{module}:matmul", "--trials", 8, *SHORT)
+    assert [sorted(row) for row in first] == [
+        sorted(
+            (
+                *("task", "workload_id", "record", "best", "first", "trials", "served", "failed"),
+                *("origin", "operators", "donor", "forecast"),
+            )
+        )
+    ]
+    (row,) = first
+    assert (row["task"], row["trials"], row["served"], row["failed"]) == ("matmul", 8, 0, 0)
+    assert row["origin"] == "random"
+    assert (row["donor"], row["operators"], row["forecast"]) == (None, [], None)
+    assert 0 < row["best"] <= row["first"]
+
+
+def test_a_second_run_measures_nothing_twice(module, fakes, run):
+    run("tune", f"{module}:matmul", "--trials", 8, *SHORT)
+    again = run("tune", f"{module}:matmul", "--trials", 8, *SHORT, "--seed", 2)
+    assert len(set(fakes.ran)) == len(fakes.ran)
+    assert re.search(r"\d known programs? not measured again", again.stderr)
+    forced = run("tune", f"{module}:matmul", "--trials", 4, *SHORT, "--remeasure")
+    assert "not measured again" not in forced.stderr
+
+
+def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
+    from tunedb.plugins.metaschedule.tuning import tune as tuning
+
+    given = {}
+
+    def tune(mod, *arguments, **options):
+        given.update(options, mod=mod, arguments=arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tuning, "tune", tune)
+    run(
+        *("tune", module, "--db", tmp_path / "x.db", "--function", "small"),
+        *("--target", "nvidia/nvidia-a100", "--trials", 100, "--per-task", 50, "--batch", 10),
+        *("--seed", 7, "--repeat", 5, "--min-repeat-ms", 11, "--no-warm", "--remeasure"),
+        *("--jobs", 3, "--work-dir", tmp_path / "logs", "--op", "conv", "--op", "dense"),
+        *("--tracker", "10.0.0.1:9190", "--key", "board"),
+        code=130,
+    )
+    assert [str(var.name_hint) for var in given["mod"].get_global_vars()] == ["small"]
+    assert given["arguments"] == ("nvidia/nvidia-a100", str(tmp_path / "logs"), 100)
+    assert given["database"] == str(tmp_path / "x.db")
+    expected = {
+        "max_trials_per_task": 50,
+        "num_trials_per_iter": 10,
+        "num_tuning_cores": 3,
+        "seed": 7,
+        "op_names": ("conv", "dense"),
+        "warm": False,
+        "remeasure": True,
+    }
+    assert {name: given[name] for name in expected} == expected
+    assert (given["evaluator"].repeat, given["evaluator"].min_repeat_ms) == (5, 11)
+    config = given["runner"]
+    assert (config.tracker_host, config.tracker_port, config.tracker_key) == (
+        *("10.0.0.1", 9190),
+        "board",
+    )
+    run("tune", module, code=130)
+    assert given["runner"] == "local"
+    assert given["arguments"] == (None, None, None)
+    assert given["num_tuning_cores"] == "physical"
+    assert (given["warm"], given["remeasure"], given["evaluator"]) == (
+        *(True, False),
+        tuning_parts.EVALUATOR,
+    )
+
+
+def test_progress_is_told_when_it_is_wanted(module, fakes, run):
+    quiet = run("tune", f"{module}:matmul", "--trials", 4, *SHORT, "-q")
+    assert quiet.stderr == ""
+    told = run("tune", f"{module}:small", "--trials", 8, *SHORT, "-v").stderr.splitlines()
+    shown = [line for line in told if line.startswith("small: ")]
+    assert [line.partition(" trials")[0] for line in shown] == ["small: 4 of 8", "small: 8 of 8"]
+    assert all(re.search(r", best [0-9.]+ (ms|s)$", line) for line in shown)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("nothing.py",), 3, "nothing.py: no such file"),
+        (("matmul",), 2, "matmul: no module; give a TVMScript file"),
+        (("m.py:large",), 3, "no 'large'; there are: matmul, small"),
+        (("m.py", "--function", "large"), 3, "no PrimFunc 'large'; there are: matmul, small"),
+        (("m.py", "--target", "{"), 2, "--target: "),
+        (("m.py", "--target", "no-such-kind"), 2, "unknown target 'no-such-kind'"),
+        (("m.py", "--target", '{"kind": "llvm"}'), 2, "say how many cores it has"),
+        (("m.py", "--trials", "0"), 2, "--trials"),
+        (("m.py", "--runner", "local", "--key", "x"), 2, "are for --runner rpc"),
+        (("m.py", "--tracker", "nowhere", "--key", "x"), 2, "is not HOST:PORT"),
+        (("m.py", "--tracker", "localhost:1", "--key", "x"), 2, "say what the remote device is"),
+        (
+            ("m.py", "--tracker", "localhost:1", "--key", "x", "--target", LLVM),
+            1,
+            "tracker localhost:1 does not answer",
+        ),
+        (("model.onnx",), 3, "model.onnx: no such file"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(module, run, arguments, code, words):
+    result = run("tune", *arguments, code=code)
+    last = result.stderr.splitlines()[-1]
+    assert last.startswith("Error: ")
+    assert words in last
+    assert result.stdout == ""
+
+
+def test_a_run_that_fails_says_so_and_keeps_what_is_stored(module, fakes, run, monkeypatch):
+    from tunedb.errors import PluginError
+
+    def on_run(_hash):
+        if len(runner.ran) > 4:
+            raise PluginError("the device is gone")
+
+    runner = FakeRunner(on_run=on_run)
+    monkeypatch.setattr(tuning_parts, "runner_of", lambda *_: runner)
+    result = run("tune", f"{module}:matmul", "--trials", 8, *SHORT, code=1)
+    assert result.stderr.splitlines()[-1] == "Error: the device is gone"
+    monkeypatch.setattr(tuning_parts, "runner_of", lambda *_: fakes)
+    rest = run("tune", f"{module}:matmul", "--trials", 8, *SHORT)
+    assert "4 trials of them in an earlier run" in rest.stderr
+    assert not set(runner.ran[:4]) & set(fakes.ran)
+
+
+@pytest.mark.stress
+def test_ctrl_c_ends_with_what_is_stored(tmp_path, module):
+    """A real run in a terminal's way: the whole process group gets the signal."""
+    path = tmp_path / "tune.db"
+    arguments = ("tune", f"{module}:matmul", "--trials", "400", "--seed", "1", "-v")
+    process = subprocess.Popen(
+        [*workdirs.PROGRAM, *arguments, "--db", str(path)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    for line in process.stderr:
+        if re.match(r"matmul: \d+ of 400 trials", line):
+            break
+    time.sleep(0.5)
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    assert process.returncode == 130, err
+    assert out == ""
+    assert re.search(r"Interrupted after \d+ of 400 trials; what was measured is stored", err)
+    assert "Traceback" not in err
+    with Store(str(path)) as store:
+        assert store.query.size() >= 16

@@ -1,0 +1,96 @@
+"""A builder and a runner that measure nothing: what a program takes follows from its module."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+
+import tvm_ffi
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.builder.builder import BuilderResult, _PyBuilder
+from tvm.s_tir.meta_schedule.runner.runner import RunnerFuture, RunnerResult, _PyRunner
+
+
+def hash_of(mod):
+    return int(tvm_ffi.structural_hash(mod)) % 2**63
+
+
+def seconds_of(hash_):
+    return (1e-4 * (1 + hash_ % 1009), 1e-4 * (1 + hash_ % 1013))
+
+
+class FakeBuilder(_PyBuilder):
+    """Writes the hash of a module in place of its artifact; `errors` says which ones fail."""
+
+    __slots__ = ("__dict__", "__weakref__")
+
+    def __init__(self, errors=lambda _: None):
+        self.built, self.batches = built, batches = [], []
+
+        def build(inputs):
+            batches.append(len(inputs))
+            return [one(item.mod) for item in inputs]
+
+        def one(mod):
+            hash_ = hash_of(mod)
+            built.append(hash_)
+            if errors(hash_) is not None:
+                return BuilderResult(None, errors(hash_))
+            path = Path(tempfile.mkdtemp(prefix="tunedb-test-"), "artifact")
+            path.write_text(str(hash_))
+            return BuilderResult(str(path), None)
+
+        super().__init__(build)
+        self.build = build
+
+
+class FakeRunner(_PyRunner):
+    """Answers with the times that follow from the artifact; `errors` says which ones fail."""
+
+    __slots__ = ("__dict__", "__weakref__")
+
+    def __init__(self, errors=lambda _: None, on_run=lambda _: None):
+        self.ran, self.batches = ran, batches = [], []
+
+        def run(inputs):
+            batches.append(len(inputs))
+            return [one(Path(str(item.artifact_path))) for item in inputs]
+
+        def one(path):
+            hash_ = int(path.read_text())
+            ran.append(hash_)
+            on_run(hash_)
+            error = errors(hash_)
+            result = RunnerResult(None if error else seconds_of(hash_), error)
+            return RunnerFuture(lambda: True, lambda: result)
+
+        super().__init__(run)
+        self.run = run
+
+
+def tune(mod, target, database, work_dir, *, builder, runner, trials=16, seed=1, **more):
+    """Tune with TVM's own evolution, few candidates and random scores."""
+    from tunedb.plugins.metaschedule import MeasureCallback
+
+    more.setdefault(
+        "strategy",
+        ms.search_strategy.EvolutionarySearch(
+            population_size=16, genetic_num_iters=1, init_min_unmeasured=8
+        ),
+    )
+    callbacks = [MeasureCallback(database), ms.measure_callback.RemoveBuildArtifact()]
+    return ms.tune_tir(
+        mod,
+        target,
+        str(work_dir),
+        trials,
+        num_trials_per_iter=8,
+        builder=builder,
+        runner=runner,
+        database=database,
+        cost_model="random",
+        measure_callbacks=callbacks,
+        num_tuning_cores=1,
+        seed=seed,
+        **more,
+    )

@@ -1,0 +1,262 @@
+"""Compiling with what is stored: TVM's own ways, and those that tell what was used."""
+
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.s_tir import meta_schedule as ms
+from tvm.script import ir as I
+from tvm.script import relax as R
+from tvm.script import tirx as T
+
+from tunedb.errors import PluginError, StorageError, UsageError
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.tuning.module_source import as_module
+from tunedb.plugins.metaschedule.using.applying import (
+    compile_module,
+    schedule,
+    tasks_of,
+    write_library,
+    write_whole,
+)
+
+TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
+
+
+@I.ir_module
+class Model:
+    """Two functions that are tuned, and one that is not."""
+
+    @T.prim_func(private=True, s_tir=True)
+    def product(
+        A: T.Buffer((16, 16), "float32"),
+        B: T.Buffer((16, 16), "float32"),
+        C: T.Buffer((16, 16), "float32"),
+    ):
+        T.func_attr({"tirx.noalias": True})
+        for i, j, k in T.grid(16, 16, 16):
+            with T.sblock("C"):
+                vi, vj, vk = T.axis.remap("SSR", [i, j, k])
+                with T.init():
+                    C[vi, vj] = T.float32(0)
+                C[vi, vj] = C[vi, vj] + A[vi, vk] * B[vk, vj]
+
+    @T.prim_func(private=True, s_tir=True)
+    def twice(A: T.Buffer((16, 16), "float32"), C: T.Buffer((16, 16), "float32")):
+        T.func_attr({"tirx.noalias": True})
+        for i, j in T.grid(16, 16):
+            with T.sblock("C"):
+                vi, vj = T.axis.remap("SS", [i, j])
+                C[vi, vj] = A[vi, vj] * T.float32(2)
+
+    @R.function
+    def main(x: R.Tensor((16, 16), "float32"), w: R.Tensor((16, 16), "float32")) -> R.Tensor(
+        (16, 16), "float32"
+    ):
+        cls = Model
+        with R.dataflow():
+            y = R.call_tir(cls.product, (x, w), out_ty=R.Tensor((16, 16), "float32"))
+            z = R.call_tir(cls.twice, (y,), out_ty=R.Tensor((16, 16), "float32"))
+            R.output(z)
+        return z
+
+
+@pytest.fixture
+def path(sqlite_file):
+    return sqlite_file
+
+
+@pytest.fixture
+def database(path):
+    database = Database(path, target=TARGET)
+    yield database
+    database.close()
+
+
+def commit(database, tools, mod, run_secs=(1e-3,), **fields):
+    """Store a record of a normalised module, as tuning it would."""
+    workload = database.commit_workload(mod)
+    record = tools.record(mod, workload, list(run_secs), target=TARGET, **fields)
+    database.commit_tuning_record(record)
+
+
+def product_of(path, seed=0):
+    """Run the function ``main`` of a library on random matrices, beside NumPy."""
+    rng = np.random.default_rng(seed)
+    a, b = (rng.uniform(size=(16, 16)).astype("float32") for _ in "ab")
+    out = tvm.runtime.tensor(np.zeros((16, 16), "float32"))
+    tvm.runtime.load_module(str(path))["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), out)
+    np.testing.assert_allclose(out.numpy(), a @ b, rtol=1e-5)
+
+
+def is_parallel(mod, name="main"):
+    return "T.parallel" in mod[name].script()
+
+
+# ---- TVM's own ways --------------------------------------------------------------------------
+
+
+def test_a_pass_of_tvm_asks_the_database_of_its_scope(database, tools):
+    mod = tools.matmul()
+    commit(database, tools, mod)
+    with TARGET, database:
+        applied = relax.transform.MetaScheduleApplyDatabase()(mod)
+    assert is_parallel(applied) and not is_parallel(mod)
+    assert applied["main"].attrs["tirx.is_scheduled"]
+    with TARGET:
+        other = tools.matmul(8)
+        with database:
+            tvm.ir.assert_structural_equal(
+                relax.transform.MetaScheduleApplyDatabase()(other), other
+            )
+
+
+def test_compile_tir(database, tools):
+    mod = tools.matmul()
+    assert ms.tir_integration.compile_tir(database, mod, TARGET) is None
+    commit(database, tools, mod)
+    commit(database, tools, mod, [1e-4], tile=(2, 8))
+    found = ms.tir_integration.compile_tir(database, mod, TARGET)
+    assert [int(d) for d in found.trace.decisions[found.trace.insts[2]]] == [2, 8]
+
+
+def test_compile_relax(database, tools):
+    tasks = tasks_of(Model, TARGET)
+    assert len(tasks) == 1, "product and twice are fused into one function"
+    (mod,) = tasks.values()
+    commit(database, tools, mod)
+    made = ms.relax_integration.compile_relax(database, Model, TARGET, params=None)
+    a, b = (np.random.default_rng(i).uniform(size=(16, 16)).astype("float32") for i in range(2))
+    machine = relax.VirtualMachine(made, tvm.cpu())
+    found = machine["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b))
+    np.testing.assert_allclose(found.numpy(), 2 * (a @ b), rtol=1e-5)
+
+
+# ---- ours, which tell what was used ----------------------------------------------------------
+
+
+def test_schedule_tells_what_each_function_got(database, tools):
+    tuned = tools.matmul()
+    both = tvm.IRModule({"a": tuned["main"], "b": tools.matmul(8)["main"]})
+    commit(database, tools, tuned, [2e-3, 4e-3])
+    applied, uses = schedule(database, both)
+    assert [(use.function, use.record_id, use.workload_id) for use in uses] == [
+        ("a", 1, 1),
+        ("b", None, None),
+    ]
+    assert uses[0].mean == pytest.approx(3e-3)
+    assert is_parallel(applied, "a") and not is_parallel(applied, "b")
+
+
+def test_what_is_told_is_what_tvm_applies(database, tools):
+    mod = tools.matmul()
+    commit(database, tools, mod)
+    with TARGET, database:
+        theirs = relax.transform.MetaScheduleApplyDatabase()(mod)
+    tvm.ir.assert_structural_equal(schedule(database, mod)[0], theirs)
+
+
+def test_a_record_that_does_not_replay_is_passed_over(database, tools):
+    mod = tools.matmul()
+    commit(database, tools, mod, [2e-3])
+    # A trace for blocks of another name: the best one, and broken.
+    other = tools.matmul(block="Z")
+    record = tools.record(other, database.commit_workload(mod), [1e-3], target=TARGET, block="Z")
+    database.commit_tuning_record(record)
+    _, (use,) = schedule(database, mod)
+    assert use.record_id == 1
+    assert database.store.query.counts().quarantined == 1
+
+
+def test_records_of_equal_workloads_answer_each_with_its_own_module(database, tools):
+    commit(database, tools, tools.matmul(block="Z"), block="Z")
+    applied, (use,) = schedule(database, tools.matmul())
+    assert use.record_id == 1 and is_parallel(applied)
+
+
+@pytest.mark.parametrize("name", ["kernels.so", "kernels.tar"])
+def test_libraries_compute_the_same(database, tools, tmp_path, name):
+    mod = tools.matmul()
+    commit(database, tools, mod)
+    made, (use,) = compile_module(database, mod)
+    write_library(made, tmp_path / name)
+    assert use.record_id == 1
+    assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("store.db")] == [
+        name
+    ]
+    product_of(tmp_path / name)
+
+
+def test_private_functions_get_their_names(database, tools, tmp_path):
+    func = tools.matmul()["main"].without_attr("global_symbol")
+    commit(database, tools, tools.matmul())
+    made, (use,) = compile_module(database, tvm.IRModule({"product": func}))
+    assert use.record_id == 1, "TVM calls a function without a symbol main when it asks"
+    write_library(made, tmp_path / "kernels.so")
+    assert tvm.runtime.load_module(str(tmp_path / "kernels.so"))["product"] is not None
+
+
+def test_a_relax_program(database, tools, tmp_path):
+    (mod,) = tasks_of(Model, TARGET).values()
+    commit(database, tools, mod)
+    applied, (use,) = schedule(database, Model)
+    assert use.record_id == 1 and is_parallel(applied, use.function)
+    made, uses = compile_module(database, Model)
+    assert uses == [use]
+    write_library(made, tmp_path / "model.so")
+    machine = relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "model.so")), tvm.cpu())
+    ones = tvm.runtime.tensor(np.ones((16, 16), "float32"))
+    np.testing.assert_allclose(machine["main"](ones, ones).numpy(), np.full((16, 16), 32.0))
+
+
+def test_tasks_are_named_and_normalised(tools):
+    mod = as_module(tools.matmul()["main"], "product")
+    (task,) = tasks_of(mod, TARGET).values()
+    assert [str(var.name_hint) for var in task.get_global_vars()] == ["main"]
+    assert list(tasks_of(mod, TARGET)) == ["product"]
+
+
+def test_gpu_functions_without_a_record_get_a_default_schedule(path, tools, monkeypatch):
+    """Without a GPU nothing can be compiled, so the module before that is looked at."""
+    seen = []
+
+    def compile_(mod, target):
+        seen.append(mod)
+        raise RuntimeError("no compiler for it")
+
+    monkeypatch.setattr(tvm, "compile", compile_)
+    with pytest.raises(PluginError, match=r"TVM cannot compile it: .*no compiler for it"):
+        compile_module(Database(path, target=tools.cuda), tools.matmul())
+    assert "threadIdx.x" in seen[0].script()
+
+
+# ---- what goes wrong -------------------------------------------------------------------------
+
+
+def test_no_target(path, tools):
+    with pytest.raises(UsageError, match="no target: give one"):
+        schedule(Database(path), tools.matmul())
+
+
+def test_names_of_libraries(database, tools, tmp_path):
+    made, _ = compile_module(database, tools.matmul())
+    with pytest.raises(UsageError, match=r"ends in one of \.so"):
+        write_library(made, tmp_path / "kernels.exe")
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_library(made, tmp_path / "nowhere" / "kernels.so")
+
+
+def test_a_file_appears_as_a_whole_or_not_at_all(tmp_path):
+    file = tmp_path / "file"
+    file.write_text("old")
+
+    def broken(where):
+        where.write_text("half")
+        raise PluginError("no")
+
+    with pytest.raises(PluginError):
+        write_whole(file, broken)
+    assert file.read_text() == "old"
+    write_whole(file, lambda where: where.write_text("new") and None)
+    assert file.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [file]

@@ -1,0 +1,286 @@
+"""Programs that need not be measured again."""
+
+from __future__ import annotations
+
+import pytest
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb.host import new_session
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.database import handle_of
+from tunedb.plugins.metaschedule.handle import Candidate
+from tunedb.plugins.metaschedule.tuning.known import Known
+from tunedb.records import Failure, FailureKind, Phase, Session
+
+TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
+
+
+class Tuner:
+    """A handle on a database that measures what it is told."""
+
+    def __init__(self, path, tools, *, session=None, **options):
+        self.tools = tools
+        self.target = options.setdefault("target", tools.llvm)
+        self.database = Database(path, **options)
+        self.handle = handle_of(self.database)
+        if session is not None:
+            self.handle.use_session(session)
+
+    def measure(self, mod, tile, secs=(0.001,), failure=None, **how):
+        """Record a program; return its scheduled module."""
+        workload = self.handle.commit_workload(mod)
+        record = self.tools.record(mod, workload, [1.0], tile=tile, target=self.target, **how)
+        return self.keep(mod, workload, record, secs, failure)
+
+    def keep(self, mod, workload, record, secs, failure=None):
+        times = (1e10,) if failure else secs
+        self.handle.record_batch(
+            [Candidate(workload, record.trace, self.target, record.args_info, times, failure)]
+        )
+        return scheduled(mod, record.trace)
+
+    def close(self):
+        self.database.close()
+
+
+def scheduled(mod, trace):
+    schedule = Schedule(mod)
+    trace.apply_to_schedule(schedule, remove_postproc=False)
+    return schedule.mod
+
+
+@pytest.fixture
+def tuner(sqlite_file, tools):
+    """A function that opens the database once more, as another tuning run would."""
+    opened = []
+
+    def tuner(**options):
+        opened.append(Tuner(sqlite_file, tools, **options))
+        return opened[-1]
+
+    yield tuner
+    for one in opened:
+        one.close()
+
+
+def test_what_an_earlier_run_measured_is_known(tuner, tools):
+    mod = tools.matmul(16)
+    first = tuner()
+    mods = [first.measure(mod, tile, (0.001 * n, 0.002)) for n, tile in enumerate(TILES[:4], 1)]
+    other = first.measure(tools.matmul(32), (4, 8))
+    second = tuner()
+    known = Known(second.handle)
+    assert known.find(mods[0], tools.llvm) is None  # nobody has asked for the task yet
+    assert known.prepare(mod, tools.llvm) == 4
+    found = [known.find(one, tools.llvm) for one in mods]
+    assert [one.run_secs for one in found] == [(0.001 * n, 0.002) for n in range(1, 5)]
+    assert not any(one.failed for one in found)
+    digests = {one.measurement.program.digest for one in second.database.store.query.iterate(1)}
+    assert {one.digest for one in found} == digests
+    unknown = scheduled(
+        mod, tools.record(mod, first.handle.commit_workload(mod), [1.0], tile=(1, 16)).trace
+    )
+    assert known.find(unknown, tools.llvm) is None
+    assert known.find(other, tools.llvm) is None
+    assert known.find(mods[0], tools.llvm_other) is None
+
+
+def test_a_task_may_be_a_function_and_need_not_be_stored(tuner, tools):
+    mod = tools.matmul(16)
+    one = tuner()
+    assert Known(one.handle).prepare(mod, tools.llvm) == 0
+    normal = ms.tune_context._normalize_mod(mod)
+    found = one.measure(normal, (4, 4))
+    known = Known(tuner().handle)
+    assert known.prepare(mod["main"], tools.llvm) == 1
+    assert known.find(found, tools.llvm) is not None
+
+
+def test_the_best_record_of_a_program_counts(tuner, tools):
+    mod, one = tools.matmul(16), tuner()
+    found = one.measure(mod, (4, 4), (0.003,))
+    one.measure(mod, (4, 4), (0.002,))
+    one.measure(mod, (4, 4), failure=Failure(FailureKind.CRASH, Phase.RUN, "once"))
+    known = Known(tuner().handle)
+    assert known.prepare(mod, tools.llvm) == 1
+    assert known.find(found, tools.llvm).run_secs == (0.002,)
+    one.measure(mod, (4, 4), (0.001,))
+    known.refresh()
+    assert known.find(found, tools.llvm).run_secs == (0.001,)
+
+
+def test_another_trace_of_the_same_module_is_known(tuner, tools):
+    """What counts is what a builder gets."""
+    mod, one = tools.matmul(16), tuner()
+    workload = one.handle.commit_workload(mod)
+    record = tools.record(mod, workload, [1.0], tile=(4, 4))
+    schedule = Schedule(mod)
+    block = schedule.get_sblock("C")
+    schedule.get_consumers(block)  # says nothing about the module
+    record.trace.apply_to_schedule(schedule, remove_postproc=False)
+    longer = schedule.trace
+    found = one.keep(mod, workload, ms.database.TuningRecord(longer, workload), (0.001,))
+    known = Known(tuner().handle)
+    known.prepare(mod, tools.llvm)
+    assert known.find(scheduled(mod, record.trace), tools.llvm).run_secs == (0.001,)
+    one.keep(mod, workload, record, (0.0005,))
+    known.refresh()
+    assert known.find(found, tools.llvm).run_secs == (0.0005,)
+
+
+@pytest.mark.parametrize("kind", FailureKind)
+def test_failures_that_lie_in_the_program_are_known(tuner, tools, kind):
+    mod, one = tools.matmul(16), tuner()
+    failure = Failure(kind, Phase.RUN, "words", 3.0)
+    found = one.measure(mod, (4, 4), failure=failure)
+    known = Known(tuner().handle)
+    told = kind not in (FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN)
+    assert known.prepare(mod, tools.llvm) == told
+    program = known.find(found, tools.llvm)
+    assert (program is not None) is told
+    if told:
+        assert (program.failed, program.run_secs, program.failure) == (True, None, failure)
+
+
+def test_a_failure_without_a_cause_is_tried_again(tuner, tools):
+    mod, one = tools.matmul(16), tuner()
+    workload = one.handle.commit_workload(mod)
+    one.database.commit_tuning_record(
+        tools.record(mod, workload, [1e10], tile=(4, 4), target=tools.llvm)
+    )
+    assert Known(tuner().handle).prepare(mod, tools.llvm) == 0
+
+
+def test_a_program_that_ran_once_is_no_failure(tuner, tools):
+    mod, one = tools.matmul(16), tuner()
+    one.measure(mod, (4, 4), failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "busy"))
+    found = one.measure(mod, (4, 4), (0.001,))
+    known = Known(tuner().handle)
+    known.prepare(mod, tools.llvm)
+    assert known.find(found, tools.llvm).run_secs == (0.001,)
+
+
+def test_times_of_other_machines_are_not_used(tuner, tools):
+    mod = tools.matmul(16)
+    elsewhere = Session("elsewhere", 1, b'{"cores":96,"cpu":"another"}')
+    found = tuner(session=elsewhere).measure(mod, (4, 4))
+    here = Known(tuner().handle)
+    assert here.prepare(mod, tools.llvm) == 0
+    assert here.find(found, tools.llvm) is None
+    there = Known(tuner(session=Session("again", 2, elsewhere.fingerprint)).handle)
+    assert there.prepare(mod, tools.llvm) == 1
+
+
+def test_programs_for_other_targets_are_not_known(tuner, tools):
+    mod = tools.matmul(16)
+    found = tuner(target=tools.llvm_other).measure(mod, (4, 4))
+    known = Known(tuner().handle)
+    assert known.prepare(mod, tools.llvm) == 0
+    assert known.prepare(mod, tools.llvm_other) == 1
+    assert known.find(found, tools.llvm) is None
+    assert known.find(found, tools.llvm_other) is not None
+
+
+def test_all_is_measured_when_that_is_asked_for(tuner, tools):
+    mod = tools.matmul(16)
+    found = tuner().measure(mod, (4, 4))
+    known = Known(tuner().handle, remeasure=True)
+    assert known.prepare(mod, tools.llvm) == 0
+    known.refresh()
+    assert known.find(found, tools.llvm) is None
+
+
+def test_programs_that_do_not_replay_are_left_out(tuner, tools):
+    mod, one = tools.matmul(16), tuner()
+    found = one.measure(mod, (4, 4))
+    workload = one.handle.commit_workload(mod)
+    renamed = tools.matmul(16, block="another")
+    wrong = tools.record(renamed, workload, [1.0], tile=(8, 2), block="another")
+    one.handle.record_batch(
+        [Candidate(workload, wrong.trace, tools.llvm, wrong.args_info, (0.001,))]
+    )
+    known = Known(tuner().handle)
+    assert known.prepare(mod, tools.llvm) == 1
+    assert known.find(found, tools.llvm) is not None
+    assert known.prepare(mod, tools.llvm) == 1
+
+
+def test_equal_workloads_with_other_names_share_their_programs(tuner, tools):
+    mod, renamed = tools.matmul(16), tools.matmul(16, block="another")
+    found = tuner().measure(renamed, (4, 4), block="another")
+    known = Known(tuner().handle)
+    assert known.prepare(mod, tools.llvm) == 1
+    assert known.find(found, tools.llvm) is not None
+
+
+@pytest.mark.parametrize("equality", ["structural", "ignore-tensor", "anchor-block"])
+def test_schedules_are_told_apart_under_every_equality(tuner, tools, equality):
+    """All schedules of a module have equal anchor blocks."""
+    mod = tools.matmul(16)
+    one = tuner(module_equality=equality)
+    mods = [one.measure(mod, tile, (0.001 * n,)) for n, tile in enumerate(TILES[:3], 1)]
+    known = Known(tuner(module_equality=equality).handle)
+    assert known.prepare(mod, tools.llvm) == 3
+    found = [known.find(each, tools.llvm).run_secs for each in mods]
+    assert found == [(0.001,), (0.002,), (0.003,)]
+
+
+def test_a_hash_alone_is_not_believed(tuner, tools, monkeypatch):
+    mod, one = tools.matmul(16), tuner()
+    mods = [one.measure(mod, tile, (0.001 * n,)) for n, tile in enumerate(TILES[:3], 1)]
+    monkeypatch.setattr(Known, "_hash", lambda *_: 7)
+    known = Known(one.handle)
+    known.prepare(mod, tools.llvm)
+    assert [known.find(each, tools.llvm).run_secs[0] for each in mods] == [0.001, 0.002, 0.003]
+    assert known.find(mod, tools.llvm) is None
+
+
+def test_others_are_heard_of_between_batches_and_oneself_at_the_next_run(tuner, tools):
+    mod, mine, theirs = tools.matmul(16), tuner(), tuner(session=new_session_like())
+    first = mine.measure(mod, TILES[0])
+    mine.handle.use_session(new_session_like())
+    known = Known(mine.handle)
+    assert known.prepare(mod, tools.llvm) == 1
+    own, other = mine.measure(mod, TILES[1]), theirs.measure(mod, TILES[2])
+    known.refresh()
+    assert [known.find(one, tools.llvm) is not None for one in (first, own, other)] == [
+        True,
+        False,
+        True,
+    ]
+    assert known.prepare(mod, tools.llvm) == 3
+    assert known.find(own, tools.llvm) is not None
+
+
+def new_session_like():
+    """Return another session of this machine, as tunedb's handles make them."""
+    import tvm
+    import tvm_ffi
+
+    return new_session(
+        tvm=str(tvm.__version__),
+        tvm_ffi=str(tvm_ffi.__version__),
+        llvm=str(tvm.target.codegen.llvm_version_major()),
+    )
+
+
+def test_threads_replay_as_one_does(tuner, tools):
+    """The same programs are known, however many threads replay and ask."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    mod, one = tools.matmul(64), tuner()
+    tiles = [(2**i, 64 >> i) for i in range(3, 7)]
+    mods = []
+    for target_block in ("C", "X"):
+        mod = tools.matmul(64, block=target_block)
+        mods += [one.measure(mod, tile, block=target_block) for tile in tiles]
+    known = {n: Known(tuner().handle, threads=n) for n in (1, 8)}
+    for each in known.values():
+        assert each.prepare(mod, tools.llvm) == len(mods)
+    with ThreadPoolExecutor(4) as pool:
+        asked = [
+            list(pool.map(lambda m, k=k: k.find(m, tools.llvm), mods * 4)) for k in known.values()
+        ]
+    assert asked[0] == asked[1]
+    assert None not in asked[0]

@@ -1,0 +1,164 @@
+"""Where candidates came from: kept until the measurement is stored."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import orjson
+import pytest
+from tvm.s_tir import meta_schedule as ms
+
+import tunedb
+from tunedb.errors import StorageError
+from tunedb.logs.find import find_logs
+from tunedb.logs.importer import import_log
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.measure_callback import record
+from tunedb.plugins.metaschedule.search import lineage
+from tunedb.plugins.metaschedule.search.lineage import Lineage
+from tunedb.plugins.metaschedule.tuning.known import ARTIFACT
+from tunedb.records import Origin
+
+A, B, C = b"a" * 16, b"b" * 16, b"c" * 16
+
+
+@pytest.fixture
+def batch(tools):
+    """A tuning context, and candidates with results as a measure callback gets them."""
+    mod = tools.matmul(16)
+    workload = ms.database.Workload(mod)
+    made = [
+        tools.record(mod, workload, [1e-3 * (tile + 1)], tile=(16 // 2**tile, 2**tile))
+        for tile in range(4)
+    ]
+    candidates = [
+        SimpleNamespace(sch=SimpleNamespace(trace=one.trace, mod=mod), args_info=one.args_info)
+        for one in made
+    ]
+    context = SimpleNamespace(mod=mod, target=tools.llvm)
+    return SimpleNamespace(
+        context=context,
+        candidates=candidates,
+        builds=[ms.builder.BuilderResult("/tmp/x/lib.tar", None) for _ in made],
+        runs=[ms.runner.RunnerResult(one.run_secs, None) for one in made],
+        records=made,
+    )
+
+
+def test_a_mutant_descends_from_what_its_parent_did():
+    parent = Lineage(Origin.WARM, A)
+    child = parent.mutated("tile_size").mutated("unroll")
+    assert child == Lineage(Origin.MUTATED, A, ("tile_size", "unroll"))
+    assert not child.is_crossed
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "donor", "other"),
+    [
+        (A, B, A, B),
+        (A, None, A, None),
+        (A, A, A, None),
+        (None, B, B, None),
+        (None, None, None, None),
+    ],
+)
+def test_a_crossover_names_both_donors(first, second, donor, other):
+    child = Lineage(Origin.MEASURED, first, ("unroll",)).crossed(Lineage(Origin.WARM, second))
+    assert child == Lineage(Origin.CROSSED, donor, ("unroll", "crossover"), other)
+    assert child.is_crossed
+    assert child.mutated("tile_size").is_crossed
+
+
+def test_a_second_crossover_keeps_the_other_donor_it_has_no_better_one_for():
+    crossed = Lineage(Origin.MEASURED, A).crossed(Lineage(Origin.MEASURED, B))
+    assert crossed.crossed(Lineage(Origin.RANDOM)).other == B
+    assert crossed.crossed(Lineage(Origin.WARM, C)).other == C
+
+
+def test_extra_is_what_has_no_column():
+    assert Lineage(Origin.RANDOM).extra() is None
+    assert Lineage(Origin.WARM, A).extra() is None
+    crossed = Lineage(Origin.MEASURED, A).crossed(Lineage(Origin.MEASURED, B))
+    assert orjson.loads(crossed.extra()) == {
+        "search": {"operators": ["crossover"], "other": B.hex()}
+    }
+
+
+@pytest.mark.parametrize("callbacks", ["ours", "AddToDatabase"])
+def test_it_is_stored_with_the_measurement(callbacks, batch, tools):
+    database = Database(":memory:", target=tools.llvm)
+    descents = [
+        Lineage(Origin.RANDOM),
+        Lineage(Origin.WARM, A),
+        Lineage(Origin.MEASURED, A).crossed(Lineage(Origin.MEASURED, B)).mutated("unroll"),
+    ]
+    for candidate, descent in zip(batch.candidates, descents, strict=False):
+        lineage.announce(candidate.sch.trace, descent)
+    if callbacks == "ours":
+        record(database._handle, batch.context, batch.candidates, batch.builds, batch.runs)
+    else:
+        for one in batch.records:
+            database.commit_tuning_record(
+                ms.database.TuningRecord(
+                    one.trace, one.workload, one.run_secs, tools.llvm, one.args_info
+                )
+            )
+    stored = [one.measurement for one in database.store.query.iterate()]
+    assert [one.origin for one in stored] == [
+        Origin.RANDOM,
+        Origin.WARM,
+        Origin.MUTATED,
+        Origin.UNKNOWN,
+    ]
+    assert [one.donor for one in stored] == [None, A, A, None]
+    assert [one.extra for one in stored] == [None, None, descents[2].extra(), None]
+    database.close()
+
+
+def test_a_served_candidate_is_not_stored_and_takes_a_number(batch, tools, tmp_path):
+    database = Database(":memory:", target=tools.llvm)
+    batch.builds[1] = ms.builder.BuilderResult(str(tmp_path / ARTIFACT), None)
+    record(database._handle, batch.context, batch.candidates, batch.builds, batch.runs)
+    # AddToDatabase stands behind.
+    one = batch.records[1]
+    database.commit_tuning_record(
+        ms.database.TuningRecord(one.trace, one.workload, one.run_secs, tools.llvm, one.args_info)
+    )
+    stored = [one.measurement for one in database.store.query.iterate()]
+    assert [one.run_secs for one in stored] == [(1e-3,), (3e-3,), (4e-3,)]
+    assert [one.occurrence for one in stored] == [0, 2, 3]
+    database.close()
+
+
+def test_the_registry_is_bounded_and_forgets(batch, monkeypatch):
+    monkeypatch.setattr(lineage, "_MOST", 2)
+    first, second, third, _ = (one.sch.trace for one in batch.candidates)
+    for trace in (first, second, third):
+        lineage.announce(trace, Lineage(Origin.RANDOM))
+    assert lineage.of(first) is None
+    assert lineage.of(third) == Lineage(Origin.RANDOM)
+    for trace in (second, third, first):
+        lineage.forget(trace)
+    assert lineage.of(third) is None
+
+
+def test_a_batch_that_cannot_be_stored_is_kept(batch, tools, tmp_path):
+    database = Database(tmp_path / "tune.db", target=tools.llvm)
+    database.commit_workload(batch.context.mod)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    with pytest.raises(StorageError, match="import logs") as caught:
+        record(database._handle, batch.context, batch.candidates, batch.builds, batch.runs)
+    database.close()
+    kept = Path(str(caught.value).rsplit(" ", 1)[1])
+    assert kept.parent == tmp_path
+    with tunedb.open(":memory:") as store:
+        (file,) = find_logs([kept])
+        import_log(store, file, source="kept")
+        assert [one.measurement.run_secs for one in store.query.iterate()] == [
+            (1e-3,),
+            (2e-3,),
+            (3e-3,),
+            (4e-3,),
+        ]

@@ -1,0 +1,274 @@
+"""Modules from files, packages and models."""
+
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import tvm
+import tvm_ffi
+
+from tunedb import FormatError, NotFoundError, PluginError, UsageError
+from tunedb.plugins.metaschedule.tuning import module_source
+from tunedb.plugins.metaschedule.tuning.module_source import (
+    as_module,
+    is_relax,
+    load_module,
+    prim_funcs,
+)
+
+HEADER = """\
+from tvm import te
+from tvm.script import ir as I, relax as R, tirx as T
+"""
+
+ADD = """\
+@T.prim_func(s_tir=True)
+def {name}(a: T.Buffer((8,), "float32"), b: T.Buffer((8,), "float32")):
+    for i in range(8):
+        with T.sblock("{name}"):
+            v = T.axis.spatial(8, i)
+            b[v] = a[v] + T.float32(1)
+"""
+
+RELAX = """\
+@I.ir_module
+class Model:
+    @R.function
+    def main(x: R.Tensor((2, 8), "float32"), w: R.Tensor((8, 4), "float32")):
+        with R.dataflow():
+            y = R.matmul(x, w)
+            R.output(y)
+        return y
+"""
+
+
+@pytest.fixture
+def write(tmp_path):
+    """A function that writes a file and returns its path."""
+
+    def write(text, name="m.py"):
+        path = tmp_path / name
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_the_prim_funcs_of_a_file_are_one_module(write):
+    path = write(HEADER + ADD.format(name="one") + ADD.format(name="two"))
+    mod = load_module(path)
+    assert list(prim_funcs(mod)) == ["one", "two"]
+    assert not is_relax(mod)
+    assert list(prim_funcs(load_module(path, function="two"))) == ["two"]
+    assert list(prim_funcs(load_module(f"{path}:one"))) == ["one"]
+
+
+def test_what_tvm_prints_can_be_read(write, tools):
+    mod = tools.matmul(8)
+    assert tvm_ffi.structural_equal(load_module(write(mod.script())), mod)
+    named = write(mod["main"].script(), "matmul.py")
+    assert tvm_ffi.structural_equal(load_module(named)["main"], mod["main"])
+
+
+def test_constants_of_a_script_come_back(write):
+    from tvm.relax import BlockBuilder, TensorType, Var, const
+
+    builder = BlockBuilder()
+    x = Var("x", TensorType((2,), "float32"))
+    with builder.function("main", [x]):
+        import numpy as np
+
+        builder.emit_func_output(builder.emit(tvm.relax.op.add(x, const(np.float32([1, 2])))))
+    mod = builder.get()
+    assert tvm_ffi.structural_equal(load_module(write(mod.script(show_meta=True))), mod)
+
+
+def test_a_relax_program_wins_over_functions_beside_it(write):
+    path = write(HEADER + ADD.format(name="one") + RELAX)
+    assert is_relax(load_module(path))
+    assert list(prim_funcs(load_module(f"{path}:one"))) == ["one"]
+
+
+FACTORIES = f"""\
+{HEADER}
+def te_add(n=8):
+    a = te.placeholder((n,), name="a")
+    return te.create_prim_func([a, te.compute((n,), lambda i: a[i] + 1.0, name="b")])
+
+def scripted():
+{"".join("    " + line + chr(10) for line in RELAX.splitlines())}
+    return Model
+
+first, second = te_add(4), te_add(8)
+number = 7
+"""
+
+
+def test_a_name_may_be_a_function_that_makes_a_module(write):
+    path = write(FACTORIES)
+    assert list(prim_funcs(load_module(f"{path}:te_add"))) == ["te_add"]
+    assert is_relax(load_module(f"{path}:scripted"))
+
+
+def test_functions_of_te_are_told_apart_by_their_variables(write):
+    assert list(prim_funcs(load_module(write(FACTORIES)))) == ["first", "second"]
+
+
+def test_a_name_of_a_package_is_found_from_the_working_directory(write, tmp_path, monkeypatch):
+    (tmp_path / "our_models").mkdir()
+    write(FACTORIES, "our_models/small.py")
+    monkeypatch.chdir(tmp_path)
+    before = list(sys.path)
+    assert list(prim_funcs(load_module("our_models.small:te_add"))) == ["te_add"]
+    assert sys.path == before
+    with pytest.raises(NotFoundError, match=r"no 'third'; there are: first, second$"):
+        load_module("our_models.small:third")
+    with pytest.raises(NotFoundError, match=r"our_models\.big: no such module"):
+        load_module("our_models.big:te_add")
+    with pytest.raises(NotFoundError, match="no_such_package: no such module"):
+        load_module("no_such_package:f")
+
+
+def test_a_file_imports_what_lies_beside_it_and_leaves_nothing(write, tmp_path):
+    write(HEADER + ADD.format(name="one"), "beside.py")
+    path = write("from beside import one\n")
+    assert list(prim_funcs(load_module(path))) == ["one"]
+    assert not list((tmp_path / "__pycache__").glob("m.*"))
+    path.write_text("from beside import one as two\n")
+    assert list(prim_funcs(load_module(f"{path}:two"))) == ["one"]
+    sys.modules.pop("beside")
+
+
+def test_a_file_is_no_script_of_its_own(write):
+    path = write(
+        HEADER + ADD.format(name="one") + "if __name__ == '__main__':\n    raise OSError\n"
+    )
+    assert list(prim_funcs(load_module(path))) == ["one"]
+
+
+@pytest.mark.parametrize(
+    ("text", "kind", "words"),
+    [
+        ("x = = 1\n", FormatError, r"m\.py, line 1: invalid syntax"),
+        ("x = 1\ny = x.z\n", FormatError, r"m\.py, line 2: AttributeError: 'int' object has no"),
+        ("import tvm_no_such\n", FormatError, r"m\.py, line 1: ModuleNotFoundError"),
+        ("x = 1\n", FormatError, r"m\.py: it defines no IRModule and no PrimFunc; .*m\.py:NAME"),
+        ("\0", FormatError, r"m\.py.*null bytes"),
+        (
+            HEADER + RELAX + RELAX.replace("class Model", "class Other"),
+            UsageError,
+            r"defines Model, Other; say which: .*m\.py:Model",
+        ),
+        (
+            HEADER + ADD.format(name="one").replace("a[v] +", "nothing[v] +"),
+            FormatError,
+            r"m\.py, line 3: ",
+        ),
+    ],
+)
+def test_files_that_give_no_module_say_why_in_one_line(write, text, kind, words, capfd):
+    with pytest.raises(kind, match=words) as caught:
+        load_module(write(text))
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("number", "a int is no IRModule, PrimFunc or relax.Function"),
+        ("print", "no 'print'"),
+        ("te", "a module is no IRModule"),
+    ],
+)
+def test_names_that_are_no_modules_say_so(write, name, words):
+    with pytest.raises((FormatError, NotFoundError), match=words):
+        load_module(f"{write(FACTORIES)}:{name}")
+
+
+def test_a_factory_that_fails_says_so(write):
+    path = write("def make(n):\n    return n\n")
+    with pytest.raises(FormatError, match=r"make\(\) raised TypeError: .*'n'"):
+        load_module(f"{path}:make")
+
+
+@pytest.mark.parametrize("spec", ["matmul", "a b:c", "model.txt", "", "a/b:c"])
+def test_other_words_are_answered_with_what_is_taken(spec):
+    with pytest.raises(UsageError, match=r"give a TVMScript file \(.py\), package.module:name"):
+        load_module(spec)
+
+
+@pytest.mark.parametrize("name", ["m.py", "m.onnx", "m.pt2"])
+def test_missing_files_are_not_found(tmp_path, name):
+    with pytest.raises(NotFoundError, match="no such file"):
+        load_module(tmp_path / name)
+
+
+def test_a_function_that_is_not_there(write):
+    with pytest.raises(NotFoundError, match="no PrimFunc 'three'; there are: one"):
+        load_module(write(HEADER + ADD.format(name="one")), function="three")
+
+
+@pytest.mark.parametrize(("name", "package"), [("m.onnx", "onnx"), ("m.pt2", "torch")])
+def test_a_missing_package_is_named(write, name, package, monkeypatch):
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(PluginError, match=f"run: pip install {package}$"):
+        load_module(write("", name))
+
+
+def test_an_unreadable_model_is_a_format_error(write, monkeypatch):
+    def load(path):
+        raise ValueError("protobuf\nis broken")
+
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(export=SimpleNamespace(load=load)))
+    monkeypatch.setitem(
+        module_source._READERS, ".pt2", ("torch", lambda torch, path: torch.export.load(path))
+    )
+    with pytest.raises(FormatError, match=r"m\.pt2: ValueError: protobuf is broken$"):
+        load_module(write("", "m.pt2"))
+
+
+def test_a_model_of_onnx(tmp_path):
+    onnx = pytest.importorskip("onnx")
+    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
+    weights = helper.make_tensor("w", kind, (8, 4), [1.0] * 32)
+    graph = helper.make_graph(
+        [helper.make_node("MatMul", ["x", "w"], ["y"])],
+        "small",
+        [helper.make_tensor_value_info("x", kind, (2, 8))],
+        [helper.make_tensor_value_info("y", kind, (2, 4))],
+        [weights],
+    )
+    path = tmp_path / "m.onnx"
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    onnx.save(model, str(path))
+    mod = load_module(path)
+    assert is_relax(mod)
+    assert "R.matmul" in mod.script()
+
+
+def test_a_program_of_torch(tmp_path):
+    torch = pytest.importorskip("torch")
+    path = tmp_path / "m.pt2"
+    program = torch.export.export(torch.nn.Linear(8, 4).eval(), (torch.zeros(2, 8),))
+    torch.export.save(program, str(path))
+    assert is_relax(load_module(path))
+
+
+def test_functions_become_modules_under_their_own_names(tools):
+    mod = tools.matmul(8)
+    assert as_module(mod) is mod
+    assert list(prim_funcs(as_module(mod["main"]))) == ["main"]
+    named = mod["main"].with_attr("global_symbol", "product")
+    assert list(prim_funcs(as_module(named, "other"))) == ["product"]
+    with pytest.raises(UsageError, match="a int is no IRModule"):
+        as_module(3)
+
+
+def test_loading_imports_no_framework():
+    code = (
+        "import sys, tunedb.plugins.metaschedule.tuning.module_source\n"
+        "print(sorted({'onnx', 'torch', 'xgboost'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

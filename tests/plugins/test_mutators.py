@@ -1,0 +1,622 @@
+"""The operators on real traces, beside TVM's own mutators."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+
+import numpy as np
+import pytest
+import te_programs
+import tvm
+import tvm_ffi
+from tvm import IRModule, te, topi
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule import _ffi_api
+from tvm.s_tir.meta_schedule.testing import te_workload
+
+from tunedb.errors import PluginError
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.search import mutators, trace_facts
+from tunedb.plugins.metaschedule.trace_codec import TraceBuilder
+from tunedb.search.crossover import cross
+from tunedb.search.draft import Draft, Instruction
+from tunedb.search.mutation import (
+    mutate_compute_location,
+    mutate_parallel,
+    mutate_tile_size,
+    mutate_unroll,
+    tile_moves,
+)
+from tunedb.search.operators import Operators
+
+BUILDER = TraceBuilder()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _intrinsics():
+    with te_programs.tensor_intrinsics():
+        yield
+
+
+# ---- small workloads -----------------------------------------------------------------------------
+
+
+def _matmul_relu():
+    return te_workload.matmul_relu(12, 16, 8)
+
+
+def _conv_relu():
+    data, weight, conv = te_workload.conv2d_nhwc(1, 8, 8, 4, 8, 3, 1, 1)
+    return data, weight, topi.nn.relu(conv)
+
+
+def _softmax():
+    data = te.placeholder((8, 32), name="A")
+    return data, topi.nn.softmax(data, axis=1)
+
+
+def _dense_add():
+    a, w = te.placeholder((8, 16), name="A"), te.placeholder((24, 16), name="W")
+    bias = te.placeholder((24,), name="bias")
+    return a, w, bias, topi.add(topi.nn.dense(a, w), bias)
+
+
+WORKLOADS = {
+    "matmul-relu": _matmul_relu,
+    "conv-relu": _conv_relu,
+    "softmax": _softmax,
+    "dense-add": _dense_add,
+}
+
+
+@cache
+def module(name):
+    return IRModule({"main": te.create_prim_func(list(WORKLOADS[name]()))})
+
+
+@cache
+def context(name, kind):
+    return te_programs.context(module(name), kind)
+
+
+@cache
+def traces(name, kind, count=24):
+    """Return random traces of a workload, of all its sketches."""
+    made = te_programs.context(module(name), kind, seed=7)
+    made.pre_tuning(count, count, made.generate_design_space())
+    found = [one.sch.trace for one in made.generate_measure_candidates() or []]
+    made.post_tuning()
+    assert len(found) > count // 2
+    return found
+
+
+def drafts(name, kind):
+    return [trace_facts.from_tvm(trace) for trace in traces(name, kind)]
+
+
+def decided(trace):
+    return dict(trace_facts.from_tvm(trace).decisions)
+
+
+def scheduled(name, kind, trace):
+    """Return the module of a trace with its post-processing; None where that refuses it."""
+    schedule = trace_facts.replayed(trace, module(name))
+    schedule.enter_postproc()
+    accepted = all(one.apply(schedule) for one in context(name, kind).space_generator.postprocs)
+    return schedule.mod if accepted else None
+
+
+def of_tvm(kind, which, name):
+    """Return one of TVM's own mutators, initialised."""
+    found = next(
+        one for one in ms.mutator.Mutator.create(kind) if type(one).__name__ == f"Mutate{which}"
+    )
+    found._initialize_with_tune_context(context(name, kind))
+    return found
+
+
+def neighbours(mutator, trace, times):
+    """Return what a mutator makes of a trace."""
+    found = [_ffi_api.MutatorApply(mutator, trace, seed) for seed in range(1, 7919 * times, 7919)]
+    return [one for one in found if one is not None]
+
+
+def ours(mutator, name, kind):
+    mutator._initialize_with_tune_context(context(name, kind))
+    return mutator
+
+
+# ---- traces as drafts ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_drafts_come_back_without_postprocessing(name, kind):
+    for trace in traces(name, kind)[:8]:
+        draft = trace_facts.from_tvm(trace)
+        back = trace_facts.to_tvm(draft, BUILDER)
+        assert trace_facts.from_tvm(back) == draft
+        assert tvm_ffi.structural_equal(scheduled(name, kind, trace), scheduled(name, kind, back))
+
+
+# ---- what only a schedule knows ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["conv-relu", "softmax"])
+def test_locations_are_those_that_tvm_keeps(name):
+    """TVM replaces a decision that is not legal; each of ours stays, and no other one does."""
+    for trace in traces(name, "llvm")[:4]:
+        draft = trace_facts.from_tvm(trace)
+        found = trace_facts.locations(trace, module(name))
+        sampled = [
+            number
+            for number, one in enumerate(draft.instructions)
+            if one.kind == "SampleComputeLocation"
+        ]
+        assert list(found) == sampled
+        number = max(found, key=lambda one: len(found[one]))
+        for place in range(-2, 12):
+            made = trace_facts.to_tvm(draft.with_decision(number, place), BUILDER)
+            kept = decided(trace_facts.replayed(made, module(name)).trace)[number]
+            assert (kept == place) == (place in found[number])
+
+
+def test_locations_are_those_of_tvms_mutator():
+    trace = traces("conv-relu", "llvm")[0]
+    ((number, legal),) = trace_facts.locations(trace, module("conv-relu")).items()
+    assert len(legal) > 2
+    theirs = neighbours(of_tvm("llvm", "ComputeLocation", "conv-relu"), trace, 60)
+    assert {decided(one)[number] for one in theirs} == set(legal) - {decided(trace)[number]}
+
+
+def test_a_drawn_location_is_a_legal_one():
+    trace = traces("softmax", "llvm")[1]
+    legal, now = trace_facts.locations(trace, module("softmax")), decided(trace)
+    drawn = set()
+    for seed in range(80):
+        found = trace_facts.locations(trace, module("softmax"), seed=seed)
+        assert len(found) <= 1
+        drawn |= {(number, *places) for number, places in found.items()}
+    assert drawn == {
+        (number, place) for number in legal for place in legal[number] if place != now[number]
+    }
+
+
+def test_a_trace_without_locations():
+    trace = traces("matmul-relu", "cuda")[0]
+    assert trace_facts.locations(trace, module("matmul-relu")) == {}
+    assert trace_facts.locations(trace, module("matmul-relu"), seed=1) == {}
+
+
+def test_extents_of_outer_loops():
+    schedule = Schedule(module("dense-add"))
+    dense, root = schedule.get_sblock("T_matmul_NT"), schedule.get_sblock("root")
+    rows, columns, reduced = schedule.get_loops(dense)
+    outer, inner = schedule.split(rows, [2, 4])
+    schedule.reorder(outer, columns, reduced, inner)
+    schedule.annotate(root, "meta_schedule.parallel", 64)
+    variable = trace_facts.from_tvm(schedule.trace).instructions[-1].inputs[0]
+    found = trace_facts.extents(schedule.trace, module("dense-add"))
+    assert found == {variable: [[2, 24], [8, 24]]}
+    schedule.bind(outer, "blockIdx.x")
+    assert trace_facts.extents(schedule.trace, module("dense-add")) == {variable: [[], [8, 24]]}
+
+
+def test_extents_end_where_a_loop_has_several_statements():
+    schedule = Schedule(module("dense-add"))
+    dense, root = schedule.get_sblock("T_matmul_NT"), schedule.get_sblock("root")
+    schedule.compute_at(dense, schedule.get_loops(schedule.get_sblock("T_add"))[0])
+    schedule.annotate(root, "meta_schedule.parallel", 64)
+    (found,) = trace_facts.extents(schedule.trace, module("dense-add")).values()
+    assert found == [[8], [8]]
+
+
+def test_extents_without_an_annotation():
+    trace = traces("matmul-relu", "cuda")[0]
+    assert trace_facts.extents(trace, module("matmul-relu")) == {}
+
+
+def test_most_parallel_iterations():
+    assert trace_facts.most_parallel(tvm.target.Target({"kind": "llvm", "num-cores": 3})) == 48
+    target = tvm.target.Target({"kind": "llvm", "num-cores": 3})
+    assert trace_facts.most_parallel(target, jobs_per_core=2) == 6
+    assert trace_facts.most_parallel(tvm.target.Target({"kind": "cuda", "arch": "sm_60"})) is None
+
+
+# ---- whatever TVM's mutators reach ---------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+def test_tile_sizes_that_tvms_mutator_reaches(kind):
+    trace = traces("matmul-relu", kind)[0]
+    draft = trace_facts.from_tvm(trace)
+    reached = {
+        (number, tuple(move))
+        for number, tile in draft.tiles.items()
+        for move in tile_moves(draft.instructions[number], tile)
+    }
+    theirs = set()
+    for one in neighbours(of_tvm(kind, "TileSize", "matmul-relu"), trace, 800):
+        new = decided(one)
+        theirs |= {
+            (number, tuple(value) if isinstance(value, list) else value)
+            for number, value in new.items()
+            if value != draft.decisions[number]
+        }
+    made = [mutate_tile_size(draft, random.Random(seed)) for seed in range(800)]
+    mine = {
+        (number, tuple(value) if isinstance(value, list) else value)
+        for one in made
+        for number, value in one.decisions.items()
+        if value != draft.decisions[number]
+    }
+    assert {one for one in theirs if isinstance(one[1], tuple)} == reached
+    assert mine == theirs
+
+
+def test_steps_of_unrolling_that_tvms_mutator_reaches():
+    trace = traces("softmax", "llvm")[0]
+    draft = trace_facts.from_tvm(trace)
+    theirs = {
+        trace_facts.from_tvm(one)
+        for one in neighbours(of_tvm("llvm", "Unroll", "softmax"), trace, 40)
+    }
+    assert {mutate_unroll(draft, random.Random(seed)) for seed in range(40)} == theirs
+    assert len(theirs) == 3
+
+
+@pytest.mark.parametrize("name", ["conv-relu", "softmax"])
+def test_parallel_programs_that_tvms_mutator_reaches(name):
+    """Some bounds of both make the old program, because vectorizing comes before fusing."""
+    trace = traces(name, "llvm")[2]
+    draft, mod = trace_facts.from_tvm(trace), module(name)
+    extents = trace_facts.extents(trace, mod)
+
+    def programs(made):
+        found = [scheduled(name, "llvm", trace_facts.to_tvm(one, BUILDER)) for one in set(made)]
+        return {tvm_ffi.structural_hash(one) for one in found}
+
+    mutator = of_tvm("llvm", "Parallel", name)
+    theirs = programs(trace_facts.from_tvm(one) for one in neighbours(mutator, trace, 30))
+    mine = programs(
+        mutate_parallel(draft, random.Random(seed), extents, most=64) for seed in range(60)
+    )
+    assert theirs - mine <= programs([draft])
+    assert mine - programs([draft])
+
+
+def test_each_bound_makes_another_program():
+    """Where nothing is vectorized: the product of the loops that are fused passes the bound."""
+    a = te.placeholder((2, 8, 4, 3), name="A")
+    b = te.compute((2, 8, 4, 3), lambda *i: a(*i) + 1.0, name="B")
+    mod = IRModule({"main": te.create_prim_func([a, b])})
+    schedule = Schedule(mod)
+    schedule.annotate(schedule.get_sblock("root"), "meta_schedule.parallel", 1)
+    draft = trace_facts.from_tvm(schedule.trace)
+    extents = trace_facts.extents(schedule.trace, mod)
+    lengths = {}
+    for made in {draft, *(mutate_parallel(draft, random.Random(n), extents) for n in range(40))}:
+        found = trace_facts.replayed(trace_facts.to_tvm(made, BUILDER), mod)
+        assert ms.postproc.RewriteParallelVectorizeUnroll().apply(found)
+        (block,) = found.get_child_blocks(found.get_sblock("root"))
+        loop = found.get(found.get_loops(block)[0])
+        assert loop.kind == tvm.tirx.ForKind.PARALLEL
+        lengths[made.instructions[-1].inputs[1]] = int(loop.extent)
+    assert lengths == {1: 2, 2: 16, 16: 64, 64: 192}
+
+
+def test_thread_extents_that_tvms_mutator_reaches():
+    trace = next(one for one in traces("softmax", "cuda") if neighbours(_thread_binding(), one, 4))
+    draft = trace_facts.from_tvm(trace)
+    theirs = {trace_facts.from_tvm(one) for one in neighbours(_thread_binding(), trace, 150)}
+    mine = {mutate_parallel(draft, random.Random(seed), {}) for seed in range(300)}
+    assert theirs <= mine
+
+
+def _thread_binding():
+    return of_tvm("cuda", "ThreadBinding", "softmax")
+
+
+# ---- offspring -----------------------------------------------------------------------------------
+
+
+def mutated(draft, name, rng):
+    """Return an offspring of each operator that finds something to change."""
+    trace, mod = trace_facts.to_tvm(draft, BUILDER), module(name)
+    seed = rng.randint(1, 2**30)
+    made = [
+        mutate_tile_size(draft, rng),
+        mutate_unroll(draft, rng),
+        mutate_parallel(draft, rng, trace_facts.extents(trace, mod), most=64),
+        mutate_compute_location(draft, rng, trace_facts.locations(trace, mod, seed=seed)),
+    ]
+    return [one for one in made if one is not None]
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_mutations_replay(name, kind):
+    rng = random.Random(3)
+    for draft in drafts(name, kind)[:6]:
+        for child in mutated(draft, name, rng):
+            back = trace_facts.replayed(trace_facts.to_tvm(child, BUILDER), module(name)).trace
+            differing = {
+                number
+                for number, value in trace_facts.from_tvm(back).decisions.items()
+                if value != child.decisions[number]
+            }
+            # TVM moves a block to the next place where the chosen one is no longer legal.
+            kinds = {child.instructions[number].kind for number in differing}
+            assert kinds <= {"SampleComputeLocation"}
+
+
+def crossed(name, kind, pairs, seed=11):
+    """Return legal offspring of random pairs, and how many are illegal or cannot be joined."""
+    rng = random.Random(seed)
+    population = drafts(name, kind)
+    legal, illegal, apart = [], 0, 0
+    for _ in range(pairs):
+        child = cross(*rng.sample(population, 2), rng)
+        if child is None:
+            apart += 1
+            continue
+        trace = trace_facts.to_tvm(child, BUILDER)
+        try:
+            schedule = trace_facts.replayed(trace, module(name))
+        except Exception:
+            illegal += 1
+            continue
+        # The steps that were replayed are those of the child.
+        assert [one.kind for one in trace_facts.from_tvm(schedule.trace).instructions] == [
+            one.kind for one in child.instructions
+        ]
+        legal.append(trace)
+    return legal, illegal, apart
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_crossed_programs_replay(name, kind):
+    legal, illegal, apart = crossed(name, kind, 30)
+    # Reductions of a GPU are fused into their consumers, which not every pair agrees on.
+    assert illegal <= (15 if (name, kind) == ("softmax", "cuda") else 0)
+    assert apart <= 15
+    assert len(legal) >= 12
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_many_crossed_programs_replay(name, kind):
+    legal, illegal, apart = crossed(name, kind, 200)
+    assert illegal <= (100 if (name, kind) == ("softmax", "cuda") else 0)
+    assert len(legal) >= 80
+    assert len(legal) + illegal + apart == 200
+
+
+def run(mod, inputs):
+    built = tvm.compile(mod, target=te_programs.KINDS["llvm"][0] | {"mcpu": "x86-64-v2"})
+    arrays = [tvm.runtime.tensor(one) for one in inputs]
+    built["main"](*arrays)
+    return arrays[-1].numpy()
+
+
+@pytest.mark.parametrize("name", WORKLOADS)
+def test_offspring_compute_the_same(name):
+    rng = random.Random(5)
+    parent = drafts(name, "llvm")[3]
+    legal, _, _ = crossed(name, "llvm", 12)
+    made = [trace_facts.to_tvm(one, BUILDER) for one in mutated(parent, name, rng)] + legal[:3]
+    shapes = [[int(n) for n in tensor.shape] for tensor in WORKLOADS[name]()]
+    numbers = np.random.default_rng(1)
+    inputs = [numbers.standard_normal(shape).astype("float32") for shape in shapes]
+    expected = run(module(name), inputs)
+    for trace in made:
+        mod = scheduled(name, "llvm", trace)
+        np.testing.assert_allclose(run(mod, inputs), expected, rtol=1e-4, atol=1e-5)
+
+
+# ---- as TVM's mutators ---------------------------------------------------------------------------
+
+
+def test_each_operator_is_a_mutator():
+    trace = traces("conv-relu", "llvm")[0]
+    draft = trace_facts.from_tvm(trace)
+    kinds = {
+        mutators.TileSizeMutator: "SamplePerfectTile",
+        mutators.UnrollMutator: "SampleCategorical",
+        mutators.ComputeLocationMutator: "SampleComputeLocation",
+    }
+    for make, kind in kinds.items():
+        mutator = ours(make(), "conv-relu", "llvm")
+        for made in neighbours(mutator, trace, 5):
+            new = trace_facts.from_tvm(made).decisions
+            differing = {number for number in new if new[number] != draft.decisions[number]}
+            assert [draft.instructions[number].kind for number in differing] == [kind]
+        assert mutator.counts.made >= 4
+    parallel = ours(mutators.ParallelMutator(), "conv-relu", "llvm")
+    for made in neighbours(parallel, trace, 5):
+        new = trace_facts.from_tvm(made)
+        assert new.decisions == draft.decisions
+        assert new.skeleton == draft.skeleton
+        assert new != draft
+
+
+def test_equal_seeds_make_equal_offspring():
+    trace = traces("softmax", "llvm")[0]
+    for make in (mutators.TileSizeMutator, mutators.ComputeLocationMutator):
+        first, second = (neighbours(ours(make(), "softmax", "llvm"), trace, 6) for _ in range(2))
+        assert list(map(trace_facts.from_tvm, first)) == list(map(trace_facts.from_tvm, second))
+
+
+def test_a_prior_weighs_tile_sizes():
+    class Prior:
+        def weigh(self, extent, levels, candidates, place=None):
+            return [float(one[0] == 1) or 1e-9 for one in candidates]
+
+    trace = traces("matmul-relu", "llvm")[0]
+    draft = trace_facts.from_tvm(trace)
+    mutator = ours(mutators.TileSizeMutator(Prior()), "matmul-relu", "llvm")
+    for made in neighbours(mutator, trace, 20):
+        for number, tile in trace_facts.from_tvm(made).tiles.items():
+            moves = tile_moves(draft.instructions[number], draft.tiles[number])
+            if tile != draft.tiles[number] and any(move[0] == 1 for move in moves):
+                assert tile[0] == 1
+
+
+def test_crossover_joins_what_it_has_met():
+    mutator = ours(mutators.CrossoverMutator(), "softmax", "llvm")
+    first, second, *_ = traces("softmax", "llvm")
+    assert neighbours(mutator, first, 1) == []
+    assert mutator.counts.unchanged == 1
+    made = neighbours(mutator, second, 10)
+    parents = {trace_facts.from_tvm(first), trace_facts.from_tvm(second)}
+    assert made
+    assert not parents & set(map(trace_facts.from_tvm, made))
+
+
+def test_crossover_joins_stored_programs(tools, sqlite_file):
+    """The first program that it is asked to cross has a partner already."""
+    mod, target = module("softmax"), context("softmax", "llvm").target
+    database = Database(str(sqlite_file), target=target)
+    workload = database.commit_workload(mod)
+    args = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+    stored = traces("softmax", "llvm")[:3]
+    for number, trace in enumerate(stored):
+        database.commit_tuning_record(
+            ms.database.TuningRecord(trace, workload, [1e-3 + number], target, args)
+        )
+    mutator = ours(mutators.CrossoverMutator(database), "softmax", "llvm")
+    assert neighbours(mutator, traces("softmax", "llvm")[5], 5)
+    other = ours(mutators.CrossoverMutator(database), "conv-relu", "llvm")
+    assert neighbours(other, traces("conv-relu", "llvm")[5], 5) == []
+
+
+def test_illegal_offspring_are_dropped_and_counted():
+    mutator = ours(mutators.CrossoverMutator(), "softmax", "cuda")
+    made = [
+        child for trace in traces("softmax", "cuda") * 3 for child in neighbours(mutator, trace, 1)
+    ]
+    counts = mutator.counts
+    assert counts.made == len(made) > 20
+    assert counts.illegal > 0
+    assert counts.made + counts.illegal + counts.unchanged == 3 * len(traces("softmax", "cuda"))
+    for trace in made:
+        trace_facts.replayed(trace, module("softmax"))
+
+
+def test_traces_of_another_workload_are_no_partners():
+    mutator = ours(mutators.CrossoverMutator(), "conv-relu", "llvm")
+    for name in ("softmax", "matmul-relu", "conv-relu"):
+        for trace in traces(name, "llvm")[:4]:
+            for made in neighbours(mutator, trace, 4):
+                trace_facts.replayed(made, module("conv-relu"))
+
+
+def test_a_trace_that_does_not_fit_is_counted_as_illegal():
+    """Moving a block replays the trace; that of another workload does not apply."""
+    mutator = ours(mutators.ComputeLocationMutator(), "conv-relu", "llvm")
+    assert neighbours(mutator, traces("softmax", "llvm")[0], 3) == []
+    assert mutator.counts.illegal == 3
+
+
+def test_nothing_to_mutate():
+    empty = Schedule(module("conv-relu")).trace
+    for make in (
+        mutators.TileSizeMutator,
+        mutators.UnrollMutator,
+        mutators.ParallelMutator,
+        mutators.ComputeLocationMutator,
+        mutators.CrossoverMutator,
+    ):
+        mutator = ours(make(), "conv-relu", "llvm")
+        assert neighbours(mutator, empty, 2) == []
+        assert mutator.counts.unchanged == 2
+
+
+def test_clones_count_together_and_cross_apart():
+    mutator = mutators.CrossoverMutator()
+    clones = [ours(mutator.clone(), name, "llvm") for name in ("softmax", "dense-add")]
+    for clone, name in zip(clones, ("softmax", "dense-add"), strict=True):
+        for trace in traces(name, "llvm")[:6]:
+            for made in neighbours(clone, trace, 1):
+                trace_facts.replayed(
+                    trace_facts.to_tvm(trace_facts.from_tvm(made), BUILDER), module(name)
+                )
+    counts = mutator.counts
+    assert counts.made > 4
+    assert counts.made + counts.unchanged + counts.illegal == 12
+
+
+def test_mutators_work_on_many_threads():
+    mutator = ours(mutators.CrossoverMutator(), "softmax", "llvm")
+    population = traces("softmax", "llvm")
+    with ThreadPoolExecutor(4) as pool:
+        made = list(pool.map(lambda trace: neighbours(mutator, trace, 3), population))
+    counts = mutator.counts
+    assert counts.made == sum(map(len, made))
+    assert counts.made + counts.unchanged + counts.illegal == 3 * len(population)
+
+
+# ---- all of them ---------------------------------------------------------------------------------
+
+
+def test_mutators_of_a_target():
+    found = mutators.mutators("llvm")
+    assert {type(one).__name__: round(share, 4) for one, share in found.items()} == {
+        "TileSizeMutator": 0.8571,
+        "ParallelMutator": 0.0095,
+        "UnrollMutator": 0.0381,
+        "ComputeLocationMutator": 0.0476,
+        "CrossoverMutator": 0.0476,
+    }
+    names = {type(one).__name__ for one in mutators.mutators({"kind": "cuda", "arch": "sm_60"})}
+    assert "ComputeLocationMutator" not in names
+    only = mutators.mutators("llvm", operators=Operators(0, 0, 0, 0, 2))
+    assert {type(one).__name__: share for one, share in only.items()} == {"CrossoverMutator": 1}
+
+
+def test_another_database_is_refused():
+    with pytest.raises(PluginError, match="MemoryDatabase"):
+        mutators.CrossoverMutator(ms.database.MemoryDatabase())
+
+
+@pytest.mark.parametrize(("name", "kind"), [("softmax", "llvm"), ("conv-relu", "cuda")])
+def test_tvms_search_uses_them(name, kind, sqlite_file):
+    """TVM's own evolutionary search, two threads, two rounds."""
+    target = tvm.target.Target(te_programs.KINDS[kind][0])
+    weights = Operators(tile_size=1, parallel=1, unroll=1, compute_location=1, crossover=2)
+    database = Database(str(sqlite_file), target=target)
+    probabilities = mutators.mutators(target, database, operators=weights)
+    postprocs = context(name, kind).space_generator.postprocs
+    space = ms.space_generator.PostOrderApply(
+        sch_rules=kind, postprocs=list(postprocs), mutator_probs=probabilities
+    )
+    tuning = ms.TuneContext(
+        mod=module(name),
+        target=target,
+        space_generator=space,
+        search_strategy=ms.search_strategy.EvolutionarySearch(
+            population_size=24, init_min_unmeasured=12, genetic_num_iters=2
+        ),
+        num_threads=2,
+        rand_state=5,
+    )
+    tuning.pre_tuning(16, 8, tuning.generate_design_space(), database, ms.cost_model.RandomModel())
+    batch = tuning.generate_measure_candidates()
+    tuning.post_tuning()
+    assert len(batch) == 8
+    used = {type(one).__name__: one.counts.made for one in probabilities}
+    assert used["TileSizeMutator"] + used["UnrollMutator"] > 0
+    assert used["CrossoverMutator"] > 0
+
+
+def test_an_instruction_that_tvm_does_not_know():
+    mutator = ours(mutators.TileSizeMutator(), "softmax", "llvm")
+    broken = Draft((Instruction("NoSuchThing", (), (), ()),), {})
+    with pytest.raises(PluginError):
+        trace_facts.to_tvm(broken, BUILDER)
+    assert mutator.counts.made == 0

@@ -1,0 +1,179 @@
+"""Remote devices, behind a tracker and a server of TVM's on this machine."""
+
+from __future__ import annotations
+
+import socket
+import subprocess
+import sys
+import time
+
+import pytest
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
+
+from tunedb import PluginError, UsageError
+from tunedb.host import fingerprint_of, new_session, session_class
+from tunedb.plugins.metaschedule.tuning import remote
+from tunedb.plugins.metaschedule.tuning.tune import tune
+
+QUICK = EvaluatorConfig(number=1, repeat=2, min_repeat_ms=0)
+LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
+
+
+def free_port():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        return sock.getsockname()[1]
+
+
+def start(module, port, *arguments):
+    return subprocess.Popen(
+        [
+            *(sys.executable, "-m", f"tvm.exec.{module}", "--host", "127.0.0.1"),
+            *("--port", str(port), "--port-end", str(port + 1), *arguments),
+        ],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module")
+def tracker():
+    """Address of a tracker that has one device, ``board``."""
+    port = free_port()
+    address = f"127.0.0.1:{port}"
+    board = ("--tracker", address, "--key", "board")
+    started = [start("rpc_tracker", port), start("rpc_server", free_port(), *board)]
+    try:
+        until = time.monotonic() + 120
+        while True:
+            try:
+                remote.servers(remote.rpc_config(address, "board"))
+                break
+            except PluginError:
+                assert time.monotonic() < until
+                time.sleep(0.2)
+        yield address
+    finally:
+        for process in reversed(started):
+            process.terminate()
+            process.wait()
+
+
+def test_a_device_says_what_it_is(tracker):
+    config = remote.rpc_config(tracker, "board")
+    here = new_session(tvm="0.27.0", llvm="22")
+    session = remote.describe(config, "cpu", here)
+    said = fingerprint_of(session)
+    assert said["remote"] == {"key": "board", "device": "cpu"}
+    assert said["cpu"]
+    assert said["cores"] >= 1
+    # Versions of what compiles stay, and nothing of this machine does.
+    assert (said["tvm"], said["llvm"]) == ("0.27.0", "22")
+    assert not said.keys() & {"os", "python", "gpu"}
+    assert session_class(session) != session_class(here)
+    assert session_class(session) == session_class(
+        remote.describe(config, "cpu", new_session(tvm="0.27.0", llvm="22"))
+    )
+
+
+def test_a_device_without_the_kind_says_so(tracker):
+    with pytest.raises(PluginError, match=r"device 'board' of tracker .*: it has no cuda"):
+        remote.describe(remote.rpc_config(tracker, "board"), "cuda", new_session())
+
+
+def test_a_busy_device_is_not_waited_for_without_end(tracker, monkeypatch):
+    from tvm import rpc
+
+    config = remote.rpc_config(tracker, "board")
+    held = rpc.connect_tracker(config.tracker_host, config.tracker_port).request("board")
+    monkeypatch.setattr(remote, "BUSY_SEC", 0.3)
+    with pytest.raises(PluginError, match=r"device 'board' of tracker .* has been busy for 0 s"):
+        remote.describe(config, "cpu", new_session())
+    del held
+
+
+def test_devices_are_counted(tracker):
+    assert remote.servers(remote.rpc_config(tracker, "board")) == 1
+    words = (
+        rf"has no device 'phone' \(it has: board\); start one: .*--tracker {tracker} --key phone"
+    )
+    with pytest.raises(PluginError, match=words):
+        remote.servers(remote.rpc_config(tracker, "phone"))
+
+
+def test_a_tracker_that_is_not_there_is_named():
+    port = free_port()
+    with pytest.raises(
+        PluginError, match=rf"tracker 127.0.0.1:{port} does not answer .*--port {port}"
+    ):
+        remote.servers(remote.rpc_config(f"127.0.0.1:{port}", "board"))
+
+
+def test_something_else_is_no_tracker():
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        silent.listen()
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(PluginError, match=f"tracker {address} does not answer$"):
+            remote.servers(remote.rpc_config(address, "board", timeout_sec=0.2))
+
+
+@pytest.mark.parametrize("address", ["localhost", ":9190", "localhost:", "localhost:x", "a:99999"])
+def test_addresses_are_checked(address):
+    with pytest.raises(UsageError, match="is not HOST:PORT"):
+        remote.rpc_config(address, "board")
+
+
+def test_what_is_not_said_comes_from_the_environment(monkeypatch):
+    for name in ("HOST", "PORT", "KEY"):
+        monkeypatch.delenv(f"TVM_TRACKER_{name}", raising=False)
+    with pytest.raises(UsageError, match="TVM_TRACKER_KEY"):
+        remote.rpc_config("[::1]:9190", None)
+    monkeypatch.setenv("TVM_TRACKER_KEY", "board")
+    config = remote.rpc_config("[::1]:9190", None)
+    assert (config.tracker_host, config.tracker_port, config.tracker_key) == ("::1", 9190, "board")
+    with pytest.raises(UsageError, match="TVM_TRACKER_HOST"):
+        remote.rpc_config(None, "board")
+
+
+def test_a_remote_device_must_be_described(tools):
+    with pytest.raises(UsageError, match="say what the remote device is: target="):
+        tune(tools.matmul(16), runner=RPCConfig("127.0.0.1", 9190, "board"))
+
+
+def test_tuning_on_a_remote_device(tracker, tools, tmp_path):
+    """Built here, measured there, and stored under the session of the device."""
+    config = remote.rpc_config(tracker, "board", timeout_sec=60)
+    options = {
+        "database": tmp_path / "tune.db",
+        "runner": config,
+        "evaluator": QUICK,
+        "cost_model": "random",
+        "strategy": "replay-trace",
+        "num_tuning_cores": 1,
+        "seed": 1,
+    }
+    mod = tools.matmul(32)
+    result = tune(mod, LLVM, None, 4, **options)
+    (task,) = result.tasks
+    assert (task.progress.trials, task.progress.failed) == (4, 0)
+    measurement = task.record.measurement
+    said = fingerprint_of(measurement.session)
+    assert said["remote"] == {"key": "board", "device": "cpu"}
+    assert said["evaluator"]["repeat"] == len(measurement.run_secs) == 2
+    result.database.close()
+    # What the device has measured is known there, and not on this machine.
+    again = tune(mod, LLVM, None, 4, **options)
+    assert again.served == 4
+    again.database.close()
+
+
+def test_a_runner_of_the_users_is_asked_where_it_measures(tracker):
+    from tunedb.plugins.metaschedule.tuning.parts import evaluator_of, remote_of
+
+    config = remote.rpc_config(tracker, "board")
+    runner = remote.rpc_runner(config, QUICK)
+    assert remote_of(runner) == config
+    assert evaluator_of(runner, EvaluatorConfig()) == QUICK
+    assert remote_of(object()) is None
+    assert remote_of("local") is None

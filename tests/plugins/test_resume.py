@@ -1,0 +1,125 @@
+"""Tuning runs that were killed go on; those that are done begin anew."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from builders import OWN, make_measurement
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunedb.host import fingerprint_of, new_session, session_class
+from tunedb.plugins.metaschedule.tuning.resume import run_key, session_of_run, trials_done
+from tunedb.store import Store
+
+
+def test_equal_arguments_have_equal_keys(tools):
+    one, other = (tools.matmul(16), tools.llvm), (tools.matmul(32), tools.llvm)
+    arguments = {"max_trials": 64, "seed": 1, "settings": {"repeat": 3}}
+    key = run_key([one, other], **arguments)
+    again = (tools.matmul(16)["main"], tools.llvm)
+    assert run_key([other, again], **arguments) == key
+    changes = [{"max_trials": 65}, {"seed": None}, {"settings": None}]
+    keys = {run_key([one, other], **(arguments | change)) for change in changes}
+    keys |= {run_key([one], **arguments), run_key([one, (other[0], tools.cuda)], **arguments)}
+    assert len(keys) == 5
+    assert key not in keys
+
+
+def test_sessions_of_runs_keep_their_class():
+    before = new_session(tvm="1")
+    one, other = (session_of_run(before, key, max_trials=8) for key in "ab")
+    assert session_class(one) == session_class(other) == session_class(before)
+    assert len({before.digest, one.digest, other.digest}) == 3
+    measured = [
+        session_of_run(before, "a", max_trials=8, evaluator={"repeat": n}) for n in (1, 1, 3)
+    ]
+    assert session_class(measured[0]) == session_class(measured[1]) != session_class(before)
+    assert session_class(measured[0]) != session_class(measured[2])
+    assert fingerprint_of(measured[0])["cpu"] == fingerprint_of(before)["cpu"]
+
+
+class Runs:
+    """Sessions of one run, with candidates that are measured (m) or served (s)."""
+
+    def __init__(self, trials):
+        self.store = Store(":memory:")
+        self.handle = SimpleNamespace(store=self.store)
+        self.trials = trials
+
+    def run(self, candidates, key="run"):
+        session = session_of_run(new_session(), key, max_trials=self.trials)
+        measured = [
+            make_measurement(number, session=session, occurrence=number)
+            for number, what in enumerate(candidates)
+            if what == "m"
+        ]
+        if measured:
+            self.store.add_batch(measured, OWN)
+
+    def done(self, key="run"):
+        return trials_done(self.handle, key)
+
+
+@pytest.fixture
+def runs():
+    runs = Runs(8)
+    yield runs
+    runs.store.close()
+
+
+def test_a_run_that_stopped_goes_on(runs):
+    assert runs.done() == 0
+    runs.run("mmm")
+    assert runs.done() == 3
+    runs.run("smmm")  # killed once more
+    assert runs.done() == 6
+    runs.run("mm", key="another")
+    assert (runs.done(), runs.done("another")) == (6, 2)
+    runs.run("mm")
+    assert runs.done() == 0
+
+
+def test_a_run_that_is_done_begins_anew(runs):
+    runs.run("mmmmmmmm")
+    assert runs.done() == 0
+    runs.run("mm")
+    assert runs.done() == 2
+    runs.run("smmmmm")
+    assert runs.done() == 0
+
+
+@given(st.lists(st.text("ms", min_size=1, max_size=8), max_size=8))
+@settings(max_examples=15, deadline=None)
+def test_what_is_done_is_less_than_the_run(candidates):
+    runs = Runs(8)
+    try:
+        for some in candidates:
+            runs.run(some)
+            assert 0 <= runs.done() < 8
+    finally:
+        runs.store.close()
+
+
+def test_a_handle_numbers_the_trials_of_each_session(tools, sqlite_file):
+    """Also where one process tunes twice."""
+    from tunedb.plugins.metaschedule import Database
+    from tunedb.plugins.metaschedule.database import handle_of
+    from tunedb.plugins.metaschedule.handle import Candidate
+
+    database = Database(sqlite_file, target=tools.llvm)
+    handle, mod = handle_of(database), tools.matmul(16)
+    workload = handle.commit_workload(mod)
+
+    def run(*tiles):
+        handle.use_session(session_of_run(handle.session(), "run", max_trials=3))
+        for tile in tiles:
+            r = tools.record(mod, workload, [1.0], tile=tile, target=tools.llvm)
+            handle.record_batch([Candidate(workload, r.trace, tools.llvm, r.args_info, (0.1,))])
+        return trials_done(handle, "run")
+
+    assert run((16, 1), (8, 2), (4, 4)) == 0
+    assert run((16, 1), (8, 2)) == 2
+    assert run((4, 4)) == 0
+    database.close()

@@ -1,0 +1,260 @@
+"""Nothing is built and run twice, under TVM's own search strategies."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from fake_measuring import FakeBuilder, FakeRunner, hash_of, seconds_of, tune
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasureCallback
+
+from tunedb.errors import PluginError
+from tunedb.plugins.metaschedule import Database, MeasureCallback, WarmBuilder
+from tunedb.plugins.metaschedule.database import handle_of
+from tunedb.plugins.metaschedule.handle import Candidate
+from tunedb.plugins.metaschedule.tuning.known import Known, is_served
+from tunedb.plugins.metaschedule.tuning.reusing import ReusingBuilder, ReusingRunner
+from tunedb.records import Failure, FailureKind, Phase
+
+TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
+
+#: Of each program: its times, or why it failed; the last one is not known.
+OUTCOMES = [
+    (0.001, 0.002),
+    Failure(FailureKind.COMPILE_ERROR, Phase.BUILD, "LocalBuilder: An exception occurred\nno"),
+    (0.1 + 0.2, 1e-300),
+    Failure(FailureKind.TIMEOUT, Phase.RUN, "LocalRunner: Timeout, killed after 30 seconds", 30.0),
+]
+
+
+class Batch:
+    """Programs of one workload, the first ones known, as TVM hands them to builder and runner."""
+
+    def __init__(self, path, tools):
+        self.database = Database(path, target=tools.llvm)
+        handle, mod = handle_of(self.database), tools.matmul(16)
+        workload = handle.commit_workload(mod)
+        records = [
+            tools.record(mod, workload, [1.0], tile=tile, target=tools.llvm) for tile in TILES
+        ]
+        failures = [one if isinstance(one, Failure) else None for one in OUTCOMES]
+        handle.record_batch(
+            Candidate(
+                workload, r.trace, tools.llvm, r.args_info, (1e10,) if failure else times, failure
+            )
+            for r, times, failure in zip(records, OUTCOMES, failures, strict=False)
+        )
+        self.inputs = []
+        for record in records:
+            schedule = Schedule(mod)
+            record.trace.apply_to_schedule(schedule, remove_postproc=False)
+            self.inputs.append(ms.builder.BuilderInput(schedule.mod, tools.llvm))
+        self.args = records[0].args_info
+        self.known = Known(handle)
+        assert self.known.prepare(mod, tools.llvm) == 4
+        self.inner = FakeBuilder(), FakeRunner()
+        self.builder = ReusingBuilder(self.inner[0], self.known)
+        self.runner = ReusingRunner(self.inner[1], self.known)
+
+    def measure(self, order):
+        """Build and run programs by their numbers; return the results of both."""
+        builds = ms.builder.Builder.build(self.builder, [self.inputs[n] for n in order])
+        made = [build for build in builds if build.error_msg is None]
+        inputs = [ms.runner.RunnerInput(one.artifact_path, "cpu", self.args) for one in made]
+        futures = ms.runner.Runner.run(self.runner, inputs)
+        assert all(future.done() for future in futures)
+        return list(builds), [future.result() for future in futures]
+
+
+@pytest.fixture
+def batch(sqlite_file, tools):
+    batch = Batch(sqlite_file, tools)
+    yield batch
+    batch.database.close()
+
+
+def test_known_programs_are_served_in_their_places(batch):
+    builds, runs = batch.measure([4, 0, 3, 1, 2])
+    assert [is_served(build) for build in builds] == [False, True, True, True, True]
+    (builder, runner), new = batch.inner, hash_of(batch.inputs[4].mod)
+    assert (builder.built, builder.batches) == ([new], [1])
+    assert (runner.ran, runner.batches) == ([new], [1])
+    assert (batch.runner.served, batch.runner.measured) == (4, 1)
+    times = [None if one.run_secs is None else tuple(map(float, one.run_secs)) for one in runs]
+    assert times == [seconds_of(new), OUTCOMES[0], None, OUTCOMES[2]]
+    assert builds[3].error_msg.startswith("tunedb: known to fail (compile_error)\nLocalBuilder")
+    assert runs[2].error_msg.startswith("tunedb: known to fail (timeout)\nLocalRunner: Timeout")
+
+
+def test_nothing_is_asked_where_all_is_known(batch):
+    batch.measure([0, 1, 2, 3])
+    assert [one.batches for one in batch.inner] == [[], []]
+
+
+def test_artifacts_are_removed_one_by_one(batch):
+    builds, _ = batch.measure([0, 2, 2])
+    folders = [Path(build.artifact_path).parent for build in builds]
+    assert len(set(folders)) == 3
+    ms.utils.remove_build_dir(builds[1].artifact_path)
+    assert [folder.exists() for folder in folders] == [True, False, True]
+    root = folders[0].parent
+    del batch.builder
+    assert not root.exists()
+
+
+class Mute:
+    """A builder and runner that lose candidates."""
+
+    def build(self, _inputs):
+        return []
+
+    run = build
+
+
+def test_wrong_number_of_results(batch):
+    with pytest.raises(PluginError, match="the builder gave 0 results for 1 candidates"):
+        ReusingBuilder(Mute(), batch.known).build(batch.inputs)
+    unknown = ms.runner.RunnerInput("/nowhere/artifact", "cpu", batch.args)
+    with pytest.raises(PluginError, match="the runner gave 0 results for 1 candidates"):
+        ReusingRunner(Mute(), batch.known).run([unknown])
+
+
+# ---- tuning runs ---------------------------------------------------------------------------------
+
+
+def fail_some(hash_):
+    """A third of the programs fail to build."""
+    return "LocalBuilder: An exception occurred\nLLVM ERROR: x" if hash_ % 3 == 0 else None
+
+
+def run_some(hash_):
+    return "LocalRunner: An exception occurred\nSubprocess terminated" if hash_ % 5 == 0 else None
+
+
+@contextmanager
+def knowing(path, mod, target, *, remeasure=False):
+    """Open a database as a tuning run does, which knows what runs before it measured."""
+    database = Database(path, target=target)
+    known = Known(handle_of(database), remeasure=remeasure)
+    known.prepare(mod, target)
+    try:
+        yield database, known
+    finally:
+        database.close()
+
+
+def run_once(path, mod, target, work_dir, *, seed, remeasure=False, **more):
+    """Tune; return the inner builder, the runner, and what is stored then."""
+    with knowing(path, mod, target, remeasure=remeasure) as (database, known):
+        builder, runner = FakeBuilder(fail_some), ReusingRunner(FakeRunner(run_some), known)
+        outer = ReusingBuilder(builder, known)
+        tune(mod, target, database, work_dir, builder=outer, runner=runner, seed=seed, **more)
+        return builder, runner, database.store.query.counts()
+
+
+def test_nothing_is_measured_twice(sqlite_file, tools, tmp_path):
+    """TVM's own strategy proposes some programs again, and they are served."""
+    mod = tools.matmul(2)
+    seen: set[int] = set()
+    for seed in (1, 2, 3):
+        builder, runner, counts = run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=seed)
+        assert len(set(builder.built)) == len(builder.built)
+        assert not set(builder.built) & seen
+        seen |= set(builder.built)
+        assert counts.measurements == counts.programs == len(seen)
+        assert runner.served + len(builder.built) == 16
+    assert len(seen) < 48
+
+
+def test_all_is_measured_again_when_that_is_asked_for(sqlite_file, tools, tmp_path):
+    mod = tools.matmul(64)
+    first, *_ = run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=1)
+    again, runner, counts = run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=1, remeasure=True)
+    assert set(first.built) & set(again.built)
+    assert runner.served == 0
+    assert counts.measurements == 32
+
+
+class Watch(_PyMeasureCallback):
+    """Notes what reaches a callback."""
+
+    __slots__ = ("__dict__", "__weakref__")
+
+    def __init__(self):
+        self.seen = seen = []
+
+        def apply(_scheduler, _task_id, candidates, builds, runs):
+            for candidate, build, run in zip(candidates, builds, runs, strict=True):
+                times = None if run.run_secs is None else tuple(map(float, run.run_secs))
+                seen.append((hash_of(candidate.sch.mod), is_served(build), times, run.error_msg))
+
+        super().__init__(apply)
+
+
+def test_callbacks_see_served_results_as_ordinary_ones(sqlite_file, tools, tmp_path):
+    """A strategy without any memory: the second run of equal programs is served as a whole."""
+    mod, watch = tools.matmul(64), Watch()
+    for served in (False, True):
+        watch.seen.clear()
+        with knowing(sqlite_file, mod, tools.llvm) as (database, known):
+            ms.tune_tir(
+                mod,
+                tools.llvm,
+                str(tmp_path),
+                12,
+                num_trials_per_iter=4,
+                builder=ReusingBuilder(FakeBuilder(fail_some), known),
+                runner=ReusingRunner(FakeRunner(run_some), known),
+                database=database,
+                cost_model="random",
+                strategy="replay-trace",
+                measure_callbacks=[MeasureCallback(database), watch],
+                num_tuning_cores=1,
+                seed=3,
+            )
+            assert len(database) == 12
+        assert [one[1] for one in watch.seen] == [served] * 12
+        for hash_, _, times, error in watch.seen:
+            failed = fail_some(hash_) or run_some(hash_)
+            assert times == (None if failed else seconds_of(hash_))
+            assert (error is not None) == bool(failed)
+
+
+@pytest.mark.parametrize(("behaviour", "kind"), [("hang", "timeout"), ("die", "crash")])
+def test_programs_that_hang_or_die_are_not_tried_again(
+    sqlite_file, tools, tmp_path, behaviour, kind
+):
+    """TVM's own runner, whose worker is lost with each of them."""
+
+    def evaluate(_module, _device, _config, _arguments):
+        import os
+        import time
+
+        if behaviour == "die":
+            os._exit(3)
+        time.sleep(60)
+
+    mod = tools.matmul(64)
+    for served in (0, 2):
+        runner = ms.runner.LocalRunner(timeout_sec=1.0, f_run_evaluator=evaluate)
+        with (
+            knowing(sqlite_file, mod, tools.llvm) as (database, known),
+            WarmBuilder(max_workers=1) as builder,
+        ):
+            outer = ReusingRunner(runner, known)
+            tune(
+                mod,
+                tools.llvm,
+                database,
+                tmp_path,
+                builder=ReusingBuilder(builder, known),
+                runner=outer,
+                trials=2,
+                strategy="replay-trace",
+            )
+            assert (outer.served, outer.measured) == (served, 2 - served)
+            assert database.store.query.failures() == {kind: 2}
+            assert len(database) == 2

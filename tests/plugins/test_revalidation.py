@@ -1,0 +1,492 @@
+"""Measuring again and comparing results."""
+
+import json
+import math
+import shutil
+from typing import Any
+
+import numpy as np
+import pytest
+import tvm
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tvm import te
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+import tunedb
+from tunedb.errors import NotFoundError, UsageError
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.using import numerics, revalidation
+from tunedb.plugins.metaschedule.using.best_programs import foreign_programs, served_programs
+from tunedb.plugins.metaschedule.using.build_and_run import Outcome
+from tunedb.plugins.metaschedule.using.revalidation import Revalidation
+from tunedb.records import (
+    Failure,
+    FailureKind,
+    Origin,
+    Phase,
+    Source,
+    SourceKind,
+    Status,
+    Trust,
+)
+
+FOREIGN = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
+F32, F16, I32 = "float32", "float16", "int32"
+
+# ---- inputs ----------------------------------------------------------------------------------
+
+
+def args(*pairs):
+    return [["TENSOR", dtype, list(shape)] for dtype, shape in pairs]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    shapes=st.lists(st.lists(st.integers(1, 5), max_size=3), min_size=1, max_size=3),
+    dtype=st.sampled_from([F32, "float64", F16, "bfloat16", I32, "uint8", "bool"]),
+    draw=st.integers(0, 3),
+    seed=st.integers(0, 2**31),
+)
+def test_inputs_are_equal_for_equal_seeds_and_in_their_ranges(shapes, dtype, draw, seed):
+    info = args(*((dtype, shape) for shape in shapes))
+    values = numerics.drawn(info, draw, seed=seed)
+    again = numerics.drawn(info, draw, seed=seed)
+    extents = [extent for shape in shapes for extent in shape if extent > 1]
+    for array, same, shape in zip(values, again, shapes, strict=True):
+        assert array.shape == tuple(shape)
+        assert np.array_equal(array, same)
+        if "float" in dtype:
+            low, high = (0.5, 1.5) if draw % 2 and dtype in (F32, "float64") else (-1, 1)
+            assert ((low <= array) & (array <= high)).all()
+        else:
+            assert (array >= 0).all()
+            assert (array < (2 if dtype == "bool" else max(2, min([8, *extents])))).all()
+
+
+def test_inputs_differ_between_arguments_draws_and_seeds():
+    info = args((F32, (4, 4)), (F32, (4, 4)))
+    drawn = [numerics.drawn(info, draw, seed=seed) for draw, seed in ((0, 0), (2, 0), (0, 1))]
+    arrays = [array for pair in drawn for array in pair]
+    assert len({array.tobytes() for array in arrays}) == 6
+
+
+def test_an_argument_that_is_no_tensor():
+    with pytest.raises(NotImplementedError, match="no tensor: SCALAR"):
+        numerics.drawn([["SCALAR", F32, []]], 0, seed=0)
+
+
+def test_tensors_of_every_type_get_values():
+    dtypes = ("float32", "float16", "bfloat16", "float8_e4m3fn", "int8", "uint16", "bool")
+    info = args(*((dtype, (3, 2)) for dtype in dtypes))
+    (tensors,) = numerics.allocate(tvm.cpu(), info, 1, seed=3)
+    values = numerics.drawn(info, 0, seed=3)
+    for tensor, array, dtype in zip(tensors, values, dtypes, strict=True):
+        assert str(tensor.dtype) == dtype
+        assert np.allclose(tensor.numpy().astype("float64"), array, atol=0.1)
+
+
+# ---- comparing -------------------------------------------------------------------------------
+
+
+@settings(max_examples=50, deadline=None)
+@given(
+    values=st.lists(st.floats(-100, 100), min_size=1, max_size=8),
+    error=st.floats(1e-3, 1.0),
+    where=st.integers(0, 7),
+)
+def test_the_deviation_is_a_share_of_the_largest_value(values, error, where):
+    expected = np.array([*values, 200.0])
+    found = expected.copy()
+    found[where % len(values)] += error
+    assert numerics.deviation(expected, found) == pytest.approx(error / 200, rel=1e-6)
+    assert numerics.deviation(expected, expected) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("expected", "found", "deviation"),
+    [
+        ([math.nan, 1.0], [math.nan, 1.0], 0.0),
+        ([math.nan, 1.0], [0.0, 1.0], math.inf),
+        ([0.0, 1.0], [math.nan, 1.0], math.inf),
+        ([math.inf, 1.0], [math.inf, 1.5], 0.5),
+        ([math.inf, 1.0], [-math.inf, 1.0], math.inf),
+        ([1.0, 1.0], [math.inf, 1.0], math.inf),
+        ([math.nan], [math.nan], 0.0),
+        ([0.0], [-0.0], 0.0),
+        ([0.0], [1e-300], math.inf),
+        ([], [], 0.0),
+    ],
+)
+def test_what_is_not_finite(expected, found, deviation):
+    got = numerics.deviation(np.array(expected, "float64"), np.array(found, "float64"))
+    assert got == deviation
+
+
+def test_integers_are_equal_or_not():
+    one = np.arange(4)
+    assert numerics.deviation(one, one) == 0.0
+    assert numerics.deviation(one, np.array([0, 1, 3, 3])) == math.inf
+    assert numerics.deviation(one, np.arange(5)) == math.inf
+
+
+def test_the_coarsest_type_says_what_is_allowed():
+    assert numerics.tolerance_of([F32, "float64"]) == 1e-4
+    assert numerics.tolerance_of([F16, F16, F32]) == 1e-2
+    assert numerics.tolerance_of(["int8", I32]) == 0.0
+    assert numerics.tolerance_of(["float8_e4m3fn"]) == 0.2
+
+
+# ---- what runs in the workers ----------------------------------------------------------------
+
+
+def made(mod, target, trace=None, *, keep_preproc=True):
+    order = numerics.order_of(trace, keep_preproc=keep_preproc)
+    return numerics.build(mod.with_attr(numerics.ORDER, order), target, None)
+
+
+def compared(mod, other, tmp_path, trace=None, info=None):
+    """Return what comparing a program with a module's own results gives."""
+    target = tvm.target.Target("llvm")
+    info = info or [one.as_json() for one in ms.arg_info.ArgInfo.from_entry_func(mod)]
+    path, device = str(tmp_path / "reference.npz"), tvm.cpu()
+    draws = numerics.allocate(device, info, 2, seed=0)
+    assert numerics.run_reference(made(mod, target), device, None, draws, path=path) == [0.0]
+    draws = numerics.allocate(device, info, 2, seed=0)
+    built = made(other, target, trace)
+    return numerics.run_compared(built, device, None, draws, path=path)
+
+
+def stored_trace(record):
+    from tunedb.plugins.metaschedule import trace_codec
+
+    return trace_codec.encode(record.trace)
+
+
+def half(mod):
+    """Return a record of a matmul that sums in float16: legal for TVM, and wrong."""
+    sch = Schedule(mod)
+    block = sch.get_sblock("C")
+    sch.cache_write(block, 0, "global")
+    sch.unsafe_set_dtype(block, 0, "float16")
+    sch.enter_postproc()
+    return sch
+
+
+def test_a_schedule_computes_the_same(tools, tmp_path):
+    mod = tools.matmul()
+    record = tools.record(mod, ms.database.Workload(mod), [1.0])
+    costs = compared(mod, mod, tmp_path, stored_trace(record))
+    assert len(costs) == 12, "a deviation and what is allowed, of three arguments in two draws"
+    assert all(apart <= allowed for apart, allowed in zip(costs[::2], costs[1::2], strict=True))
+
+
+def test_wrong_results_are_seen(tools, tmp_path):
+    mod = tools.matmul()
+    sch = half(mod)
+    record = ms.database.TuningRecord(sch.trace, ms.database.Workload(mod), None, None, None)
+    costs = compared(mod, mod, tmp_path, stored_trace(record))
+    assert max(costs[4::6]) > 1e-4, "the third argument is the result"
+    assert max(costs[0::6]) == max(costs[2::6]) == 0.0
+
+
+def test_a_program_that_changes_its_inputs_is_seen(tools, tmp_path):
+    n = 4
+
+    def writer(in_place):
+        a = te.placeholder((n,), name="A")
+        b = te.compute((n,), lambda i: a[i] + 1.0, name="B")
+        mod = tvm.IRModule({"main": te.create_prim_func([a, b])})
+        if not in_place:
+            return mod
+        # The result goes into the input, too.
+        script = (
+            mod.script()
+            .replace(
+                "B[v_i] = A[v_i] + T.float32(1.0)",
+                "B[v_i] = A[v_i] + T.float32(1.0)\n                A[v_i] = T.float32(0.0)",
+            )
+            .replace("T.writes(B[v_i])", "T.writes(A[v_i], B[v_i])")
+        )
+        return tvm.script.from_source(script)
+
+    costs = compared(writer(False), writer(True), tmp_path)
+    assert costs[0] > 1e-4
+
+
+def test_weights_in_a_layout_of_their_own(tools, tmp_path):
+    """A tuner measures with weights laid out before; the program must do it to be compared."""
+    mod = tools.matmul()
+    sch = Schedule(mod)
+    cache = sch.cache_read(sch.get_sblock("C"), 1, "global")
+    sch.transform_layout(cache, ("write", 0), lambda i, j: (j // 4, i // 4, i % 4, j % 4))
+    sch.annotate(cache, "meta_schedule.layout_rewrite_preproc", True)
+    sch.enter_postproc()
+    record = ms.database.TuningRecord(sch.trace, ms.database.Workload(mod), None, None, None)
+    trace = stored_trace(record)
+    assert max(compared(mod, mod, tmp_path, trace)[::2]) <= 1e-6
+    info = ms.arg_info.ArgInfo.from_entry_func(sch.mod)
+    assert [list(one.as_json()[2]) for one in info][1] == [4, 4, 4, 4]
+    (values,) = numerics.allocate(tvm.cpu(), [one.as_json() for one in info], 1, seed=0)
+    made(mod, tvm.target.Target("llvm"), trace, keep_preproc=False)["main"](*values)
+
+
+def test_integers_are_compared_exactly(tmp_path):
+    def adding(constant):
+        a = te.placeholder((8,), "int32", name="A")
+        b = te.compute((8,), lambda i: a[i] + te.const(constant, "int32"), name="B")
+        return tvm.IRModule({"main": te.create_prim_func([a, b])})
+
+    assert max(compared(adding(1), adding(1), tmp_path)) == 0.0
+    assert max(compared(adding(1), adding(2), tmp_path)) == numerics.FARTHEST
+
+
+def test_roots_of_negative_numbers_are_nan_in_both(tmp_path):
+    a = te.placeholder((8,), name="A")
+    b = te.compute((8,), lambda i: te.sqrt(a[i]), name="B")
+    mod = tvm.IRModule({"main": te.create_prim_func([a, b])})
+    assert max(compared(mod, mod, tmp_path)[::2]) == 0.0
+
+
+# ---- which programs --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def path(sqlite_file):
+    return sqlite_file
+
+
+@pytest.fixture
+def theirs(sqlite_template, tmp_path):
+    """Another database, whose records come from a foreign source."""
+    return shutil.copyfile(sqlite_template, tmp_path / "theirs.db")
+
+
+def commit(path, tools, *records, mod=None):
+    """Store records, each ``(run_secs, tile)`` or a schedule."""
+    mod = mod or tools.matmul()
+    database = Database(path, target=tools.llvm)
+    workload = database.commit_workload(mod)
+    for run_secs, what in records:
+        if isinstance(what, Schedule):
+            info = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+            record = ms.database.TuningRecord(what.trace, workload, run_secs, tools.llvm, info)
+        else:
+            record = tools.record(mod, workload, run_secs, tile=what, target=tools.llvm)
+        database.commit_tuning_record(record)
+    database.close()
+
+
+def import_as_foreign(path, theirs, tools, *records, **fields):
+    commit(theirs, tools, *records, **fields)
+    with tunedb.open(theirs) as other, tunedb.open(path) as store:
+        store.add([record.measurement for record in other.query.iterate()], FOREIGN)
+
+
+def test_best_programs_are_told_once(path, tools):
+    one, two = [([n * 1e-3], (4, 4)) for n in (3, 2)], [([n * 1e-3], (2, 8)) for n in (4, 1, 5)]
+    commit(path, tools, *one, *two)
+    with tunedb.open(path) as store:
+        assert [r.id for r in served_programs(store.query, [1], 1, 5)] == [4, 2]
+        assert [r.id for r in served_programs(store.query, [1], 1, 1)] == [4]
+        store.retract([4], "no")
+        assert [r.id for r in served_programs(store.query, [1], 1, 5)] == [2, 3]
+
+
+def test_foreign_programs_are_those_that_nobody_else_has(path, theirs, tools):
+    commit(path, tools, ([1e-3], (4, 4)))
+    import_as_foreign(
+        path,
+        theirs,
+        tools,
+        ([9e-4], (4, 4)),
+        ([3e-3], (2, 8)),
+        ([2e-3], (2, 8)),
+        ([5e-3], (8, 2)),
+    )
+    with tunedb.open(path) as store:
+        found = foreign_programs(store.query, [1], 1, 5)
+        assert [r.mean for r in found] == [2e-3, 5e-3]
+        store.retract([found[0].id], "no")
+        assert [r.mean for r in foreign_programs(store.query, [1], 1, 5)] == [5e-3]
+
+
+# ---- what is stored, with what runs in the workers replaced ----------------------------------
+
+
+class FakeRuns:
+    """Stands for the processes: program by its first tile → what comes of it."""
+
+    outcomes_by_tile: dict[tuple[int, ...], Any]
+    reference = Outcome((0.0,), None)
+
+    def __init__(self, **settings):
+        self.settings = settings
+        self.closed = False
+
+    def close(self):
+        self.closed = True
+
+    def outcomes(self, jobs, target, run=None):
+        return [self._one(json.loads(job.order), run) for job in jobs]
+
+    def _one(self, order, run):
+        if order["trace"] is None:
+            return self.reference
+        (_, tile), *_ = json.loads(order["trace"][2])[0]
+        found = self.outcomes_by_tile.get(tuple(tile), Outcome((0.0, 1e-4), None))
+        if isinstance(found, Outcome):
+            return found if run is not None else Outcome((2e-3, 4e-3), None)
+        return found[0] if run is not None else found[1]
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    kind = type("Runs", (FakeRuns,), {"outcomes_by_tile": {}})
+    monkeypatch.setattr(revalidation, "BuildAndRun", kind)
+    return kind
+
+
+def revalidated(path, **fields):
+    with tunedb.open(path) as store, Revalidation(store) as run:
+        return run.run([1], 1, **fields)
+
+
+def failed(kind):
+    return Outcome((), Failure(kind, Phase.RUN, f"Traceback\nValueError: {kind}\n"))
+
+
+def test_a_program_that_passes(path, tools, runs):
+    commit(path, tools, ([1e-3], (4, 4)))
+    (verdict,) = revalidated(path)
+    assert (verdict.outcome, verdict.record.id, verdict.mean) == ("passed", 1, 3e-3)
+    assert (verdict.deviation, verdict.reason, verdict.retracted) == (0.0, None, ())
+    with tunedb.open(path) as store:
+        old, new = (store.query.record(n) for n in (1, 2))
+        measured = new.measurement
+        assert measured.program == old.measurement.program
+        assert measured.origin is Origin.MEASURED
+        assert measured.session.digest != old.measurement.session.digest
+        assert json.loads(measured.extra)["revalidation"]["deviation"] == 0.0
+        assert (new.source.name, new.source.trust) == ("revalidation", Trust.OWN)
+        assert [r.id for r in store.query.top_k([1])] == [1, 2]
+
+
+def test_wrong_results_are_not_served_any_more(path, tools, runs):
+    runs.outcomes_by_tile[4, 4] = Outcome((0.0, 0.0, 3e-3, 1e-4), None)
+    commit(path, tools, ([1e-3], (4, 4)), ([1.5e-3], (4, 4)), ([2e-3], (2, 8)))
+    wrong, good = revalidated(path)
+    assert (wrong.outcome, wrong.retracted, wrong.mean) == ("wrong", (1, 2), None)
+    assert wrong.reason.startswith("wrong result: it deviates by 0.003")
+    assert good.outcome == "passed"
+    with tunedb.open(path) as store:
+        failure = store.query.record(4).measurement
+        assert (failure.status, failure.failure.kind) == (
+            Status.FAILED,
+            FailureKind.WRONG_RESULT,
+        )
+        assert [r.id for r in store.query.top_k([1])] == [3, 5]
+        assert store.query.record(1).retracted
+    (again,) = revalidated(path)
+    assert again.record.id == 3, "what is not served is not tried again"
+    database = Database(path, target=tools.llvm)
+    found = database.query_tuning_record(tools.matmul(), tools.llvm, "main")
+    assert [float(v) for v in found.run_secs] == [2e-3]
+    database.close()
+
+
+def test_other_integers_are_told_in_words(path, tools, runs):
+    runs.outcomes_by_tile[4, 4] = Outcome((numerics.FARTHEST, 0.0), None)
+    commit(path, tools, ([1e-3], (4, 4)))
+    (verdict,) = revalidated(path)
+    assert "other integers, or NaN" in verdict.reason
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_a_program_that_fails_stays_served(path, tools, runs, late):
+    """Another machine may run it; what it says is stored."""
+    crash = failed(FailureKind.CRASH)
+    runs.outcomes_by_tile[4, 4] = (Outcome((0.0, 0.0), None), crash) if late else crash
+    commit(path, tools, ([1e-3], (4, 4)))
+    (verdict,) = revalidated(path)
+    assert (verdict.outcome, verdict.reason, verdict.retracted) == (
+        "failed",
+        "ValueError: crash",
+        (),
+    )
+    with tunedb.open(path) as store:
+        assert store.query.record(2).measurement.failure.kind is FailureKind.CRASH
+        assert [r.id for r in store.query.top_k([1])] == [1]
+
+
+def test_without_results_to_compare_with_nothing_is_measured(path, tools, runs):
+    runs.reference = failed(FailureKind.TIMEOUT)
+    commit(path, tools, ([1e-3], (4, 4)))
+    (verdict,) = revalidated(path)
+    assert verdict.outcome == "unchecked"
+    assert verdict.reason == "the untuned program does not run: ValueError: timeout"
+    with tunedb.open(path) as store:
+        assert store.query.counts().measurements == 1
+
+
+def test_foreign_programs_that_pass_are_served(path, theirs, tools, runs):
+    runs.outcomes_by_tile[2, 8] = Outcome((1.0, 1e-4), None)
+    runs.outcomes_by_tile[8, 2] = failed(FailureKind.CRASH)
+    commit(path, tools, ([9e-3], (1, 16)))
+    import_as_foreign(path, theirs, tools, ([1e-3], (4, 4)), ([2e-3], (2, 8)), ([3e-3], (8, 2)))
+    assert [v.outcome for v in revalidated(path, foreign=True)] == ["passed", "wrong", "failed"]
+    with tunedb.open(path) as store:
+        query = store.query
+        assert [(r.mean, r.source.trust) for r in query.top_k([1])] == [
+            (3e-3, Trust.VERIFIED),
+            (9e-3, Trust.OWN),
+        ]
+        digests = [query.record(n).measurement.program.digest for n in (2, 3, 4)]
+        trusted = [query.is_trusted(number) for number in query.program_ids(digests)]
+        assert trusted == [True, False, False], "TVM never gets what did not pass"
+        assert [query.record(n).retracted for n in (2, 3, 4)] == [False, True, False]
+    # What is verified or wrong is not tried again; what failed is.
+    assert [v.outcome for v in revalidated(path, foreign=True)] == ["failed"]
+
+
+def test_a_foreign_workload_needs_the_users_own_module(path, theirs, tools, runs):
+    import_as_foreign(path, theirs, tools, ([1e-3], (4, 4)))
+    with pytest.raises(NotFoundError, match="give it: tunedb revalidate --module"):
+        revalidated(path, foreign=True)
+    with tunedb.open(path) as store, Revalidation(store) as run:
+        assert run.workloads_of(tools.matmul(), tools.llvm) == []
+        (group,) = run.workloads_of(tools.matmul(), tools.llvm, foreign=True)
+        (verdict,) = run.run(group, 1, foreign=True)
+        assert verdict.outcome == "passed"
+        assert store.query.best(group).source.trust is Trust.VERIFIED
+
+
+def test_what_cannot_be_asked(path, tools, runs):
+    commit(path, tools, ([1e-3], (4, 4)))
+    with tunedb.open(path) as store:
+        with pytest.raises(UsageError, match="must be positive"):
+            Revalidation(store, draws=0)
+        with Revalidation(store) as run, pytest.raises(NotFoundError, match="no foreign program"):
+            run.run([1], 1, foreign=True)
+
+
+# ---- the real thing --------------------------------------------------------------------------
+
+
+def test_programs_are_built_and_run_in_other_processes(path, tools):
+    mod = tools.matmul()
+    commit(path, tools, ([1e-6], half(mod)), ([1e-3], (4, 4)))
+    with tunedb.open(path) as store:
+        record = store.query.record(2).measurement
+        broken = record.program.trace.sketch.replace(b'"C"', b'"Z"')
+        trace = type(record.program.trace)(broken, record.program.trace.tail, b"[[],[],[]]")
+        program = type(record.program)(record.program.workload, record.program.target, trace)
+        store.add([type(record)(program, (2e-3,))], Source("more"))
+        with Revalidation(store, repeat=1, max_workers=1) as run:
+            wrong, good, bad = run.run([1], 1)
+    assert (wrong.record.id, wrong.outcome, wrong.retracted) == (1, "wrong", (1,))
+    assert wrong.deviation > 1e-4
+    assert good.outcome == "passed" and 0 < good.mean < 1
+    assert good.deviation <= 1e-6
+    assert (bad.outcome, bad.failure.phase) == ("failed", Phase.BUILD)

@@ -1,0 +1,545 @@
+"""The evolutionary search that begins with a database."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections import Counter
+
+import numpy as np
+import pytest
+import te_programs
+import tvm
+from fake_measuring import FakeBuilder, FakeRunner, hash_of
+from tvm import te
+from tvm.ir.utils import derived_object
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.runner import RunnerResult
+from tvm.s_tir.meta_schedule.testing import te_workload
+
+from tunedb.errors import PluginError, UsageError
+from tunedb.models.recipe import Recipe
+from tunedb.plugins.metaschedule import CostModel, Database, MeasureCallback
+from tunedb.plugins.metaschedule.replay import Replayer
+from tunedb.plugins.metaschedule.search import lineage, task_search
+from tunedb.plugins.metaschedule.search.lineage import Lineage
+from tunedb.plugins.metaschedule.search.outcome import Outcome, Tally
+from tunedb.plugins.metaschedule.search.replaying import Replays
+from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch, Shares
+from tunedb.plugins.metaschedule.search.trace_facts import from_tvm
+from tunedb.plugins.metaschedule.tuning.known import Known
+from tunedb.plugins.metaschedule.tuning.reusing import ReusingBuilder, ReusingRunner
+from tunedb.records import Origin
+from tunedb.search.draft import Draft
+from tunedb.search.operators import Operators
+
+SMALL = {"population_size": 16, "generations": 2}
+GPU = {
+    "kind": "cuda",
+    "arch": "sm_60",
+    "max_threads_per_block": 1024,
+    "max_shared_memory_per_block": 49152,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _intrinsics():
+    with te_programs.tensor_intrinsics():
+        yield
+
+
+def seconds_of(mod):
+    """Return a time that follows from a program: more loops take longer, vectors less."""
+    text = str(mod.script())
+    loops = 2 + text.count("T.grid") + text.count("for ")
+    return 1e-4 * (loops + len(text) % 97 / 97) / (1 + text.count("vectorized"))
+
+
+def tune(database, mod, target, tmp_path, *, trials=16, batch=8, known=None, **options):
+    """Tune without building or running; return the strategy and hashes of what it built."""
+    given = {name: options.pop(name) for name in ("cost_model", "seed") if name in options}
+    search = EvolutionarySearch(database, known=known, **SMALL | options)
+    inner = builder = FakeBuilder()
+    runner = FakeRunner()
+    if known is not None:
+        builder, runner = ReusingBuilder(builder, known), ReusingRunner(runner, known)
+    ms.tune_tir(
+        mod,
+        target,
+        str(tmp_path),
+        trials,
+        num_trials_per_iter=batch,
+        builder=builder,
+        runner=runner,
+        database=database,
+        measure_callbacks=[
+            MeasureCallback(database),
+            ms.measure_callback.RemoveBuildArtifact(),
+            ms.measure_callback.UpdateCostModel(),
+        ],
+        strategy=search,
+        num_tuning_cores=1,
+        **{"cost_model": ms.cost_model.RandomModel(seed=1), "seed": 1} | given,
+    )
+    return search, inner.built
+
+
+@derived_object
+class _Scores(ms.cost_model.PyCostModel):
+    """Says what :func:`seconds_of` does."""
+
+    def load(self, path):
+        pass
+
+    def save(self, path):
+        pass
+
+    def update(self, context, candidates, results):
+        pass
+
+    def predict(self, context, candidates):
+        return np.array([1e-4 / seconds_of(one.sch.mod) for one in candidates])
+
+
+class Task:
+    """The search of one task without TVM's scheduler: generates, and answers with `seconds_of`."""
+
+    def __init__(self, database, mod, target, *, trials=16, batch=8, model=None, **options):
+        self.search = EvolutionarySearch(database, **SMALL | options)
+        self.context = ms.TuneContext(
+            mod,
+            target=target,
+            space_generator=ms.space_generator.PostOrderApply(),
+            search_strategy=self.search.clone(),
+            rand_state=1,
+            num_threads=1,
+        )
+        self.context.pre_tuning(trials, batch, None, database, model or _Scores())
+
+    def batch(self):
+        found = self.context.generate_measure_candidates()
+        if found is not None:
+            results = [RunnerResult([seconds_of(one.sch.mod)], None) for one in found]
+            self.context.notify_runner_results(found, results)
+        return found
+
+    def batches(self):
+        return list(iter(self.batch, None))
+
+
+def hashes(candidates):
+    return [hash_of(one.sch.mod) for one in candidates]
+
+
+def origins(candidates):
+    return [lineage.of(one.sch.trace).origin for one in candidates]
+
+
+# ---- whole runs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("model", ["random", "ours"])
+def test_a_tuning_run_stores_where_each_candidate_came_from(model, tools, tmp_path):
+    database = Database(":memory:", target=tools.llvm)
+    chosen = {
+        "cost_model": ms.cost_model.RandomModel(seed=1)
+        if model == "random"
+        else CostModel(database, recipe=Recipe(rounds=20)),
+        "shares": Shares(0.5, 0.0, 0.5),
+    }
+    search, built = tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=24, **chosen)
+    assert len(set(built)) == len(built) == 24
+    records = list(database.store.query.iterate())
+    assert [one.measurement.is_valid for one in records] == [True] * 24
+    (report,) = search.report().values()
+    stored = Counter(one.measurement.origin.value for one in records)
+    assert stored == report["proposals"]
+    assert stored.keys() <= {"random", "mutated", "crossed"}
+    assert stored["mutated"] > 0
+    # Operators stand beside the origin, and donors are programs of the run.
+    digests = {one.measurement.program.digest for one in records}
+    donors = [one.measurement.donor for one in records if one.measurement.donor is not None]
+    assert donors
+    assert digests.issuperset(donors)
+    for one in records:
+        needs_operators = one.measurement.origin in (Origin.MUTATED, Origin.CROSSED)
+        assert (one.measurement.extra is not None) == needs_operators
+    best = min(records, key=lambda one: one.mean)
+    assert report["best"] == best.measurement.program.digest.hex()
+    assert report["best_seconds"] == best.mean
+    assert report["descent"][0]["origin"] == best.measurement.origin.value
+    # What was built is what the stored program replays to.
+    replayer = Replayer(database.store)
+    ids = database.store.query.program_ids([one.measurement.program.digest for one in records])
+    programs = database.store.query.programs(ids)
+    assert [hash_of(replayer.module(program)) for program in programs] == built
+    database.close()
+
+
+def test_two_tasks_have_a_search_each(tools, tmp_path):
+    mod = tvm.IRModule(
+        {
+            f"matmul{n}": tools.matmul(n)["main"].with_attr("global_symbol", f"matmul{n}")
+            for n in (32, 48)
+        }
+    )
+    database = Database(":memory:", target=tools.llvm)
+    search, _ = tune(database, mod, tools.llvm, tmp_path, trials=16)
+    report = search.report()
+    assert set(report) == {"matmul32", "matmul48"}
+    counted = Counter(one.workload_id for one in database.store.query.iterate())
+    assert sorted(counted.values()) == sorted(one["trials"] for one in report.values())
+    assert min(counted.values()) >= 4
+    database.close()
+
+
+def test_a_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path):
+    path = tmp_path / "tune.db"
+    mod = tools.matmul(32)
+    database = Database(path, target=tools.llvm)
+    _, built = tune(database, mod, tools.llvm, tmp_path, known=Known(database._handle))
+    best = min(database.store.query.iterate(), key=lambda one: one.mean)
+    database.close()
+    database = Database(path, target=tools.llvm)
+    known = Known(database._handle)
+    search, again = tune(database, mod, tools.llvm, tmp_path, known=known, seed=2)
+    assert not set(built) & set(again)
+    assert known.served == 1
+    assert len(again) == 15
+    assert len(database) == 31
+    (report,) = search.report().values()
+    assert report["proposals"]["measured"] == 1
+    # The best of both runs is at least as good, and known from the first batch on.
+    assert report["best_seconds"] <= best.mean
+    database.close()
+
+
+@pytest.mark.parametrize("remeasure", [False, True])
+def test_known_programs_are_proposed_to_be_remeasured(remeasure, tools, tmp_path):
+    database = Database(":memory:", target=tools.llvm)
+    _, built = tune(database, tools.matmul(32), tools.llvm, tmp_path)
+    known = Known(database._handle, remeasure=remeasure)
+    options = {"shares": Shares(0.5, 0.0, 0.5), "generations": 0, "warm": False}
+    task = Task(database, tools.matmul(32), tools.llvm, known=known, batch=16, **options)
+    first = task.batch()
+    again = [one for one in first if hash_of(one.sch.mod) in built]
+    assert len(again) == (8 if remeasure else 1)
+    assert set(origins(again)) == {Origin.MEASURED}
+    assert remeasure or again[0].same_as(first[0])
+    database.close()
+
+
+# ---- the first batch -----------------------------------------------------------------------------
+
+
+def test_neighbours_come_first_on_a_new_workload(tools, tmp_path):
+    database = Database(":memory:", target=tools.llvm)
+    tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=24)
+    donors = {one.measurement.program.digest for one in database.store.query.iterate()}
+    task = Task(database, tools.matmul(64), tools.llvm, batch=12)
+    first = task.batch()
+    assert origins(first)[:5] == [Origin.WARM] * 5
+    for one in first[:5]:
+        found = lineage.of(one.sch.trace)
+        assert found.donor in donors
+        assert found.operators == ()
+    (report,) = task.search.report().values()
+    assert report["offspring"]["warm"] > 0
+    cold = Task(database, tools.matmul(64), tools.llvm, batch=12, warm=False)
+    assert Origin.WARM not in origins(cold.batch())
+    database.close()
+
+
+def test_what_descends_from_a_neighbour_names_it(tools, tmp_path):
+    database = Database(":memory:", target=tools.llvm)
+    tune(database, tools.matmul(32), tools.llvm, tmp_path)
+    donors = {one.measurement.program.digest for one in database.store.query.iterate()}
+    task = Task(
+        database,
+        tools.matmul(64),
+        tools.llvm,
+        shares=Shares(0.0, 1.0, 0.0),
+        batch=12,
+        population_size=8,
+    )
+    found = [lineage.of(one.sch.trace) for one in task.batch()]
+    bred = [one for one in found if one.origin in (Origin.MUTATED, Origin.CROSSED)]
+    assert bred
+    assert {one.donor for one in bred} & donors
+    database.close()
+
+
+@pytest.mark.parametrize(
+    ("shares", "drawn"),
+    [(Shares(1.0, 0.0, 0.0), 0), (Shares(0.5, 0.0, 0.5), 8), (Shares(0.0, 0.0, 1.0), 16)],
+)
+def test_a_population_begins_in_shares(shares, drawn, tools, tmp_path):
+    database = Database(":memory:", target=tools.llvm)
+    tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=16, batch=16)
+    task = Task(database, tools.matmul(32), tools.llvm, shares=shares, generations=0)
+    task.batch()
+    (report,) = task.search.report().values()
+    assert report["offspring"].get("random", 0) == drawn
+    database.close()
+
+
+def test_records_that_do_not_apply_are_passed_over(tools):
+    """Block names are outside of the module's hash, but traces refer to blocks by name."""
+    database = Database(":memory:", target=tools.llvm)
+    variant = tools.matmul(32, block="other")
+    workload = database.commit_workload(variant)
+    database.commit_tuning_record(
+        tools.record(variant, workload, [1e-6], tile=(8, 4), target=tools.llvm, block="other")
+    )
+    assert database.has_workload(tools.matmul(32))
+    known = Known(database._handle)
+    task = Task(database, tools.matmul(32), tools.llvm, known=known)
+    for batch in iter(task.batch, None):
+        assert set(origins(batch)) <= {Origin.RANDOM, Origin.MUTATED, Origin.CROSSED}
+    database.close()
+
+
+# ---- batches -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+def test_candidates_are_legal_and_never_repeat(kind, tools):
+    target = tools.llvm if kind == "llvm" else tvm.target.Target(GPU)
+    database = Database(":memory:", target=target)
+    task = Task(database, tools.matmul(64), target, trials=20)
+    batches = task.batches()
+    assert [len(one) for one in batches] == [8, 8, 4]
+    candidates = [candidate for batch in batches for candidate in batch]
+    assert len(set(hashes(candidates))) == 20
+    for one in candidates:
+        assert [str(arg.dtype) for arg in one.args_info] == ["float32"] * 3
+        kinds = [str(instruction.kind.name) for instruction in one.sch.trace.insts]
+        assert "EnterPostproc" in kinds
+        assert kind == "llvm" or "Bind" in kinds
+    (report,) = task.search.report().values()
+    assert report["trials"] == sum(report["proposals"].values()) == 20
+    # On a GPU most programs break a limit of the device.
+    assert (sum(report["illegal"].values()) > 0) == (kind == "cuda")
+    assert all(report["illegal"][name] <= n for name, n in report["offspring"].items())
+    database.close()
+
+
+@pytest.mark.parametrize("kind", ["llvm", "cuda"])
+def test_equal_seeds_give_equal_candidates_whatever_the_threads(kind, tools):
+    target = tools.llvm if kind == "llvm" else tvm.target.Target(GPU)
+    found = []
+    for threads in (1, 3):
+        database = Database(":memory:", target=target)
+        task = Task(database, tools.matmul(64), target, threads=threads)
+        found.append([hashes(batch) for batch in task.batches()])
+        database.close()
+    assert found[0] == found[1]
+
+
+def test_a_task_ends_when_there_is_nothing_new(tools):
+    x = te.placeholder((2, 2), name="x")
+    mod = te.create_prim_func([x, te.compute((2, 2), lambda i, j: x[i, j] + 1.0)])
+    rounds = []
+    database = Database(":memory:", target=tools.llvm)
+    task = Task(database, mod, tools.llvm, trials=1000, batch=64, on_round=rounds.append)
+    batches = task.batches()
+    proposed = [candidate for batch in batches for candidate in batch]
+    assert len(set(hashes(proposed))) == len(proposed) < 64
+    assert [one.proposed for one in rounds[-5:]] == [0] * 5
+    assert [one.number for one in rounds] == list(range(1, len(rounds) + 1))
+    assert task.batch() is None
+    database.close()
+
+
+def test_the_best_by_score_are_measured(tools):
+    database = Database(":memory:", target=tools.llvm)
+    task = Task(database, tools.matmul(64), tools.llvm, eps_greedy=0.0, population_size=32)
+    chosen = [seconds_of(one.sch.mod) for one in task.batch()]
+    by_chance = Task(
+        database, tools.matmul(64), tools.llvm, eps_greedy=1.0, population_size=32, generations=0
+    )
+    drawn = [seconds_of(one.sch.mod) for one in by_chance.batch()]
+    assert max(chosen) < np.median(drawn)
+    assert sorted(chosen) == chosen
+    assert sorted(drawn) != drawn
+    database.close()
+
+
+def test_scores_that_are_no_numbers_do_no_harm(tools):
+    class _Odd:
+        def predict(self, context, candidates):
+            odd = [float("nan"), float("inf"), -1.0, 0.0, 1e300]
+            return [odd[number % 5] for number in range(len(candidates))]
+
+    database = Database(":memory:", target=tools.llvm)
+    task = Task(database, tools.matmul(32), tools.llvm)
+    search = task_search.TaskSearch(
+        database._handle,
+        task.search._shared.settings,
+        task_search.TuningTask.of(task.context),
+        task_search.Trials(8, 8),
+        task.context.generate_design_space(),
+        _Odd(),
+    )
+    assert len(search.generate()) == 8
+    database.close()
+
+
+@pytest.mark.parametrize(
+    "operator", ["tile_size", "parallel", "unroll", "compute_location", "crossover"]
+)
+def test_each_operator_makes_candidates(operator, tools):
+    weights = dict.fromkeys(Operators.for_target("llvm").weights(), 0.0) | {operator: 1.0}
+    mod = te.create_prim_func(te_workload.conv2d_nhwc(1, 14, 14, 8, 8, 3, 1, 1))
+    database = Database(":memory:", target=tools.llvm)
+    task = Task(
+        database, mod, tools.llvm, operators=Operators(**weights), trials=40, batch=40, threads=2
+    )
+    found = [lineage.of(one.sch.trace) for one in task.batch()]
+    (report,) = task.search.report().values()
+    assert set(report["offspring"]) == {"random", operator}
+    bred = [one for one in found if one.operators]
+    assert bred
+    assert {name for one in bred for name in one.operators} == {operator}
+    database.close()
+
+
+def test_crossover_is_counted_and_can_be_left_out(tools):
+    weights = Operators(0.5, 0.0, 0.0, 0.0, 0.5)
+    for crossover in (True, False):
+        database = Database(":memory:", target=tools.llvm)
+        task = Task(database, tools.matmul(64), tools.llvm, operators=weights, crossover=crossover)
+        batches = task.batches()
+        (report,) = task.search.report().values()
+        assert ("crossover" in report["offspring"]) == crossover
+        assert ("crossed" in report["proposals"]) == crossover
+        assert len(batches) == 2
+        database.close()
+
+
+def test_announcements_end_with_the_next_batch(tools):
+    database = Database(":memory:", target=tools.llvm)
+    task = Task(database, tools.matmul(32), tools.llvm)
+    first = task.batch()
+    assert None not in [lineage.of(one.sch.trace) for one in first]
+    second = task.batch()
+    assert {lineage.of(one.sch.trace) for one in first} == {None}
+    task.context.post_tuning()
+    assert {lineage.of(one.sch.trace) for one in second} == {None}
+    database.close()
+
+
+# ---- parts ---------------------------------------------------------------------------------------
+
+
+def test_drafts_that_do_not_apply_are_illegal_and_counted(tools):
+    database = Database(":memory:", target=tools.llvm)
+    task = Task(database, tools.matmul(32), tools.llvm)
+    space = task.context.generate_design_space()[0]
+    good = from_tvm(space.trace)
+    of_another = from_tvm(ms_space(tools.matmul(32, block="other"), tools.llvm).trace)
+    unknown = Draft((*good.instructions, good.instructions[0].__class__("No", (), (), ())), {})
+    postprocs = task.context.space_generator.postprocs
+    replays = Replays(task.context.mod, postprocs, threads=2, seed=1)
+    made = replays.schedules([good, of_another, unknown, good])
+    assert [one is None for one in made] == [False, True, True, False]
+    database.close()
+
+
+def ms_space(mod, target):
+    context = ms.TuneContext(
+        mod, target=target, space_generator=ms.space_generator.PostOrderApply(), num_threads=1
+    )
+    return context.generate_design_space()[0]
+
+
+def test_nothing_outlives_a_task(tools, monkeypatch):
+    made = []
+    init = task_search.TaskSearch.__init__
+
+    def watch(self, *args):
+        made.append(weakref.ref(self))
+        init(self, *args)
+
+    monkeypatch.setattr(task_search.TaskSearch, "__init__", watch)
+    database = Database(":memory:", target=tools.llvm)
+    ended = Task(database, tools.matmul(32), tools.llvm)
+    ended.batch()
+    ended.context.post_tuning()
+    assert made[0]() is None
+    # As where an exception ends a run: nobody calls post_tuning.
+    broken = Task(database, tools.matmul(32), tools.llvm)
+    broken.batch()
+    del broken
+    gc.collect()
+    assert made[1]() is None
+    database.close()
+
+
+def test_descents_are_followed_inside_of_a_run():
+    outcome = Outcome("main", tally=Tally())
+    outcome.note(b"a", Lineage(Origin.WARM, b"elsewhere"), 3.0)
+    outcome.note(b"b", Lineage(Origin.MEASURED, b"a").crossed(Lineage(Origin.WARM, b"e")), 2.0)
+    outcome.note(b"c", Lineage(Origin.MUTATED, b"b", ("unroll",)), 1.0)
+    outcome.note(b"d", Lineage(Origin.RANDOM), None)
+    report = outcome.report()
+    assert [one["origin"] for one in report["descent"]] == ["mutated", "crossed", "warm"]
+    assert report["best_is_crossed"]
+    assert (report["best"], report["best_seconds"]) == (b"c".hex(), 1.0)
+
+
+def test_a_program_that_descends_from_itself_ends_the_descent():
+    outcome = Outcome("main")
+    outcome.note(b"a", Lineage(Origin.MEASURED, b"a"), 1.0)
+    assert len(outcome.descent()) == 1
+
+
+# ---- bad input -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"population_size": 0},
+        {"generations": -1},
+        {"eps_greedy": 1.5},
+        {"eps_greedy": float("nan")},
+        {"threads": 0},
+    ],
+)
+def test_parameters_out_of_range(options, tools):
+    database = Database(":memory:", target=tools.llvm)
+    with pytest.raises(UsageError):
+        EvolutionarySearch(database, **options)
+    database.close()
+
+
+@pytest.mark.parametrize("shares", [(0.5, 0.5, 0.5), (-0.5, 0.5, 1.0), (float("nan"), 0.5, 0.5)])
+def test_shares_add_up_to_one(shares):
+    with pytest.raises(UsageError, match="add up to 1"):
+        Shares(*shares)
+
+
+def test_a_database_of_tvm_is_refused():
+    with pytest.raises(PluginError, match="tunedb database"):
+        EvolutionarySearch(ms.database.MemoryDatabase())
+
+
+def test_a_run_without_cost_model_is_refused(tools):
+    database = Database(":memory:", target=tools.llvm)
+    task = Task(database, tools.matmul(32), tools.llvm)
+    task.context.post_tuning()
+    with pytest.raises(PluginError, match="cost model"):
+        task.context.pre_tuning(8, 8, None, database, None)
+    database.close()
+
+
+def test_a_strategy_begins_once(tools):
+    database = Database(":memory:", target=tools.llvm)
+    search = EvolutionarySearch(database)
+    with pytest.raises(UsageError, match="pre_tuning"):
+        search.generate_measure_candidates()
+    task = Task(database, tools.matmul(32), tools.llvm)
+    with pytest.raises(UsageError, match="clone"):
+        task.context.pre_tuning(8, 8, None, database, _Scores())
+    database.close()

@@ -1,0 +1,300 @@
+"""Databases that fail while a run measures: what was measured is in a file that imports."""
+
+from __future__ import annotations
+
+import shutil
+import sqlite3
+from pathlib import Path
+
+import pytest
+from builders import make_measurement
+from click.testing import CliRunner
+from fake_measuring import FakeBuilder, FakeRunner, tune
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb.cli import main
+from tunedb.errors import StorageError
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.database import handle_of
+from tunedb.plugins.metaschedule.handle import Candidate
+from tunedb.plugins.metaschedule.tuning.spool import Spool
+from tunedb.records import Failure, FailureKind, Phase, Status, Workload
+from tunedb.store import Store
+
+TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """A working directory of the test's own."""
+    (tmp_path / "work").mkdir()
+    monkeypatch.chdir(tmp_path / "work")
+    return tmp_path / "work"
+
+
+class Run:
+    """A handle that records batches of two workloads."""
+
+    def __init__(self, url, tools):
+        self.tools = tools
+        self.database = Database(url, target=tools.llvm)
+        self.handle = handle_of(self.database)
+        self.workloads = [
+            (mod, self.handle.commit_workload(mod)) for mod in (tools.matmul(16), tools.matmul(32))
+        ]
+
+    def record(self, *numbers):
+        """Record programs; every third one failed."""
+        batch = []
+        for number in numbers:
+            mod, workload = self.workloads[number % 2]
+            tile = TILES[number // 2]
+            if number % 2:
+                tile = (tile[0] * 2, tile[1])
+            made = self.tools.record(mod, workload, [1.0], tile=tile, target=self.tools.llvm)
+            failure = Failure(FailureKind.CRASH, Phase.RUN, "x") if number % 3 == 2 else None
+            times = (1e10,) if failure else (0.1 * (number + 1), 1 / 3)
+            batch.append(
+                Candidate(workload, made.trace, self.tools.llvm, made.args_info, times, failure)
+            )
+        self.handle.record_batch(batch)
+
+    def refuse(self, *numbers):
+        """Record programs, which the database does not take; return the message."""
+        with pytest.raises(StorageError) as caught:
+            self.record(*numbers)
+        assert "\n" not in str(caught.value)
+        return str(caught.value)
+
+
+@pytest.fixture
+def run(sqlite_file, tools):
+    run = Run(sqlite_file, tools)
+    yield run
+    run.database.close()
+
+
+def stop_writes(path, words):
+    """Let the database answer every measurement with an error of the driver."""
+    with sqlite3.connect(path) as connection:
+        connection.execute(
+            "CREATE TRIGGER stop BEFORE INSERT ON measurement "
+            f"BEGIN SELECT RAISE(ABORT, '{words}'); END"
+        )
+    connection.close()
+
+
+def imported(path, tmp_path):
+    """Import a file by the command line into a new database; return its records."""
+    target = tmp_path / "imported.db"
+    result = CliRunner().invoke(main, ["--db", str(target), "import", "logs", str(path)])
+    assert result.exit_code == 0, result.output
+    with Store(target) as store:
+        assert store.query.counts().quarantined == 0
+        return [record.measurement for record in store.query.iterate()]
+
+
+def numbers_of(measurements):
+    """Return which of :meth:`Run.record`'s programs these are, and check what is kept of them."""
+    numbers = []
+    for one in measurements:
+        times = one.run_secs
+        if one.status is Status.FAILED:
+            numbers.append("failed")
+        else:
+            assert times[1] == 1 / 3
+            numbers.append(round(times[0] / 0.1) - 1)
+        assert one.program.workload.format == "tvm-graph"
+        assert one.program.target.kind == "llvm"
+        assert one.args_info.startswith(b'[["TENSOR","float32",')
+    return numbers
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("database or disk is full", "the disk is full"),
+        ("attempt to write a readonly database", "it cannot be written"),
+        ("disk I/O error", "the medium failed"),
+    ],
+)
+def test_a_batch_that_is_refused_is_beside_the_database(run, sqlite_file, tmp_path, words, said):
+    run.record(0, 1, 2)
+    stop_writes(sqlite_file, words)
+    message = run.refuse(3, 4, 5, 6)
+    (path,) = sqlite_file.parent.glob("*.json")
+    assert path.name.startswith("store.db.spool-")
+    assert said in message
+    assert message.endswith(f"what was measured is kept: tunedb import logs {path}")
+    found = imported(path, tmp_path)
+    assert numbers_of(found) == [3, 4, "failed", 6]
+    assert len(run.database) == 3
+    known = {m.measurement.program.digest for m in run.database.store.query.iterate()}
+    assert not known & {one.program.digest for one in found}
+
+
+def test_programs_keep_their_identity(run, sqlite_file, tmp_path):
+    """A file that is imported where the run tuned meets the workloads and programs there."""
+    run.record(0, 1)
+    stop_writes(sqlite_file, "database or disk is full")
+    run.refuse(0, 1)
+    (path,) = sqlite_file.parent.glob("*.json")
+    digests = {m.measurement.program.digest for m in run.database.store.query.iterate()}
+    assert {one.program.digest for one in imported(path, tmp_path)} == digests
+
+
+def test_batches_of_one_run_share_a_file(run, sqlite_file, tmp_path):
+    stop_writes(sqlite_file, "database or disk is full")
+    for batch in [(1, 3), (0,), (4, 6, 7)]:
+        run.refuse(*batch)
+    (path,) = sqlite_file.parent.glob("*.json")
+    assert numbers_of(imported(path, tmp_path)) == [1, 3, 0, 4, 6, 7]
+
+
+def test_a_file_that_was_deleted(run, sqlite_file, tmp_path):
+    """SQLite would write on into nothing: what the session stored before is kept too."""
+    run.record(0, 1, 2)
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{sqlite_file}{suffix}").unlink(missing_ok=True)
+    message = run.refuse(3, 4)
+    assert "the file was deleted or replaced while it was in use" in message
+    (path,) = sqlite_file.parent.glob("*.json")
+    assert numbers_of(imported(path, tmp_path)) == [0, 1, "failed", 3, 4]
+
+
+def test_a_file_that_was_replaced(run, sqlite_file, sqlite_template, tmp_path):
+    run.record(0)
+    sqlite_file.unlink()
+    shutil.copyfile(sqlite_template, sqlite_file)
+    run.refuse(1)
+    (path,) = sqlite_file.parent.glob("*.json")
+    assert numbers_of(imported(path, tmp_path)) == [0, 1]
+
+
+def test_a_directory_that_is_gone(sqlite_template, tools, folder, tmp_path):
+    (tmp_path / "databases").mkdir()
+    shutil.copyfile(sqlite_template, tmp_path / "databases" / "tune.db")
+    run = Run(tmp_path / "databases" / "tune.db", tools)
+    run.record(0)
+    (tmp_path / "databases").rename(tmp_path / "elsewhere")
+    run.refuse(1)
+    run.database.close()
+    (path,) = folder.glob("tune.db.spool-*.json")
+    assert numbers_of(imported(path, tmp_path)) == [0, 1]
+
+
+def test_a_full_disk(mount, tools, folder, tmp_path):
+    """Nothing fits beside the database either, so the batch goes to the working directory."""
+    disk = mount("1m")
+    run = Run(disk / "tune.db", tools)
+    run.record(0)
+    with (
+        (disk / "ballast").open("wb", buffering=0) as ballast,
+        pytest.raises(OSError, match="No space left"),
+    ):
+        while ballast.write(b"\0" * 4096):
+            pass
+    message = ""
+    for number in range(1, 8):
+        try:
+            run.record(number)  # pages of the log that are there already take some
+        except StorageError as error:
+            message = str(error)
+            break
+    assert "the disk is full" in message
+    assert not list(disk.glob("*.json"))
+    (path,) = folder.glob("tune.db.spool-*.json")
+    assert len(imported(path, tmp_path)) == 1
+    run.database.close()
+
+
+def test_a_server_that_is_gone(postgres_server, tools, folder, tmp_path):
+    url = postgres_server.new_database()
+    run = Run(url, tools)
+    run.record(0)
+    postgres_server.drop(url)
+    message = run.refuse(1, 3)
+    (path,) = folder.glob("test_*.spool-*.json")
+    assert str(path) in message
+    assert numbers_of(imported(path, tmp_path)) == [1, 3]
+    run.database.close()
+
+
+def test_no_place_takes_the_batch(run, sqlite_file, monkeypatch):
+    stop_writes(sqlite_file, "database or disk is full")
+
+    def refuse(path, _text):
+        raise OSError(28, "No space left on device", str(path))
+
+    monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.spool._append", refuse)
+    message = run.refuse(0)
+    assert "the disk is full" in message
+    assert "the last batch is lost, no place takes it" in message
+
+
+def test_what_is_no_module_is_left_out(run, tmp_path):
+    run.record(0, 1)
+    session, store = run.handle.session(), run.database.store
+    one, other = (record.measurement for record in store.query.session_records(session))
+    odd = make_measurement(1, workload=Workload("ansor-key", b'["key"]'))
+    path = Spool(store).write([one, odd, other], session)
+    assert numbers_of(imported(path, tmp_path)) == [0, 1]
+
+
+def test_half_a_batch_is_never_left(run, sqlite_file, monkeypatch):
+    stop_writes(sqlite_file, "database or disk is full")
+    run.refuse(0)
+    (path,) = sqlite_file.parent.glob("*.json")
+    before = path.read_bytes()
+    monkeypatch.setattr(
+        "tunedb.plugins.metaschedule.tuning.spool.os.fsync",
+        lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")),
+    )
+    assert "no place takes it" in run.refuse(1)
+    assert path.read_bytes() == before
+    assert list(Path.cwd().iterdir()) == []
+
+
+# ---- whole runs ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", ["evolutionary", "replay-trace"])
+@pytest.mark.parametrize("what", ["deleted", "refused"])
+def test_a_run_whose_database_fails_ends_cleanly(sqlite_file, tools, tmp_path, what, strategy):
+    """All that was measured is in the database or in the file, and the error keeps its type."""
+    database = Database(sqlite_file, target=tools.llvm)
+
+    def fail(_):
+        if len(runner.ran) == 10:
+            if what == "deleted":
+                sqlite_file.unlink()
+            else:
+                stop_writes(sqlite_file, "database or disk is full")
+
+    builder, runner = FakeBuilder(), FakeRunner(on_run=fail)
+    more = {} if strategy == "evolutionary" else {"strategy": strategy}
+    with pytest.raises(StorageError, match="tunedb import logs"):
+        tune(
+            tools.matmul(64),
+            tools.llvm,
+            database,
+            tmp_path,
+            builder=builder,
+            runner=runner,
+            trials=32,
+            **more,
+        )
+    stored = len(database) if what == "refused" else 0
+    database.close()
+    assert len(runner.ran) == 16  # two batches
+    (path,) = sqlite_file.parent.glob("store.db.spool-*.json")
+    found = imported(path, tmp_path)
+    assert len(found) + stored == 16
+    # TVM's own database reads the file's parts, too.
+    lines = path.read_bytes().splitlines()
+    (tmp_path / "workload.json").write_bytes(lines[0] + b"\n")
+    (tmp_path / "record.json").write_bytes(b"\n".join(lines[1:]) + b"\n")
+    theirs = ms.database.JSONDatabase(
+        str(tmp_path / "workload.json"), str(tmp_path / "record.json")
+    )
+    assert len(theirs) == len(found)

@@ -1,0 +1,471 @@
+"""One call that tunes."""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import sqlite3
+import subprocess
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tvm
+from fake_measuring import FakeBuilder, FakeRunner, seconds_of
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
+from tunedb import PluginError, TargetError, TuneDBError, UsageError
+from tunedb.host import fingerprint_of
+from tunedb.plugins.metaschedule import Database, MeasureCallback
+from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
+from tunedb.plugins.metaschedule.tuning.parts import host_target
+from tunedb.plugins.metaschedule.tuning.tune import tune
+from tunedb.plugins.metaschedule.using.applying import schedule
+from tunedb.records import Origin
+
+LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
+
+
+class _Search(EvolutionarySearch):
+    """A quick search: few programs, no generation."""
+
+    def __init__(self, database, **options):
+        super().__init__(database, population_size=12, generations=0, **options)
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch):
+    """A function that tunes without compiling; ``quick.path`` is its database."""
+    monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.parts.EvolutionarySearch", _Search)
+
+    def quick(mod, **options):
+        options.setdefault("database", quick.path)
+        options.setdefault("target", LLVM)
+        options.setdefault("builder", quick.builder)
+        options.setdefault("runner", quick.runner)
+        options.setdefault("cost_model", "random")
+        options.setdefault("max_trials_global", 8)
+        options.setdefault("num_trials_per_iter", 4)
+        options.setdefault("num_tuning_cores", 1)
+        return tune(mod, **options)
+
+    quick.path = tmp_path / "tune.db"
+    quick.builder, quick.runner = FakeBuilder(), FakeRunner()
+    return quick
+
+
+def closed(result):
+    result.database.close()
+    return result
+
+
+def sessions(path):
+    with sqlite3.connect(path) as connection:
+        return [
+            fingerprint for (fingerprint,) in connection.execute("SELECT fingerprint FROM session")
+        ]
+
+
+def test_a_run_says_what_it_came_to(quick, tools):
+    told = []
+    result = quick(tools.matmul(32), on_progress=told.append)
+    (task,) = result.tasks
+    assert (result.trials, result.resumed, result.served) == (8, 0, 0)
+    assert task.name == "main"
+    fastest = min(map(np.mean, map(seconds_of, quick.runner.ran)))
+    assert task.seconds == pytest.approx(fastest)
+    assert task.progress.best_seconds == pytest.approx(fastest)
+    assert task.record.mean == task.seconds
+    assert task.origin is Origin.RANDOM
+    assert (task.donor, task.operators) == (None, ())
+    assert [p.trials for p in told] == [4, 8]
+    assert {p.of for p in told} == {8}
+    assert told[0].task.best_seconds == told[0].task.first_seconds == told[1].task.first_seconds
+    assert told[1].tasks == (told[1].task,)
+    assert told[0].seconds <= told[1].seconds <= result.seconds
+    costs = told[1].costs
+    parts = (costs.starting, costs.searching, costs.building, costs.running, costs.learning)
+    assert all(value >= 0 for value in parts)
+    assert sum(parts) == pytest.approx(told[1].seconds)
+    assert costs.starting and costs.searching
+    # The database of the result is open.
+    assert len(result.database) == 8
+    result.database.close()
+
+
+def test_what_is_known_is_not_measured_again(quick, tools):
+    mod = tools.matmul(32)
+    closed(quick(mod, seed=1))
+    first = list(quick.runner.ran)
+    again = closed(quick(mod, seed=2))
+    measured = quick.runner.ran[len(first) :]
+    assert not set(measured) & set(first)
+    assert len(quick.builder.built) == len(quick.runner.ran)
+    assert again.served >= 1
+    assert len(measured) == 8 - again.served
+    # The best stored program is in the first batch.
+    assert again.tasks[0].progress.first_seconds <= min(map(np.mean, map(seconds_of, first)))
+    third = closed(quick(mod, seed=2, remeasure=True))
+    assert third.served == 0
+
+
+def test_other_evaluators_measure_again(quick, tools):
+    mod = tools.matmul(32)
+    quick.runner.evaluator_config = EvaluatorConfig(repeat=1)
+    closed(quick(mod, seed=1))
+    quick.runner.evaluator_config = EvaluatorConfig(repeat=2)
+    assert closed(quick(mod, seed=1)).served == 0
+    assert closed(quick(mod, seed=2)).served > 0
+
+
+def test_a_run_that_was_killed_goes_on(quick, tools):
+    mod = tools.matmul(32)
+    seen = []
+
+    def stop(progress):
+        seen.append(progress)
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quick(mod, seed=3, on_progress=stop)
+    assert [progress.trials for progress in seen] == [4]
+    told = []
+    rest = closed(quick(mod, seed=3, on_progress=told.append))
+    assert (rest.resumed, rest.trials) == (4, 8)
+    assert told[-1].trials == told[-1].of == 8
+    assert len(set(quick.runner.ran)) == len(quick.runner.ran)
+    # It is done: with the same arguments a new one begins.
+    assert closed(quick(mod, seed=3)).resumed == 0
+
+
+def test_the_second_run_of_a_handle_goes_on_too(quick, tools):
+    mod = tools.matmul(32)
+
+    def stop(_progress):
+        raise KeyboardInterrupt
+
+    database = Database(quick.path, target=LLVM)
+    quick(tools.matmul(16), database=database)
+    with pytest.raises(KeyboardInterrupt):
+        quick(mod, database=database, seed=3, on_progress=stop)
+    assert quick(mod, database=database, seed=3).resumed == 4
+    database.close()
+
+
+def test_a_run_of_other_arguments_is_another_run(quick, tools):
+    mod = tools.matmul(32)
+
+    def stop(_progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quick(mod, seed=3, on_progress=stop)
+    assert closed(quick(mod, seed=4)).resumed == 0
+    assert closed(quick(tools.matmul(16), seed=3)).resumed == 0
+
+
+def two(tools):
+    return tvm.IRModule(
+        {
+            "second": tools.matmul(16)["main"].with_attr("global_symbol", "second"),
+            "first": tools.matmul(32)["main"].with_attr("global_symbol", "first"),
+        }
+    )
+
+
+def test_each_function_is_a_task(quick, tools):
+    told = []
+    result = closed(quick(two(tools), on_progress=told.append, task_scheduler="round-robin"))
+    assert [task.name for task in result.tasks] == ["first", "second"]
+    assert [task.progress.trials for task in result.tasks] == [4, 4]
+    assert len({task.workload_id for task in result.tasks}) == 2
+    assert [progress.task.name for progress in told] == ["first", "second"]
+
+
+def test_trials_are_bounded_for_all_tasks_and_for_each(quick, tools):
+    assert closed(quick(two(tools), max_trials_global=6, max_trials_per_task=2)).trials == 4
+    per_task = closed(quick(two(tools), max_trials_global=None, max_trials_per_task=3, seed=9))
+    assert [task.progress.trials for task in per_task.tasks] == [3, 3]
+
+
+def test_functions_without_a_space_are_left_out(quick, tools):
+    result = closed(quick(two(tools), special_space={"second": None}))
+    assert [task.name for task in result.tasks] == ["first"]
+
+
+def test_failures_are_counted_and_kept(quick, tools):
+    runner = FakeRunner(errors=lambda hash_: "RPCRunner: Timeout, killed after 10 seconds")
+    told = []
+    result = quick(tools.matmul(32), runner=runner, on_progress=told.append)
+    (task,) = result.tasks
+    assert (task.progress.failed, task.progress.trials) == (8, 8)
+    assert task.workload_id is not None
+    assert task.record is task.seconds is task.origin is task.donor is None
+    assert told[-1].task.best_seconds is None
+    assert result.database.store.query.failures() == {"timeout": 8}
+    result.database.close()
+
+
+RELAX = """
+@I.ir_module
+class Model:
+    @R.function
+    def main(x: R.Tensor((16, 16), "float32"), w: R.Tensor((16, 16), "float32")):
+        with R.dataflow():
+            y = R.matmul(x, w)
+            z = R.nn.softmax(y)
+            R.output(z)
+        return z
+"""
+
+
+def test_operators_of_a_relax_program(quick):
+    """What is tuned is what is asked for when the program is compiled."""
+    mod = tvm.script.from_source(RELAX)
+    result = quick(mod, op_names=["matmul"])
+    (task,) = result.tasks
+    assert task.name == "matmul"
+    _, uses = schedule(result.database, mod, result.target)
+    assert {use.function: use.record_id for use in uses} == {
+        "matmul": task.record.id,
+        "softmax": None,
+    }
+    result.database.close()
+
+
+def test_parameters_of_a_relax_program_become_constants(quick):
+    mod = tvm.script.from_source(RELAX)
+    weights = tvm.runtime.tensor(np.eye(16, dtype="float32"))
+    result = closed(quick(mod, params={"w": weights}, op_names=["matmul"]))
+    assert result.tasks[0].record is not None
+
+
+def test_relax_and_other_strategies_of_tvm(quick):
+    result = closed(
+        quick(tvm.script.from_source(RELAX), strategy="replay-trace", max_trials_global=8)
+    )
+    assert len(result.tasks) == 2
+    assert result.trials == 8
+
+
+def test_known_programs_are_served_under_tvms_strategies(quick, tools):
+    mod = tools.matmul(32)
+    for _ in range(2):
+        result = closed(quick(mod, strategy="replay-trace", seed=5))
+    assert result.served == 8
+    assert len(quick.runner.ran) == 8
+
+
+def test_the_session_says_how_it_measures_and_ends_with_the_run(quick, tools):
+    quick.runner.evaluator_config = EvaluatorConfig(number=2)
+    database = Database(quick.path, target=LLVM)
+    before = database._handle.session()
+    result = quick(tools.matmul(32), database=database)
+    assert result.database is database
+    said = fingerprint_of(result.tasks[0].record.measurement.session)
+    assert said["evaluator"]["number"] == 2
+    assert said["run"]["trials"] == 8
+    assert database._handle.session() == before
+    database.close()
+
+
+def test_nothing_of_tvms_logs_is_left(quick, tools, tmp_path):
+    logger = logging.getLogger("tvm.s_tir.meta_schedule")
+    before = logger.level, logger.propagate, list(logger.handlers)
+    mine = logging.NullHandler()  # without a name, which TVM's setting up does not bear
+    logger.addHandler(mine)
+    out = io.StringIO()
+    try:
+        with redirect_stdout(out):
+            closed(quick(tools.matmul(32), work_dir=tmp_path / "logs"))
+            closed(quick(tools.matmul(32), work_dir=tmp_path / "logs", seed=2))
+        assert logger.handlers == [*before[2], mine]
+    finally:
+        logger.removeHandler(mine)
+    assert (logger.level, logger.propagate, logger.handlers) == before
+    assert out.getvalue() == ""
+    assert list((tmp_path / "logs" / "logs").glob("*.task_scheduler.log"))
+
+
+def test_temporary_files_go_with_the_run(quick, tools, tmp_path, monkeypatch):
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    closed(quick(tools.matmul(32)))
+    left = [path.name for path in folder.iterdir() if "tuning" in path.name]
+    assert left == []
+
+
+def test_own_callbacks_take_the_place_of_the_default_ones(quick, tools):
+    seen = []
+
+    class Watch(ms.measure_callback.measure_callback._PyMeasureCallback):
+        __slots__ = ("__dict__",)
+
+        def __init__(self):
+            super().__init__(lambda *given: seen.append(len(given[2])))
+
+    result = closed(quick(tools.matmul(32), measure_callbacks=Watch()))
+    assert seen == [4, 4]
+    assert result.tasks[0].record is None
+    assert result.tasks[0].progress.trials == 8
+    database = Database(quick.path, target=LLVM)
+    quick(
+        tools.matmul(32), database=database, measure_callbacks=[MeasureCallback(database), Watch()]
+    )
+    assert len(database) == 8
+    database.close()
+
+
+class OwnError(Exception):
+    """An error of a user."""
+
+
+def test_errors_of_on_progress_keep_their_class(quick, tools):
+    def fail(_progress):
+        raise OwnError("no more")
+
+    with pytest.raises(OwnError, match=r"^no more$"):
+        quick(tools.matmul(32), on_progress=fail)
+
+
+def test_errors_of_tunedb_keep_their_class(quick, tools):
+    def on_run(_hash):
+        raise PluginError("the device is gone")
+
+    with pytest.raises(PluginError, match=r"^the device is gone$"):
+        quick(tools.matmul(32), runner=FakeRunner(on_run=on_run))
+
+
+def test_other_errors_in_a_run_are_one_line(quick, tools):
+    def on_run(_hash):
+        raise OwnError("first line\nsecond line")
+
+    with pytest.raises(PluginError, match="TVM ended the tuning run: ") as caught:
+        quick(tools.matmul(32), runner=FakeRunner(on_run=on_run))
+    assert "\n" not in str(caught.value)
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+@pytest.mark.parametrize(
+    ("options", "kind", "words"),
+    [
+        ({"database": "json"}, UsageError, "is TVM's; tune.. keeps its records in tunedb"),
+        ({"database": ms.database.MemoryDatabase()}, UsageError, "not MemoryDatabase"),
+        ({"database": "no/such/folder/x.db"}, TuneDBError, "no/such/folder"),
+        ({"target": "no-such-target"}, TargetError, "unknown target"),
+        ({"target": {"kind": "llvm"}}, UsageError, "how many cores"),
+        ({"builder": "remote"}, UsageError, "TVM has no builder 'remote'"),
+        ({"runner": 3}, UsageError, "runner must be a word or an object of TVM's, not int"),
+        ({"cost_model": "oracle"}, UsageError, "TVM has no cost_model 'oracle'"),
+        ({"strategy": "luck"}, UsageError, "TVM has no strategy 'luck'"),
+        ({"max_trials_global": 0}, UsageError, "max_trials_global must be 1 or more, not 0"),
+        ({"max_trials_per_task": -1}, UsageError, "max_trials_per_task must be 1 or more"),
+        ({"num_trials_per_iter": 0}, UsageError, "num_trials_per_iter must be 1 or more"),
+        ({"special_space": {"main": None}}, UsageError, "there is nothing to tune"),
+    ],
+)
+def test_arguments_that_cannot_be_are_refused(quick, tools, options, kind, words):
+    with pytest.raises(kind, match=words) as caught:
+        quick(tools.matmul(32), **options)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_database_that_was_opened_is_closed_where_the_run_fails(quick, tools, monkeypatch):
+    opened = []
+    original = Database.close
+    monkeypatch.setattr(Database, "close", lambda self: opened.append(self) or original(self))
+    with pytest.raises(UsageError):
+        quick(tools.matmul(32), strategy="luck")
+    assert len(opened) == 1
+    mine = Database(quick.path, target=LLVM)
+    with pytest.raises(UsageError):
+        quick(tools.matmul(32), database=mine, strategy="luck")
+    assert len(opened) == 1
+    mine.close()
+
+
+def test_no_module_is_refused(quick):
+    with pytest.raises(UsageError, match="a int is no IRModule"):
+        quick(3)
+    with pytest.raises(UsageError, match=r"no operator has conv in its name: matmul, softmax$"):
+        quick(tvm.script.from_source(RELAX), op_names=["conv"])
+
+
+def test_a_read_only_database_is_refused_in_one_line(quick, tools):
+    closed(quick(tools.matmul(16)))
+    database = Database(quick.path, target=LLVM, read_only=True)
+    with pytest.raises(TuneDBError, match="read-only") as caught:
+        quick(tools.matmul(32), database=database)
+    assert "\n" not in str(caught.value)
+    database.close()
+
+
+def test_the_target_is_this_machine_by_default():
+    target = host_target()
+    assert target.kind.name == "llvm"
+    assert int(target.attrs["num-cores"]) == os.cpu_count()
+    assert str(target.attrs["mcpu"])
+
+
+def test_the_target_of_a_bound_database_is_taken(quick, tools):
+    database = Database(quick.path, target=tools.llvm_other)
+    result = quick(tools.matmul(32), database=database, target=None)
+    assert int(result.target.attrs["num-cores"]) == 8
+    assert result.tasks[0].record is not None
+    database.close()
+
+
+def test_the_default_database_is_the_users(quick, tools, tmp_path, monkeypatch):
+    monkeypatch.setenv("TUNEDB_URL", str(tmp_path / "mine.db"))
+    result = closed(quick(tools.matmul(32), database=None))
+    assert Path(result.database.url).name == "mine.db"
+
+
+def test_a_real_run_with_all_defaults(tools, tmp_path):
+    """Compiled and measured on this machine; the winner computes what NumPy computes."""
+    mod = tools.matmul(64)
+    result = tune(mod, database=tmp_path / "tune.db", max_trials_global=8, seed=0)
+    assert result.trials == 8
+    (task,) = result.tasks
+    assert len(task.record.measurement.run_secs) == 3
+    assert task.progress.failed == 0
+    assert result.costs.building > 0 and result.costs.running > 0
+    with result.target, result.database:
+        schedule = ms.tir_integration.compile_tir(result.database, mod, result.target)
+    compiled = tvm.compile(schedule.mod, target=result.target)
+    rng = np.random.default_rng(0)
+    a, b = (rng.random((64, 64), dtype="float32") for _ in range(2))
+    arrays = [tvm.runtime.tensor(x) for x in (a, b, np.zeros((64, 64), "float32"))]
+    compiled["main"](*arrays)
+    np.testing.assert_allclose(arrays[2].numpy(), a @ b, rtol=1e-4)
+    result.database.close()
+
+
+KILLED = """
+import os, signal, sys
+sys.path.insert(0, {folder!r})
+from conftest import _matmul
+from fake_measuring import FakeBuilder, FakeRunner
+from tunedb.plugins.metaschedule.tuning.tune import tune
+runner = FakeRunner()
+def stop(progress):
+    os.kill(os.getpid(), signal.SIGKILL)
+tune(_matmul(32), {target!r}, None, 8, database={path!r}, builder=FakeBuilder(), runner=runner,
+     cost_model="random", num_trials_per_iter=4, num_tuning_cores=1, seed=3, on_progress=stop)
+"""
+
+
+@pytest.mark.stress
+def test_a_process_that_was_killed_is_gone_on_with(quick, tools):
+    script = KILLED.format(folder=str(Path(__file__).parent), target=LLVM, path=str(quick.path))
+    done = subprocess.run([sys.executable, "-c", script], timeout=300, check=False)
+    assert done.returncode == -9
+    rest = closed(quick(tools.matmul(32), seed=3))
+    assert (rest.resumed, rest.trials) == (4, 8)
+    # The best program of the first part begins the second one, and is not measured again.
+    assert len(quick.runner.ran) + rest.served == 4

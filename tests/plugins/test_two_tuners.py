@@ -1,0 +1,52 @@
+"""Two tuning runs on one database and workload at once."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tvm")
+
+from tunedb.check import check
+from tunedb.store import Store
+
+WORKER = Path(__file__).parents[1] / "stress" / "tuning_worker.py"
+TRIALS, BATCH = 24, 4
+
+
+def test_the_second_run_takes_what_the_first_one_measures(sqlite_file):
+    tune_both(str(sqlite_file))
+
+
+@pytest.mark.stress
+def test_the_second_run_takes_what_the_first_one_measures_on_a_server(postgres_url):
+    tune_both(postgres_url)
+
+
+def tune_both(url):
+    """Let two runs tune at once, and look at what is stored then."""
+    done = subprocess.run(
+        [sys.executable, WORKER, "pair", url],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    first, second = sorted(told, key=lambda one: one["trials"])
+    assert (first["trials"], second["trials"]) == (TRIALS, TRIALS + BATCH)
+    assert (first["resumed"], second["resumed"]) == (0, 0)
+    # Two batches at least were stored before the second one began.
+    assert len(first["ran"]) == TRIALS
+    assert BATCH <= len(second["ran"]) <= TRIALS - BATCH
+    for one in (first, second):
+        assert len(set(one["ran"])) == len(one["ran"])
+    assert check(url).problems == []
+    with Store(url) as store:
+        counts = store.query.counts()
+    assert counts.measurements == len(first["ran"]) + len(second["ran"])
+    assert counts.programs == len({*first["ran"], *second["ran"]})
+    assert (counts.workloads, counts.sessions) == (1, 2)

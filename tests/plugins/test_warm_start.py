@@ -1,0 +1,219 @@
+"""Programs of similar workloads, made to fit a module of TVM."""
+
+from __future__ import annotations
+
+import math
+import random
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import te_programs
+import tvm
+from tvm import IRModule, te, topi
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.testing import te_workload
+
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.database import handle_of
+from tunedb.plugins.metaschedule.search import trace_facts
+from tunedb.plugins.metaschedule.search.replaying import Replays
+from tunedb.plugins.metaschedule.search.warm_start import tile_prior, warm_drafts
+from tunedb.records import Measurement, Program, Source, Trace
+from tunedb.search.prior import tiles_of
+from tunedb.search.tilings import tilings
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _intrinsics():
+    with te_programs.tensor_intrinsics():
+        yield
+
+
+def _matmul(n, m, k):
+    return te_workload.matmul(n, m, k)
+
+
+def _conv_relu(size, channels, filters):
+    data, weight, conv = te_workload.conv2d_nhwc(1, size, size, channels, filters, 3, 1, 1)
+    return data, weight, topi.nn.relu(conv)
+
+
+def _softmax(rows, columns):
+    data = te.placeholder((rows, columns), name="A")
+    return data, topi.nn.softmax(data, axis=1)
+
+
+def _module(make, *shape, name="main"):
+    return IRModule({name: te.create_prim_func(list(make(*shape)))})
+
+
+def _tune(database, mod, kind, count=8, seed=1):
+    """Store random programs of a module, each a millisecond slower than the one before."""
+    context = te_programs.context(mod, kind, seed)
+    context.pre_tuning(count, count, context.generate_design_space())
+    workload = database.commit_workload(mod)
+    for number, candidate in enumerate(context.generate_measure_candidates() or []):
+        database.commit_tuning_record(
+            ms.database.TuningRecord(
+                candidate.sch.trace,
+                workload,
+                [1e-3 * (number + 1)],
+                context.target,
+                candidate.args_info,
+            )
+        )
+    context.post_tuning()
+
+
+def _task(database, mod, kind):
+    """Return what a search knows when it begins."""
+    context = te_programs.context(mod, kind)
+    templates = [trace_facts.from_tvm(one.trace) for one in context.generate_design_space()]
+    replays = Replays(mod, context.space_generator.postprocs, threads=2, seed=1)
+    handle = handle_of(database)
+
+    def warm(most=64):
+        return warm_drafts(handle, mod, context.target, templates, most)
+
+    def prior():
+        return tile_prior(handle, mod, context.target)
+
+    return SimpleNamespace(
+        templates=templates, replays=replays, warm=warm, prior=prior, target=context.target
+    )
+
+
+CASES = {
+    "matmul": (_matmul, (64, 96, 128), (80, 64, 48), "llvm"),
+    "conv2d": (_conv_relu, (14, 16, 32), (28, 8, 48), "llvm"),
+    "softmax": (_softmax, (64, 128), (96, 256), "llvm"),
+    "gpu": (_matmul, (256, 256, 256), (512, 128, 384), "cuda"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_donors_fit_another_shape(sqlite_file, case):
+    make, known, asked, kind = CASES[case]
+    database = Database(sqlite_file, target=te_programs.KINDS[kind][0])
+    _tune(database, _module(make, *known), kind)
+    task = _task(database, _module(make, *asked), kind)
+    found = task.warm()
+    assert len(found) >= 4
+    assert len({one.draft.key for one in found}) == len(found)
+    assert all(one.kept == 1 for one in found)
+    # The best donor comes first, and all times are of the donor.
+    seconds = [one.seconds for one in found]
+    assert seconds == sorted(seconds) and seconds[0] == 1e-3
+    query = handle_of(database).store.query
+    assert None not in query.program_ids([one.donor for one in found])
+    # What TVM draws for threads may not fit on a GPU; on a CPU nothing is drawn.
+    legal = sum(one is not None for one in task.replays.schedules([one.draft for one in found]))
+    assert legal == len(found) if kind == "llvm" else legal >= len(found) / 2
+
+
+def test_an_adapted_program_computes_the_same(sqlite_file):
+    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+    _tune(database, _module(_matmul, 32, 48, 64), "llvm")
+    task = _task(database, _module(_matmul, 40, 36, 28), "llvm")
+    host = tvm.target.Target({"kind": "llvm", "num-cores": 2})
+    values = np.random.default_rng(0)
+    a, b = values.random((40, 28), "float32"), values.random((28, 36), "float32")
+    for schedule in task.replays.schedules([one.draft for one in task.warm(3)]):
+        built = tvm.compile(schedule.mod, host)
+        c = tvm.runtime.tensor(np.zeros((40, 36), "float32"))
+        built["main"](tvm.runtime.tensor(a), tvm.runtime.tensor(b), c)
+        np.testing.assert_allclose(c.numpy(), a @ b, rtol=1e-5)
+
+
+def test_the_module_itself_is_no_donor(sqlite_file):
+    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+    own = _module(_matmul, 64, 64, 64)
+    _tune(database, own, "llvm")
+    task = _task(database, own, "llvm")
+    assert task.warm() == []
+    # It is one for another target, as it is.
+    context = te_programs.context(own, "vnni")
+    templates = [trace_facts.from_tvm(one.trace) for one in context.generate_design_space()]
+    found = warm_drafts(handle_of(database), own, context.target, templates, 64)
+    assert found and {one.distance for one in found} == {2.0}
+
+
+def test_other_families_and_kinds_are_no_donors(sqlite_file, tools):
+    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+    _tune(database, _module(_softmax, 32, 64), "llvm", 4)
+    task = _task(database, _module(_matmul, 64, 64, 64), "llvm")
+    assert task.warm() == []
+    assert task.prior() is None
+    asked = _module(_softmax, 64, 64)
+    assert warm_drafts(handle_of(database), asked, tools.cuda, task.templates, 8) == []
+
+
+def test_an_empty_database_has_no_donors(sqlite_file):
+    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+    task = _task(database, _module(_matmul, 64, 64, 64), "llvm")
+    assert task.warm() == []
+    assert task.prior() is None
+
+
+def test_without_templates_there_is_nothing(sqlite_file, tools):
+    database = Database(sqlite_file, target=tools.llvm)
+    _tune(database, _module(_matmul, 32, 32, 32), "llvm", 2)
+    asked = _module(_matmul, 64, 64, 64)
+    target = te_programs.context(asked, "llvm").target
+    assert warm_drafts(handle_of(database), asked, target, [], 8) == []
+
+
+def test_several_workloads_have_a_say_early(sqlite_file):
+    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+    near, far = _module(_matmul, 64, 64, 128), _module(_matmul, 64, 128, 128)
+    _tune(database, near, "llvm", 16)
+    _tune(database, far, "llvm", 16, seed=2)
+    found = _task(database, _module(_matmul, 64, 64, 96), "llvm").warm(8)
+    distances = [one.distance for one in found]
+    assert len(found) == 8
+    assert distances[0] == min(distances)
+    assert len(set(distances[:5])) == 2
+
+
+def test_the_prior_knows_the_tiles_of_neighbours(sqlite_file):
+    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+    _tune(database, _module(_matmul, 128, 64, 64), "llvm", 1)
+    task = _task(database, _module(_matmul, 64, 64, 64), "llvm")
+    (neighbour,) = task.warm()
+    assert _shares_above(task.prior(), neighbour.draft) < 0.1
+
+
+def test_the_prior_knows_the_tiles_of_the_module(sqlite_file):
+    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+    mod = _module(_matmul, 64, 64, 64)
+    _tune(database, _module(_matmul, 128, 64, 64), "llvm", 8)
+    _tune(database, mod, "llvm", 1, seed=5)
+    own = trace_facts.from_tvm(database.get_top_k(database.commit_workload(mod), 1)[0].trace)
+    assert _shares_above(_task(database, mod, "llvm").prior(), own) < 0.1
+
+
+def _shares_above(prior, draft):
+    """Return which share of all tilings the prior likes better than a program's, the greatest."""
+    shares = []
+    for place, factors in tiles_of(draft):
+        every = tilings(math.prod(factors), len(factors), 64, random.Random(0))
+        weights = prior.weigh(math.prod(factors), len(factors), every, place)
+        mine = weights[list(every).index(factors)]
+        shares.append(sum(weight > mine for weight in weights) / len(weights))
+    return max(shares)
+
+
+def test_programs_that_today_cannot_say_are_passed_over(sqlite_file):
+    database = Database(sqlite_file, target=te_programs.KINDS["llvm"][0])
+    known = _module(_matmul, 128, 64, 64)
+    _tune(database, known, "llvm", 2)
+    store = handle_of(database).store
+    lost = b'[["GetSBlock",[],["C","main"],["b0"]],["SetAxisSeparator",["b0"],[0,"write",[1]],[]]]'
+    (best,) = store.query.top_k([1], None, 1)
+    program = best.measurement.program
+    odd = Program(program.workload, program.target, Trace(lost, None, b"[[],[],[]]"))
+    store.add([Measurement(odd, (1e-6,))], Source("log"))
+    assert store.query.best([1]).measurement.program == odd
+    found = _task(database, _module(_matmul, 64, 64, 64), "llvm").warm()
+    assert found and odd.digest not in [one.donor for one in found]

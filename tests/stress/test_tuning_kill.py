@@ -1,0 +1,60 @@
+"""A tuning run that is killed at any moment goes on, and measures nothing twice."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tvm")
+
+from tunedb.check import check
+from tunedb.store import Store
+
+WORKER = Path(__file__).with_name("tuning_worker.py")
+TRIALS, BATCH = 24, 4
+
+
+def killed_run(url, log, kills, seed):
+    done = subprocess.run(
+        [sys.executable, WORKER, "kill", url, log, str(kills), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    runs = [one for one in told if "ran" in one]
+    states = [one for one in told if "stored" in one]
+    assert len(states) == kills + 2
+    stored = [one["stored"] for one in states]
+    assert stored == sorted(stored)
+
+    # The last run but one ended what was left, so the last one began anew.
+    assert all(one["trials"] == TRIALS for one in runs)
+    assert runs[-1]["resumed"] == 0
+    lost = BATCH * sum(one["killed"] for one in states)
+    for before, after in itertools.pairwise(stored):
+        assert after - before <= TRIALS
+    ran = [int(line) for line in Path(log).read_text().split()]
+    assert stored[-1] <= len(ran) <= stored[-1] + lost
+    assert len(ran) - len(set(ran)) <= lost
+    assert check(url).problems == []
+    with Store(url) as store:
+        counts = store.query.counts()
+        assert counts.measurements == counts.programs == stored[-1]
+    return runs
+
+
+def test_a_run_that_is_killed_three_times(sqlite_file, tmp_path):
+    killed_run(str(sqlite_file), tmp_path / "log", kills=3, seed=5)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_that_is_killed_twenty_times(store_url, tmp_path, seed):
+    runs = killed_run(store_url, tmp_path / "log", kills=20, seed=seed)
+    assert any(one["resumed"] for one in runs)
