@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test stress lint bench bench-ranking bench-models links clean
+.PHONY: setup demo test stress lint bench bench-ranking bench-models bench-search links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -55,6 +55,11 @@ bench-models: setup
 	test -n "$(DATA)"
 	$(BIN)/python benchmarks/cost_model.py $(DATA) --json build/bench-models.json
 	$(BIN)/python benchmarks/recipes.py $(DATA) --json build/bench-recipes.json
+
+# How many trials a search takes: --quick is half an hour, all of it hours. It goes on where it
+# was interrupted.
+bench-search: setup
+	$(BIN)/python benchmarks/search.py $(QUICK) --json build/bench-search.json
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info demo
