@@ -122,7 +122,7 @@ class Rows:
             "mean": checked_mean(measurement) if times else None,
             "measured_at": measurement.measured_at,
             "occurrence": measurement.occurrence,
-            "session_id": None if session is None else self._session(connection, session),
+            "session_id": None if session is None else self.session(connection, session),
             "source_id": source_id,
             "args_info_id": None if args is None else self._interned(connection, "args_info", args),
             "origin": None if origin is Origin.UNKNOWN else origin.value,
@@ -166,7 +166,8 @@ class Rows:
             return id_
         return self._ensure(connection, table, {"digest": digest, "body": _exact(body.decode())})
 
-    def _session(self, connection: Connection, session: Session) -> int:
+    def session(self, connection: Connection, session: Session) -> int:
+        """Return the id of a session, adding it where it is missing."""
         row = {
             "digest": session.digest,
             "key": _exact(session.key),

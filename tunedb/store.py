@@ -44,6 +44,7 @@ from .records import (
     Failure,
     Measurement,
     Quarantined,
+    Session,
     Source,
     Target,
     Trust,
@@ -306,6 +307,11 @@ class Store(Derived):
         """Add a target; return its id."""
         with self._transaction() as connection:
             return self._rows.target(connection, target)
+
+    def add_session(self, session: Session) -> None:
+        """Add a session that has no measurements (yet)."""
+        with self._transaction() as connection:
+            self._rows.session(connection, session)
 
     def add_failures(self, failures: Iterable[tuple[Measurement, Failure]]) -> None:
         """Add what was learnt later about measurements that are stored."""

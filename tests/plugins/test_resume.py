@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunedb.host import fingerprint_of, new_session, session_class
-from tunedb.plugins.metaschedule.tuning.resume import run_key, session_of_run, trials_done
+from tunedb.plugins.metaschedule.tuning.resume import end_run, run_key, session_of_run, trials_done
 from tunedb.store import Store
 
 
@@ -57,6 +57,7 @@ class Runs:
         ]
         if measured:
             self.store.add_batch(measured, OWN)
+        return session
 
     def done(self, key="run"):
         return trials_done(self.handle, key)
@@ -88,6 +89,23 @@ def test_a_run_that_is_done_begins_anew(runs):
     assert runs.done() == 2
     runs.run("smmmmm")
     assert runs.done() == 0
+
+
+def test_a_run_whose_last_trials_were_known_has_ended(runs):
+    session = runs.run("mmmmss")
+    runs.handle.session = lambda: session
+    assert runs.done() == 4
+    end_run(runs.handle)
+    assert runs.done() == 0
+    runs.run("mm")
+    assert runs.done() == 2
+
+
+def test_nothing_is_noted_of_a_run_that_is_seen_to_have_ended(runs):
+    session = runs.run("ssmmmmmm")
+    runs.handle.session = lambda: session
+    end_run(runs.handle)
+    assert len(runs.store.query.run_sessions("run")) == 1
 
 
 @given(st.lists(st.text("ms", min_size=1, max_size=8), max_size=8))

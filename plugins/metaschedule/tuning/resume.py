@@ -1,8 +1,8 @@
 """Tuning runs that go on where they stopped.
 
 A run has a key, which its sessions carry. A run that is repeated with equal arguments is the same
-run while trials of it are left: those that its earlier sessions stored count. When all are done,
-the next one begins anew.
+run while trials of it are left: those that its earlier sessions stored count. When all are done, or
+the run has ended, the next one begins anew.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ....records import Session
 from .. import modules
 from ..handle import Handle
 
-__all__ = ["run_key", "session_of_run", "trials_done"]
+__all__ = ["end_run", "run_key", "session_of_run", "trials_done"]
 
 
 def run_key(
@@ -82,7 +82,7 @@ def session_of_run(
     said["run"] = {"key": key, "trials": max_trials}
     if evaluator is not None:
         said["evaluator"] = dict(evaluator)
-    return Session(uuid.uuid4().hex, time.time_ns() // 1000, identity.canonical_json(said))
+    return _begun_now(said)
 
 
 def trials_done(handle: Handle, key: str) -> int:
@@ -98,11 +98,14 @@ def trials_done(handle: Handle, key: str) -> int:
     Returns
     -------
     int
-        0 where there is no such run, or all of its trials are done.
+        0 where there is no such run, all of its trials are done, or it has ended.
     """
     query = handle.store.query
     done = passed = 0
     for id_, session in query.run_sessions(key):
+        if fingerprint_of(session)["run"].get("ended"):
+            done = passed = 0
+            continue
         stored, last = query.session_trials(id_)
         done += stored
         # Candidates that were not measured again take a number, too.
@@ -110,3 +113,19 @@ def trials_done(handle: Handle, key: str) -> int:
         if passed >= fingerprint_of(session)["run"]["trials"]:
             done = passed = 0
     return done
+
+
+def end_run(handle: Handle) -> None:
+    """Note that the run of a handle's session has ended, where nothing else tells.
+
+    Its last trials may be known programs, of which nothing is stored, or the search found no more.
+    A session without measurements then says so.
+    """
+    said = fingerprint_of(handle.session())
+    if trials_done(handle, said["run"]["key"]):
+        said["run"]["ended"] = True
+        handle.store.add_session(_begun_now(said))
+
+
+def _begun_now(fingerprint: Mapping[str, Any]) -> Session:
+    return Session(uuid.uuid4().hex, time.time_ns() // 1000, identity.canonical_json(fingerprint))

@@ -29,7 +29,7 @@ from .module_source import as_module, is_relax
 from .progress import Monitor, Progress, ProgressCallback, TaskProgress
 from .remote import describe
 from .results import TaskResult, TuningResult
-from .resume import run_key, session_of_run, trials_done
+from .resume import end_run, run_key, session_of_run, trials_done
 
 __all__ = ["TRIALS_PER_BATCH", "TRIALS_PER_TASK", "Options", "Run"]
 
@@ -185,6 +185,7 @@ class Run:
         finally:
             if isinstance(model, CostModel):
                 model.flush()
+        end_run(self.database._handle)
 
     def _arguments(self, model: Any, stack: ExitStack) -> dict[str, Any]:
         """Return what all of TVM's functions for tuning take."""
