@@ -206,7 +206,8 @@ def prepare(scratch: Path, operator: str, n: int, workloads: int) -> tuple[Path,
     import records
 
     import tunedb
-    from tunedb.logs.importer import find_logs, import_log
+    from tunedb.logs.find import find_logs
+    from tunedb.logs.importer import import_log
     from tunedb.plugins.metaschedule import Database
 
     make = {"matmul": records.matmul, "conv2d": records.conv2d}[operator]
@@ -220,9 +221,9 @@ def prepare(scratch: Path, operator: str, n: int, workloads: int) -> tuple[Path,
         database.commit_workload(mod)
     database.close()
     with tunedb.open(str(file)) as store:
-        for path, log_format in find_logs([folder]):
-            report = import_log(store, path, log_format)
-            if report.new != n:
+        for log in find_logs([folder]):
+            report = import_log(store, log, source=log.name)
+            if report.total.new != n:
                 raise AssertionError(report)
     return folder, file
 
