@@ -242,7 +242,7 @@ def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
     for name in outputs:
         if name == NO_OUTPUT:
             continue
-        if not _is_variable(name) or name in defined:
+        if not is_variable(name) or name in defined:
             raise FormatError(f"{kind} at {index} has an output that is no new variable")
         defined.add(name)
 
@@ -286,9 +286,9 @@ def _is_quoted(value: str) -> bool:
     return len(value) >= 2 and value[0] + value[-1] in ('""', "{}")
 
 
-def _is_variable(name: Any) -> bool:
-    """Tell whether a name is one that TVM gives: a block, loop or value and a number."""
-    return isinstance(name, str) and name[:1] in ("b", "l", "v") and _is_number(name[1:])
+def is_variable(value: Any) -> bool:
+    """Tell whether a value is a variable's name: ``b0``, ``l1`` or ``v2`` (block, loop, value)."""
+    return isinstance(value, str) and value[:1] in ("b", "l", "v") and _is_number(value[1:])
 
 
 def _is_number(text: str) -> bool:

@@ -12,7 +12,7 @@ from tvm.s_tir.meta_schedule.cost_model.cost_model import _PyCostModel
 from ...errors import PluginError, UsageError
 from ...features.base import feature_set
 from ...models._xgboost import import_xgboost
-from ...models.base import part
+from ...models.making import check_recipe
 from ...models.recipe import Recipe
 from .compat import register_errors
 from .database import Database, handle_of
@@ -106,7 +106,8 @@ class CostModel(_PyCostModel):
         if threads is not None and threads < 1:
             raise UsageError(f"threads must be 1 or more, not {threads}")
         if recipe is not None:
-            recipe = _checked(replace(recipe, features=features))
+            recipe = replace(recipe, features=features)
+            check_recipe(recipe)
         settings = Settings(feature_set(features), recipe, device, residuals, avoid_failures)
         if isinstance(database, str | Path):
             database = Database(database, features=())
@@ -136,12 +137,3 @@ class CostModel(_PyCostModel):
 
     def __reduce__(self) -> NoReturn:
         self.__copy__()
-
-
-def _checked(recipe: Recipe) -> Recipe:
-    """Return a recipe all of whose parts there are."""
-    part("loss", recipe.loss)
-    part("row model", recipe.rows)
-    part("label", recipe.label)
-    part("training set", recipe.training_set)
-    return recipe

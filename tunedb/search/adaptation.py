@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
+from ..traces import is_variable
 from .draft import Draft, Instruction
 from .tilings import nearest_tiling
 
@@ -129,9 +130,7 @@ def _renamed(value: Any, variables: dict[str, str]) -> Any:
     """Return inputs with the other sketch's names for variables, None for those without."""
     if isinstance(value, list):
         return [_renamed(item, variables) for item in value]
-    if isinstance(value, str) and value[:1] in ("b", "l", "v") and value[1:].isdecimal():
-        return variables.get(value)
-    return value
+    return variables.get(value) if is_variable(value) else value
 
 
 def _tokens(instructions: list[Any]) -> list[tuple[str, int]]:

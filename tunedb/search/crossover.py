@@ -22,7 +22,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from ..traces import NO_OUTPUT
+from ..traces import NO_OUTPUT, is_variable
 from .draft import Draft, Form, Instruction, instructions_of
 
 #: Other assignments of blocks to parents that are tried where variables are left undefined.
@@ -104,11 +104,6 @@ def variables(inputs: Sequence[Any]) -> Iterator[str]:
             yield from variables(value)
         elif is_variable(value):
             yield value
-
-
-def is_variable(value: Any) -> bool:
-    """Tell whether an input is a variable: ``b0``, ``l1`` or ``v2``, and no text or number."""
-    return isinstance(value, str) and value[:1] in ("b", "l", "v")
 
 
 # ---- parents of one skeleton ---------------------------------------------------------------------
