@@ -143,6 +143,8 @@ def test_the_tests_of_the_kernels(sanitized):
     # Not from the repository: python -m would find the package there first.
     command += ["-c", ROOT / "pyproject.toml", "--rootdir", ROOT]
     tests = [ROOT / "tests" / "features", f"--ignore={__file__}"]
+    # The sanitizer keeps freed blocks for a while, so what stays resident says nothing here.
+    tests += ["--deselect", "tests/features/test_per_store.py::test_memory_does_not_grow"]
     assert "passed" in run([*command, *tests], folder, **environment)
 
 
