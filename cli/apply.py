@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import text
-from .module import compile_target_option, label, one_target
+from .layers import layer_name, layer_option, layered_target, layers_of
+from .module import compile_target_option, label
 from .options import Settings, common_options, pass_settings, reading
 from .output import Column, output_options, print_rows
 
@@ -20,6 +23,7 @@ COLUMNS = (
     Column("record", "record", right=True),
     Column("workload_id", "workload", right=True),
     Column("mean", "mean", text.seconds, right=True),
+    Column("layer", "layer", layer_name, flexible=True),
     Column("file"),
     Column("target"),
 )
@@ -40,6 +44,7 @@ COLUMNS = (
 @click.option(
     "--all", "all_", is_flag=True, help="Write nothing unless every function has a record."
 )
+@layer_option
 @output_options
 @common_options
 @pass_settings
@@ -52,6 +57,7 @@ def command(
     target: str | None,
     compatible: bool,
     all_: bool,
+    layers: tuple[str, ...],
 ) -> None:
     """Compile a module with the best stored programs, or write it scheduled.
 
@@ -59,27 +65,35 @@ def command(
     A function without a record is compiled as it is, on a GPU with TVM's default schedules. The
     file appears as a whole or not at all; nothing is written where no function has a record. With
     --script the scheduled module is written as TVMScript, a Relax program lowered and fused.
+    Where the database has no record for a function, the first layer that has one answers.
 
     Example:
       tunedb apply model.py -o model.so
       tunedb apply my.kernels:matmul -o matmul_scheduled.py
       tunedb apply net.onnx -o net.so --target llvm --all
+      tunedb apply model.py -o model.so --layer team.db
     """
+    layers = layers_of(layers)
     with reading(settings) as store:
-        found = one_target(store.query, target)
-    uses = _write(settings, module, output, script, function, found.attributes, compatible, all_)
+        found = layered_target(settings, store, target, layers)
+    wanted = _Wanted(found.attributes, compatible, all_, layers)
+    uses = _write(settings, module, output, script, function, wanted)
     rows = [
         {
             "function": use.function,
             "record": use.record_id,
             "workload_id": use.workload_id,
             "mean": use.mean,
+            "layer": use.layer,
             "file": str(output),
             "target": label(found),
         }
         for use in uses
     ]
-    print_rows(settings, COLUMNS, rows)
+    columns: Sequence[Column] = COLUMNS
+    if all(use.layer is None for use in uses):
+        columns = tuple(Column(one.key) if one.key == "layer" else one for one in COLUMNS)
+    print_rows(settings, columns, rows)
     missing = sum(use.record_id is None for use in uses)
     settings.note(f"{output} is written, for {label(found)}")
     if missing:
@@ -88,15 +102,23 @@ def command(
         )
 
 
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """For which target, and from where."""
+
+    target: Any
+    compatible: bool
+    all: bool
+    layers: tuple[str, ...]
+
+
 def _write(
     settings: Settings,
     module: str,
     output: Path,
     script: bool,
     function: str | None,
-    target: Any,
-    compatible: bool,
-    all_: bool,
+    wanted: _Wanted,
 ) -> list[Use]:
     """Compile or schedule the module, write it, and return what each function got."""
     from ..errors import UsageError
@@ -117,14 +139,18 @@ def _write(
     if not as_script:
         require_library(output)
     mod = load_module(module, function=function)
-    fallback = "compatible" if compatible else "exact"
-    url = settings.locate().url
-    database = Database(url, target=target, fallback=fallback, read_only=True)
+    database = Database(
+        settings.locate().url,
+        target=wanted.target,
+        fallback="compatible" if wanted.compatible else "exact",
+        read_only=True,
+        layers=wanted.layers,
+    )
     try:
         made, uses = (schedule if as_script else compile_module)(database, mod)
     finally:
         database.close()
-    _require(module, uses, all_=all_)
+    _require(module, uses, all_=wanted.all)
     if as_script:
         words = made.script(show_meta=True) + "\n"
         write_whole(output, lambda file: _write_text(file, words))

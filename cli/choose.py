@@ -52,7 +52,8 @@ def scope_options(function: F) -> F:
             *("--source", "sources"),
             metavar="SOURCE",
             multiple=True,
-            help="Only records of this source: its id or name (tunedb db info); may be repeated.",
+            shell_complete=complete_source,
+            help="Only records of this source: its id or name (tunedb sources); may be repeated.",
         ),
     )
     for option in reversed(options):
@@ -80,21 +81,61 @@ def find_scope(
 
 
 def find_source(query: Query, words: str) -> int:
-    """Return the id of the source that is meant.
+    """Return the id of the source that is meant: by its id, its name or its digest's beginning.
+
+    A path may be given by its last parts, as tables print it.
 
     Raises
     ------
     NotFoundError
         None is meant.
+    UsageError
+        Several are meant: sources of two databases may have one name.
     """
-    from ..errors import NotFoundError
+    from ..errors import NotFoundError, UsageError
 
     known = query.numbered_sources()
-    for id_, _, source in known:
-        if words in (str(id_), source.name):
-            return id_
-    listed = _listed(f"{id_} ({source.name})" for id_, _, source in known) if known else "none"
-    raise NotFoundError(f"no source {words!r}; there are: {listed}; see: tunedb db info")
+    found = (
+        [one for one in known if words == str(one[0])]
+        or [one for one in known if words == one[2].name]
+        or [one for one in known if words and one[2].name.endswith(f"/{words}")]
+        or [one for one in known if len(words) >= 4 and one[1].hex().startswith(words.lower())]
+    )
+    if not found:
+        listed = _listed(f"{id_} ({source.name})" for id_, _, source in known) or "none"
+        raise NotFoundError(f"no source {words!r}; there are: {listed}; see: tunedb sources")
+    if len(found) > 1:
+        listed = _listed(
+            f"{id_} ({source.name}, {source.trust.name.lower()})" for id_, _, source in found
+        )
+        raise UsageError(
+            f"{words!r} means {len(found)} sources; give an id: {listed}; see: tunedb sources"
+        )
+    return found[0][0]
+
+
+def find_session(query: Query, words: str) -> int:
+    """Return the id of the session that is meant: by its key, its id or its digest's beginning.
+
+    Raises
+    ------
+    NotFoundError
+        None is meant.
+    UsageError
+        Several are meant.
+    """
+    from ..errors import NotFoundError, UsageError
+
+    found = query.find_sessions(words)
+    if not found:
+        raise NotFoundError(
+            f"no session {words!r}; give its key or id, as tunedb sessions --json and "
+            "tunedb show list them"
+        )
+    if len(found) > 1:
+        listed = _listed(map(str, found))
+        raise UsageError(f"{words!r} means several sessions; give an id: {listed}")
+    return found[0]
 
 
 def find_workload(query: Query, words: str) -> list[int]:
@@ -226,6 +267,19 @@ def _complete_target(
     def items(query: Query) -> Iterable[tuple[str, str]]:
         for kind in sorted({summary.target.kind for summary in query.targets()}):
             yield kind, ""
+
+    return _complete(context, items, incomplete)
+
+
+def complete_source(
+    context: click.Context, _: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    """Complete names and ids of sources."""
+
+    def items(query: Query) -> Iterable[tuple[str, str]]:
+        known = query.numbered_sources()
+        yield from sorted({(source.name, source.trust.name.lower()) for _, _, source in known})
+        yield from ((str(id_), source.name) for id_, _, source in known)
 
     return _complete(context, items, incomplete)
 

@@ -102,7 +102,8 @@ def command(
     exit code is 1 where one did not pass.
 
     --foreign tries programs of foreign sources on this machine, with your rights. Those that pass
-    are served from then on, by their new measurement. Of a workload that only foreign sources have,
+    are served from then on, by their new measurement. One with instructions or annotations that TVM
+    never writes is refused, and not even built. Of a workload that only foreign sources have,
     TVM never reads the module: give your own (--module).
 
     Example:
@@ -110,9 +111,11 @@ def command(
       tunedb revalidate matmul -k 10 --target llvm
       tunedb revalidate --module model.py --foreign
     """
+    from ..errors import NotFoundError
     from ..plugins.metaschedule.using.revalidation import Revalidation
 
     rows: list[dict[str, Any]] = []
+    lost: list[NotFoundError] = []
     with (
         updating(settings) as store,
         Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
@@ -124,13 +127,22 @@ def command(
                 for done, (group, target_id) in enumerate(jobs):
                     shown.describe(f"workload {group[0]}")
                     shown.at(done)
-                    verdicts = revalidation.run(group, target_id, most, foreign=foreign)
+                    try:
+                        verdicts = revalidation.run(group, target_id, most, foreign=foreign)
+                    except NotFoundError as error:
+                        # Nothing to try, or no module: the other workloads are not kept from it.
+                        lost.append(error)
+                        continue
                     rows += map(_row, verdicts)
         except KeyboardInterrupt:
             print_rows(settings, COLUMNS, rows)
             click.echo("Interrupted; what was stored stays", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
+    if lost and not rows:
+        raise lost[0]
     print_rows(settings, COLUMNS, rows)
+    for reason in lost:
+        settings.note(f"left out: {reason}")
     _tell(settings, rows)
 
 
@@ -180,7 +192,9 @@ def _all(query: Query) -> list[list[int]]:
 def _row(verdict: Verdict) -> dict[str, Any]:
     record, before = verdict.record, verdict.record.mean
     ratio = verdict.mean / before if verdict.mean is not None and before else None
-    failure = verdict.failure
+    failure, reason = verdict.failure, verdict.reason
+    if failure is not None and verdict.outcome != "refused":
+        reason = f"{failure.kind.value}: {reason}"
     return {
         "record": record.id,
         "workload_id": record.workload_id,
@@ -192,7 +206,7 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "ratio": ratio,
         "deviation": verdict.deviation,
         "outcome": verdict.outcome,
-        "reason": None if failure is None else f"{failure.kind.value}: {verdict.reason}",
+        "reason": reason,
         "retracted": list(verdict.retracted),
     }
 

@@ -4,17 +4,31 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from . import choose, text
+from .layers import (
+    Answered,
+    Key,
+    keys_of,
+    layer_name,
+    layer_option,
+    layers_of,
+    left_out,
+    opened,
+    targets_in,
+    workloads_in,
+)
 from .options import Settings, common_options, pass_settings, reading
 from .output import Column, output_options, print_rows
 
 if TYPE_CHECKING:
     from ..query import Query
     from ..results import Record
+    from ..store import Store
 
 COLUMNS = (
     Column("rank", "rank", right=True),
@@ -32,6 +46,7 @@ COLUMNS = (
     Column("spread", "spread", text.percent, right=True),
     Column("source", "source", text.short_path, flexible=True, fold=True),
     Column("trust"),
+    Column("layer", "layer", layer_name, flexible=True, fold=True),
     Column("decisions", "decisions", text.decisions, flexible=True),
 )
 
@@ -62,6 +77,7 @@ CORRECTED = (
     is_flag=True,
     help="Rank by time / factor of the session (tunedb sessions); TVM's order stays.",
 )
+@layer_option
 @output_options
 @common_options
 @pass_settings
@@ -72,12 +88,14 @@ def command(
     target: str | None,
     step: str | None,
     corrected: bool,
+    layers: tuple[str, ...],
 ) -> None:
     """Show the best programs of a workload, or of each.
 
     WORKLOAD is an id, a name, or the beginning of a digest. Workloads that are known to be the
     same computation count as one. Programs are ranked by their mean time within each target:
     times of two targets are never compared. Failed, foreign and retracted records are left out.
+    Where the database has none for a workload and target, the first layer that has some answers.
 
     Example:
       tunedb top
@@ -85,18 +103,26 @@ def command(
       tunedb top 3 --json | jq '.[0].mean'
       tunedb top conv2d --step rfactor
       tunedb top matmul --corrected
+      tunedb top conv2d --layer postgresql://tuning.example/tunedb
     """
-    with reading(settings) as store:
+    if corrected and layers:
+        raise click.UsageError("--corrected knows this database's sessions alone: without --layer")
+    behind = () if corrected else layers_of(layers)
+    with reading(settings) as store, opened(settings, store, behind) as others:
         query = store.query
-        target_ids = choose.find_targets(query, target)
-        groups = _groups(query) if workload is None else [choose.find_workload(query, workload)]
         count = most or (1 if workload is None else 10)
         wanted = None if step is None else _Wanted(query, step)
         best = _Best(query, count, wanted, corrected=corrected)
+        groups, target_ids = _meant(query, workload, target, strict=not others)
         rows = list(_rows(query, groups, target_ids, best))
+        if others:
+            asked = _Asked(workload, target, count, step)
+            rows += _rows_behind(settings, query, groups, others, asked)
+            if not rows:
+                _meant(query, workload, target, strict=True)
         if corrected:
             _tell_sessions(settings, query, {row["target_id"] for row in rows})
-    if len({row["target_id"] for row in rows}) > 1:
+    if len({(row["layer"], row["target_id"]) for row in rows}) > 1:
         settings.note("Several targets: ranks count within each target.")
     if corrected and len({(row["target_id"], row["machine"]) for row in rows}) > len(
         {row["target_id"] for row in rows}
@@ -105,6 +131,16 @@ def command(
     empty = "no valid record" if wanted is None else wanted.explain()
     columns = _columns(rows, one=workload is not None, corrected=corrected)
     print_rows(settings, columns, rows, empty=empty)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What layers are asked, in the user's words."""
+
+    workload: str | None
+    target: str | None
+    most: int
+    step: str | None
 
 
 class _Wanted:
@@ -201,6 +237,8 @@ def _columns(rows: Sequence[dict[str, Any]], *, one: bool, corrected: bool) -> l
         hidden.add("rank")
     if all(row["spread"] is None for row in rows):
         hidden.add("spread")
+    if all(row["layer"] is None for row in rows):
+        hidden.add("layer")
     after = [column.key for column in COLUMNS].index("mean") + 1
     columns = (*COLUMNS[:after], *(CORRECTED if corrected else ()), *COLUMNS[after:])
     return [Column(column.key) if column.key in hidden else column for column in columns]
@@ -218,6 +256,32 @@ def _groups(query: Query) -> list[list[int]]:
     return groups
 
 
+def _meant(
+    query: Query, workload: str | None, target: str | None, *, strict: bool
+) -> tuple[list[list[int]], list[int] | None]:
+    """Return the workloads, equal ones together, and the targets (None for all) that are meant.
+
+    Raises
+    ------
+    NotFoundError
+        The database has none of that name, and `strict`; otherwise there are none.
+    """
+    from ..errors import NotFoundError
+
+    try:
+        groups = _groups(query) if workload is None else [choose.find_workload(query, workload)]
+    except NotFoundError:
+        if strict:
+            raise
+        groups = []
+    try:
+        return groups, choose.find_targets(query, target)
+    except NotFoundError:
+        if strict:
+            raise
+        return groups, []
+
+
 def _rows(
     query: Query, groups: list[list[int]], target_ids: list[int] | None, best: _Best
 ) -> Iterator[dict[str, Any]]:
@@ -226,6 +290,48 @@ def _rows(
         for target_id in query.served_targets(group):
             if target_ids is None or target_id in target_ids:
                 yield from best.rows(group, target_id)
+
+
+def _rows_behind(
+    settings: Settings, own: Query, groups: list[list[int]], others: list[Store], asked: _Asked
+) -> list[dict[str, Any]]:
+    """Return the rows of workloads and targets that layers answer, each by the first that can."""
+    answered = Answered()
+    for group in groups:
+        for target_id in own.served_targets(group):
+            answered.add(own, group, target_id)
+    keys = None
+    if asked.workload is not None and groups:
+        keys = keys_of(own, groups[0])
+    rows = []
+    for store in others:
+        try:
+            rows += _rows_of_layer(store, own, keys, answered, asked)
+        except Exception as error:  # whatever is wrong with somebody else's rows
+            settings.warn(left_out(store.location, error))
+    return rows
+
+
+def _rows_of_layer(
+    store: Store, own: Query, keys: set[Key] | None, answered: Answered, asked: _Asked
+) -> list[dict[str, Any]]:
+    query = store.query
+    if asked.workload is None:
+        groups = _groups(query)
+    else:
+        found = workloads_in(query, keys, asked.workload)
+        groups = [found] if found else []
+    target_ids = targets_in(query, own, asked.target)
+    wanted = None if asked.step is None else _Wanted(query, asked.step)
+    best = _Best(query, asked.most, wanted, corrected=False)
+    rows = []
+    for group in groups:
+        for target_id in query.served_targets(group):
+            if target_ids is not None and target_id not in target_ids:
+                continue
+            if answered.add(query, group, target_id):
+                rows += [row | {"layer": store.location} for row in best.rows(group, target_id)]
+    return rows
 
 
 def _row(rank: int, record: Record) -> dict[str, Any]:
@@ -251,6 +357,7 @@ def _row(rank: int, record: Record) -> dict[str, Any]:
         "spread": spread(times),
         "source": record.source.name,
         "trust": record.source.trust.name.lower(),
+        "layer": None,
         "decisions": decisions_of(steps_of(program)),
     }
 

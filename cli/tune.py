@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from . import text
+from .layers import layer_option, layers_of
 from .options import Settings, common_options, pass_settings
 from .output import Column, output_options, print_rows
 from .tuning_options import remote_options, run_options, runner_of, target_of
@@ -16,6 +17,7 @@ from .tuning_options import remote_options, run_options, runner_of, target_of
 if TYPE_CHECKING:
     from ..plugins.metaschedule.tuning.progress import Progress, TaskProgress
     from ..plugins.metaschedule.tuning.results import TaskResult, TuningResult
+    from ..sharing.outbox import Delivery
 
 _INTERRUPTED = 130
 
@@ -39,6 +41,7 @@ COLUMNS = (
 @click.argument("module")
 @run_options
 @remote_options
+@layer_option
 @output_options
 @common_options
 @pass_settings
@@ -56,6 +59,7 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
       tunedb tune my.models:attention --trials 256 --batch 32
       tunedb tune model.onnx --per-task 64 --op conv2d
       tunedb tune conv.py --target '{"kind": "cuda", "arch": "sm_80"}' --json
+      tunedb tune conv.py --layer postgresql://tuning.example/tunedb
       tunedb tune conv.py --target nvidia/jetson-orin-nano --tracker 192.168.0.2:9190 --key orin
     """
     runner = runner_of(choices)
@@ -101,6 +105,8 @@ def _tune(
         evaluator=evaluator,
         warm=not choices["no_warm"],
         remeasure=choices["remeasure"],
+        layers=layers_of(choices["layers"]),
+        server=choices["server"],
         on_progress=on_progress,
     )
 
@@ -140,10 +146,24 @@ def _tell(settings: Settings, module: str, result: TuningResult) -> None:
         settings.note(
             f"{text.count(result.served, 'known program')} not measured again (--remeasure does)"
         )
+    if result.delivery is not None:
+        _tell_delivery(settings, result.delivery)
     best = next((task.record for task in result.tasks if task.record is not None), None)
     if best is not None:
         settings.note(f"Where it came from: tunedb show {best.id}")
         settings.note(f"Compile it: tunedb apply {module} -o lib.so")
+
+
+def _tell_delivery(settings: Settings, delivery: Delivery) -> None:
+    """Say what the server has got, and how it gets the rest."""
+    if delivery.delivered:
+        settings.note(f"{text.count(delivery.delivered, 'record')} delivered: {delivery.server}")
+    if not delivery.is_complete:
+        settings.warn(
+            f"up to {text.count(delivery.waiting, 'record')} not delivered yet"
+            f" ({delivery.error or 'it goes on'}); deliver later with: "
+            f"tunedb push {delivery.server}"
+        )
 
 
 def _row(task: TaskResult) -> dict[str, Any]:

@@ -45,6 +45,11 @@ _RUN = (
     ),
     click.option("--no-warm", is_flag=True, help="Take nothing from similar workloads."),
     click.option("--remeasure", is_flag=True, help="Measure known programs again."),
+    click.option(
+        "--server",
+        metavar="URL",
+        help="A team's database: pull before the run, deliver what is measured while it goes.",
+    ),
     click.option("--jobs", type=click.IntRange(min=1), help="Threads and builders at a time."),
     click.option(
         "--work-dir",

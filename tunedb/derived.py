@@ -33,6 +33,8 @@ class Derived(ABC):
     ) -> int:
         """Add rows of a feature set in one transaction; programs that have theirs keep them.
 
+        A program that was removed meanwhile (:mod:`tunedb.removing`) is left out.
+
         Parameters
         ----------
         feature_set : FeatureSet
@@ -92,6 +94,8 @@ class Derived(ABC):
 
     def add_predictions(self, model_id: int, scores: Mapping[int, float]) -> int:
         """Add what a model said of programs before they were measured; what is known stays.
+
+        A program that was removed meanwhile (:mod:`tunedb.removing`) is left out.
 
         Parameters
         ----------

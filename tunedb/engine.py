@@ -24,12 +24,14 @@ from sqlalchemy.engine import URL, CursorResult, make_url
 from sqlalchemy.pool import NullPool, StaticPool
 from sqlalchemy.sql import Executable
 
+from . import limits
 from .errors import (
     BusyError,
     FormatError,
     SchemaError,
     StorageError,
     TuneDBError,
+    UnreachableError,
     UsageError,
 )
 from .schema import APPLICATION_ID
@@ -41,15 +43,28 @@ SYNCHRONOUS = "NORMAL"
 
 _READS = {"tunedb_reads": True}
 
+#: libpq's own waits are the system's: two minutes for a host that is away, two hours for one that
+#: went while it was to answer. What the URL says counts.
+_SERVER_WAITS = {
+    "connect_timeout": limits.CONNECT_S,
+    "keepalives_idle": 30,
+    "keepalives_interval": 10,
+    "keepalives_count": 3,
+}
 
-def parse_url(url: str | Path) -> URL:
+
+def parse_url(url: str | Path | URL) -> URL:
     """Return the SQLAlchemy URL of a path, ``:memory:``, ``sqlite:///…`` or ``postgresql…://…``.
+
+    One that was parsed stays as it is: as text it would lose its password.
 
     Raises
     ------
     UsageError
         For another dialect or driver, or an empty or unreadable URL.
     """
+    if isinstance(url, URL):
+        return url
     text = str(url)
     if not text:
         raise UsageError("empty database URL; give --db PATH or set TUNEDB_URL")
@@ -160,7 +175,8 @@ def _make_server_engine(url: URL, *, read_only: bool) -> Engine:
         # the program's, logging would print it.
         logging.getLogger(name).addHandler(logging.NullHandler())
     # A handle keeps its connections, so the pool only has to make them.
-    engine = create_engine(url, poolclass=NullPool)
+    given = {key: value for key, value in _SERVER_WAITS.items() if key not in url.query}
+    engine = create_engine(url, poolclass=NullPool, connect_args=given)
     event.listen(engine, "begin", _begin_alone)
     if read_only:
         engine = engine.execution_options(postgresql_readonly=True)
@@ -306,7 +322,19 @@ _REASONS: tuple[tuple[str, type[TuneDBError], str], ...] = (
     ("malformed", StorageError, "it is damaged; restore a copy, or try: sqlite3 FILE .recover"),
     ("disk i/o error", StorageError, "the medium failed; check the disk and restore a copy"),
     ("no such table", SchemaError, "it is no complete tunedb database; run: tunedb db check"),
+    (
+        "permission denied for",
+        StorageError,
+        "this account lacks a right: to read it needs SELECT, to write INSERT and UPDATE too",
+    ),
+    ("authentication failed", StorageError, "the server refuses this account; check ~/.pgpass"),
+    ("pg_hba.conf", StorageError, "the server lets this account not in from here; ask its owner"),
+    ("no password supplied", StorageError, "the server wants a password; put it into ~/.pgpass"),
 )
+
+#: First characters of the states with which PostgreSQL says that a connection has ended or cannot
+#: begin now: broken connections, shutdown and restart, no connection left.
+_AWAY = ("08", "57P", "533")
 
 
 def convert(error: Exception, where: str) -> TuneDBError:
@@ -316,8 +344,15 @@ def convert(error: Exception, where: str) -> TuneDBError:
     for needle, kind, advice in _REASONS:
         if needle in text.lower():
             return kind(f"{where}: {advice} ({text})")
-    if isinstance(error, exc.OperationalError) and not isinstance(cause, sqlite3.Error):
-        return StorageError(f"{where}: the database did not answer ({text}); check that it runs")
+    if isinstance(error, exc.DBAPIError) and not isinstance(cause, sqlite3.Error):
+        # libpq says no state where the connection itself failed.
+        state = getattr(cause, "sqlstate", None)
+        lost = state is None and isinstance(error, exc.OperationalError | exc.InterfaceError)
+        if lost and "does not exist" in text:
+            return StorageError(f"{where}: the server has no such database or role ({text})")
+        if lost or error.connection_invalidated or (state or "").startswith(_AWAY):
+            message = f"{where}: the database did not answer ({text}); check that it runs"
+            return UnreachableError(message)
     return StorageError(f"{where}: {text}")
 
 

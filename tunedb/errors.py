@@ -43,6 +43,10 @@ class StorageError(TuneDBError):
     """The medium refused: disk full, read-only, damaged file, lost connection."""
 
 
+class UnreachableError(StorageError):
+    """A server that does not answer, or that cut the connection; it may come back."""
+
+
 class FormatError(TuneDBError):
     """Bytes that are not what their format promises (file, line and reason are in the message)."""
 

@@ -25,6 +25,7 @@ DIGEST_BYTES = 16
 _pack_float = struct.Struct("<d").pack
 _pack_int = struct.Struct("<q").pack
 _INT64 = 2.0**63
+_BYTE = tuple(bytes([value]) for value in range(256))
 
 
 def digest(kind: str, *fields: bytes) -> bytes:
@@ -53,6 +54,51 @@ def shared_digest(kind: str, body: bytes) -> bytes:
 @lru_cache(maxsize=4096)
 def _remembered_digest(kind: str, body: bytes) -> bytes:
     return digest(kind, body)
+
+
+def program_digest(
+    workload: bytes, target: bytes, sketch: bytes, tail: bytes | None, decisions: bytes
+) -> bytes:
+    """Return the identity of a program, given the digests of its parts and its decisions."""
+    return digest("program", workload, target, sketch, tail or b"", decisions)
+
+
+def measurement_digest(
+    program: bytes,
+    status: int,
+    run_secs: bytes | None,
+    measured_at: int,
+    occurrence: int,
+    session: bytes | None,
+    args_info: bytes | None,
+    origin: str,
+    donor: bytes | None,
+    all_cost: float | None,
+    context: bytes | None,
+    extra: bytes | None,
+) -> bytes:
+    """Return the identity of a measurement, given the digests of what it refers to.
+
+    Parameters are the fields of :class:`tunedb.records.Measurement`; `program` and `session` are
+    digests, `run_secs` float64 values, little-endian.
+    """
+    fields = (
+        program,
+        _BYTE[status],
+        b"-" if run_secs is None else b"+" + run_secs,
+        pack_int(measured_at),
+        pack_int(occurrence),
+        session or b"",
+        args_info or b"",
+        origin.encode(),
+        donor or b"",
+    )
+    if all_cost is None and context is None and extra is None:
+        # Records without them keep the digest that they had before these fields were.
+        return digest("measurement", *fields)
+    # SQLite keeps no -0.0.
+    cost = b"" if all_cost is None else pack_floats((all_cost + 0.0,))
+    return digest("measurement", *fields, cost, context or b"", extra or b"")
 
 
 def canonical_json(value: Any) -> bytes:

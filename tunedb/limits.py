@@ -98,3 +98,93 @@ MAX_FEATURE_BYTES = 16 * 2**20
 #: Programs whose features are read, computed and stored in one transaction: 0.1 s at 20,000 a
 #: second, so that little is lost when a run is killed, and little memory is taken.
 FEATURE_PROGRAMS = 2_000
+
+#: Seconds that a server may take to accept a connection; across the world it takes one.
+CONNECT_S = 10
+
+#: Seconds for which a tuning run waits for a server that went away in the middle: PostgreSQL
+#: restarts in some, and recovers from a crash in up to a minute.
+RECONNECT_S = 120
+
+#: Seconds before the first attempt to reach a server again; each wait is twice the one before.
+FIRST_WAIT_S = 0.1
+
+#: Seconds between two attempts at most, so that a server that is back is used soon.
+LONGEST_WAIT_S = 5
+
+#: Seconds between two attempts of an outbox at most: hours without a server cost nothing.
+OUTBOX_WAIT_S = 60
+
+#: Seconds that a run waits at its end for its outbox: what is not delivered then waits in the file.
+OUTBOX_CLOSE_S = 15
+
+#: Bytes of the sketch or the tail of a foreign program, which are looked at before anything is
+#: parsed. Those of the public logs stay below 40 KB.
+MAX_FOREIGN_PART_BYTES = 256 * 2**10
+
+#: Bytes of a foreign program's decisions. Those of the public logs stay below 1 KB.
+MAX_FOREIGN_DECISION_BYTES = 64 * 2**10
+
+#: Instructions or steps of a foreign program. Real ones stay below 300, and the time that TVM takes
+#: to apply them grows faster than their number.
+MAX_FOREIGN_STEPS = 4_096
+
+#: Longest name of a block, a knob or an intrinsic in a foreign program. TVM's stay below 100.
+MAX_FOREIGN_NAME_CHARS = 256
+
+#: Longest text of an index map in a foreign program. One of six dimensions takes 5 KB.
+MAX_INDEX_MAP_CHARS = 64 * 2**10
+
+#: Bytes of the rows that a bundle keeps together, before compression: memory, not speed.
+BLOCK_BYTES = 8 * 2**20
+
+#: Largest block of a bundle, which only a row that is larger than :data:`BLOCK_BYTES` needs. The
+#: longest line of a log makes a workload of 16 MiB.
+MAX_BLOCK_BYTES = 64 * 2**20
+
+#: Bytes of what a bundle says of itself: a selection may name hundreds of workloads.
+MAX_MANIFEST_BYTES = 2**18
+
+#: Rows of a bundle for each of its bytes, once there are :data:`MIN_BUNDLE_ROWS`: equal values of a
+#: column take no bytes, so a few bytes could say billions of rows. Real records take ten and more.
+MAX_ROWS_PER_BYTE = 8
+
+#: Rows from which they are compared with the bytes: a log of equal lines is no attack.
+MIN_BUNDLE_ROWS = 1_000_000
+
+#: Largest value in a row of somebody else's database, and largest body when it is unpacked. No
+#: line of a log can hold a longer one.
+MAX_FOREIGN_BYTES = 16 * 2**20
+
+#: Seconds that one statement on somebody else's file may take: a page takes 0.1, a scan of a
+#: million records 3.
+FOREIGN_STATEMENT_S = 60
+
+#: Bytes in a second at which somebody else's file is checked at least: a slow disk has ten times
+#: as many.
+FOREIGN_CHECK_RATE = 4 * 2**20
+
+#: Steps of SQLite's machine, in thousands, to read what tables somebody else's file has. Forty
+#: take one; a file with a million would take a gigabyte of memory.
+FOREIGN_OPEN_STEPS = 50
+
+#: Tables, indexes and so on of somebody else's file that are looked at. A database has 50.
+FOREIGN_OBJECTS = 500
+
+#: Bytes of values in one chunk of an exchange: 5,000 measurements have 2 MB.
+CHUNK_BYTES = 8 * 2**20
+
+#: Rows that others refer to (workloads, sketches, sessions, …) in one exchange: their numbers and
+#: digests stay in memory, 180 bytes each. A million records of the public data have 60,000.
+MAX_SHARED_ROWS = 1_000_000
+
+#: Bytes of the targets, sessions and sources of one exchange, which stay in memory.
+MAX_SHARED_BYTES = 64 * 2**20
+
+#: Bytes of what a foreign record says beside its times: arguments, context, extra, fingerprint of
+#: its session. They are hashed with each record; real ones stay below 4 KB.
+MAX_FOREIGN_EXTRA_BYTES = 64 * 2**10
+
+#: Longest name of a source, a session or a workload, and longest key of an alias, that comes from
+#: another database. Paths have up to 4,096.
+MAX_FOREIGN_LABEL_CHARS = 4_096

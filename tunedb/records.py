@@ -78,7 +78,7 @@ class Source:
     Parameters
     ----------
     name : str
-        Unique inside one database: a user's word, or the path of a file.
+        Unique among the sources of one database: a user's word, or the path of a file.
     kind : SourceKind
         How the rows came in.
     trust : Trust
@@ -267,13 +267,8 @@ class Program:
     def __post_init__(self) -> None:
         sketch = identity.shared_digest("sketch", self.trace.sketch)
         tail = None if self.trace.tail is None else identity.shared_digest("tail", self.trace.tail)
-        value = identity.digest(
-            "program",
-            self.workload.digest,
-            self.target.digest,
-            sketch,
-            tail or b"",
-            self.trace.decisions,
+        value = identity.program_digest(
+            self.workload.digest, self.target.digest, sketch, tail, self.trace.decisions
         )
         object.__setattr__(self, "sketch_digest", sketch)
         object.__setattr__(self, "tail_digest", tail)
@@ -341,9 +336,6 @@ class Failure:
         )
 
 
-_STATUS_BYTE = tuple(bytes([status]) for status in Status)
-
-
 @dataclass(frozen=True, slots=True)
 class Measurement:
     """One run of a program.
@@ -396,26 +388,20 @@ class Measurement:
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
-        fields = [
+        value = identity.measurement_digest(
             self.program.digest,
-            _STATUS_BYTE[self.status],
-            b"-" if self.run_secs is None else b"+" + identity.pack_floats(self.run_secs),
-            identity.pack_int(self.measured_at),
-            identity.pack_int(self.occurrence),
-            b"" if self.session is None else self.session.digest,
-            self.args_info or b"",
-            self.origin.encode(),
-            self.donor or b"",
-        ]
-        if not (self.all_cost is None and self.context is None and self.extra is None):
-            # Records without them keep the digest that they had before these fields were.
-            fields += [
-                # SQLite keeps no -0.0.
-                b"" if self.all_cost is None else identity.pack_floats((self.all_cost + 0.0,)),
-                self.context or b"",
-                self.extra or b"",
-            ]
-        value = identity.digest("measurement", *fields)
+            self.status,
+            None if self.run_secs is None else identity.pack_floats(self.run_secs),
+            self.measured_at,
+            self.occurrence,
+            None if self.session is None else self.session.digest,
+            self.args_info,
+            self.origin,
+            self.donor,
+            self.all_cost,
+            self.context,
+            self.extra,
+        )
         object.__setattr__(self, "digest", value)
 
     @property

@@ -300,3 +300,41 @@ class SessionFactor:
     factor: float
     spread: float | None
     programs: int
+
+
+@dataclass(frozen=True, slots=True)
+class Exchanged:
+    """Another database, and when something came from there or went there last.
+
+    Parameters
+    ----------
+    direction : str
+        ``pull`` or ``push``.
+    peer : str
+        Which database, as its watermark names it.
+    at : int
+        Microseconds since 1970, UTC.
+    """
+
+    direction: str
+    peer: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class FileSpace:
+    """What a SQLite file holds: bytes of a page, pages, and those of them that are free."""
+
+    page_size: int
+    pages: int
+    free: int
+
+
+@dataclass(frozen=True, slots=True)
+class TableSpace:
+    """What PostgreSQL says of a table: rows that are there and that are dead, bytes in all."""
+
+    name: str
+    rows: int
+    dead: int
+    bytes: int

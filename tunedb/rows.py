@@ -23,6 +23,7 @@ from .records import (
     Session,
     Signature,
     Source,
+    SourceKind,
     Target,
     Trust,
     Workload,
@@ -32,6 +33,7 @@ from .times import checked_mean
 
 if TYPE_CHECKING:
     from .features.base import NamedSet
+    from .sharing.incoming import ForeignSource
 
 
 def now() -> int:
@@ -42,7 +44,8 @@ def now() -> int:
 class Ids:
     """Digest → id of rows that many records share, filled in as transactions succeed.
 
-    Rows are never deleted, so an id stays right; the memory is bounded by starting anew.
+    Such rows are never removed (:mod:`tunedb.removing`), so an id stays right; the memory is
+    bounded by starting anew.
     """
 
     _MOST = 100_000
@@ -225,7 +228,9 @@ class Rows:
         key = b"own" + workload.digest
         if self.ids.get(key) is None:
             version = label(workload.tvm_version)
-            statements.correct_version(connection, workload=id_, version=version)
+            statements.correct_version(
+                connection, workload=id_, version=version, store=self._store_key
+            )
             self.ids.put(key, id_)
         key = b"script" + workload.digest
         if workload.script is not None and self.ids.get(key) is None:
@@ -235,25 +240,19 @@ class Rows:
 
     def source(self, connection: Connection, source: Source) -> tuple[int, int]:
         """Return the id and the trust of a source; one that exists keeps its trust."""
-        from . import __version__
-
         name = identity.clean_text(source.name)
         digest = identity.digest("source", self._store_key.encode(), name.encode())
-        row = {
-            "digest": digest,
-            "name": name,
-            "kind": source.kind.value,
-            "trust": int(source.trust),
-            "store": self._store_key,
-            "created_at": now(),
-            "tunedb_version": __version__,
-            "note": None,
-        }
+        row = _source_row(digest, name, source.kind, source.trust, self._store_key)
         id_ = self._ensure(connection, "source", row)
         trust = connection.execute(
             select(schema.source.c.trust).where(schema.source.c.id == id_)
         ).scalar_one()
         return id_, int(trust)
+
+    def foreign_source(self, connection: Connection, source: ForeignSource) -> int:
+        """Return the id of a source of another database; a new one is foreign."""
+        row = _source_row(source.digest, source.name, source.kind, Trust.FOREIGN, source.store)
+        return self._ensure(connection, "source", row)
 
     def feature_set(self, connection: Connection, feature_set: NamedSet) -> int:
         """Return the id of a feature set.
@@ -278,6 +277,24 @@ class Rows:
             )
         self.ids.put(key, row.id)
         return int(row.id)
+
+
+def _source_row(
+    digest: bytes, name: str, kind: SourceKind, trust: Trust, store: str
+) -> dict[str, Any]:
+    """Return the parameters of a source's insertion."""
+    from . import __version__
+
+    return {
+        "digest": digest,
+        "name": name,
+        "kind": kind.value,
+        "trust": int(trust),
+        "store": store,
+        "created_at": now(),
+        "tunedb_version": __version__,
+        "note": None,
+    }
 
 
 def arguments_text(signature: Signature) -> str | None:
@@ -313,14 +330,19 @@ def quarantine_row(row: Quarantined) -> dict[str, Any]:
 
 def failure_row(measurement: Measurement, failure: Failure) -> dict[str, Any]:
     """Return the parameters of a failure's insertion; its digest is of what is kept."""
+    return failure_row_of(measurement.program.digest, measurement.digest, failure)
+
+
+def failure_row_of(program: bytes, measurement: bytes, failure: Failure) -> dict[str, Any]:
+    """Return :func:`failure_row` of the measurement and program with these digests."""
     seconds = failure.seconds
     if seconds is not None and not math.isfinite(seconds):
         seconds = None
     failure = replace(failure, message=identity.clean_text(failure.message), seconds=seconds)
     return {
-        "digest": failure.digest(measurement.digest),
-        "measurement": measurement.digest,
-        "program": measurement.program.digest,
+        "digest": failure.digest(measurement),
+        "measurement": measurement,
+        "program": program,
         "kind": failure.kind.value,
         "phase": failure.phase.value,
         "message": failure.message,

@@ -31,7 +31,7 @@ from sqlalchemy.types import REAL, TypeEngine
 
 #: Revisions of ``migrations/versions`` in order, so that a database can be checked without
 #: importing Alembic (0.2 s). A test compares them with the scripts.
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 HEAD = REVISIONS[-1]
 
 #: ``PRAGMA application_id`` of a tunedb file: "tndb".
@@ -39,6 +39,10 @@ APPLICATION_ID = 0x746E6462
 
 #: Value of ``meta.format``, by which a server database is recognised.
 FORMAT = "tunedb"
+
+#: Key of ``meta``: the last measurement's number when records were last pruned. Up to there a
+#: number without a record says nothing of what the database has lost.
+PRUNED = "pruned"
 
 Int = BigInteger().with_variant(Integer, "sqlite")
 Real: TypeEngine[float] = REAL().with_variant(Double, "postgresql")
@@ -261,17 +265,36 @@ session_factor = _table(
 prediction = _table(
     "prediction",
     Column("model_id", Int, ForeignKey("model.id"), primary_key=True),
-    Column("program_id", Int, ForeignKey("program.id"), primary_key=True),
+    # The index is for removing programs, which asks for each whether something refers to it.
+    Column("program_id", Int, ForeignKey("program.id"), primary_key=True, index=True),
     Column("score", Real, nullable=False),
     Column("predicted_at", Int, nullable=False),
     rowid=False,
 )
 
+#: What must not be served any more, although it stays stored. A digest is that of a measurement, a
+#: source or a session, whose records are all meant; ``store`` is the database that says so.
 retraction = _table(
     "retraction",
-    Column("subject", Text, primary_key=True),
     Column("digest", Blob, primary_key=True),
+    Column("store", Text, primary_key=True),
+    Column("subject", Text, nullable=False),
     Column("reason", Text, nullable=False),
     Column("created_at", Int, nullable=False),
+    rowid=False,
+)
+
+#: How far an exchange with another database has come, in numbers of the side that gives: its rows
+#: up to there were looked at. ``measurement_digest`` tells whether that side is still the same.
+watermark = _table(
+    "watermark",
+    Column("direction", Text, primary_key=True),
+    Column("peer", Text, primary_key=True),
+    Column("selection", Text, primary_key=True),
+    Column("measurement_id", Int, nullable=False),
+    Column("measurement_digest", Blob),
+    Column("failure_id", Int, nullable=False),
+    Column("retractions", Int, nullable=False),
+    Column("exchanged_at", Int, nullable=False),
     rowid=False,
 )

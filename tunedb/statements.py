@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
     ScalarSelect,
+    Select,
     Table,
     and_,
     bindparam,
@@ -15,6 +17,7 @@ from sqlalchemy import (
     delete,
     exists,
     literal_column,
+    or_,
     select,
     update,
 )
@@ -24,6 +27,7 @@ from sqlalchemy.sql import Executable
 from . import schema
 from .engine import Prepared
 from .records import Trust
+from .retractions import is_retracted, served_value
 
 _INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
@@ -68,27 +72,37 @@ def this_measurement() -> ColumnElement[bool]:
 
 def _insert_measurement() -> Prepared:
     """Return the insertion that finds its program by digest and derives ``served``."""
-    m, r = schema.measurement.c, schema.retraction.c
-    retracted = exists(
-        select(literal_column("1")).where(
-            r.subject == literal_column("'measurement'"),
-            r.digest == bindparam("digest", type_=m.digest.type),
-        )
-    )
+    columns = ("digest", "source_id", "session_id")
+    given = {name: bindparam(name, type_=schema.measurement.c[name].type) for name in columns}
+    retracted = is_retracted(SimpleNamespace(**given))
     served = case((retracted, literal_column("0")), else_=bindparam("served", type_=schema.Int))
     return _insertion(schema.measurement, {"program_id": this_program(), "served": served})
 
 
-def _insert_failure() -> Prepared:
-    """Return the insertion that finds its measurement; without one it inserts nothing."""
-    columns = {c.name: bindparam(c.name, type_=c.type) for c in schema.failure.c if c.name != "id"}
-    found = {**columns, "measurement_id": schema.measurement.c.id}
-    source = select(*found.values()).where(this_measurement())
+def _insertion_where(
+    table: Table, condition: ColumnElement[bool], computed: Mapping[str, Any] | None = None
+) -> Prepared:
+    """Return the insertion that inserts nothing where the condition finds nothing."""
+    columns = {c.name: bindparam(c.name, type_=c.type) for c in table.c if c.name != "id"}
+    found = {**columns, **(computed or {})}
+    source = select(*found.values()).where(condition)
     statements: dict[str, Executable] = {}
     for name, dialect_insert in _INSERT.items():
-        statement: Any = dialect_insert(schema.failure).from_select(list(found), source)
+        statement: Any = dialect_insert(table).from_select(list(found), source)
         statements[name] = statement.on_conflict_do_nothing()
     return Prepared(statements)
+
+
+def _insert_failure() -> Prepared:
+    """Return the insertion that finds its measurement; without one it inserts nothing."""
+    found = {"measurement_id": schema.measurement.c.id}
+    return _insertion_where(schema.failure, this_measurement(), found)
+
+
+def _insert_of_program(table: Table) -> Prepared:
+    """Return the insertion that inserts nothing where its program was removed meanwhile."""
+    program = bindparam("program_id", type_=schema.Int)
+    return _insertion_where(table, schema.program.c.id == program)
 
 
 #: Table → its insertion.
@@ -108,14 +122,14 @@ insert = {
         schema.quarantine,
         schema.retraction,
         schema.feature_set,
-        schema.feature,
         schema.model,
-        schema.prediction,
         schema.session_factor,
     )
 }
 insert["measurement"] = _insert_measurement()
 insert["failure"] = _insert_failure()
+for _table in (schema.feature, schema.prediction):
+    insert[_table.name] = _insert_of_program(_table)
 
 #: Table → the id of a digest.
 id_of = {
@@ -141,12 +155,31 @@ measurements_after = Prepared(
         schema.measurement.c.id > bindparam("id", type_=schema.Int)
     )
 )
+_m = schema.measurement.c
+
+
+def _serving(condition: ColumnElement[bool]) -> Prepared:
+    """Return the derivation of ``served`` for measurements; only rows that change are written."""
+    value = served_value(_m)
+    return Prepared(
+        update(schema.measurement).where(condition, _m.served != value).values(served=value)
+    )
+
+
+#: After the trust of a source changed.
+serve_source = _serving(_m.source_id == bindparam("source", type_=schema.Int))
+
+#: After retractions came: they only ever take away.
 stop_serving = Prepared(
     update(schema.measurement)
-    .where(schema.measurement.c.id == bindparam("measurement", type_=schema.Int))
-    .values(served=0)
+    .where(_m.served == literal_column("1"), is_retracted(_m, many=True))
+    .values(served=literal_column("0"))
 )
-
+set_trust = Prepared(
+    update(schema.source)
+    .where(schema.source.c.id == bindparam("source", type_=schema.Int))
+    .values(trust=bindparam("new_trust", type_=schema.Int))
+)
 
 measurement_id = Prepared(select(schema.measurement.c.id).where(this_measurement()))
 less_trusted = Prepared(
@@ -154,6 +187,15 @@ less_trusted = Prepared(
     .where(schema.source.c.trust < bindparam("trust", type_=schema.Int))
     .limit(literal_column("1"))
 )
+
+
+def _taken_back_from(source: str) -> ColumnElement[bool]:
+    """Return the condition that a measurement is retracted once it is the source's of that name."""
+    source_id = bindparam(source, type_=schema.Int)
+    return is_retracted(
+        SimpleNamespace(digest=_m.digest, source_id=source_id, session_id=_m.session_id)
+    )
+
 
 #: A record known from a source that is trusted less belongs to the better one from then on.
 take_over = Prepared(
@@ -169,15 +211,7 @@ take_over = Prepared(
     .values(
         source_id=bindparam("source", type_=schema.Int),
         served=case(
-            (
-                exists(
-                    select(literal_column("1")).where(
-                        schema.retraction.c.subject == literal_column("'measurement'"),
-                        schema.retraction.c.digest == schema.measurement.c.digest,
-                    )
-                ),
-                literal_column("0"),
-            ),
+            (_taken_back_from("source"), literal_column("0")),
             else_=bindparam("valid", type_=schema.Int),
         ),
     )
@@ -223,6 +257,8 @@ correct_version = Prepared(
                 # So that the index of top-k finds them.
                 schema.measurement.c.served == literal_column("1"),
                 schema.source.c.trust >= literal_column(str(int(Trust.OWN))),
+                # A source that was merged is another database's, however far it is trusted.
+                schema.source.c.store == bindparam("store", type_=schema.Text),
             )
         ),
     )
@@ -238,3 +274,80 @@ give_script = Prepared(
     )
     .values(script=bindparam("text", type_=schema.Blob))
 )
+
+# ------------------------------------------------------------------ what a merge writes
+
+
+def _of_selected(table: Table, found: Select[Any]) -> Prepared:
+    """Return the insertion of what a query gives, known rows excepted."""
+    statements: dict[str, Executable] = {}
+    for name, dialect_insert in _INSERT.items():
+        statement: Any = dialect_insert(table).from_select(found.selected_columns.keys(), found)
+        statements[name] = statement.on_conflict_do_nothing()
+    return Prepared(statements)
+
+
+def _given(table: Table, *names: str) -> list[Any]:
+    """Return parameters with the names and types of columns."""
+    return [bindparam(name, type_=table.c[name].type).label(name) for name in names]
+
+
+#: Rows of features for a program that is known by its digest; without one nothing.
+feature_of = _of_selected(
+    schema.feature,
+    select(
+        schema.program.c.id.label("program_id"),
+        *_given(schema.feature, "feature_set_id", "n_rows", "n_columns", "data"),
+    ).where(schema.program.c.digest == bindparam("program", type_=schema.Blob)),
+)
+
+#: A name of a workload that is known by its digest; without one nothing.
+alias_of = _of_selected(
+    schema.workload_alias,
+    select(
+        *_given(schema.workload_alias, "scheme", "key"),
+        schema.workload.c.id.label("workload_id"),
+    ).where(schema.workload.c.digest == bindparam("workload", type_=schema.Blob)),
+)
+
+
+def _better_source() -> ColumnElement[bool]:
+    """Return the condition that a record's source is trusted less than one, or has a larger digest.
+
+    So the order of merges does not decide to whom a record belongs.
+    """
+    known = schema.source.alias()
+    trust, digest = bindparam("trust", type_=schema.Int), bindparam("owner", type_=schema.Blob)
+    return (
+        select(literal_column("1"))
+        .where(
+            known.c.id == _m.source_id,
+            or_(known.c.trust < trust, and_(known.c.trust == trust, known.c.digest > digest)),
+        )
+        .correlate_except(known)
+        .exists()
+    )
+
+
+#: A known record belongs to the source that is trusted most; of equal ones to the smallest digest.
+attribute = Prepared(
+    update(schema.measurement)
+    .where(this_measurement(), _better_source())
+    .values(
+        source_id=bindparam("source", type_=schema.Int),
+        served=case(
+            (_taken_back_from("source"), literal_column("0")),
+            else_=bindparam("served", type_=schema.Int),
+        ),
+    )
+)
+
+forget_watermark = Prepared(
+    delete(schema.watermark).where(
+        *(
+            schema.watermark.c[name] == bindparam(name, type_=schema.Text)
+            for name in ("direction", "peer", "selection")
+        )
+    )
+)
+insert["watermark"] = _insertion(schema.watermark)

@@ -26,8 +26,9 @@ from types import TracebackType
 from typing import Any, Self
 
 from sqlalchemy import Connection
+from sqlalchemy.engine import URL
 
-from . import identity, limits, statements, versions
+from . import limits, statements, versions
 from .derived import Derived
 from .engine import (
     connect_reader,
@@ -38,6 +39,9 @@ from .engine import (
     show_url,
 )
 from .errors import StorageError, UsageError
+from .governing import Governing
+from .merging import Merging
+from .patience import patiently
 from .query import Query
 from .records import (
     Alias,
@@ -50,11 +54,12 @@ from .records import (
     Trust,
     Workload,
 )
+from .removing import Removing
 from .results import AddReport
 from .rows import Rows, failure_row, label, now, quarantine_row
 
 
-class Store(Derived):
+class Store(Derived, Governing, Merging, Removing):
     """A database of tuning records (see the module for its guarantees).
 
     Parameters
@@ -74,7 +79,12 @@ class Store(Derived):
         The database for messages: a path, or a URL without its password.
     """
 
-    def __init__(self, url: str | Path, *, create: bool = True, read_only: bool = False) -> None:
+    #: Seconds for which a call to a server that went away is made again; see :meth:`be_patient`.
+    patience: float = 0
+
+    def __init__(
+        self, url: str | Path | URL, *, create: bool = True, read_only: bool = False
+    ) -> None:
         self.url = parse_url(url)
         self.location = show_url(self.url)
         self.read_only = read_only
@@ -119,6 +129,15 @@ class Store(Derived):
         """Raise UsageError for a store that was closed."""
         if self._closed:
             raise UsageError(f"{self.location}: the store is closed; open it again")
+
+    def be_patient(self, seconds: float) -> None:
+        """Wait for a server that goes away, and carry on when it is back.
+
+        What reads, and what adds records, workloads and sessions, is tried again for so many
+        seconds before it raises :class:`UnreachableError`. A transaction whose end nobody heard of
+        may thus be made twice, which adds nothing.
+        """
+        self.patience = self.query.patience = seconds
 
     def close(self) -> None:
         """Close the connections. Closing twice is fine."""
@@ -194,6 +213,7 @@ class Store(Derived):
             self.quarantine(rows, source)
         return AddReport(new=new, known=known)
 
+    @patiently
     def add_batch(self, batch: Sequence[Measurement], source: Source) -> tuple[list[int], int]:
         """Add measurements in one transaction.
 
@@ -286,6 +306,7 @@ class Store(Derived):
 
     # ------------------------------------------------------------------ everything else
 
+    @patiently
     def add_workload(self, workload: Workload, aliases: Iterable[Alias] = ()) -> int:
         """Add a workload and the names under which it is known; return its id.
 
@@ -303,16 +324,19 @@ class Store(Derived):
             )
         return id_
 
+    @patiently
     def add_target(self, target: Target) -> int:
         """Add a target; return its id."""
         with self._transaction() as connection:
             return self._rows.target(connection, target)
 
+    @patiently
     def add_session(self, session: Session) -> None:
         """Add a session that has no measurements (yet)."""
         with self._transaction() as connection:
             self._rows.session(connection, session)
 
+    @patiently
     def add_failures(self, failures: Iterable[tuple[Measurement, Failure]]) -> None:
         """Add what was learnt later about measurements that are stored."""
         rows = [failure_row(measurement, failure) for measurement, failure in failures]
@@ -341,43 +365,6 @@ class Store(Derived):
         return statements.insert["quarantine"].many(
             connection, [{**row, "source_id": source_id, "created_at": moment} for row in kept]
         )
-
-    def retract(self, ids: Iterable[int], reason: str) -> int:
-        """Take records back: they stay stored and are never served again.
-
-        Parameters
-        ----------
-        ids : iterable of int
-            Ids of records.
-        reason : str
-            Why; kept with the retraction.
-
-        Returns
-        -------
-        int
-            How many were not retracted before.
-
-        Raises
-        ------
-        NotFoundError
-            An id that does not exist; nothing is retracted then.
-        """
-        ids = list(ids)
-        digests = [self.query.digest_of(id_) for id_ in ids]
-        if not reason:
-            raise UsageError("a retraction needs a reason")
-        reason = identity.clean_text(reason)
-        moment = now()
-        with self._transaction() as connection:
-            new = statements.insert["retraction"].many(
-                connection,
-                [
-                    {"subject": "measurement", "digest": d, "reason": reason, "created_at": moment}
-                    for d in digests
-                ],
-            )
-            statements.stop_serving.many(connection, [{"measurement": id_} for id_ in ids])
-            return new
 
 
 def _measurement_id(connection: Connection, measurement: Measurement) -> int:

@@ -234,7 +234,7 @@ def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
     ):
         raise FormatError(f"instruction {index} is not [kind, inputs, attrs, outputs]")
     kind, inputs, attrs, outputs = instruction
-    _check_arity(kind, index, len(inputs), len(attrs))
+    check_arity(kind, index, len(inputs), len(attrs))
     _check_inputs(kind, index, inputs, defined, limits.MAX_DEPTH)
     for attr in attrs:
         if isinstance(attr, list | dict):
@@ -247,8 +247,18 @@ def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
         defined.add(name)
 
 
-def _check_arity(kind: str, index: int, n_inputs: int, n_attrs: int) -> None:
-    """Raise FormatError unless some release wrote so many inputs and attributes."""
+def check_arity(kind: str, index: int, n_inputs: int, n_attrs: int) -> None:
+    """Raise FormatError unless some release wrote so many inputs and attributes.
+
+    Parameters
+    ----------
+    kind : str
+        Of the instruction.
+    index : int
+        Where it stands, for the message.
+    n_inputs, n_attrs : int
+        How many it has.
+    """
     # n-ary instructions without attributes write [] for them.
     forms = OLDER.get(kind, ())
     if kind in INSTRUCTIONS:

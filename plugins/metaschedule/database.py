@@ -9,10 +9,12 @@ from typing import Any, NoReturn
 
 from tvm.s_tir.meta_schedule.database.database import _PyDatabase
 
+from ... import limits
 from ...store import Store
+from .candidates import Candidate
 from .compat import register_errors
 from .feature_commits import DEFAULT
-from .handle import Candidate, Handle
+from .handle import Handle
 from .targets import as_target
 
 __all__ = ["Database"]
@@ -45,6 +47,10 @@ class Database(_PyDatabase):
     features : sequence of str
         Feature sets whose rows ``MeasureCallback`` stores with each batch, so that training never
         replays; ``()`` for none. A failure there is logged and stops nothing.
+    layers : sequence of str or Path
+        Databases that answer, in this order, where this one has no record to serve for a workload
+        and target: paths or URLs, which are only read. One that cannot be read is told once and
+        left out for a minute.
 
     Attributes
     ----------
@@ -63,6 +69,10 @@ class Database(_PyDatabase):
     ``get_top_k`` never replays a trace; a record that does not replay is found out by
     ``query_schedule``, quarantined and passed over. An empty database is false (``len`` is 0):
     never write ``database or default``.
+
+    What the owner of a layer trusts is served, since the user names it. Its programs are looked at
+    first (``tunedb.allowed``), and put on the user's own module: nothing else of it reaches TVM.
+    ``len``, ``get_all_tuning_records`` and ``dump_pruned`` are of this database alone.
 
     Examples
     --------
@@ -83,8 +93,11 @@ class Database(_PyDatabase):
         read_only: bool = False,
         live_records: int = 4096,
         features: Sequence[str] = DEFAULT,
+        layers: Sequence[str | Path] = (),
     ) -> None:
         store = Store(url, read_only=read_only)
+        # A server that restarts ends no tuning run.
+        store.be_patient(limits.RECONNECT_S)
         try:
             handle = Handle(
                 store,
@@ -93,6 +106,7 @@ class Database(_PyDatabase):
                 module_equality=module_equality,
                 live_records=live_records,
                 features=features,
+                layers=[layers] if isinstance(layers, str | Path) else layers,
             )
         except BaseException:
             store.close()
@@ -116,6 +130,7 @@ class Database(_PyDatabase):
         self.url = str(url)
         _handles[self.__chandle__()] = handle
         weakref.finalize(handle, store.close)
+        weakref.finalize(handle, handle.layers.close)
 
     @property
     def tvm_target(self) -> Any:
@@ -128,7 +143,8 @@ class Database(_PyDatabase):
         self._handle.record_batch(candidates)
 
     def close(self) -> None:
-        """Close the store. Using the database afterwards is an error."""
+        """Close the store and its layers. Using the database afterwards is an error."""
+        self._handle.layers.close()
         self.store.close()
 
     def __enter__(self) -> Any:

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import itertools
-import logging
 import threading
 import time
 import warnings
+import weakref
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import tvm
 import tvm_ffi
 from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
 
 from ...errors import (
     FormatError,
@@ -39,38 +40,21 @@ from ...store import Store
 from ...times import status_of
 from ...traces import join_trace
 from . import modules, trace_codec
+from .answers import Answers, Found
+from .candidates import Candidate, args_json
 from .feature_commits import DEFAULT, FeatureCommits
+from .layers import Layers
 from .records import RecordTable
 from .search import lineage
 from .targets import TargetTable, as_target
 from .tuning.spool import Spool
-from .workloads import WorkloadTable
+from .workloads import Known, WorkloadTable
 
-_log = logging.getLogger("tunedb")
-
-_arg_info_as_json = tvm_ffi.get_global_func("s_tir.meta_schedule.ArgInfoAsJSON")
-
-#: How many records a query takes at a time while it skips those that do not replay.
-_CHUNK = 8
+if TYPE_CHECKING:
+    from .online import OnlineModel
 
 #: Commits remembered until the measure callback has seen them; a batch of TVM's has 64.
 _MOST_COMMITTED = 4096
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """One measured candidate, as a measure callback knows it.
-
-    One that is served stands for a program that was measured before: nothing of it is stored.
-    """
-
-    workload: Any
-    trace: Any
-    target: Any
-    args_info: Any
-    run_secs: tuple[float, ...]
-    failure: Failure | None = None
-    is_served: bool = False
 
 
 class Handle:
@@ -88,6 +72,7 @@ class Handle:
         module_equality: str = "structural",
         live_records: int = 4096,
         features: Sequence[str] = DEFAULT,
+        layers: Sequence[str | Path] = (),
     ) -> None:
         if module_equality not in modules.EQUALITIES:
             known = ", ".join(modules.EQUALITIES)
@@ -101,6 +86,10 @@ class Handle:
         if target is not None:
             self.targets.bind(as_target(target))
         self.records = RecordTable(store, self.workloads, self.targets, self.source, live_records)
+        self._own = Answers(store, self.workloads, self.targets, self.records)
+        self.layers = Layers(
+            layers, self._own, equality=module_equality, fallback=fallback, most=live_records
+        )
         self.features = FeatureCommits(store, features, self.source)
         self._spool = Spool(store)
         self._session: Session | None = None
@@ -110,17 +99,22 @@ class Handle:
         # AddToDatabase and our MeasureCallback both see each candidate; one of them records it.
         self._committed: OrderedDict[int, tuple[Any, Measurement]] = OrderedDict()
         self._announced: dict[int, Any] = {}
+        #: Cost models of this handle, and when the last batch's first candidate was stored.
+        self.models: weakref.WeakSet[OnlineModel] = weakref.WeakSet()
+        self.batch_began = 0
 
     # ------------------------------------------------------------------ TVM's interface
 
     def has_workload(self, mod: Any) -> bool:
-        """Tell whether a module equal to this one is stored."""
+        """Tell whether a module equal to this one is stored, or served by a layer."""
         with self.lock:
-            return self.workloads.find(mod) is not None
+            return self.workloads.find(mod) is not None or self.layers.know(mod)
 
     def commit_workload(self, mod: Any) -> Any:
         """Return the Workload of exactly this module, adding it where it is missing."""
         with self.lock:
+            if self.store.read_only and self.workloads.find(mod) is None and self.layers.know(mod):
+                return ms.database.Workload(mod)
             return self.workloads.commit(mod).workload
 
     def commit_tuning_record(self, record: Any) -> None:
@@ -161,6 +155,7 @@ class Handle:
         programs: list[Program | None] = []
         with self.lock:
             self._announced.clear()
+            self.batch_began = time.time_ns() // 1000
             learnt: list[tuple[Measurement, Failure]] = []
             new: list[tuple[Candidate, Measurement]] = []
             for candidate in candidates:
@@ -175,6 +170,7 @@ class Handle:
                 programs.append(None if measurement is None else measurement.program)
                 if measurement is None:
                     continue
+                self.batch_began = min(self.batch_began, measurement.measured_at)
                 if committed is None:
                     new.append((candidate, measurement))
                 elif candidate.failure is not None:
@@ -191,39 +187,26 @@ class Handle:
         return programs
 
     def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
-        """Return the best records of a workload for the handle's target, best first."""
+        """Return the best records of a workload for the handle's target, best first.
+
+        Where the store has none, those of the first layer that has some.
+        """
         if top_k < 0:
             raise ValueError(f"top_k must not be negative, got {top_k}")
         with self.lock:
             known = self.workloads.resolve(workload) if top_k else None
-            if known is None:
-                return []
-            equal = self.workloads.equal_ids(known)
-            for targets in self.targets.serving(equal):
-                found = list(itertools.islice(self._best(equal, targets, top_k), top_k))
+            asked = (known, workload.mod, workload)
+            for group in self._groups(asked, None, top_k) if top_k else ():
+                found = list(itertools.islice(group, top_k))
                 if found:
-                    return [record for _, record in found]
+                    return [one.record for one in found]
             return []
 
     def best_records(self, mod: Any, target: Any, most: int) -> list[tuple[int, Any]]:
-        """Return the numbers and TuningRecords of the best records of a module for a target."""
+        """Return the numbers and TuningRecords of the store's best records of a module."""
         with self.lock:
-            return list(itertools.islice(self._query(mod, target, most), most))
-
-    def _best(
-        self, equal: Sequence[int], targets: Sequence[int], chunk: int
-    ) -> Iterator[tuple[int, Any]]:
-        """Yield the records of equal workloads, best first, without those that are broken."""
-        seen, wanted = 0, chunk
-        while True:
-            ids = self.store.query.top_k_ids(equal, targets, wanted)
-            for id_ in ids[seen:]:
-                record = self.records.get(id_)
-                if record is not None:
-                    yield id_, record
-            if len(ids) < wanted:
-                return
-            seen, wanted = len(ids), wanted + max(chunk, _CHUNK)
+            found = self._query(mod, target, most, layers=False)
+            return [(one.id, one.record) for one in itertools.islice(found, most)]
 
     def get_all_tuning_records(self) -> list[Any]:
         """Return the records of the handle's target in order of insertion, failed ones included."""
@@ -234,7 +217,7 @@ class Handle:
     def query_tuning_record(self, mod: Any, target: Any, _name: str | None = None) -> Any:
         """Return the best record of a module for a target, or None."""
         with self.lock:
-            return next((record for _, record in self._query(mod, target)), None)
+            return next((one.record for one in self._query(mod, target)), None)
 
     def query_schedule(self, mod: Any, target: Any, _name: str | None = None) -> Any:
         """Return the best schedule of a module for a target, or None.
@@ -242,21 +225,22 @@ class Handle:
         A record that does not replay is quarantined and the next best one is tried.
         """
         found = self.best_schedule(mod, target)
-        return None if found is None else found[2]
+        return None if found is None else found[1]
 
-    def best_schedule(self, mod: Any, target: Any) -> tuple[int, Any, Any] | None:
-        """Return number, TuningRecord and schedule of the best record that replays, or None."""
+    def best_schedule(self, mod: Any, target: Any) -> tuple[Found, Any] | None:
+        """Return the best record that replays, and its schedule, or None."""
         with self.lock:
-            for id_, record in self._query(mod, target):
+            for found in self._query(mod, target):
+                record = found.record
                 if any(one.kind.name == "Tensorize" for one in record.trace.insts):
                     import tvm.s_tir.tensor_intrin  # noqa: F401  13 s of CPU time
                 schedule = Schedule(record.workload.mod)
                 try:
                     record.trace.apply_to_schedule(schedule, remove_postproc=False)
                 except Exception as error:  # TVM raises ScheduleError, InternalError, …
-                    self.records.discard(record, error)
+                    found.discard(error)
                     continue
-                return id_, record, schedule
+                return found, schedule
             return None
 
     def query_ir_module(self, mod: Any, target: Any, name: str | None = None) -> Any:
@@ -264,21 +248,47 @@ class Handle:
         schedule = self.query_schedule(mod, target, name)
         return None if schedule is None else schedule.mod
 
-    def _query(self, mod: Any, target: Any, chunk: int = 1) -> Iterator[tuple[int, Any]]:
-        """Yield the records of a module for a target, best first."""
-        stored = self.targets.stored(target)
-        bound = self.targets.bound
-        known = self.workloads.find(mod)
-        if known is None or (bound is not None and bound.kind != stored.kind):
+    def _query(
+        self, mod: Any, target: Any, chunk: int = 1, *, layers: bool = True
+    ) -> Iterator[Found]:
+        """Yield the records of a module for a target, best first.
+
+        All are of one store and one group of targets: the first that has any.
+        """
+        bound, stored = self.targets.bound, self.targets.stored(target)
+        if bound is not None and bound.kind != stored.kind:
             return
-        equal = self.workloads.equal_ids(known)
-        for targets in self.targets.groups(stored):
+        asked = (self.workloads.find(mod), mod, None)
+        for group in self._groups(asked, target, chunk, layers=layers):
             found = False
-            for pair in self._best(equal, targets, chunk):
+            for one in group:
                 found = True
-                yield pair
+                yield one
             if found:
                 return
+
+    def _groups(
+        self,
+        asked: tuple[Known | None, Any, Any],
+        target: Any,
+        chunk: int,
+        *,
+        layers: bool = True,
+    ) -> Iterator[Iterator[Found]]:
+        """Yield what each store answers for each group of targets, what counts most first.
+
+        The store itself comes before its layers, the target (None: that of the handle) before
+        those that are compatible. Asked is for a workload: as the store knows it, its module, and
+        its Workload object where there is one.
+        """
+        known, mod, workload = asked
+        stored = None if target is None else self.targets.stored(target)
+        for level in self.targets.levels:
+            if known is not None:
+                yield self._own.of(known, stored, level, chunk)
+            if layers:
+                mine = workload if known is None else known.workload
+                yield from self.layers.of(mod, mine, target, level, chunk)
 
     def size(self) -> int:
         """Return the number of records, failed ones included."""
@@ -295,7 +305,7 @@ class Handle:
             self._session = new_session(
                 tvm=str(tvm.__version__),
                 tvm_ffi=str(tvm_ffi.__version__),
-                llvm=_llvm_version(),
+                llvm=modules.llvm_version(),
             )
         return self._session
 
@@ -342,7 +352,7 @@ class Handle:
             measured_at=time.time_ns() // 1000,
             occurrence=next(self._sequence),
             session=self.session(),
-            args_info=None if args is None else _args_json(args),
+            args_info=None if args is None else args_json(args),
             origin=Origin.UNKNOWN if descent is None else descent.origin,
             donor=None if descent is None else descent.donor,
             extra=None if descent is None else descent.extra(),
@@ -381,18 +391,3 @@ class Handle:
             ],
             self.source,
         )
-
-
-def _args_json(args: Any) -> bytes:
-    """Return canonical JSON of argument descriptions."""
-    # ArgInfo.as_json() converts the same tree in Python, 10 times slower.
-    parts = [trace_codec.dumps(_arg_info_as_json(arg)) for arg in trace_codec.items_of(args)]
-    return b"[" + b",".join(parts) + b"]"
-
-
-def _llvm_version() -> str | None:
-    """Return the major version of TVM's LLVM, or None."""
-    try:
-        return str(tvm.target.codegen.llvm_version_major())
-    except Exception:  # TVM built without LLVM
-        return None

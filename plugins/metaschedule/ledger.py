@@ -101,6 +101,9 @@ class Ledger:
             for digest, _ in known:
                 del self._waiting[digest]
         except Exception as error:
+            # A model may have been pruned meanwhile; the next time it is added again.
+            for scorer, _ in self._waiting.values():
+                scorer.id = None
             self._warn(error)
 
     def _warn(self, error: Exception) -> None:

@@ -10,10 +10,11 @@ from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasure
 from ...errors import PluginError
 from ...records import Failure, Phase
 from ...times import NO_TIME
+from .candidates import Candidate
 from .compat import register_errors
 from .database import Database, handle_of
 from .failures import classify
-from .handle import Candidate, Handle
+from .handle import Handle
 from .trace_codec import floats_of
 from .tuning.known import is_served
 
@@ -28,7 +29,9 @@ class MeasureCallback(_PyMeasureCallback):
     Kept besides times: whether building or running failed, how (compile error, timeout, crash,
     wrong result, error while running, infrastructure), the message and how long it took, and the
     session. TVM's ``AddToDatabase`` may stand beside it in any order: each candidate is recorded
-    once. The features that the database is told to keep are stored with the batch.
+    once. The features that the database is told to keep are stored with the batch. A
+    :class:`CostModel` of the database learns from it what failed to build: TVM's
+    ``UpdateCostModel`` leaves that out.
 
     Parameters
     ----------
@@ -97,6 +100,13 @@ def record(
     )
     if handle.features.wanted:
         handle.features.commit(programs, candidates, context.target)
+    failed = [
+        (program, candidate)
+        for program, candidate, build in zip(programs, candidates, builds, strict=True)
+        if program is not None and build.error_msg is not None
+    ]
+    for model in list(handle.models) if failed else ():
+        model.not_built(failed, handle.batch_began)
 
 
 def run_secs_of(run: Any) -> tuple[float, ...]:

@@ -15,6 +15,9 @@ from ...upgrades import is_current_graph
 #: TVM's module equalities (``src/s_tir/meta_schedule/module_equality.cc``).
 EQUALITIES = ("structural", "ignore-tensor", "anchor-block")
 
+#: Scheme of the name under which modules with equal TVMScript are known in every release.
+SCRIPT = "script"
+
 _find_anchor = tvm_ffi.get_global_func("s_tir.analysis.find_anchor_sblock")
 
 
@@ -24,6 +27,14 @@ def tvm_version() -> str:
     Releases 0.27.0 and 0.27.0.post1 have the same hashes and read each other's graphs.
     """
     return release_of(str(tvm.__version__))
+
+
+def llvm_version() -> str | None:
+    """Return the major version of TVM's LLVM, or None."""
+    try:
+        return str(tvm.target.codegen.llvm_version_major())
+    except Exception:  # TVM built without LLVM
+        return None
 
 
 def release_of(version: str) -> str:
@@ -60,7 +71,12 @@ def alias(mod: Any, equality: str) -> Alias:
 def aliases(mod: Any, script: str) -> list[Alias]:
     """Return all names under which a module is known."""
     found = [alias(mod, equality) for equality in EQUALITIES]
-    return [*found, Alias("script", digest("script", script.encode()).hex())]
+    return [*found, script_alias(script)]
+
+
+def script_alias(script: str) -> Alias:
+    """Return the name under which every release knows a module with this TVMScript text."""
+    return Alias(SCRIPT, digest("script", script.encode()).hex())
 
 
 def to_workload(mod: Any) -> Workload:

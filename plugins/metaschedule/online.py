@@ -52,6 +52,7 @@ class OnlineModel:
         self.rows = CandidateRows(settings.features)
         # What was asked about and is measured is not extracted again by the measure callback.
         handle.features.remembered[settings.features.name] = weakref.ref(self.rows)
+        handle.models.add(self)
         self.ledger = Ledger(handle.store)
         self._handle = handle
         self._store = handle.store
@@ -108,6 +109,36 @@ class OnlineModel:
             learner.add(workload, trials, known, task.threads)
             self.rows.release(asked)
             self._asked_at = _now()
+
+    def not_built(self, failed: Sequence[tuple[Program, Any]], began: int) -> None:
+        """Note what was said of candidates that failed to build, which TVM does not show.
+
+        Only of those that a search asked about: nothing is scored here. What fails is logged once.
+
+        Parameters
+        ----------
+        failed : sequence of Program and tvm MeasureCandidate
+            What was stored of their batch.
+        began : int
+            When its first candidate was stored, in microseconds since 1970: programs that were
+            measured before are no predictions, as in :meth:`update`.
+        """
+        with self.lock:
+            recalled = [(program, self.rows.recall(candidate)) for program, candidate in failed]
+            asked = [(p, one) for p, one in recalled if one is not None and one.scorer is not None]
+            if not asked:
+                return
+            try:
+                ids = self._store.query.program_ids([program.digest for program, _ in asked])
+                known = self._store.query.measured_before([id_ for id_ in ids if id_], began)
+            except TuneDBError as error:
+                self._warn("predictions left out", error)
+                return
+            for (program, one), id_ in zip(asked, ids, strict=True):
+                if id_ not in known and one.scorer is not None:
+                    self.ledger.note(one.scorer, program.digest, one.score)
+            self.rows.release([one for _, one in asked])
+            self.ledger.write()
 
     def save(self, path: str) -> None:
         """Write the model of the target that was asked for last."""

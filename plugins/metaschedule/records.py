@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import orjson
@@ -46,6 +46,8 @@ class RecordTable:
         Under which to quarantine.
     most : int
         How many records to keep.
+    check : callable or None
+        Called with each stored record before anything of it reaches TVM; raises FormatError.
     """
 
     def __init__(
@@ -55,14 +57,20 @@ class RecordTable:
         targets: TargetTable,
         source: Source,
         most: int,
+        check: Callable[[Answer], None] | None = None,
     ) -> None:
         self._store = store
         self._workloads = workloads
         self._source = source
         self._most = most
+        self._check = check
         self._builder = TraceBuilder()
         self._live: OrderedDict[int, Any] = OrderedDict()
         self._broken: set[int] = set()
+        # Records of others' workloads, which are built on the module that asks: those that are
+        # kept, and (record, address of the Workload) → the Workload on which it does not replay.
+        self._lent: set[int] = set()
+        self._misfits: dict[tuple[int, int], Any] = {}
         self._targets = targets
         self._args: dict[bytes, Any] = {}
 
@@ -84,43 +92,83 @@ class RecordTable:
     def _keep(self, id_: int, record: Any) -> None:
         self._live[id_] = record
         if len(self._live) > self._most:
-            self._live.popitem(last=False)
+            gone, _ = self._live.popitem(last=False)
+            self._lent.discard(gone)
 
-    def get(self, id_: int) -> Any:
-        """Return the TuningRecord of a row, or None for a broken one."""
+    def get(self, id_: int, asker: Known | None = None) -> Any:
+        """Return the TuningRecord of a row, or None for a broken one.
+
+        Parameters
+        ----------
+        id_ : int
+            The row.
+        asker : Known or None
+            The workload that is asked about, whose module stands in for one that TVM must not
+            read (:meth:`WorkloadTable.get`).
+        """
         record = self._live.get(id_)
-        if record is not None:
+        if record is not None and (
+            id_ not in self._lent or asker is None or record.workload.same_as(asker.workload)
+        ):
             self._live.move_to_end(id_)
             return record
         if id_ in self._broken:
             return None
-        record = self._build(self._store.query.answer(id_))
-        if record is not None:
+        if asker is not None and (id_, asker.workload.__chandle__()) in self._misfits:
+            return None
+        known, record = self._build(self._store.query.answer(id_), asker)
+        if record is not None and known is not None:
             self._keep(id_, record)
+            (self._lent.discard if known.is_exact else self._lent.add)(id_)
         return record
 
     def build_all(self, answers: Iterable[Answer]) -> Iterator[Any]:
-        """Yield the TuningRecords of stored records without keeping them."""
+        """Yield the TuningRecords of stored records without keeping them.
+
+        Those of workloads without a module that TVM may have are left out, with one warning.
+        """
+        lost: dict[int, int] = {}
         for answer in answers:
-            record = self._live.get(answer.id) or self._build(answer)
+            record = self._live.get(answer.id)
+            if record is None:
+                known, record = self._build(answer)
+                if known is None and answer.id not in self._broken:
+                    lost[answer.workload_id] = lost.get(answer.workload_id, 0) + 1
             if record is not None:
                 yield record
+        if lost:
+            _log.warning(
+                "%s: %d records of %d workloads are left out: %s",
+                self._store.location,
+                sum(lost.values()),
+                len(lost),
+                self._workloads.why_lost(next(iter(lost))),
+            )
 
     def discard(self, record: Any, error: Exception) -> None:
         """Pass over a record that was handed out and does not replay."""
         for id_, live in list(self._live.items()):
             if live.same_as(record):
                 self._live.pop(id_)
-                self._quarantine(self._store.query.answer(id_), error)
+                if id_ in self._lent:
+                    # Another module under the same name may have the blocks that it names.
+                    self._lent.discard(id_)
+                    self._misfits[id_, record.workload.__chandle__()] = record.workload
+                    self._quarantine(id_, error)
+                else:
+                    self._give_up(id_, error)
                 return
 
-    def _build(self, answer: Answer) -> Any:
-        """Return the TuningRecord of a stored record, or None where it cannot be built."""
+    def _build(self, answer: Answer, asker: Known | None = None) -> tuple[Known | None, Any]:
+        """Return workload and TuningRecord of a stored record, None for what there is not."""
+        known = None
         try:
-            known = self._workloads.get(answer.workload_id)
+            known = self._workloads.get(answer.workload_id, asker)
             if known is None:
-                return None
-            return ms.database.TuningRecord(
+                return None, None
+            if self._check is not None:
+                self._check(answer)
+            return known, ms.database.TuningRecord(
                 self._trace(answer.trace, known),
                 known.workload,
                 answer.run_secs,
@@ -130,8 +178,13 @@ class RecordTable:
         except (StorageError, BusyError):
             raise
         except Exception as error:  # whatever TVM raises on what it does not understand
-            self._quarantine(answer, error)
-            return None
+            self._give_up(answer.id, error)
+            return known, None
+
+    def _give_up(self, id_: int, error: Exception) -> None:
+        """Pass over a record from now on, whoever asks."""
+        self._broken.add(id_)
+        self._quarantine(id_, error)
 
     def _trace(self, trace: Trace, known: Known) -> Any:
         """Return TVM's trace, built without replaying it where every instruction is known."""
@@ -151,16 +204,14 @@ class RecordTable:
             self._args[body] = [ms.arg_info.ArgInfo.from_json(a) for a in orjson.loads(body)]
         return self._args[body]
 
-    def _quarantine(self, answer: Answer, error: Exception) -> None:
+    def _quarantine(self, id_: int, error: Exception) -> None:
         """Note that a stored record is of no use to this TVM."""
-        self._broken.add(answer.id)
-        reason = f"record {answer.id} cannot be rebuilt: {first_line(error)}"
+        reason = f"record {id_} cannot be rebuilt: {first_line(error)}"
         _log.warning("%s: %s", self._store.location, reason)
+        # Nothing is asked of a layer here: it may be away by now.
         if self._store.read_only:
             return
-        trace = answer.trace
+        trace = self._store.query.answer(id_).trace
         parts = (trace.sketch, trace.tail or b"", trace.decisions)
         data = canonical_json([part.decode(errors="backslashreplace") for part in parts])
-        self._store.quarantine(
-            [Quarantined(self._store.location, answer.id, reason, data)], self._source
-        )
+        self._store.quarantine([Quarantined(self._store.location, id_, reason, data)], self._source)

@@ -41,10 +41,15 @@ class TargetTable:
 
     def bind(self, target: Any) -> None:
         """Serve this TVM target from now on."""
-        self.bound = self.stored(target)
-        row = self._row(self.bound)
+        self.bound = self.meet(target)
+
+    def meet(self, target: Any) -> Target:
+        """Let a TVM target stand for its row; return its stored form."""
+        stored = self.stored(target)
+        row = self._row(stored)
         if row is not None:
             self._objects[row] = target
+        return stored
 
     def stored(self, target: Any) -> Target:
         """Return the stored form of a TVM target; each object is exported once."""
@@ -74,20 +79,27 @@ class TargetTable:
                 self._rows[target.digest] = row
         return row
 
+    @property
+    def levels(self) -> range:
+        """Numbers of the groups of rows that may answer: 0 for the target itself, 1 for others."""
+        return range(2 if self._fallback == "compatible" else 1)
+
+    def group(self, target: Target, level: int) -> list[int]:
+        """Return the row of a target, or with level 1 the rows of those that are compatible."""
+        exact = self._row(target)
+        if level == 0:
+            return [] if exact is None else [exact]
+        return [id_ for id_ in self._store.query.compatible_targets(target) if id_ != exact]
+
     def groups(self, target: Target) -> list[list[int]]:
         """Return groups of rows for a target; a later one answers only where earlier ones cannot.
 
         The target's own row, and those of compatible targets where the user allowed it.
         """
-        exact = self._row(target)
-        found = [] if exact is None else [[exact]]
-        if self._fallback == "compatible":
-            others = self._store.query.compatible_targets(target)
-            found.append([id_ for id_ in others if id_ != exact])
-        return found
+        return [self.group(target, level) for level in self.levels]
 
-    def serving(self, workload_ids: Sequence[int]) -> list[list[int]]:
-        """Return groups of rows that answer for workloads.
+    def serving(self, workload_ids: Sequence[int], level: int) -> list[int]:
+        """Return the rows of a group that answer for workloads.
 
         Raises
         ------
@@ -95,9 +107,11 @@ class TargetTable:
             The handle is not bound and the store holds several kinds for the workloads.
         """
         if self.bound is not None:
-            return self.groups(self.bound)
+            return self.group(self.bound, level)
+        if level:
+            return []
         ids = self._store.query.served_targets(workload_ids)
-        return [self._one_kind(ids, "of this workload")]
+        return self._one_kind(ids, "of this workload")
 
     def shown(self) -> list[int] | None:
         """Return the rows whose records the handle shows, or None for all there are."""

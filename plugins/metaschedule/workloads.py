@@ -1,4 +1,10 @@
-"""Modules and TVM's Workload objects against the rows of a store."""
+"""Modules and TVM's Workload objects against the rows of a store.
+
+Whether TVM may read what a row holds is decided here and nowhere else: only where an own source
+vouches for it. A row that came from another database is never parsed. It is equal to a module of
+the user's where its names say so (a structural hash of this TVM, or the digest of the script), and
+what TVM gets then is the user's module.
+"""
 
 from __future__ import annotations
 
@@ -36,20 +42,32 @@ class Known:
         The one object that stands for the row: ``dump_pruned`` groups records by it.
     alias : Alias
         The name under which the handle's equality knows it.
+    is_exact : bool
+        Whether the module is that of the row; otherwise it is an own one that is equal by name.
     """
 
     id: int
     record: Workload
     workload: Any
     alias: Alias
+    is_exact: bool = True
 
 
 class WorkloadTable:
     """Finds and adds workloads under one of TVM's module equalities.
 
-    Which rows count as equal is found by alias (a structural hash) and confirmed with TVM's
-    equality. The exact module of each row is kept: block names are outside TVM's hash, but traces
-    refer to blocks by name.
+    Which rows count as equal is found by alias (a structural hash) or script, and confirmed with
+    TVM's equality where TVM may read them. The exact module of each row is kept: block names are
+    outside TVM's hash, but traces refer to blocks by name.
+
+    Parameters
+    ----------
+    store : Store
+        Where the rows are.
+    equality : str
+        One of :data:`~.modules.EQUALITIES`.
+    reads : bool
+        Whether TVM may read what own sources wrote; False for somebody else's store.
 
     Attributes
     ----------
@@ -57,8 +75,9 @@ class WorkloadTable:
         Which of TVM's equalities it is.
     """
 
-    def __init__(self, store: Store, equality: str) -> None:
+    def __init__(self, store: Store, equality: str, *, reads: bool = True) -> None:
         self._store = store
+        self._reads = reads
         self.equality = equality
         self._scheme = f"tvm:{modules.tvm_version()}:{equality}"
         self._by_id: dict[int, Known] = {}
@@ -70,13 +89,49 @@ class WorkloadTable:
         self._names: dict[Alias, list[int]] = {}
         # Rows of which this TVM can make no module, and why.
         self._lost: dict[int, str] = {}
+        # Digests of the scripts of modules, by the address of their Workload object.
+        self._scripts: OrderedDict[int, tuple[Any, str]] = OrderedDict()
+        # Rows of others → an own row that is equal by name, or how many rows were read without one.
+        self._stand_ins: dict[int, Known | int] = {}
+        # Rows with records of own sources, and the last row when they were looked up.
+        self._own: tuple[int, set[int]] = (-1, set())
 
-    def get(self, id_: int) -> Known | None:
-        """Return the workload of a row, or None where this TVM can make no module of it."""
+    # ------------------------------------------------------------------ the module of a row
+
+    def get(self, id_: int, asker: Known | None = None) -> Known | None:
+        """Return the workload of a row with a module that TVM may have, or None without one.
+
+        Parameters
+        ----------
+        id_ : int
+            The row.
+        asker : Known or None
+            A workload that is known to be equal (:meth:`equal_ids`). Its module stands in where
+            TVM must not read the row; without it, that of an own row under one of the row's names.
+        """
+        found = self._read(id_)
+        if found is not None:
+            return found
+        asker = asker or self._stand_in(id_)
+        if asker is None or asker.id == id_:
+            return asker
+        record = self._store.query.workload(id_)
+        return Known(id_, record, asker.workload, asker.alias, is_exact=False)
+
+    def why_lost(self, id_: int) -> str | None:
+        """Return why :meth:`get` has no module for a row, in one line."""
+        return self._lost.get(id_)
+
+    def _read(self, id_: int) -> Known | None:
+        """Return the workload of a row with its own module, None where TVM cannot or must not."""
         found = self._by_id.get(id_)
         if found is None and id_ not in self._lost:
             record = self._store.query.workload(id_)
             reason = "it is of another TVM, and no own source has its script"
+            if not self._is_vouched_for(id_, record):
+                reason = "it came from others, and no own workload is known to be equal to it"
+                self._lost[id_] = reason
+                return None
             for make in self._ways(id_, record):
                 try:
                     return self._remember(id_, record, ms.database.Workload(make()))
@@ -88,9 +143,21 @@ class WorkloadTable:
             self._lost[id_] = reason
         return found
 
-    def why_lost(self, id_: int) -> str | None:
-        """Return why :meth:`get` has no module for a row, in one line."""
-        return self._lost.get(id_)
+    def _is_vouched_for(self, id_: int, record: Workload) -> bool:
+        """Tell whether a body is an own source's word.
+
+        Only this plugin stores scripts, with the graphs that it writes; they are never exchanged.
+        """
+        if not self._reads:
+            return False
+        query = self._store.query
+        if record.script is not None or query.is_own(id_):
+            return True
+        # An own log of which all records failed. That takes a look at all records.
+        last = query.last_workload()
+        if self._own[0] != last:
+            self._own = (last, query.own_workloads())
+        return id_ in self._own[1]
 
     def _ways(self, id_: int, record: Workload) -> Iterator[Callable[[], Any]]:
         """Yield what may make the module of a row: reading its graph, or its script.
@@ -108,6 +175,24 @@ class WorkloadTable:
         if "load_json(" not in script or modules.is_readable(record):
             yield lambda: modules.from_script(script)
 
+    def _stand_in(self, id_: int) -> Known | None:
+        """Return an own workload under one of a row's names, or None."""
+        met = self._stand_ins.get(id_)
+        if isinstance(met, Known):
+            return met
+        if met == len(self._by_id):
+            return None
+        query = self._store.query
+        for alias in query.aliases(id_):
+            if alias.scheme in (self._scheme, modules.SCRIPT):
+                for other in query.workloads_by_alias(alias):
+                    known = None if other == id_ else self._read(other)
+                    if known is not None:
+                        self._stand_ins[id_] = known
+                        return known
+        self._stand_ins[id_] = len(self._by_id)
+        return None
+
     def _remember(self, id_: int, record: Workload, workload: Any) -> Known:
         known = Known(id_, record, workload, modules.alias(workload.mod, self.equality))
         self._by_id[id_] = known
@@ -120,33 +205,76 @@ class WorkloadTable:
         if len(self._by_handle) > _MOST_HANDLES:
             self._by_handle.popitem(last=False)
 
-    def find(self, mod: Any) -> Known | None:
+    # ------------------------------------------------------------------ the row of a module
+
+    def find(self, mod: Any, workload: Any = None) -> Known | None:
         """Return the row that stands for a module under the handle's equality, or None.
 
-        An exact copy of the module is preferred, because its block names are the module's own.
+        An exact copy of the module is preferred, because its block names are the module's own; then
+        one that TVM may read. Rows of others count where they have records to serve.
+
+        Parameters
+        ----------
+        mod : IRModule
+            What is asked about.
+        workload : tvm Workload or None
+            Its object, where there is one: that which stands for it where no row's own does.
         """
         self._alias_imported()
-        same = self._equal_among(self._rows_named(modules.alias(mod, self.equality)), mod)
+        name = modules.alias(mod, self.equality)
+        same = self._known_among(self._rows_named(name), mod)
+        if len(same) != 1:
+            record = modules.to_workload(mod)
+            exact = self._store.query.workload_id(record.digest)
+            if exact is not None and (exact in same or self._known_among([exact], mod)):
+                return self._read(exact) or self._remember(
+                    exact, record, workload or ms.database.Workload(mod)
+                )
+            script = modules.script_alias(record.script or "")
+            same = same or self._known_among(self._rows_named(script), mod)
         if not same:
             return None
-        if len(same) > 1:
-            exact = self._store.query.workload_id(modules.to_workload(mod).digest)
-            if exact in same:
-                return self.get(exact)
-        return self.get(same[0])
+        own = next((known for known in map(self._read, same) if known is not None), None)
+        return own or self._lent(same[0], mod, workload, name)
+
+    def _lent(self, id_: int, mod: Any, workload: Any, name: Alias) -> Known:
+        """Return a row of others with the module that asks."""
+        asker = mod if workload is None else workload
+        met = self._by_handle.get(asker.__chandle__())
+        if met is not None and met[1].id == id_ and met[1].alias == name:
+            return met[1]
+        record = self._store.query.workload(id_)
+        known = Known(id_, record, workload or ms.database.Workload(mod), name, is_exact=False)
+        self._link(asker, known)
+        self._link(known.workload, known)
+        return known
+
+    def _known_among(self, ids: list[int], mod: Any) -> list[int]:
+        """Return those of some rows that are equal to a module and have something to say of it."""
+        served = self._store.query.served_targets
+        return [
+            id_
+            for id_ in self._equal_among(ids, mod)
+            if self._read(id_) is not None or served([id_])
+        ]
 
     def _equal_among(self, ids: list[int], mod: Any) -> list[int]:
-        """Return those of some rows whose modules are equal to one."""
-        rows = [(id_, self.get(id_)) for id_ in ids]
+        """Return those of some rows under a module's name whose modules are equal to it.
+
+        Of what TVM cannot or must not read the name is all that can be known.
+        """
+        rows = [(id_, self._read(id_)) for id_ in ids]
         return [
             id_
             for id_, known in rows
-            if known is not None and modules.modules_equal(known.workload.mod, mod, self.equality)
+            if known is None or modules.modules_equal(known.workload.mod, mod, self.equality)
         ]
 
     def _rows_named(self, alias: Alias) -> list[int]:
         """Return the rows that are known under a name, oldest first."""
-        ids = self._store.query.workloads_by_alias(alias)
+        return self._with_names(alias, self._store.query.workloads_by_alias(alias))
+
+    def _with_names(self, alias: Alias, ids: list[int]) -> list[int]:
         more = self._names.get(alias)
         return sorted({*ids, *more}) if more else ids
 
@@ -160,7 +288,11 @@ class WorkloadTable:
         """
         met = self._by_handle.get(mod.__chandle__())
         # A module can be changed in place; its hash then tells.
-        if met is not None and met[1].alias == modules.alias(mod, self.equality):
+        if (
+            met is not None
+            and met[1].is_exact
+            and met[1].alias == modules.alias(mod, self.equality)
+        ):
             return met[1]
         self._alias_imported()
         record = modules.to_workload(mod)
@@ -198,9 +330,9 @@ class WorkloadTable:
             Add its module where it is missing.
         """
         met = self._by_handle.get(workload.__chandle__())
-        if met is not None:
+        if met is not None and met[1].is_exact:
             return met[1]
-        known = self.commit(workload.mod) if commit else self.find(workload.mod)
+        known = self.commit(workload.mod) if commit else self.find(workload.mod, workload)
         if known is not None:
             self._link(workload, known)
         return known
@@ -208,9 +340,10 @@ class WorkloadTable:
     def equal_ids(self, known: Known) -> list[int]:
         """Return the rows whose records answer for a workload, itself included.
 
-        Asked anew each time (20 µs), because other processes add rows too.
+        Asked anew each time (30 µs), because other processes add rows too.
         """
-        ids = self._rows_named(known.alias)
+        found = self._store.query.workloads_named(known.alias, self._script_of(known))
+        ids = self._with_names(known.alias, found)
         remembered = self._classes.get(known.id)
         if remembered is not None and remembered[0] == ids:
             return remembered[1]
@@ -220,20 +353,31 @@ class WorkloadTable:
         self._classes[known.id] = (ids, equal)
         return equal
 
+    def _script_of(self, known: Known) -> str:
+        """Return the digest of a module's script, as it stands among the names of workloads."""
+        address = known.workload.__chandle__()
+        met = self._scripts.get(address)
+        if met is None:
+            script = str(known.workload.mod.script(show_meta=True))
+            met = self._scripts[address] = (known.workload, modules.script_alias(script).key)
+            if len(self._scripts) > _MOST_HANDLES:
+                self._scripts.popitem(last=False)
+        return met[1]
+
     def _alias_imported(self) -> None:
         """Give names to workloads that were imported without TVM, or are of another release.
 
         Only those with records to serve, which a foreign source's are not: TVM never reads
-        anything of a source that is not trusted.
+        anything of a source that is not trusted, nor what came from another database.
         """
         query = self._store.query
         last = query.last_workload()
-        if last == self._aliased_up_to:
+        if not self._reads or last == self._aliased_up_to:
             return
         for id_ in query.workloads_without(
             self._scheme, modules.tvm_version(), self._aliased_up_to
         ):
-            known = self.get(id_)
+            known = self._read(id_)
             if known is None:
                 continue
             script = str(known.workload.mod.script(show_meta=True))

@@ -18,13 +18,14 @@ EVIL_SHOWN = "mat\\x1b[31mmul\\x9b2J\\u202ecod\\n"
 
 KEYS = {
     "top": "rank id digest workload_id workload arguments target_id target mean median minimum "
-    "repeats spread source trust decisions",
+    "repeats spread source trust layer decisions",
     "workloads": "id digest name function family arguments flops format tvm_version records failed "
     "best flops_per_second targets rebuildable",
     "targets": "id digest kind architecture config records workloads",
     "history matmul": "target_id target step id mean best",
     "quarantine": "id created_at source file line reason size data",
     "quarantine list": "id created_at source file line reason size data",
+    "sources": "id digest name kind trust store records served retracted since reason",
     "plugins": "kind name reads exports needs package entry_point loads reason",
     "features": "name version needs columns installed with without unable rows bytes",
     "features steps --columns": "index name",
@@ -38,6 +39,8 @@ OBJECT_KEYS = {
     "show 1": "id digest status mean median minimum spread run_secs measured_at all_cost "
     "occurrence retracted failure workload target program origin donor lineage source session "
     "context extra decisions steps trace script",
+    "trust nightly own": "id name before trust changed dry_run",
+    "retract 1 --reason x --yes": "records sources sessions reason stopped dry_run",
     "quarantine show 1": "id created_at source file line reason size data",
     "quarantine retry": "tried recovered workloads known left reasons",
     "db info": "location state advice revision head size created_by created_at store counts "

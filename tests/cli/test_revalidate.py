@@ -93,6 +93,22 @@ def test_foreign_programs(run, run_json, sqlite_file, kernels, runs, tmp_path):
     assert run_json("--db", sqlite_file, "top", "twice")[0]["trust"] == "verified"
 
 
+def test_a_workload_without_foreign_programs_keeps_no_other_one_from_it(
+    run, sqlite_file, kernels, runs, tmp_path
+):
+    tune(sqlite_file, kernels, "twice")
+    theirs = tmp_path / "theirs.db"
+    tune(theirs, kernels, "thrice")
+    with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
+        source = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
+        store.add([record.measurement for record in other.query.iterate()], source)
+    done = run("--db", sqlite_file, "revalidate", "--module", kernels, "--foreign")
+    assert "thrice" in done.stdout and "passed" in done.stdout
+    assert "left out:" in done.stderr and "no foreign program of workload 1" in done.stderr
+    done = run("--db", sqlite_file, "revalidate", "--module", kernels, "--foreign", code=3)
+    assert "no foreign program" in done.stderr
+
+
 def test_what_is_not_there(run, sqlite_file, kernels, runs):
     tune(sqlite_file, kernels, "twice")
     assert "no workload 'nope'" in run("--db", sqlite_file, "revalidate", "nope", code=3).stderr

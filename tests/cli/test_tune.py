@@ -11,8 +11,10 @@ from pathlib import Path
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
 
 import workdirs
+from exchanges import away
 from fake_measuring import FakeBuilder, FakeRunner
 
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
@@ -231,3 +233,18 @@ def test_ctrl_c_ends_with_what_is_stored(tmp_path, module):
     assert "Traceback" not in err
     with Store(str(path)) as store:
         assert store.query.size() >= 16
+
+
+def test_a_server_beside_the_database(module, fakes, run, tmp_path, postgres_server, postgres_url):
+    tune = ("tune", f"{module}:small", "--trials", 4, *SHORT, "--server", postgres_url)
+    assert "4 records delivered: postgresql+psycopg://" in run(*tune).stderr
+    with Store(postgres_url) as store:
+        assert store.query.size() == 4
+    with away(postgres_server, postgres_url):
+        said = run(*tune, "--remeasure").stderr
+    assert "the run goes on without it and delivers later" in said
+    assert "Warning: up to 8 records not delivered yet" in said
+    assert "deliver later with: tunedb push postgresql+psycopg://" in said
+    run("push", postgres_url)
+    with Store(postgres_url) as store:
+        assert store.query.size() == 8

@@ -20,6 +20,7 @@ from tunedb.check import check
 from tunedb.logs import importer
 from tunedb.logs.base import LogFile
 from tunedb.logs.importer import ImportReport, Tally, import_log
+from tunedb.logs.retry import retry_quarantine
 from tunedb.records import Status, Trust, WorkloadFormat
 from tunedb.store import Store
 
@@ -496,6 +497,42 @@ def test_a_source_keeps_its_trust(store, tmp_path):
     assert [(s.name, s.trust, n) for s, n in store.query.sources()] == [("s", Trust.FOREIGN, 2)]
 
 
+def with_step(line, step):
+    value = json.loads(line)
+    value["i"][1][1].append(step)
+    return json.dumps(value)
+
+
+def test_a_foreign_log_with_an_evil_annotation(store, tmp_path):
+    """It is kept with the reason, and read again once its source is trusted."""
+    evil = workdirs.record()
+    evil[1][0][0].append(["Annotate", ["b7", '"x.ll"'], ["pragma_import_llvm"], []])
+    folder = workdirs.write(tmp_path / "log", [workdirs.record(), evil, workdirs.record([2.0])])
+    report = bring(store, folder / "database_tuning_record.json", trust=Trust.FOREIGN)
+    assert (report.total.new, report.quarantined) == (2, 1)
+    (row,) = store.query.quarantined()
+    assert row.item.line == 2
+    assert row.item.reason == (
+        "not allowed from a foreign source: tail: Annotate at 3: the annotation "
+        "'pragma_import_llvm' is not allowed"
+    )
+    # Whatever is said of a source that is known, it keeps its trust.
+    again = bring(store, folder / "database_tuning_record.json", trust=Trust.OWN)
+    assert (again.total.new, again.quarantined) == (0, 1)
+    assert retry_quarantine(store).left == 1
+    (source,) = store.query.source_rows()
+    store.trust_source(source.id, Trust.OWN)
+    assert retry_quarantine(store).recovered == 1
+    assert store.query.counts().quarantined == 0
+
+
+@pytest.mark.parametrize("step", [["PR", 2, 0, "import_llvm$1"], ["CHW", 0, "evil"]])
+def test_foreign_logs_of_other_tools(step, store, tmp_path):
+    path = write(tmp_path / "log", ansor(tile=1), with_step(ansor(tile=2), step))
+    assert bring(store, path, source="theirs", trust=Trust.FOREIGN).quarantined == 1
+    assert bring(store, path, source="mine").quarantined == 0
+
+
 def test_quarantine_has_the_source_too(store, tmp_path):
     bring(store, write(tmp_path / "log", ansor(), "junk"), source="s", trust=Trust.FOREIGN)
     (row,) = store.query.quarantined()
@@ -515,7 +552,7 @@ def test_the_database_itself_is_not_opened(suffix, sqlite_file, tmp_path, monkey
         (tmp_path / "link").symlink_to(own)
         (tmp_path / "hard").hardlink_to(own)
 
-        def opened(*_):
+        def opened(*_, **__):
             raise AssertionError("it was opened")
 
         monkeypatch.setattr(importer, "read_log", opened)

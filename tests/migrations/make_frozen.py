@@ -11,20 +11,14 @@ import sqlite3
 import sys
 import uuid
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from builders import (
-    FOREIGN,
-    OWN,
-    make_measurement,
-    make_program,
-    make_session,
-    make_target,
-    make_workload,
-)
+import builders
+from builders import FOREIGN, OWN, make_session, make_target, make_workload
 
 from tunedb import identity, schema
 from tunedb.compression import compress
@@ -38,16 +32,33 @@ from tunedb.records import (
     Phase,
     Program,
     Quarantined,
+    Source,
+    SourceKind,
     Status,
     Trace,
+    Trust,
     Workload,
 )
+from tunedb.retractions import Retraction
 from tunedb.store import Store
 
 HERE = Path(__file__).parent
 
 #: 2026-01-01, in microseconds.
 NOW = 1_767_225_600_000_000
+
+
+def make_program(number, **fields):
+    """Return a program with the trace that it had in the first file."""
+    sketch = b'[["GetBlock",[],["matmul","main"],["b0"]]]'
+    trace = Trace(sketch, b'[["EnterPostproc",[],[],[]]]', b"[[%d,[%d,4]]]" % (number, number))
+    return replace(builders.make_program(number, **fields), trace=trace)
+
+
+def make_measurement(number, secs, *, workload, target=0, **fields):
+    """Return the measurement of that program."""
+    measured = builders.make_measurement(number, secs, **fields)
+    return replace(measured, program=make_program(number, workload=workload, target=target))
 
 
 def measurements():
@@ -97,6 +108,52 @@ def logged():
     ]
 
 
+#: Another database, whose records came by a merge.
+THEIRS = "f" * 32
+
+
+def shared():
+    """Return records that were taken back otherwise than one by one: since revision 0004.
+
+    The first one's session was; the second one by the database that it comes from.
+    """
+    throttled = make_measurement(20, (1e-12,), workload=1, session=make_session(7))
+    return [throttled, make_measurement(21, (1e-12,), workload=1)]
+
+
+def share(store):
+    """Put in what databases tell each other."""
+    throttled, theirs = shared()
+    store.add_batch([throttled], OWN)
+    store.retract_session(2, "throttled")
+    store.retract_source(2, "nobody knows this machine")
+    store.add_batch([theirs], Source("theirs", SourceKind.FILE, Trust.FOREIGN))
+    digest = identity.digest("source", THEIRS.encode(), b"theirs")
+    with store._transaction() as connection:
+        connection.execute(
+            schema.source.update()
+            .where(schema.source.c.name == "theirs")
+            .values(store=THEIRS, digest=digest)
+        )
+        # Theirs to take back, and ours.
+        rows = [(theirs.digest, "their clock was wrong"), (measurements()[0].digest, "a lie")]
+        store.add_retractions(
+            connection, [Retraction(digest, THEIRS, "measurement", why) for digest, why in rows]
+        )
+        connection.execute(
+            schema.watermark.insert().values(
+                direction="pull",
+                peer=THEIRS,
+                selection="{}",
+                measurement_id=1,
+                measurement_digest=theirs.digest,
+                failure_id=0,
+                retractions=2,
+                exchanged_at=NOW,
+            )
+        )
+
+
 def fill(path):
     """Put at least one row into every table."""
     with Store(path) as store:
@@ -112,6 +169,7 @@ def fill(path):
         )
         store.add_workload(make_workload(3), [Alias("tvm:0.27:structural", "17")])
         store.add_batch(logged(), OWN)
+        share(store)
         data = compress(identity.pack_floats([1.0] * 4))
         parameters = identity.canonical_json({"max_depth": 6})
         with store._transaction() as connection:

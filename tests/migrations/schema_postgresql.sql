@@ -70,8 +70,9 @@ quarantine.line: bigint NOT NULL
 quarantine.reason: text NOT NULL
 quarantine.data: bytea NOT NULL
 quarantine.created_at: bigint NOT NULL
-retraction.subject: text NOT NULL
 retraction.digest: bytea NOT NULL
+retraction.store: text NOT NULL
+retraction.subject: text NOT NULL
 retraction.reason: text NOT NULL
 retraction.created_at: bigint NOT NULL
 session.id: bigint NOT NULL DEFAULT nextval('session_id_seq'::regclass)
@@ -108,6 +109,14 @@ target.kind: text NOT NULL
 target.architecture: text NOT NULL
 target.config: text NOT NULL
 target.text: text
+watermark.direction: text NOT NULL
+watermark.peer: text NOT NULL
+watermark.selection: text NOT NULL
+watermark.measurement_id: bigint NOT NULL
+watermark.measurement_digest: bytea
+watermark.failure_id: bigint NOT NULL
+watermark.retractions: bigint NOT NULL
+watermark.exchanged_at: bigint NOT NULL
 workload.id: bigint NOT NULL DEFAULT nextval('workload_id_seq'::regclass)
 workload.digest: bytea NOT NULL
 workload.format: text NOT NULL
@@ -162,7 +171,7 @@ program.uq_program_digest: UNIQUE (digest)
 quarantine.fk_quarantine_source_id_source: FOREIGN KEY (source_id) REFERENCES source(id)
 quarantine.pk_quarantine: PRIMARY KEY (id)
 quarantine.uq_quarantine_digest: UNIQUE (digest)
-retraction.pk_retraction: PRIMARY KEY (subject, digest)
+retraction.pk_retraction: PRIMARY KEY (digest, store)
 session.pk_session: PRIMARY KEY (id)
 session.uq_session_digest: UNIQUE (digest)
 session_factor.fk_session_factor_target_id_target: FOREIGN KEY (target_id) REFERENCES target(id)
@@ -175,6 +184,7 @@ tail.pk_tail: PRIMARY KEY (id)
 tail.uq_tail_digest: UNIQUE (digest)
 target.pk_target: PRIMARY KEY (id)
 target.uq_target_digest: UNIQUE (digest)
+watermark.pk_watermark: PRIMARY KEY (direction, peer, selection)
 workload.pk_workload: PRIMARY KEY (id)
 workload.uq_workload_digest: UNIQUE (digest)
 workload_alias.fk_workload_alias_workload_id_workload: FOREIGN KEY (workload_id) REFERENCES workload(id)
@@ -184,6 +194,7 @@ workload_alias.pk_workload_alias: PRIMARY KEY (scheme, key, workload_id)
 CREATE UNIQUE INDEX alembic_version_pkc ON public.alembic_version USING btree (version_num)
 CREATE INDEX ix_failure_measurement_id ON public.failure USING btree (measurement_id)
 CREATE INDEX ix_measurement_top_k ON public.measurement USING btree (workload_id, target_id, mean, id, served) WHERE (served = 1)
+CREATE INDEX ix_prediction_program_id ON public.prediction USING btree (program_id)
 CREATE INDEX ix_workload_alias_workload_id ON public.workload_alias USING btree (workload_id)
 CREATE UNIQUE INDEX pk_args_info ON public.args_info USING btree (id)
 CREATE UNIQUE INDEX pk_context ON public.context USING btree (id)
@@ -196,13 +207,14 @@ CREATE UNIQUE INDEX pk_model ON public.model USING btree (id)
 CREATE UNIQUE INDEX pk_prediction ON public.prediction USING btree (model_id, program_id)
 CREATE UNIQUE INDEX pk_program ON public.program USING btree (id)
 CREATE UNIQUE INDEX pk_quarantine ON public.quarantine USING btree (id)
-CREATE UNIQUE INDEX pk_retraction ON public.retraction USING btree (subject, digest)
+CREATE UNIQUE INDEX pk_retraction ON public.retraction USING btree (digest, store)
 CREATE UNIQUE INDEX pk_session ON public.session USING btree (id)
 CREATE UNIQUE INDEX pk_session_factor ON public.session_factor USING btree (target_id, subject, subject_id)
 CREATE UNIQUE INDEX pk_sketch ON public.sketch USING btree (id)
 CREATE UNIQUE INDEX pk_source ON public.source USING btree (id)
 CREATE UNIQUE INDEX pk_tail ON public.tail USING btree (id)
 CREATE UNIQUE INDEX pk_target ON public.target USING btree (id)
+CREATE UNIQUE INDEX pk_watermark ON public.watermark USING btree (direction, peer, selection)
 CREATE UNIQUE INDEX pk_workload ON public.workload USING btree (id)
 CREATE UNIQUE INDEX pk_workload_alias ON public.workload_alias USING btree (scheme, key, workload_id)
 CREATE UNIQUE INDEX uq_args_info_digest ON public.args_info USING btree (digest)

@@ -156,11 +156,12 @@ CREATE TABLE quarantine (
  STRICT;
 
 CREATE TABLE retraction (
-    subject TEXT NOT NULL,
     digest BLOB NOT NULL,
+    store TEXT NOT NULL,
+    subject TEXT NOT NULL,
     reason TEXT NOT NULL,
     created_at INTEGER NOT NULL,
-    CONSTRAINT pk_retraction PRIMARY KEY (subject, digest)
+    CONSTRAINT pk_retraction PRIMARY KEY (digest, store)
 )
  WITHOUT ROWID,
  STRICT;
@@ -236,6 +237,20 @@ CREATE TABLE target (
 )
  STRICT;
 
+CREATE TABLE watermark (
+    direction TEXT NOT NULL,
+    peer TEXT NOT NULL,
+    selection TEXT NOT NULL,
+    measurement_id INTEGER NOT NULL,
+    measurement_digest BLOB,
+    failure_id INTEGER NOT NULL,
+    retractions INTEGER NOT NULL,
+    exchanged_at INTEGER NOT NULL,
+    CONSTRAINT pk_watermark PRIMARY KEY (direction, peer, selection)
+)
+ WITHOUT ROWID,
+ STRICT;
+
 CREATE TABLE workload (
     id INTEGER NOT NULL,
     digest BLOB NOT NULL,
@@ -267,5 +282,7 @@ CREATE TABLE workload_alias (
 CREATE INDEX ix_failure_measurement_id ON failure (measurement_id);
 
 CREATE INDEX ix_measurement_top_k ON measurement (workload_id, target_id, mean, id, served) WHERE served = 1;
+
+CREATE INDEX ix_prediction_program_id ON prediction (program_id);
 
 CREATE INDEX ix_workload_alias_workload_id ON workload_alias (workload_id);

@@ -182,8 +182,14 @@ def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
         records = list(store.query.iterate())
         expected = make_frozen.measurements()
         later = make_frozen.logged() if frozen_revision > "0001" else []
+        shared = make_frozen.shared() if frozen_revision > "0003" else []
         assert [r.measurement.digest for r in records[:11]] == [m.digest for m in expected]
-        assert [r.measurement for r in records[12:]] == later
+        assert [r.measurement for r in records[12:][: len(later)]] == later
+        last = [r.measurement.digest for r in records[12 + len(later) :]]
+        assert last == [m.digest for m in shared]
+        # Alone, by their session, by the database that they come from.
+        gone = [record.id for record in records if record.retracted]
+        assert gone == ([11, 12, 16, 17] if shared else [11])
         stored = store.query._select(select(schema.measurement.c.id, schema.measurement.c.digest))
         assert {r.id: r.measurement.digest for r in records} == {
             row.id: bytes(row.digest) for row in stored

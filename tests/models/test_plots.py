@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from xml.etree import ElementTree
 
 import numpy as np
 import pytest
@@ -41,6 +42,15 @@ def test_equal_evaluations_give_equal_files(found, tmp_path):
     for name in ("a.svg", "b.svg"):
         plots.plot(found, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_names_are_escaped(found, tmp_path):
+    """A recipe's name may come from somebody else's file."""
+    plots.plot(found, tmp_path / "a.svg")
+    text = (tmp_path / "a.svg").read_text()
+    assert "one &lt;&amp;&gt;" in text
+    assert "one <&" not in text
+    assert ElementTree.fromstring(text).tag.endswith("svg")
 
 
 def test_what_is_drawn(found, tmp_path, monkeypatch):

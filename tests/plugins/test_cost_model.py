@@ -636,6 +636,46 @@ def test_the_ledger_has_what_was_predicted_before_it_was_measured(order, databas
     assert len(told) == 1
 
 
+@pytest.mark.parametrize("order", ["before", "after"])
+def test_the_ledger_has_what_failed_to_build(order, database, make):
+    """TVM's UpdateCostModel leaves it out; the measure callback tells of it."""
+    model = CostModel(database, recipe=QUICK)
+    measure(model, database, make, range(40))
+    numbers = range(40, 48)
+    context, candidates = make.context(), make.candidates(numbers)
+    said = model._online.predict(context, candidates)
+    results = make.ok(numbers)
+    builds = [SimpleNamespace(error_msg=None, artifact_path="built.tar") for _ in numbers]
+    for failed in (1, 4, 5):
+        builds[failed] = SimpleNamespace(
+            error_msg="LocalBuilder: a compile error", artifact_path=None
+        )
+        results[failed] = SimpleNamespace(run_secs=None, error_msg="LocalBuilder: a compile error")
+    built = [i for i, one in enumerate(builds) if one.error_msg is None]
+
+    def update():
+        shown = [candidates[i] for i in built], [results[i] for i in built]
+        model._online.update(context, *shown)
+
+    if order == "after":
+        update()
+    record(database._handle, context, candidates, builds, results)
+    if order == "before":
+        update()
+    model.flush()
+    trials = database.store.query.trials()
+    assert len(trials) == 8
+    scores = {trial.record_id: trial.score for trial in trials}
+    assert [scores[id_] for id_ in sorted(scores)] == pytest.approx(said.tolist(), abs=0)
+    assert sum(trial.mean is None for trial in trials) == 3
+    # They are measured again: no predictions any more.
+    again = make.candidates(numbers, fresh=True)
+    model._online.predict(context, again)
+    record(database._handle, context, again, builds, results)
+    assert len(model._online.ledger) == 0
+    assert len(database.store.query.trials()) == 8
+
+
 def test_a_prediction_stays_that_of_the_model_that_made_it(database, make):
     """Another task's batch may be learnt from between prediction and measurement."""
     model = CostModel(database, recipe=QUICK)
@@ -717,6 +757,26 @@ def test_a_ledger_that_cannot_be_written_ends_nothing(database, make, monkeypatc
     monkeypatch.undo()
     model.flush()
     assert len(database.store.query.trials()) == 6
+
+
+def test_a_model_that_was_pruned_while_it_is_in_use_is_added_again(store):
+    from builders import OWN, make_measurement
+
+    from tunedb.plugins.metaschedule.ledger import Ledger, Scorer
+    from tunedb.results import NewModel
+
+    made = [make_measurement(n) for n in range(2)]
+    store.add_batch(made, OWN)
+    scorer = Scorer(None, NewModel(bytes(16), "ranker", b"{}", bytes(16), {}, None), 0)
+    ledger = Ledger(store)
+    ledger.note(scorer, made[0].program.digest, 1.0)
+    ledger.write()
+    assert store.remove_model(scorer.id).predictions == 1
+    ledger.note(scorer, made[1].program.digest, 2.0)
+    ledger.write()
+    ledger.write()
+    assert len(ledger) == 0
+    assert [trial.score for trial in store.query.trials()] == [2.0]
 
 
 def test_programs_that_nobody_stores_are_forgotten_in_the_end(database, make, monkeypatch):

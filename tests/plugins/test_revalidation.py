@@ -3,6 +3,7 @@
 import json
 import math
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,8 @@ from tunedb.records import (
     Status,
     Trust,
 )
+from tunedb.retractions import Retraction
+from tunedb.sharing.incoming import ForeignSource, Incoming
 
 FOREIGN = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
 F32, F16, I32 = "float32", "float16", "int32"
@@ -312,6 +315,22 @@ def test_foreign_programs_are_those_that_nobody_else_has(path, theirs, tools):
         assert [r.mean for r in foreign_programs(store.query, [1], 1, 5)] == [5e-3]
 
 
+def test_a_stranger_who_takes_his_own_record_back_hides_no_program_of_others(path, theirs, tools):
+    import_as_foreign(path, theirs, tools, ([3e-3], (2, 8)), ([5e-3], (8, 2)))
+    thief = ForeignSource("thief", SourceKind.FILE, "c" * 32)
+    with tunedb.open(path) as store:
+        same = replace(store.query.record(1).measurement, run_secs=(1e-3,), occurrence=9)
+        word = Retraction(thief.digest, thief.store, "source", "hidden")
+        taken = Incoming([thief], [same], [0], retractions=[word])
+        assert store.merge_batch(taken).retractions == 1
+        assert store.query.record(3).retracted
+        found = foreign_programs(store.query, [1], 1, 5)
+        assert [r.mean for r in found] == [3e-3, 5e-3]
+        # What is taken back here is another matter: the program was found to be wrong.
+        store.retract([3], "wrong result")
+        assert [r.mean for r in foreign_programs(store.query, [1], 1, 5)] == [5e-3]
+
+
 # ---- what is stored, with what runs in the workers replaced ----------------------------------
 
 
@@ -460,6 +479,50 @@ def test_a_foreign_workload_needs_the_users_own_module(path, theirs, tools, runs
         (verdict,) = run.run(group, 1, foreign=True)
         assert verdict.outcome == "passed"
         assert store.query.best(group).source.trust is Trust.VERIFIED
+
+
+def test_a_foreign_program_that_is_not_allowed_is_never_replayed(path, theirs, tools, runs):
+    sch = Schedule(tools.matmul())
+    (loop, *_) = sch.get_loops(sch.get_sblock("C"))
+    sch.annotate(loop, "pragma_import_llvm", "define void @main() { ret void }")
+    sch.enter_postproc()
+    commit(path, tools, ([9e-3], (1, 16)))
+    import_as_foreign(path, theirs, tools, ([1e-3], sch), ([2e-3], (2, 8)))
+    jobs = []
+    seen = runs.outcomes
+    runs.outcomes = lambda self, given, *rest: jobs.extend(given) or seen(self, given, *rest)
+    refused, good = revalidated(path, foreign=True)
+    assert (refused.outcome, good.outcome) == ("refused", "passed")
+    assert refused.reason.startswith("not allowed: sketch: Annotate at 2: the annotation")
+    assert jobs and not any("pragma_import" in job.order for job in jobs)
+    with tunedb.open(path) as store:
+        assert store.query.counts().measurements == 4, "nothing is stored of what was refused"
+        assert [r.mean for r in store.query.top_k([1])] == [3e-3, 9e-3]
+
+
+@pytest.mark.parametrize(
+    ("described", "said"),
+    [
+        ([["TENSOR", "float32", [10**6, 10**6]]], "1e+12 values"),
+        ([["TENSOR", "float32x65535", [16, 16]]], "not of the types"),
+        ([["TENSOR", "float32", [-1]]], "not of the types"),
+        ([["TENSOR", "float32", [1.5]]], "not of the types"),
+        ([["SCALAR", "float32", []]], "not of the types"),
+        ([["TENSOR", "float32"]], "no list of tensors"),
+        (5, "no list of tensors"),
+    ],
+)
+def test_foreign_arguments_that_fill_the_memory(path, theirs, tools, runs, described, said):
+    commit(path, tools, ([9e-3], (1, 16)))
+    commit(theirs, tools, ([1e-3], (4, 4)))
+    with tunedb.open(theirs) as other, tunedb.open(path) as store:
+        (record,) = other.query.iterate()
+        info = json.dumps(described, separators=(",", ":")).encode()
+        store.add([replace(record.measurement, args_info=info)], FOREIGN)
+    (verdict,) = revalidated(path, foreign=True)
+    assert verdict.outcome == "refused"
+    assert verdict.reason.startswith("not allowed: its arguments")
+    assert said in verdict.reason
 
 
 def test_what_cannot_be_asked(path, tools, runs):

@@ -7,9 +7,7 @@ that are killed at random moments and then once to its end. Prints the number of
 rows after each of them.
 """
 
-import os
 import random
-import signal
 import sys
 import time
 from pathlib import Path
@@ -17,6 +15,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "features"))
 
 from fake_sets import Steps
+from kills import in_child, killed_or_done
 
 from tunedb import limits
 from tunedb.features.extract import extract
@@ -37,37 +36,26 @@ class Slow(Steps):
 SET = Slow(fails=FAILS)
 
 
-def in_child(url, moment=None):
+def run(url, moment=None):
     """Extract in a process of its own, killed `moment` seconds after it began; return its end."""
-    opened, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            with Store(url) as store:
-                os.write(tell, b"x")
-                extract(store, SET)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(tell)
-    os.read(opened, 1)
-    os.close(opened)
-    if moment is not None:
-        time.sleep(moment)
-        os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
+
+    def work(begin):
+        with Store(url) as store:
+            begin()
+            extract(store, SET)
+
+    return in_child(work, moment)
 
 
 def main(url, kills, seed):
     limits.FEATURE_PROGRAMS = 3
     rng = random.Random(int(seed))
     for _ in range(int(kills)):
-        status = in_child(url, rng.uniform(0, 0.1))
-        assert status in (0, signal.SIGKILL), status
+        status = run(url, rng.uniform(0, 0.1))
+        assert killed_or_done(status), status
         with Store(url) as store:
             print(sum(s.programs for s in store.query.stored_features()), flush=True)
-    assert in_child(url) == 0
+    assert run(url) == 0
 
 
 if __name__ == "__main__":

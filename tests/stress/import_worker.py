@@ -7,12 +7,14 @@ are killed at random moments and then once to its end. Prints the number of reco
 stored after each of them.
 """
 
-import os
 import random
-import signal
 import sys
 import time
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from kills import in_child, killed_or_done
 
 from tunedb import limits
 from tunedb.logs.find import find_logs
@@ -28,26 +30,15 @@ def import_all(store, folder):
         assert report.total.read == 24, report
 
 
-def in_child(url, folder, moment=None):
+def run(url, folder, moment=None):
     """Import in a process of its own, killed `moment` seconds after it began; return its end."""
-    opened, tell = os.pipe()
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            with Store(url) as store:
-                os.write(tell, b"x")
-                import_all(store, folder)
-            status = 0
-        finally:
-            os._exit(status)
-    os.close(tell)
-    os.read(opened, 1)
-    os.close(opened)
-    if moment is not None:
-        time.sleep(moment)
-        os.kill(child, signal.SIGKILL)
-    return os.waitpid(child, 0)[1]
+
+    def work(begin):
+        with Store(url) as store:
+            begin()
+            import_all(store, folder)
+
+    return in_child(work, moment)
 
 
 def duration(folder):
@@ -66,11 +57,11 @@ def main(url, folder, kills, seed):
     # Not all of it, so that there is something left to add after each kill.
     longest = duration(folder) / 2
     for _ in range(int(kills)):
-        status = in_child(url, folder, rng.uniform(0, longest))
-        assert status in (0, signal.SIGKILL), status
+        status = run(url, folder, rng.uniform(0, longest))
+        assert killed_or_done(status), status
         with Store(url) as store:
             print(store.query.counts().measurements, flush=True)
-    assert in_child(url, folder) == 0
+    assert run(url, folder) == 0
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ from ..signatures import is_rebuildable
 from .base import LineWriter, formats
 from .metaschedule import RECORDS, WORKLOADS, record_fields, workload_line
 
+_OF_OTHERS = "module of another database; tune or import one that is equal"
+
 
 @dataclass
 class ExportReport:
@@ -55,7 +57,8 @@ def export_metaschedule(
     """Write records as a work directory of MetaSchedule.
 
     Own and verified records are written in order of insertion, failed ones included; retracted
-    ones and those of foreign sources are left out.
+    ones and those of foreign sources are left out. So are those of workloads that only came from
+    other databases, however far these are trusted: TVM parses every module of the file.
 
     Parameters
     ----------
@@ -79,7 +82,7 @@ def export_metaschedule(
     """
     report = ExportReport()
     writers: dict[Path, _Writer] = {}
-    folders = _folders(query, directory)
+    folders, local = _folders(query, directory), query.local_workloads()
     if target_ids is None and workload_ids is None:
         _leave_out_unused(query, folders, report)
     try:
@@ -88,6 +91,8 @@ def export_metaschedule(
                 on_record()
             reason = _reason_to_leave_out(record, workload_ids)
             folder = folders.get(record.workload_id)
+            if reason is None and folder is not None and record.workload_id not in local:
+                reason = _OF_OTHERS
             if reason is not None or folder is None:
                 report.leave_out(reason or "no MetaSchedule workload")
                 continue

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from .. import limits
+from ..allowed import check_trace
+from ..collecting import collecting_less
 from ..engine import sqlite_path
 from ..errors import FormatError, StorageError
 from ..identity import clean_text
@@ -141,7 +143,8 @@ def import_log(
     source : str
         Name of the source.
     trust : Trust
-        Trust of the source, if it is new.
+        Trust of the source, if it is new. Lines of a foreign source are quarantined where their
+        program holds what is not allowed (:mod:`tunedb.allowed`).
     dry_run : bool
         Read and compare with what is stored, write nothing; a record that two files share counts
         as new in both.
@@ -169,8 +172,10 @@ def import_log(
     if file.path is not None and _is_own(store, file.path):
         report.refused = "it is the database that is written to"
         return report
-    items = read_log(file, on_position)
-    with _collecting_less():
+    known = store.query.trust_of(source)
+    is_foreign = (trust if known is None else known) is Trust.FOREIGN
+    items = read_log(file, on_position, accept=require_allowed if is_foreign else None)
+    with collecting_less():
         while True:
             try:
                 found = next(items, None)
@@ -192,20 +197,19 @@ def import_log(
     return report
 
 
-@contextmanager
-def _collecting_less() -> Iterator[None]:
-    """Leave the search for cycles to the end of each batch.
+def require_allowed(measurement: Measurement) -> None:
+    """Raise FormatError unless a foreign source may give a measurement's program.
 
-    Python looks through young objects after every 700 of them, and a line has 150: that is a
-    seventh of an import's time. Nothing that an import makes is part of a cycle.
+    Parameters
+    ----------
+    measurement : Measurement
+        As it was read.
     """
-    enabled = gc.isenabled()
-    gc.disable()
+    program = measurement.program
     try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
+        check_trace(program.trace, program.workload.format)
+    except FormatError as error:
+        raise FormatError(f"not allowed from a foreign source: {error}") from None
 
 
 def _is_own(store: Store, path: Path) -> bool:

@@ -49,7 +49,12 @@ class Found(NamedTuple):
     line: int = 0
 
 
-def read_log(file: LogFile, on_position: Callable[[int], None] | None = None) -> Iterator[Found]:
+def read_log(
+    file: LogFile,
+    on_position: Callable[[int], None] | None = None,
+    *,
+    accept: Callable[[Measurement], None] | None = None,
+) -> Iterator[Found]:
     """Yield what a file holds, in its order.
 
     Parameters
@@ -58,6 +63,8 @@ def read_log(file: LogFile, on_position: Callable[[int], None] | None = None) ->
         A file of any format, compressed or not, or standard input.
     on_position : callable or None
         Called now and then with the number of bytes of the file that were read.
+    accept : callable or None
+        Called with each measurement; one for which it raises FormatError is quarantined.
 
     Raises
     ------
@@ -75,9 +82,9 @@ def read_log(file: LogFile, on_position: Callable[[int], None] | None = None) ->
         whole = _file_format(file, head)
         if whole is not None:
             for item in whole.read_file(file):
-                yield Found(whole.name, item, _size(item))
+                yield Found(whole.name, _accepted(file, item, accept), _size(item))
             return
-        yield from LogReader(file, on_position).read(stream, position)
+        yield from LogReader(file, on_position, accept=accept).read(stream, position)
 
 
 def _head(stream: BinaryIO) -> bytes:
@@ -107,6 +114,8 @@ class LogReader:
     is_log : bool
         Whether the file is known to be a log; else the lines before the first that a format knows
         are of a log only if one follows.
+    accept : callable or None
+        See :func:`read_log`.
     """
 
     def __init__(
@@ -115,8 +124,10 @@ class LogReader:
         on_position: Callable[[int], None] | None = None,
         *,
         is_log: bool = False,
+        accept: Callable[[Measurement], None] | None = None,
     ) -> None:
         self._file = file
+        self._accept = accept
         self._on_position = on_position
         self._formats = [f for f in formats().values() if isinstance(f, LineFormat)]
         self._readers: dict[str, LineReader] = {}
@@ -148,7 +159,7 @@ class LogReader:
         name, text_reader = self._last
         if text_reader is not None and not line.too_long:
             try:
-                item = _storable(text_reader.parse_text(line.data))
+                item = self._storable(text_reader.parse_text(line.data))
             except FormatError:
                 item = None  # said again below
             if item is not None:
@@ -177,7 +188,7 @@ class LogReader:
                 for item in reader.begin():
                     yield Found(name, item, _size(item))
             self._last = name, self._text_readers.get(name)
-            item = _storable(reader.parse(value, line))
+            item = self._storable(reader.parse(value, line))
         except FormatError as error:
             item = self._quarantined(line, error)
         yield Found(name, item, len(line.data), line.number)
@@ -191,6 +202,15 @@ class LogReader:
                     self._formats.insert(0, self._formats.pop(number))
                 return candidate
         raise FormatError("its JSON is no record of a known format")
+
+    def _storable(self, item: Item | None) -> Item | None:
+        """Return what was read, or raise FormatError where the store would refuse its batch."""
+        if isinstance(item, Measurement):
+            if item.run_secs:
+                checked_mean(item)
+            if self._accept is not None:
+                self._accept(item)
+        return item
 
     def _quarantined(self, line: Line, error: FormatError) -> Quarantined:
         reason = str(error)
@@ -230,10 +250,15 @@ def _size(item: Item) -> int:
     return len(item.program.trace.sketch) + len(item.program.trace.decisions)
 
 
-def _storable(item: Item | None) -> Item | None:
-    """Return what was read, or raise FormatError where the store would refuse its whole batch."""
-    if isinstance(item, Measurement) and item.run_secs:
-        checked_mean(item)
+def _accepted(file: LogFile, item: Item, accept: Callable[[Measurement], None] | None) -> Item:
+    """Return an item of a file that is read as a whole, quarantined where it is not accepted."""
+    if accept is None or not isinstance(item, Measurement):
+        return item
+    try:
+        accept(item)
+    except FormatError as error:
+        data = item.program.trace.sketch + item.program.trace.decisions
+        return Quarantined(file.name, 0, str(error), data[: limits.MAX_QUARANTINE_BYTES])
     return item
 
 

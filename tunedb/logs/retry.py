@@ -9,11 +9,11 @@ from pathlib import Path
 
 from .. import limits
 from ..errors import FormatError
-from ..records import Measurement, Quarantined, Workload, WorkloadFormat
+from ..records import Measurement, Quarantined, Trust, Workload, WorkloadFormat
 from ..results import QuarantineRow
 from ..store import Store
 from .base import LogFile
-from .importer import Occurrences
+from .importer import Occurrences, require_allowed
 from .lines import Line
 from .reading import LogReader
 
@@ -95,6 +95,10 @@ def _retry(
     report.tried += 1
     try:
         items = list(_items(reader, row.item))
+        if row.source.trust is Trust.FOREIGN:
+            for item in items:
+                if isinstance(item, Measurement):
+                    require_allowed(item)
     except FormatError as error:
         report.left += 1
         report.reasons[str(error)] = report.reasons.get(str(error), 0) + 1

@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from .known import KnownPrograms
 from .neighbours import Neighbours
+from .sharing import Sharing
+from .sources import Sources
+from .space import Space
 
 __all__ = ["Query"]
 
 
-class Query(Neighbours, KnownPrograms):
+class Query(Neighbours, KnownPrograms, Sources, Space, Sharing):
     """Reads of one database. Made by :class:`tunedb.store.Store` as its ``query``."""

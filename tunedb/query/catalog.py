@@ -69,6 +69,12 @@ class Catalog(Reader):
         scheme, key = identity.clean_text(alias.scheme), identity.clean_text(alias.key)
         return [row[0] for row in self._rows(st.workloads_by_alias, scheme=scheme, key=key)]
 
+    def workloads_named(self, alias: Alias, script: str) -> list[int]:
+        """Return the ids of workloads known under an alias, or by the digest of their script."""
+        scheme, key = identity.clean_text(alias.scheme), identity.clean_text(alias.key)
+        rows = self._rows(st.workloads_named, scheme=scheme, key=key, script=script)
+        return [row[0] for row in rows]
+
     def aliases(self, workload_id: int) -> list[Alias]:
         """Return the names under which a workload is known to be equal to others."""
         return [Alias(row.scheme, row.key) for row in self._rows(st.aliases_of, id=workload_id)]
@@ -103,8 +109,25 @@ class Catalog(Reader):
         ]
 
     def is_own(self, workload_id: int) -> bool:
-        """Tell whether a workload has a record of an own source that can be served."""
-        return bool(self._rows(st.own_records, workload=workload_id))
+        """Tell whether a workload has a record of an own source that can be served.
+
+        A source that was merged is another database's, however far it is trusted.
+        """
+        return bool(self._rows(st.own_records, workload=workload_id, store=self.store_key))
+
+    def own_workloads(self) -> set[int]:
+        """Return the ids of the workloads with a record of an own source, failed ones too.
+
+        Looks at all measurements; :meth:`is_own` does not.
+        """
+        return {row[0] for row in self._rows(st.own_workloads, store=self.store_key)}
+
+    def local_workloads(self) -> set[int]:
+        """Return the ids of the workloads that a source of this database has records of.
+
+        The others came by merges alone: nobody here has said that their bodies are harmless.
+        """
+        return {row[0] for row in self._rows(st.local_workloads, store=self.store_key)}
 
     def last_workload(self) -> int:
         """Return the highest id of a workload, or 0."""

@@ -13,6 +13,7 @@ from .. import identity, schema
 from ..host import fingerprint_of, session_class
 from ..records import Failure, FailureKind, Phase, Session, Status, Trust
 from ..results import Record
+from ..retractions import is_retracted
 from . import statements as st
 from .records import Query as Records
 
@@ -137,9 +138,6 @@ class KnownPrograms(Records):
             .select_from(joined)
             .where(*chosen, _m.served == literal_column("1"), _m.id.between(after + 1, newest))
         )
-        retracted: Any = select(literal_column("1")).where(
-            schema.retraction.c.subject == "measurement", schema.retraction.c.digest == _m.digest
-        )
         # From the failures, which are few, to their measurements; the last one comes last.
         failed = self._select(
             select(_m.id, _m.program_id, _p.digest, _f.kind, _f.phase, _f.message, _f.seconds)
@@ -153,7 +151,7 @@ class KnownPrograms(Records):
                 _f.measurement_id.between(after + 1, newest),
                 _m.status == int(Status.FAILED),
                 _s.trust >= int(Trust.VERIFIED),
-                ~retracted.exists(),
+                ~is_retracted(_m),
             )
             .order_by(_f.id)
         )

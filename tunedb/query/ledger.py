@@ -10,10 +10,11 @@ from sqlalchemy import and_, case, func, select
 
 from .. import schema
 from ..records import FailureKind, Source, SourceKind, Status, Trust
+from ..retractions import is_retracted
 from .training import Training
 
 _d, _m, _f = schema.prediction.c, schema.measurement.c, schema.failure.c
-_r, _s = schema.retraction.c, schema.source.c
+_s = schema.source.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,11 +120,10 @@ class Ledger(Training):
 
 def _says_something() -> Any:
     """Return the condition that a measurement says something about its program."""
-    gone = select(1).where(_r.subject == "measurement", _r.digest == _m.digest).exists()
     blameless = (
         select(1)
         .where(_f.measurement_id == _m.id, _f.kind == str(FailureKind.INFRASTRUCTURE))
         .exists()
     )
     failed = and_(_m.status == int(Status.FAILED), ~blameless)
-    return and_((_m.status == int(Status.OK)) | failed, ~gone)
+    return and_((_m.status == int(Status.OK)) | failed, ~is_retracted(_m, many=True))

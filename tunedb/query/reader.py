@@ -9,9 +9,11 @@ from sqlalchemy import Connection, Select, func, select
 
 from .. import schema
 from ..engine import Prepared, converted_errors
-from ..errors import SchemaError
+from ..errors import SchemaError, UnreachableError
+from ..patience import again
 from ..records import Session, Signature, Source, Status, Target, Workload
 from ..results import Counts
+from ..retractions import is_retracted
 from . import statements as st
 
 T = TypeVar("T")
@@ -55,7 +57,11 @@ class Reader:
     ----------
     store_key : str
         Identity of the database, random and made with it.
+    patience : float
+        Seconds for which a server that went away is asked again; 0 for none.
     """
+
+    patience: float = 0
 
     def __init__(
         self, connect: Callable[[], Connection], lock: threading.RLock, location: str
@@ -95,13 +101,30 @@ class Reader:
 
     def _rows(self, prepared: Prepared, **parameters: Any) -> Sequence[Any]:
         """Return all rows of a prepared statement."""
-        with self._lock, converted_errors(self._location):
-            return prepared(self._connected(), **parameters).all()
+        try:
+            with self._lock, converted_errors(self._location):
+                return prepared(self._connected(), **parameters).all()
+        except UnreachableError as error:
+            return self._again(error, lambda one: prepared(one, **parameters).all())
 
     def _select(self, statement: Select[Any]) -> Sequence[Any]:
         """Return all rows of a statement that is not worth preparing."""
-        with self._lock, converted_errors(self._location):
-            return self._connected().execute(statement).all()
+        try:
+            with self._lock, converted_errors(self._location):
+                return self._connected().execute(statement).all()
+        except UnreachableError as error:
+            return self._again(error, lambda one: one.execute(statement).all())
+
+    def _again(
+        self, error: UnreachableError, read: Callable[[Connection], Sequence[Any]]
+    ) -> Sequence[Any]:
+        """Return what a statement gives that has failed, asked again while patience lasts."""
+
+        def once() -> Sequence[Any]:
+            with self._lock, converted_errors(self._location):
+                return read(self._connected())
+
+        return again(once, error, self.patience)
 
     # ------------------------------------------------------------------ sizes
 
@@ -120,17 +143,14 @@ class Reader:
         """Return the number of rows of each kind."""
         names = (
             *("workload", "target", "sketch", "tail", "program", "measurement"),
-            *("session", "source", "quarantine", "retraction"),
+            *("session", "source", "quarantine"),
         )
         tables = schema.metadata.tables
         parts = [select(func.count()).select_from(tables[n]).scalar_subquery() for n in names]
-        failed = (
-            select(func.count())
-            .select_from(schema.measurement)
-            .where(_m.status == int(Status.FAILED))
-            .scalar_subquery()
-        )
-        row = self._select(select(*parts, failed))[0]
+        measurements = select(func.count()).select_from(schema.measurement)
+        failed = measurements.where(_m.status == int(Status.FAILED)).scalar_subquery()
+        retracted = measurements.where(is_retracted(_m, many=True)).scalar_subquery()
+        row = self._select(select(*parts, failed, retracted))[0]
         values = dict(zip(names, row, strict=False))
         return Counts(
             workloads=values["workload"],
@@ -139,9 +159,9 @@ class Reader:
             tails=values["tail"],
             programs=values["program"],
             measurements=values["measurement"],
-            failed=row[-1],
+            failed=row[-2],
             sessions=values["session"],
             sources=values["source"],
             quarantined=values["quarantine"],
-            retracted=values["retraction"],
+            retracted=row[-1],
         )

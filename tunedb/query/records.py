@@ -24,6 +24,7 @@ from ..records import (
     Trust,
 )
 from ..results import Answer, Record
+from ..retractions import is_retracted
 from . import statements as st
 from .ledger import Ledger
 
@@ -189,14 +190,13 @@ class Query(Ledger):
 
         Those of trusted sources and of modules, if they were not retracted.
         """
-        gone = select(schema.retraction.c.digest).where(
-            schema.retraction.c.subject == "measurement", schema.retraction.c.digest == _m.digest
-        )
         modules = select(schema.workload.c.id).where(schema.workload.c.format.in_(MODULES))
         trusted = select(schema.source.c.id).where(schema.source.c.trust >= int(Trust.VERIFIED))
         statement = (
             select(_m.id)
-            .where(~gone.exists(), _m.source_id.in_(trusted), _m.workload_id.in_(modules))
+            .where(
+                ~is_retracted(_m, many=True), _m.source_id.in_(trusted), _m.workload_id.in_(modules)
+            )
             .order_by(_m.id)
             .limit(_PAGE)
         )

@@ -10,6 +10,7 @@ from sqlalchemy import case, func, literal_column, select
 
 from .. import schema
 from ..records import Session, Source, Status
+from ..retractions import is_retracted
 from ..values import parse_json
 from .programs import Programs
 
@@ -146,10 +147,11 @@ class Sessions(Programs):
             times of one record (:func:`tunedb.identity.unpack_floats`); ordered by program. Failed
             and retracted records are left out.
         """
-        gone: Any = select(literal_column("1")).where(
-            schema.retraction.c.subject == "measurement", schema.retraction.c.digest == _m.digest
+        counts = (
+            _m.target_id == target_id,
+            _m.status == int(Status.OK),
+            ~is_retracted(_m, many=True),
         )
-        counts = (_m.target_id == target_id, _m.status == int(Status.OK), ~gone.exists())
         shared = (
             select(_m.program_id)
             .where(*counts)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import Select, bindparam, case, func, literal_column, or_, select
+from sqlalchemy import Select, and_, bindparam, case, func, literal_column, or_, select
 
 from .. import schema
 from ..engine import Prepared
 from ..records import MODULES, Trust
+from ..retractions import is_retracted
 from ..statements import this_measurement
 
 _m, _p, _f = schema.measurement.c, schema.program.c, schema.failure.c
@@ -33,14 +34,6 @@ top_k = Prepared(
 
 def record_query() -> Select[Any]:
     """Return the query whose rows :meth:`Query._record` understands."""
-    retracted = (
-        select(schema.retraction.c.reason)
-        .where(
-            schema.retraction.c.subject == literal_column("'measurement'"),
-            schema.retraction.c.digest == _m.digest,
-        )
-        .exists()
-    )
     # What was learnt last says most.
     other = schema.failure.alias().c
     last_failure = select(func.max(other.id)).where(other.measurement_id == _m.id).scalar_subquery()
@@ -75,7 +68,7 @@ def record_query() -> Select[Any]:
         _f.phase,
         _f.message,
         _f.seconds,
-        case((retracted, literal_column("1")), else_=literal_column("0")).label("retracted"),
+        case((is_retracted(_m), literal_column("1")), else_=literal_column("0")).label("retracted"),
     ).select_from(joined)
 
 
@@ -121,6 +114,24 @@ workloads_by_alias = Prepared(
     .where(
         schema.workload_alias.c.scheme == bindparam("scheme", type_=schema.Text),
         schema.workload_alias.c.key == bindparam("key", type_=schema.Text),
+    )
+    .order_by(schema.workload_alias.c.workload_id)
+)
+#: Those that are known under an alias, and those with a script.
+workloads_named = Prepared(
+    select(schema.workload_alias.c.workload_id)
+    .distinct()
+    .where(
+        or_(
+            and_(
+                schema.workload_alias.c.scheme == bindparam("scheme", type_=schema.Text),
+                schema.workload_alias.c.key == bindparam("key", type_=schema.Text),
+            ),
+            and_(
+                schema.workload_alias.c.scheme == literal_column("'script'"),
+                schema.workload_alias.c.key == bindparam("script", type_=schema.Text),
+            ),
+        )
     )
     .order_by(schema.workload_alias.c.workload_id)
 )
@@ -179,15 +190,56 @@ workloads_without = Prepared(
     .order_by(schema.workload.c.id)
 )
 measurement_by_digest = Prepared(select(_m.id).where(this_measurement()))
+
+
+def _is_own() -> Any:
+    """Return the condition that a source is our own: of this database, not merged into it."""
+    return and_(
+        schema.source.c.trust >= literal_column(str(int(Trust.OWN))),
+        schema.source.c.store == bindparam("store", type_=schema.Text),
+    )
+
+
 own_records = Prepared(
     select(_m.id)
     .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
     .where(
         _m.workload_id == parameter("workload"),
         _m.served == literal_column("1"),
-        schema.source.c.trust >= literal_column(str(int(Trust.OWN))),
+        _is_own(),
     )
     .limit(literal_column("1"))
+)
+own_workloads = Prepared(
+    select(_m.workload_id)
+    .distinct()
+    .where(_m.source_id.in_(select(schema.source.c.id).where(_is_own())))
+)
+#: Those whose body the plugin wrote, or a log that this database's user vouched for. A measurement
+#: that revalidation made is of a verified source, too, and says nothing of the body.
+local_workloads = Prepared(
+    select(schema.workload.c.id).where(
+        or_(
+            schema.workload.c.script.is_not(None),
+            schema.workload.c.id.in_(
+                select(_m.workload_id).where(
+                    _m.source_id.in_(
+                        select(schema.source.c.id).where(
+                            schema.source.c.store == bindparam("store", type_=schema.Text),
+                            or_(
+                                schema.source.c.trust == literal_column(str(int(Trust.OWN))),
+                                and_(
+                                    schema.source.c.trust
+                                    == literal_column(str(int(Trust.VERIFIED))),
+                                    schema.source.c.kind == literal_column("'file'"),
+                                ),
+                            ),
+                        )
+                    )
+                )
+            ),
+        )
+    )
 )
 last_workload = Prepared(select(func.max(schema.workload.c.id)))
 size = Prepared(select(func.count()).select_from(schema.measurement))

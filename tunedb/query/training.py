@@ -11,6 +11,7 @@ from sqlalchemy import Select, and_, case, func, literal_column, select
 from .. import schema
 from ..engine import converted_errors
 from ..records import FailureKind, Origin, Signature, Status
+from ..retractions import is_retracted
 from .models import Models
 
 if TYPE_CHECKING:
@@ -134,10 +135,6 @@ class Training(Models):
 
 def _records(set_id: int | None) -> Select[Any]:
     """Return the query of records that models may learn from; its rows are for :func:`_columns`."""
-    retracted: Any = select(literal_column("1")).where(
-        schema.retraction.c.subject == literal_column("'measurement'"),
-        schema.retraction.c.digest == _m.digest,
-    )
     # What was learnt last says most. Only failed records are looked up.
     said_last = (
         select(_failure.kind)
@@ -168,7 +165,7 @@ def _records(set_id: int | None) -> Select[Any]:
             func.coalesce(_feature.n_columns, -1),
         )
         .select_from(joined)
-        .where(_m.status.in_((int(Status.OK), int(Status.FAILED))), ~retracted.exists())
+        .where(_m.status.in_((int(Status.OK), int(Status.FAILED))), ~is_retracted(_m, many=True))
     )
 
 

@@ -33,7 +33,7 @@ _TYPES = {
 }
 
 #: Fields of a template; both versions of the log share these names here.
-_TEMPLATE = frozenset({"index", "template_key", "code_hash"})
+TEMPLATE = frozenset({"index", "template_key", "code_hash"})
 
 #: Sketches by what they are made of. Each is small; the whole is bounded by their number.
 _sketches: dict[tuple[Any, ...], bytes] = {}
@@ -130,7 +130,7 @@ def steps_of(trace: Trace) -> list[Step]:
 def _check_template(template: dict[str, Any]) -> None:
     """Raise FormatError unless a template has fields of the types that TVM writes."""
     for field, value in template.items():
-        if field not in _TEMPLATE:
+        if field not in TEMPLATE:
             raise FormatError(f"a configuration with the unknown field {short(field)}")
         if value is not None and type(value) is not (int if field == "index" else str):
             raise FormatError(f"{field} of a configuration is {short(value)}")

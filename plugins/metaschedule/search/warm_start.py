@@ -61,9 +61,10 @@ def warm_drafts(
     """Return good programs of similar workloads, made to fit a module; the most hopeful first.
 
     Donors are the best programs of the nearest workloads of the operator family, and of the module
-    itself for other targets of the kind. Each is put on the template that is most like it. What
-    comes first: near workloads, fast programs, and those that found a place for all decisions; the
-    second best of a workload counts as a quarter of an octave farther than the best, and so on.
+    itself for other targets of the kind; those of the layers too. Each is put on the template that
+    is most like it. What comes first: near workloads, fast programs, and those that found a place
+    for all decisions; the second best of a workload counts as a quarter of an octave farther than
+    the best, and so on.
 
     Parameters
     ----------
@@ -133,7 +134,10 @@ def tile_prior(handle: Handle, mod: Any, target: Any) -> TilePrior | None:
 def _relatives(
     handle: Handle, mod: Any, target: Any, most: int, *, itself: bool = False
 ) -> list[tuple[Neighbour, list[Donor]]]:
-    """Return the nearest workloads with their best programs, and the module itself if asked."""
+    """Return the nearest workloads with their best programs, and the module itself if asked.
+
+    Of layers, the module itself always: its records are no trials that the search would repeat.
+    """
     query = handle.store.query
     with handle.lock:
         known = handle.workloads.find(mod)
@@ -144,7 +148,10 @@ def _relatives(
         here = query.target_id(stored.digest)
         if itself and here is not None:
             near = [*(Neighbour(one, (here,), 0.0, "exact") for one in same), *near]
-        return [(one, query.donors(one, most)) for one in near]
+        found = [(one, query.donors(one, most)) for one in near]
+        for layer in handle.layers:
+            found += layer.relatives(signature, stored, _NEIGHBOURS, most)
+        return found
 
 
 def _draft(donor: Donor) -> Draft | None:

@@ -15,7 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
-from ....config import locate, make_folder
+from ....config import locate, locate_layers, make_folder
 from ....errors import PluginError, UsageError
 from ..cost_model import CostModel
 from ..database import Database
@@ -89,17 +89,25 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
     return found
 
 
-def database_of(database: Any, target: Any, module_equality: str, stack: ExitStack) -> Database:
+def database_of(
+    database: Any,
+    target: Any,
+    module_equality: str,
+    stack: ExitStack,
+    layers: Sequence[str | Path] | None = None,
+) -> Database:
     """Return the database that is meant; one that is opened here closes if the run fails.
 
     Raises
     ------
     UsageError
-        Another kind of database.
+        Another kind of database, or layers for one that is open.
     TuneDBError
         As :class:`Database`.
     """
     if isinstance(database, Database):
+        if layers:
+            raise UsageError("the database is open; give its layers to it: Database(…, layers=…)")
         return database
     if database is not None and not isinstance(database, str | Path):
         raise UsageError(
@@ -111,7 +119,9 @@ def database_of(database: Any, target: Any, module_equality: str, stack: ExitSta
         )
     location = locate(None if database is None else str(database))
     make_folder(location)
-    opened = Database(location.url, target=target, module_equality=module_equality)
+    if layers is None:
+        layers = locate_layers() if database is None else ()
+    opened = Database(location.url, target=target, module_equality=module_equality, layers=layers)
     stack.callback(opened.close)
     return opened
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from ....records import Origin
 from ....results import Record
+from ....sharing.outbox import Delivery
 from ....values import parse_json
 from ..database import Database
 from .progress import Costs, TaskProgress
@@ -82,6 +83,8 @@ class TuningResult:
         Wall time.
     costs : Costs
         Where it went.
+    delivery : Delivery or None
+        What the server has of it; None where none was named.
     """
 
     database: Database
@@ -91,6 +94,7 @@ class TuningResult:
     resumed: int
     seconds: float
     costs: Costs
+    delivery: Delivery | None = None
 
     @property
     def served(self) -> int:

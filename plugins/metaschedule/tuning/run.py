@@ -16,6 +16,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from ....errors import PluginError, UsageError
 from ....search.forecast import Curve, similar_curves
+from ....sharing.outbox import Outbox
 from ....signatures import signature_of
 from .. import modules
 from ..cost_model import CostModel
@@ -23,6 +24,7 @@ from ..database import Database
 from ..handle import Handle
 from ..targets import first_line
 from . import parts
+from .delivering import delivering, telling
 from .known import Known
 from .logs import logs_in_files
 from .module_source import as_module, is_relax
@@ -66,6 +68,8 @@ class Options:
     evaluator: EvaluatorConfig
     warm: bool
     remeasure: bool
+    layers: Sequence[str | Path] | None
+    server: str | Path | None
     on_progress: Callable[[Progress], object] | None
 
     def trials(self, tasks: int) -> int:
@@ -107,6 +111,8 @@ class Run:
         Programs that are not measured again.
     monitor : Monitor
         Watches it.
+    outbox : Outbox or None
+        Delivers to a server what is measured.
     keeps : ExitStack
         Closes a database that was opened for the run.
     """
@@ -120,6 +126,7 @@ class Run:
     done: int
     known: Known
     monitor: Monitor
+    outbox: Outbox | None
     keeps: ExitStack
 
     @classmethod
@@ -138,8 +145,14 @@ class Run:
             target = options.database.tvm_target
         target = parts.target_of(target, is_remote=remote is not None)
         keeps = stack.enter_context(ExitStack())
-        database = parts.database_of(options.database, target, options.module_equality, keeps)
+        database = parts.database_of(
+            options.database, target, options.module_equality, keeps, options.layers
+        )
         handle = database._handle
+        outbox, tell = None, options.on_progress
+        if options.server is not None:
+            outbox = delivering(database.store, options.server, stack)
+            tell = telling(outbox, tell)
         tasks = parts.tasks_of(
             mod,
             target,
@@ -153,9 +166,11 @@ class Run:
         if ms.Profiler.current() is None:
             stack.enter_context(ms.Profiler())
         curves = [(task.name, _curves(handle, task.mod, target)) for task in tasks]
-        monitor = Monitor(curves, done, trials, options.on_progress, began)
+        monitor = Monitor(curves, done, trials, tell, began)
         known = Known(handle, remeasure=options.remeasure)
-        return cls(mod, target, options, database, tasks, trials, done, known, monitor, keeps)
+        return cls(
+            mod, target, options, database, tasks, trials, done, known, monitor, outbox, keeps
+        )
 
     def tune(self, stack: ExitStack) -> None:
         """Let TVM tune with the trials that are left.
@@ -250,6 +265,7 @@ class Run:
             resumed=self.done,
             seconds=told.seconds,
             costs=told.costs,
+            delivery=None if self.outbox is None else self.outbox.close(),
         )
 
     def _result(self, task: parts.Task, progress: TaskProgress) -> TaskResult:

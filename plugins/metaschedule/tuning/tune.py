@@ -43,6 +43,8 @@ def tune(
     evaluator: EvaluatorConfig = EVALUATOR,
     warm: bool = True,
     remeasure: bool = False,
+    layers: Sequence[str | Path] | None = None,
+    server: str | Path | None = None,
     on_progress: Callable[[Progress], object] | None = None,
 ) -> TuningResult:
     """Tune a module with all that a database knows, and store what is measured.
@@ -93,6 +95,13 @@ def tune(
         Whether the search may begin with programs of similar workloads.
     remeasure : bool
         Whether known programs are measured again.
+    layers : sequence of str or Path, optional
+        Databases of others that answer behind a database that is opened here, and give donors to
+        the search; by default, where no `database` is named, those of a ``tunedb.toml``.
+    server : str or Path, optional
+        A team's database beside `database`, a path or URL: what is new there is pulled before the
+        run (:func:`tunedb.sharing.sync.pull`), and what is measured is delivered in the background.
+        One that is away disturbs nothing; the result says what is not delivered yet.
     on_progress : callable, optional
         Called with a :class:`Progress` after each batch, on the thread that called ``tune``.
 
@@ -147,6 +156,8 @@ def tune(
         evaluator=evaluator,
         warm=warm,
         remeasure=remeasure,
+        layers=layers,
+        server=server,
         on_progress=on_progress,
     )
     with ExitStack() as stack:

@@ -24,9 +24,12 @@ from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 from tvm.support.tar import tar
 
 from ....errors import PluginError, StorageError, TuneDBError, UsageError
+from ....times import mean_of
+from ..answers import Found
 from ..database import Database
 from ..handle import Handle
 from ..targets import as_target, first_line
+from ..trace_codec import floats_of
 from ..tuning.module_source import is_relax, prim_funcs
 
 __all__ = [
@@ -54,15 +57,18 @@ class Use:
     record_id : int or None
         The record whose program it became; None where the database has none for it.
     workload_id : int or None
-        The row of its workload, where a record was found.
+        The row of its workload, where a record of the database itself was found.
     mean : float or None
         Mean time of that record in seconds.
+    layer : str or None
+        The layer of the database whose record it is; numbers are that layer's then.
     """
 
     function: str
     record_id: int | None = None
     workload_id: int | None = None
     mean: float | None = None
+    layer: str | None = None
 
 
 def tasks_of(mod: Any, target: Any) -> dict[str, Any]:
@@ -88,8 +94,8 @@ def tasks_of(mod: Any, target: Any) -> dict[str, Any]:
     return {str(task.task_name): task.dispatched[0] for task in tasks}
 
 
-def find_record(handle: Handle, mod: Any, target: Any) -> tuple[int, Any] | None:
-    """Return the best record of a module that replays, with its id.
+def find_record(handle: Handle, mod: Any, target: Any) -> Found | None:
+    """Return the best record of a module that replays.
 
     Records that do not are quarantined and passed over, as :meth:`Handle.query_schedule` does.
 
@@ -104,10 +110,10 @@ def find_record(handle: Handle, mod: Any, target: Any) -> tuple[int, Any] | None
 
     Returns
     -------
-    tuple of int and tvm TuningRecord, or None
+    Found or None
     """
     found = handle.best_schedule(mod, target)
-    return None if found is None else found[:2]
+    return None if found is None else found[0]
 
 
 class _Answers(_PyDatabase):
@@ -123,9 +129,8 @@ class _Answers(_PyDatabase):
             if found is None:
                 uses[str(name)] = Use(str(name))
                 return None
-            answer = handle.store.query.record(found[0])
-            uses[str(name)] = Use(str(name), answer.id, answer.workload_id, answer.mean)
-            return found[1]
+            uses[str(name)] = _use(handle, str(name), found)
+            return found.record
 
         super().__init__(
             handle.has_workload,
@@ -140,6 +145,17 @@ class _Answers(_PyDatabase):
             "structural",
         )
         self.uses = uses
+
+
+def _use(handle: Handle, name: str, found: Found) -> Use:
+    """Return what a function got."""
+    store = found.answers.store
+    if store is handle.store:
+        answer = store.query.record(found.id)
+        return Use(name, answer.id, answer.workload_id, answer.mean)
+    # The layer is not asked again: it may be gone.
+    mean = mean_of(floats_of(found.record.run_secs))
+    return Use(name, found.id, None, mean, store.location)
 
 
 def schedule(database: Database, mod: Any, target: Any = None) -> tuple[Any, list[Use]]:

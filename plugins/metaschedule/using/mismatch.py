@@ -150,7 +150,7 @@ class _Search:
         found = find_record(self._handle, mod, self._target)
         ids = tuple(self._equal(mod))
         if found is not None:
-            return Finding(name, self._query.record(found[0]), ids)
+            return Finding(name, self._query.record(found.id), ids)
         if ids:
             return Finding(name, None, ids, tuple(self._of_known(ids)))
         nearest = self._nearest(mod)

@@ -1,7 +1,8 @@
 """The best programs measured again, and their results compared with the untuned program's.
 
 A foreign source's program is code of somebody else. Its steps are replayed, built and run in worker
-processes only, and only where the caller says so.
+processes only, and only where the caller says so; one that holds what TVM's rules never write
+(:mod:`tunedb.allowed`) not even then.
 """
 
 from __future__ import annotations
@@ -36,17 +37,17 @@ from ....results import Record
 from ....store import Store
 from ....times import NO_TIME, mean_of
 from ....upgrades import upgrade
-from .. import modules
 from ..handle import Handle
 from ..targets import as_target
 from . import numerics
 from .applying import tasks_of
-from .best_programs import foreign_programs, served_programs
+from .best_programs import foreign_programs, is_named, served_programs
 from .build_and_run import BuildAndRun, Job
+from .refusing import why_refused
 
 __all__ = ["Revalidation", "Verdict"]
 
-Outcome = Literal["passed", "wrong", "failed", "unchecked"]
+Outcome = Literal["passed", "wrong", "failed", "unchecked", "refused"]
 
 #: Sources of what is measured here. A foreign program that passes is verified; one that does not
 #: stays foreign, because a measurement of a trusted source would let TVM have it.
@@ -63,9 +64,10 @@ class Verdict:
     ----------
     record : Record
         Its best record so far.
-    outcome : {"passed", "wrong", "failed", "unchecked"}
+    outcome : {"passed", "wrong", "failed", "unchecked", "refused"}
         ``wrong``: it computes something else. ``failed``: it could not be built or run.
-        ``unchecked``: the untuned program could not, so nothing was measured.
+        ``unchecked``: the untuned program could not, so nothing was measured. ``refused``: it holds
+        what no foreign program may, so it was not even replayed.
     deviation : float or None
         The largest one from the untuned results, as a share of the largest value.
     mean : float or None
@@ -88,6 +90,8 @@ class Verdict:
         """Why it did not pass, in one line."""
         if self.failure is None:
             return None
+        if self.outcome == "refused":
+            return self.failure.message
         told = _headline(self.failure)
         return f"the untuned program does not run: {told}" if self.outcome == "unchecked" else told
 
@@ -199,9 +203,12 @@ class Revalidation:
         """
         workloads, groups = self._handle.workloads, []
         for task in tasks_of(mod, target).values():
-            digest = modules.to_workload(task).digest
-            is_stored = self._store.query.workload_id(digest) is not None
-            known = workloads.commit(task) if foreign and is_stored else workloads.find(task)
+            known = workloads.find(task)
+            # What came from others has no module that TVM may read: the one given here is a row of
+            # our own from now on, and stands in.
+            is_lent = known is not None and not known.is_exact
+            if is_lent or (foreign and is_named(self._store.query, task, workloads.equality)):
+                known = workloads.commit(task)
             if known is not None:
                 groups.append(sorted({known.id, *workloads.equal_ids(known)}))
         return groups
@@ -246,7 +253,11 @@ class Revalidation:
             )
         target = as_target(self._store.query.target(target_id).attributes)
         trials = [_Trial(record, self._module(record.workload_id)) for record in records]
-        checked = [trial for trial in trials if self._has_reference(trial)]
+        if foreign:
+            for trial in trials:
+                _settle_refused(trial)
+        allowed = [trial for trial in trials if trial.outcome != "refused"]
+        checked = [trial for trial in allowed if self._has_reference(trial)]
         self._check(checked, target)
         self._measure([trial for trial in checked if trial.outcome == "passed"], target)
         return [self._store_verdict(trial, foreign=foreign) for trial in trials]
@@ -305,8 +316,10 @@ class Revalidation:
         """Store what was found out about a program."""
         record, outcome = trial.record, trial.outcome
         retracted: tuple[int, ...] = ()
-        if outcome != "unchecked":
-            source = OWN if not foreign else VERIFIED if outcome == "passed" else REJECTED
+        if outcome not in ("unchecked", "refused"):
+            # A record of an own source would vouch for the body of its workload.
+            is_own = not foreign and self._store.query.is_own(record.workload_id)
+            source = OWN if is_own else VERIFIED if outcome == "passed" else REJECTED
             self._store.add_batch([self._measurement(trial)], source)
         if outcome == "wrong" and trial.failure is not None:
             retracted = tuple(self._records_of(record))
@@ -338,6 +351,14 @@ class Revalidation:
             measurement = other.measurement
             if measurement.program.digest == digest and measurement.status is Status.OK:
                 yield other.id
+
+
+def _settle_refused(trial: _Trial) -> None:
+    """Settle a trial of a foreign program that must not be tried."""
+    reason = why_refused(trial.record, trial.mod)
+    if reason is not None:
+        trial.outcome = "refused"
+        trial.failure = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, reason)
 
 
 def _job(mod: Any, record: Record, *, keep_preproc: bool) -> Job:

@@ -1,0 +1,183 @@
+"""Databases of others behind one's own: ``--layer``, and what they answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+import click
+
+from . import text
+from .choose import find_workload
+from .module import one_target
+
+if TYPE_CHECKING:
+    from ..query import Query
+    from ..records import Target
+    from ..store import Store
+    from .options import Settings
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+Key: TypeAlias = "bytes | tuple[str, str]"
+
+#: Endings of names under which modules are equal that do not compute the same.
+_LOOSE = (":ignore-tensor", ":anchor-block")
+
+
+def layer_option(function: F) -> F:
+    """Give a command ``--layer``, which arrives as ``layers``, for :func:`layers_of`."""
+    return click.option(
+        "--layer",
+        "layers",
+        metavar="URL",
+        multiple=True,
+        help="A database that answers where yours has no record; it is only read. May be repeated. "
+        "Default: layers in tunedb.toml.",
+    )(function)
+
+
+def layers_of(named: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the layers that are meant."""
+    from ..config import locate_layers
+
+    return locate_layers(named)
+
+
+@contextmanager
+def opened(settings: Settings, own: Store, urls: Iterable[str]) -> Iterator[list[Store]]:
+    """Yield the layers that can be read; of each other one say why not, in one line.
+
+    Raises
+    ------
+    UsageError
+        A URL is none.
+    """
+    from contextlib import ExitStack
+
+    from ..errors import TuneDBError, UsageError
+    from ..sharing.layer import check_layer, is_same, open_layer
+
+    with ExitStack() as stack:
+        found = []
+        for url in urls:
+            where = check_layer(url)
+            try:
+                store = stack.enter_context(open_layer(url))
+            except UsageError:
+                raise
+            except TuneDBError as error:
+                settings.warn(left_out(where, error))
+                continue
+            if not is_same(own, store):
+                found.append(store)
+        yield found
+
+
+def left_out(where: str, error: Exception) -> str:
+    """Return in one line that a layer is left out, and why."""
+    words = str(error).removeprefix(f"{where}: ")
+    return f"{where}: this layer is left out: {words}"
+
+
+def layer_name(location: str | None) -> str:
+    """Return a layer for a table; nothing for one's own database."""
+    return "" if location is None else text.short_path(location)
+
+
+def layered_target(
+    settings: Settings, own: Store, words: str | None, layers: tuple[str, ...]
+) -> Target:
+    """Return the one target that is meant, by the first database that knows it.
+
+    Raises
+    ------
+    NotFoundError
+        As :func:`.module.one_target` for one's own database, where no layer knows it either.
+    UsageError
+        Several are meant.
+    """
+    from ..errors import NotFoundError
+
+    try:
+        return one_target(own.query, words)
+    except NotFoundError:
+        with opened(settings, own, layers) as others:
+            for other in others:
+                try:
+                    return one_target(other.query, words)
+                except NotFoundError:
+                    continue
+        raise
+
+
+class Answered:
+    """Which workloads were answered, and for which targets, whatever their numbers are.
+
+    Workloads of two databases are one where a digest or a name under which they are known to be
+    equal is the same.
+    """
+
+    def __init__(self) -> None:
+        self._seen: set[tuple[Key, bytes]] = set()
+
+    def add(self, query: Query, group: list[int], target_id: int) -> bool:
+        """Note that a database has an answer; return whether none before it had one."""
+        target = query.target(target_id).digest
+        pairs = {(key, target) for key in keys_of(query, group)}
+        is_new = pairs.isdisjoint(self._seen)
+        self._seen |= pairs
+        return is_new
+
+
+def keys_of(query: Query, group: list[int]) -> set[Key]:
+    """Return the digests of workloads, and the names under which others are equal to them."""
+    keys: set[Key] = {query.workload(id_).digest for id_ in group}
+    for id_ in group:
+        keys.update(
+            (one.scheme, one.key) for one in query.aliases(id_) if not one.scheme.endswith(_LOOSE)
+        )
+    return keys
+
+
+def workloads_in(layer: Query, keys: set[Key] | None, words: str) -> list[int]:
+    """Return a layer's workloads that are meant; none where it has none.
+
+    Parameters
+    ----------
+    layer : Query
+        The layer.
+    keys : set or None
+        Of the workload that one's own database has under these words; None where it has none.
+    words : str
+        A name or the beginning of a digest; a number is one of one's own database.
+    """
+    from ..errors import NotFoundError
+    from ..records import Alias
+
+    if keys is None:
+        if words.isdigit():
+            return []
+        try:
+            return find_workload(layer, words)
+        except NotFoundError:
+            return []
+    found: set[int] = set()
+    for key in keys:
+        if isinstance(key, bytes):
+            id_ = layer.workload_id(key)
+            found |= set() if id_ is None else {id_}
+        else:
+            found |= set(layer.workloads_by_alias(Alias(*key)))
+    return sorted(found)
+
+
+def targets_in(layer: Query, own: Query, words: str | None) -> list[int] | None:
+    """Return a layer's targets that are meant, None for all; a number is of one's own database."""
+    if words is None:
+        return None
+    if words.isdigit():
+        known = [own.target(id_).digest for id_ in own.find_targets(words)]
+        return [id_ for id_ in map(layer.target_id, known) if id_ is not None]
+    return layer.find_targets(words)

@@ -1,0 +1,269 @@
+"""``tunedb bundle``, and two teams that exchange what they have."""
+
+import json
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import workdirs
+
+import tunedb
+from tunedb.check import check
+from tunedb.sharing.bundle import BundlePeer
+
+KEYS = [
+    *("file", "records", "workloads", "bytes", "bytes_per_record", "digest"),
+    *("store", "tunedb", "revision", "created_at", "selection", "counts"),
+]
+
+
+def digests(path):
+    with tunedb.open(path, create=False, read_only=True) as store:
+        return workdirs.digests(store)
+
+
+def best(run_json, path):
+    return {(row["workload"], row["target"]): row["mean"] for row in run_json("--db", path, "top")}
+
+
+def test_a_bundle_and_what_is_in_it(run_json, run, filled, tmp_path):
+    path = tmp_path / "all.tunedb"
+    made = run_json("--db", filled, "bundle", "-o", path)
+    assert list(made) == KEYS
+    assert (made["records"], made["workloads"]) == (7, 2)
+    assert made["bytes"] == path.stat().st_size
+    assert made["counts"]["target"] == 3
+    assert made["digest"] == path.read_bytes()[-32:].hex()
+    # It needs no database to be looked at.
+    assert run_json("--db", tmp_path / "none.db", "bundle", "--info", path) == made
+    shown = run("bundle", "--info", path).stdout
+    assert "7 records of 2 workloads in " in shown
+    assert f"digest   {made['digest']}" in shown
+    assert "chosen   everything" in shown
+
+
+def test_a_bundle_of_a_server(run_json, run, postgres_url, filled, log, tmp_path):
+    """The same records make the same rows, wherever they are stored."""
+    run("--db", postgres_url, "import", "logs", log, "--source", "nightly")
+    theirs = run_json("--db", postgres_url, "bundle", "-o", tmp_path / "server.tunedb")
+    ours = run_json("--db", filled, "bundle", "-o", tmp_path / "file.tunedb")
+    assert theirs["counts"] == ours["counts"]
+    assert theirs["records"] == 7
+
+
+def test_options_choose(run_json, run, filled, tmp_path):
+    def bundle(*options):
+        path = tmp_path / "x.tunedb"
+        return run_json("--db", filled, "bundle", "-o", path, "--force", *options)
+
+    assert bundle("--workload", "softmax")["records"] == 1
+    assert bundle("--target", "cuda")["records"] == 1
+    assert (
+        bundle("--target", "cuda", "--workload", "softmax", "--workload", "matmul")["records"] == 1
+    )
+    assert bundle("--source", "nightly")["records"] == 7
+    made = bundle("--best", "1", "--rest", "0")
+    assert made["records"] < 7
+    assert made["selection"]["best"] == 1
+    assert "best" in run("bundle", "--info", tmp_path / "x.tunedb").stdout
+    for options in (["--workload", "conv"], ["--source", "weekly"], ["--target", "hexagon"]):
+        assert run(
+            *("--db", filled, "bundle", "-o", tmp_path / "x.tunedb", "--force", *options), code=3
+        ).stderr
+    # A log without times of day: nothing is as young as that.
+    run("--db", filled, "bundle", "-o", tmp_path / "new.tunedb", "--since", "2020-01-01", code=3)
+    assert not (tmp_path / "new.tunedb").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ([], "tunedb bundle -o FILE"),
+        (["-o", "x", "--info", "x"], "give one of them"),
+        (["-o", "x", "--rest", "2"], "--best K"),
+        (["-o", "x", "--best", "0"], "not in the range"),
+        (["-o", "x", "--best", "2", "--rest", "nan"], "no number"),
+        (["-o", "x", "--best", "2", "--rest", "inf"], "no number"),
+        (["-o", "x", "--since", "yesterday"], "2026-11-22"),
+        (["-o", "x", "--since", "0000-00-00"], "2026-11-22"),
+        (["-o", "-", "--json"], "-o FILE"),
+        (["-o", "."], "a directory"),
+        (["--info", "."], "a directory"),
+    ],
+    ids=" ".join,
+)
+def test_options_that_go_nowhere(options, said, run, filled):
+    result = run("--db", filled, "bundle", *options, code=2)
+    assert said in result.stderr
+    assert result.stdout == ""
+
+
+def test_since_knows_zones():
+    from tunedb.cli.selecting import moment
+
+    assert moment("1970-01-01") == 0
+    assert moment("1970-01-01T00:00:01") == moment("1970-01-01T02:00:01+02:00") == 1_000_000
+    assert moment("2026-11-22T08:30:00.000001Z") == 1_795_336_200_000_001
+
+
+def test_force(run, filled, tmp_path):
+    path = tmp_path / "x.tunedb"
+    path.write_bytes(b"mine")
+    assert "--force" in run("--db", filled, "bundle", "-o", path, code=2).stderr
+    assert path.read_bytes() == b"mine"
+    run("--db", filled, "bundle", "-o", path, "--force")
+    run("bundle", "--info", path)
+
+
+def test_nothing_to_bundle(run, sqlite_file, tmp_path):
+    result = run("--db", sqlite_file, "bundle", "-o", tmp_path / "x.tunedb", code=3)
+    assert "no record to bundle; nothing was written" in result.stderr
+    assert not (tmp_path / "x.tunedb").exists()
+    run("--db", tmp_path / "none.db", "bundle", "-o", tmp_path / "x.tunedb", code=3)
+    run("bundle", "--info", tmp_path / "none.tunedb", code=3)
+
+
+def test_a_bundle_that_is_damaged(run, filled, tmp_path):
+    path = tmp_path / "x.tunedb"
+    run("--db", filled, "bundle", "-o", path)
+    path.write_bytes(path.read_bytes()[:-1])
+    result = run("bundle", "--info", path, code=1)
+    assert result.stderr.count("\n") == 1
+    assert "cut off or changed on its way" in result.stderr
+
+
+def test_a_full_disk(run, filled, mount):
+    folder = mount("4k")
+    (folder / "filler").write_bytes(bytes(4096))
+    result = run("--db", filled, "bundle", "-o", folder / "x.tunedb", code=1)
+    assert "No space left" in result.stderr
+    assert [file.name for file in folder.iterdir()] == ["filler"]
+
+
+def test_through_a_pipe(run, filled, tmp_path, start):
+    """Standard output gets the same bytes as a file, but for the time."""
+    path = tmp_path / "x.tunedb"
+    with path.open("wb") as out:
+        process = start("--db", filled, "bundle", "-o", "-", stdout=out)
+        _, told = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert "7 records of 2 workloads" in told
+    with path.open("rb") as bytes_:
+        process = start("bundle", "--info", "-", "--json", stdin=bytes_)
+        said, _ = process.communicate(timeout=60)
+    assert process.returncode == 0
+    assert json.loads(said)["records"] == 7
+    with BundlePeer(path) as peer:
+        assert peer.total == 7
+
+
+def test_names_are_escaped(run, tmp_path):
+    folder = workdirs.write(tmp_path / "log", [workdirs.record()], [workdirs.graph()])
+    db = tmp_path / "x.db"
+    run("--db", db, "import", "logs", folder, "--source", "\x1b[31mred")
+    name = tmp_path / "\x1b[31m.tunedb"
+    run("--db", db, "bundle", "-o", name, "--source", "\x1b[31mred")
+    shown = run("bundle", "--info", name).stdout
+    assert "\x1b" not in shown
+
+
+def test_two_teams_exchange_bundles(run, run_json, tmp_path):
+    """They tune different workloads, exchange bundles, and end with equal sets."""
+    logs = {
+        "a": (
+            [workdirs.record([1e-3 * i], tile=(i, 64 // i)) for i in (1, 2, 4)]
+            + [workdirs.record([1e10], tile=(64, 1))],
+            [workdirs.graph("matmul")],
+        ),
+        "b": (
+            [workdirs.record([2e-3 * i], tile=(i, 64 // i)) for i in (1, 2, 8)]
+            + [workdirs.record([5e-6], workload=1, target=workdirs.CUDA, tile=(16, 4))],
+            [workdirs.graph("softmax", 3), workdirs.graph("conv", 5)],
+        ),
+    }
+    for team, (records, graphs) in logs.items():
+        log = workdirs.write(tmp_path / f"log_{team}", records, graphs)
+        run("--db", tmp_path / f"{team}.db", "import", "logs", log, "--source", f"team {team}")
+    with tunedb.open(tmp_path / "a.db") as store:
+        store.retract([2], "measured under load")
+    before = {team: digests(tmp_path / f"{team}.db") for team in "ab"}
+    served = {team: best(run_json, tmp_path / f"{team}.db") for team in "ab"}
+    assert not set(before["a"]) & set(before["b"])
+
+    for team in "ab":
+        run("--db", tmp_path / f"{team}.db", "bundle", "-o", tmp_path / f"{team}.tunedb")
+    for team, other in ("ab", "ba"):
+        run("--db", tmp_path / f"{team}.db", "merge", tmp_path / f"{other}.tunedb")
+
+    union = sorted(before["a"] + before["b"])
+    for team, other in ("ab", "ba"):
+        path = tmp_path / f"{team}.db"
+        assert digests(path) == union
+        assert check(str(path)).problems == []
+        # What came is there, and does not answer before it is trusted.
+        assert best(run_json, path) == served[team]
+        assert {row["name"] for row in run_json("--db", path, "workloads")} == {
+            *("matmul", "softmax", "conv")
+        }
+        run("--db", path, "trust", f"team {other}", "verified")
+        assert best(run_json, path) == served["a"] | served["b"]
+        assert run_json("--db", path, "top", "softmax")[0]["mean"] == 2e-3
+
+    # What each has now is the same: so are their bundles, and merging them says nothing new.
+    for team, other in ("ab", "ba"):
+        made = run_json("--db", tmp_path / f"{team}.db", "bundle", "-o", tmp_path / "again.tunedb")
+        assert made["records"] == len(union)
+        run("--db", tmp_path / f"{other}.db", "merge", tmp_path / "again.tunedb")
+        assert digests(tmp_path / f"{other}.db") == union
+        (tmp_path / "again.tunedb").unlink()
+
+
+def test_two_bundles_of_one_database(run, filled, tmp_path):
+    """They differ in the time that they name, and so in their digest; nowhere else."""
+    first, second = tmp_path / "1.tunedb", tmp_path / "2.tunedb"
+    for path in (first, second):
+        run("--db", filled, "bundle", "-o", path)
+    with BundlePeer(first) as one, BundlePeer(second) as two:
+        times = [str(peer.manifest.created_at).encode() for peer in (one, two)]
+    a, b = first.read_bytes()[:-32], second.read_bytes()[:-32]
+    assert a.replace(times[0], b"") == b.replace(times[1], b"")
+
+
+def test_a_bundle_is_made_while_others_write(filled, tmp_path, run):
+    """Nobody waits for anybody: SQLite's readers see the database as it was."""
+    code = (
+        "import sys, tunedb\n"
+        "with tunedb.open(sys.argv[1]) as store:\n"
+        "    with store._engine.begin() as connection:\n"
+        "        print('writing', flush=True)\n"
+        "        sys.stdin.read()\n"
+    )
+    writer = subprocess.Popen(
+        [sys.executable, "-c", code, str(filled)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    try:
+        assert writer.stdout.readline() == b"writing\n"
+        run("--db", filled, "bundle", "-o", tmp_path / "x.tunedb")
+    finally:
+        writer.communicate(timeout=30)
+    assert writer.returncode == 0
+
+
+def test_real_records_take_a_tenth_of_their_json(run, run_json, tmp_path):
+    """Less than 100 bytes each, and less than xz -9 makes of the export."""
+    folder = Path(__file__).parents[2].parent / "shared" / "data" / "metaschedule"
+    if not folder.is_dir():
+        pytest.skip("the public logs are not here")
+    db = tmp_path / "real.db"
+    run("--db", db, "import", "logs", folder)
+    made = run_json("--db", db, "bundle", "-o", tmp_path / "real.tunedb")
+    exported = run_json("--db", db, "export", tmp_path / "json")
+    assert made["records"] == exported["records"] > 1_000
+    text = b"".join(path.read_bytes() for path in sorted((tmp_path / "json").rglob("*.json")))
+    assert made["bytes_per_record"] < 100
+    assert made["bytes"] * 10 < len(text)
+    assert made["bytes"] < len(lzma.compress(text, preset=9))
+    run("--db", tmp_path / "copy.db", "merge", tmp_path / "real.tunedb")
+    assert digests(tmp_path / "copy.db") == digests(db)

@@ -1,0 +1,84 @@
+"""Words that are SQL, HTML or codes of a terminal, in every place of every command."""
+
+import sqlite3
+from contextlib import closing
+
+import click
+import pytest
+from click.testing import CliRunner
+from test_help import COMMANDS
+
+from tunedb.cli import main
+from tunedb.cli.lazy import LazyGroup
+
+SQL = "x'; DROP TABLE program;--"
+SHOWN = "\x1b]0;owned\x07<script>"
+NUMBERS = (
+    click.types.IntParamType,
+    click.types.FloatParamType,
+    click.types.BoolParamType,
+    click.Choice,
+    click.types.FuncParamType,
+)
+
+#: Options of all commands, which have tests of their own.
+LEFT_OUT = {"db", "help", "quiet", "verbose", "debug"}
+
+
+def takes_words(parameter):
+    is_flag = isinstance(parameter, click.Option) and (parameter.is_flag or parameter.count)
+    return not is_flag and not isinstance(parameter.type, NUMBERS)
+
+
+def filling(parameter, words):
+    """Return what a command line has for a parameter."""
+    if isinstance(parameter.type, click.Choice):
+        value = [str(next(iter(parameter.type.choices)))]
+    elif takes_words(parameter):
+        value = [words]
+    else:
+        value = ["1"]
+    value *= max(1, parameter.nargs)
+    if isinstance(parameter, click.Option):
+        return [parameter.opts[0], *value]
+    return value
+
+
+CASES = [
+    (path, parameter.name)
+    for path, command in COMMANDS.items()
+    if not isinstance(command, LazyGroup) and path
+    for parameter in command.params
+    if takes_words(parameter) and parameter.name not in LEFT_OUT
+]
+
+
+def test_there_are_places_for_words():
+    assert len(CASES) > 60
+
+
+def state(path):
+    """Return the definitions of all tables, and the records."""
+    with closing(sqlite3.connect(path)) as connection:
+        tables = connection.execute("SELECT sql FROM sqlite_schema ORDER BY name").fetchall()
+        rows = connection.execute("SELECT digest FROM measurement ORDER BY id").fetchall()
+        programs = connection.execute("SELECT digest FROM program ORDER BY id").fetchall()
+    return tables, rows, programs
+
+
+@pytest.mark.parametrize("words", [SQL, SHOWN], ids=["sql", "codes"])
+@pytest.mark.parametrize(("path", "name"), CASES, ids=lambda value: str(value)[:40])
+def test_words_in_every_place(path, name, words, filled):
+    before = state(filled)
+    arguments = []
+    for parameter in COMMANDS[path].params:
+        if parameter.name == name or (parameter.required and parameter.name not in LEFT_OUT):
+            arguments += filling(parameter, words)
+    options = [word for word in arguments if word.startswith("-")]
+    result = CliRunner().invoke(main, ["--db", str(filled), *path, *arguments], input="")
+    problem = f"{' '.join(path)} {options}: {result.output}"
+    assert result.exception is None or isinstance(result.exception, SystemExit), problem
+    assert result.exit_code in (0, 1, 2, 3, 4, 5), problem
+    assert "Traceback" not in result.output, problem
+    assert "\x1b" not in result.output and "\x07" not in result.output, problem
+    assert state(filled) == before, problem

@@ -1,0 +1,165 @@
+"""``--layer``: databases of others behind one's own."""
+
+import pytest
+import tvm
+from builders import OWN, make_measurement
+from test_apply import OTHER, SCRIPT, tune
+
+from tunedb.records import Alias
+from tunedb.store import Store
+
+
+@pytest.fixture
+def kernels(tmp_path):
+    path = tmp_path / "kernels.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture
+def team(tmp_path):
+    """Another database: workload 0 for both targets, 1 for target 0."""
+    path = tmp_path / "team.db"
+    with Store(path) as store:
+        found = [
+            make_measurement(0, (0.5,)),
+            make_measurement(1, (0.25,)),
+            make_measurement(2, (0.125,), target=1),
+            make_measurement(3, (2.0,), workload=1),
+            make_measurement(4, None, workload=2),
+        ]
+        store.add(found, OWN)
+    return path
+
+
+@pytest.fixture
+def mine(sqlite_file):
+    """Workload 0 for target 0."""
+    with Store(sqlite_file) as store:
+        store.add([make_measurement(9, (1.0,))], OWN)
+    return sqlite_file
+
+
+def told(rows):
+    return [(row["workload"], row["mean"], row["layer"]) for row in rows]
+
+
+# ---- top -----------------------------------------------------------------------------------------
+
+
+def test_what_the_own_database_lacks(run, run_json, mine, team):
+    assert told(run_json("--db", mine, "top")) == [("matmul_0", 1.0, None)]
+    rows = run_json("--db", mine, "top", "--layer", team)
+    where = str(team)
+    assert told(rows) == [
+        ("matmul_0", 1.0, None),
+        ("matmul_0", 0.125, where),
+        ("matmul_1", 2.0, where),
+    ]
+    table = run("--db", mine, "top", "--layer", team).stdout
+    assert "layer" in table
+    assert "team.db" in table
+    assert "layer" not in run("--db", mine, "top").stdout
+
+
+def test_one_workload(run, run_json, mine, team):
+    assert told(run_json("--db", mine, "top", "matmul_1", "--layer", team)) == [
+        ("matmul_1", 2.0, str(team))
+    ]
+    rows = run_json("--db", mine, "top", "matmul_0", "--layer", team, "-k", 5)
+    assert told(rows) == [("matmul_0", 1.0, None), ("matmul_0", 0.125, str(team))]
+    # A number is one of the own database.
+    assert told(run_json("--db", mine, "top", 1, "--layer", team)) == told(rows)
+    assert "no workload '2'" in run("--db", mine, "top", 2, "--layer", team, code=3).stderr
+
+
+def test_targets(run, run_json, mine, team):
+    assert told(run_json("--db", mine, "top", "--layer", team, "--target", 1)) == [
+        ("matmul_0", 1.0, None),
+        ("matmul_1", 2.0, str(team)),
+    ]
+    many = '{"num-cores": 2}'
+    assert told(run_json("--db", mine, "top", "--layer", team, "--target", many)) == [
+        ("matmul_0", 0.125, str(team))
+    ]
+    assert "cuda" in run("--db", mine, "top", "--layer", team, "--target", "cuda", code=3).stderr
+
+
+def test_the_first_layer_that_can(run_json, mine, team, tmp_path):
+    other = tmp_path / "other.db"
+    with Store(other) as store:
+        store.add([make_measurement(0, (3.0,), workload=1)], OWN)
+    rows = run_json("--db", mine, "top", "matmul_1", "--layer", other, "--layer", team)
+    assert told(rows) == [("matmul_1", 3.0, str(other))]
+
+
+def test_workloads_that_are_known_to_be_equal(run_json, mine, team):
+    with Store(mine) as store:
+        store.add_workload(make_measurement().program.workload, [Alias("link", "one")])
+    with Store(team) as store:
+        workload = make_measurement(workload=1).program.workload
+        store.add_workload(workload, [Alias("link", "one")])
+    rows = run_json("--db", mine, "top", "--layer", team, "--target", 1)
+    assert told(rows) == [("matmul_0", 1.0, None)]
+
+
+def test_layers_of_a_file(run, run_json, mine, team, tmp_path):
+    (tmp_path / "work" / "tunedb.toml").write_text('layers = ["../team.db"]')
+    assert len(run_json("--db", mine, "top")) == 3
+    # The sessions of others are not known here.
+    assert len(run_json("--db", mine, "top", "--corrected")) == 1
+    message = run("--db", mine, "top", "--corrected", "--layer", team, code=2).stderr
+    assert "without --layer" in message
+
+
+def test_a_layer_that_is_not_there(run, mine, tmp_path):
+    done = run("--db", mine, "top", "--layer", tmp_path / "gone.db")
+    assert "gone.db: this layer is left out: no such file" in done.stderr
+    assert "matmul_0" in done.stdout
+    assert "mysql" in run("--db", mine, "top", "--layer", "mysql://x/y", code=2).stderr
+
+
+def test_names_of_a_layer_are_harmless(run, mine, tmp_path):
+    path = tmp_path / "evil.db"
+    measurement = make_measurement(0, (0.5,), workload=3)
+    with Store(path) as store:
+        store.add([measurement], OWN)
+    import sqlite3
+    from contextlib import closing
+
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE workload SET name = ?", ("\x1b[31mred\x07",))
+    done = run("--db", mine, "top", "--layer", path)
+    assert "red" in done.stdout
+    assert "\x1b" not in done.output
+    assert "\x07" not in done.output
+
+
+# ---- apply and tune ------------------------------------------------------------------------------
+
+
+def test_apply(run, run_json, sqlite_file, kernels, tmp_path):
+    team = tmp_path / "team.db"
+    tune(sqlite_file, kernels, "twice")
+    tune(team, kernels, "twice", run_secs=(1e-6,))
+    tune(team, kernels, "thrice", run_secs=(2e-3,))
+    library = tmp_path / "kernels.so"
+    rows = run_json("--db", sqlite_file, "apply", kernels, "-o", library, "--layer", team)
+    assert [(row["function"], row["mean"], row["layer"]) for row in rows] == [
+        ("thrice", 2e-3, str(team)),
+        ("twice", 1e-3, None),
+    ]
+    assert tvm.runtime.load_module(str(library))["thrice"] is not None
+    table = run("--db", sqlite_file, "apply", kernels, "-o", library, "--layer", team).stdout
+    assert "team.db" in table
+
+
+def test_apply_for_a_target_that_the_layer_has(run, run_json, sqlite_file, kernels, tmp_path):
+    team = tmp_path / "team.db"
+    tune(team, kernels, "twice", target=OTHER)
+    library = tmp_path / "kernels.so"
+    rows = run_json("--db", sqlite_file, "apply", kernels, "-o", library, "--layer", team)
+    assert [row["layer"] for row in rows] == [None, str(team)]
+    assert {row["target"] for row in rows} == {"llvm x86-64-v2 8 cores"}
+    done = run("--db", sqlite_file, "apply", kernels, "-o", library, code=3)
+    assert "no record to serve" in done.stderr

@@ -1,0 +1,151 @@
+"""``tunedb merge``."""
+
+import json
+import shutil
+import sqlite3
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from builders import make_measurement
+
+from tunedb.check import check
+from tunedb.records import Source, Trust
+from tunedb.sharing.bundle import manifest_of, write_bundle
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.selection import EVERYTHING
+from tunedb.store import Store
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
+
+from exchanges import rename
+
+
+@pytest.fixture
+def theirs(sqlite_template, tmp_path):
+    """A database of another team."""
+    path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), "b" * 32)
+    with Store(path) as store:
+        store.add([make_measurement(n, (1e-3 * (n + 1),)) for n in range(4)], Source("nightly"))
+        store.add([make_measurement(9, workload=1)], Source("board"))
+    return path
+
+
+@pytest.fixture
+def bundle(theirs, tmp_path):
+    path = tmp_path / "theirs.tunedb"
+    with closing(DatabasePeer(theirs, own=True)) as peer:
+        write_bundle(path, peer.chunks(EVERYTHING), manifest_of(peer.store_key, EVERYTHING))
+    return path
+
+
+def test_a_database_is_merged_and_told(run, theirs, store_url):
+    done = run("--db", store_url, "merge", theirs)
+    lines = [line.split() for line in done.stdout.splitlines()]
+    assert lines[0] == ["source", "of", "new", "known", "rejected"]
+    assert ["nightly", "bbbbbbbb", "4", "0", "0"] in lines
+    assert ["board", "bbbbbbbb", "1", "0", "0"] in lines
+    assert lines[-1] == ["total", "5", "0", "0"]
+    assert "5 new records" in done.stderr
+    again = run("--db", store_url, "merge", theirs)
+    assert "nothing new" in again.stderr
+    with Store(store_url) as store:
+        assert {row.trust for row in store.query.source_rows()} == {Trust.FOREIGN}
+    assert check(store_url).problems == []
+
+
+def test_json_has_all_of_it(run_json, theirs, bundle, sqlite_file):
+    first, second = run_json("--db", sqlite_file, "merge", theirs, bundle)
+    assert (first["new"], first["known"], first["rejected"]) == (5, 0, 0)
+    assert (second["new"], second["known"]) == (0, 5)
+    assert first["store"] == second["store"] == "b" * 32
+    assert {source["name"]: source["new"] for source in first["sources"]} == {
+        "nightly": 4,
+        "board": 1,
+    }
+    assert (first["workloads"], first["programs"], first["reasons"]) == (2, 5, [])
+
+
+def test_a_bundle_and_a_part_of_it(run_json, bundle, sqlite_file):
+    (row,) = run_json("--db", sqlite_file, "merge", bundle, "--source", "board")
+    assert (row["new"], [source["name"] for source in row["sources"]]) == (1, ["board"])
+    (row,) = run_json("--db", sqlite_file, "merge", bundle, "--workload", "matmul_0")
+    assert row["new"] == 4
+
+
+def test_a_bundle_from_standard_input(run_json, bundle, sqlite_file):
+    (row,) = run_json("--db", sqlite_file, "merge", "-", input=bundle.read_bytes())
+    assert row["new"] == 5
+
+
+def test_a_server(run_json, theirs, postgres_url, sqlite_file):
+    run_json("--db", postgres_url, "merge", theirs)
+    (row,) = run_json("--db", sqlite_file, "merge", postgres_url)
+    assert (row["new"], row["rejected"]) == (5, 0)
+
+
+def test_a_dry_run_writes_nothing(run_json, run, theirs, sqlite_file, tmp_path):
+    before = sqlite_file.read_bytes()
+    (row,) = run_json("--db", sqlite_file, "merge", theirs, "--dry-run")
+    assert (row["new"], row["dry_run"]) == (5, True)
+    assert sqlite_file.read_bytes() == before
+    missing = tmp_path / "missing.db"
+    done = run("--db", missing, "merge", theirs, "--dry-run")
+    assert "does not exist yet" in done.stderr
+    assert "dry run: nothing was written" in done.stderr
+    assert not missing.exists()
+
+
+def test_what_is_left_out_is_told(run, theirs, store_url):
+    """A record that somebody has made faster by hand, and a name that paints the terminal."""
+    with closing(sqlite3.connect(theirs)) as connection, connection:
+        connection.execute("UPDATE measurement SET run_secs = ? WHERE id = 2", (bytes(8),))
+        connection.execute("UPDATE source SET name = ? WHERE name = 'board'", ("\x1b[31mevil",))
+    done = run("--db", store_url, "merge", theirs, code=1)
+    assert "its digest does not fit what it holds" in done.stderr
+    assert "record 2 of nightly" in done.stderr
+    assert "its source was not taken" in done.stderr
+    assert "\x1b" not in done.output
+    with Store(store_url) as store:
+        assert store.query.size() == 3
+        assert [row.name for row in store.query.source_rows()] == ["nightly"]
+
+
+def test_a_source_that_is_trusted_here(run, run_json, theirs, store_url):
+    run("--db", store_url, "merge", theirs)
+    run("--db", store_url, "trust", "nightly", "verified")
+    with Store(theirs) as store:
+        store.add([make_measurement(77, (1e-9,))], Source("nightly"))
+    done = run("--db", store_url, "merge", theirs, code=1)
+    assert "give --believe if this really comes from it" in done.stderr
+    (row,) = run_json("--db", store_url, "merge", theirs, "--believe")
+    assert (row["new"], row["rejected"]) == (1, 0)
+
+
+def test_itself(run, sqlite_file):
+    done = run("--db", sqlite_file, "merge", sqlite_file, code=2)
+    assert "this is the database itself" in done.stderr
+
+
+def test_what_cannot_be_merged(run, sqlite_file, bundle, theirs, tmp_path):
+    """One line each, and nothing is changed; what came of the others before stays."""
+    before = sqlite_file.read_bytes()
+    cut = tmp_path / "cut.tunedb"
+    cut.write_bytes(bundle.read_bytes()[:-1])
+    other = tmp_path / "other.db"
+    with closing(sqlite3.connect(other)) as connection, connection:
+        connection.execute("CREATE TABLE t (a)")
+    for path, code in ((cut, 1), (other, 4), (tmp_path / "none.db", 3), (tmp_path, 1)):
+        done = run("--db", sqlite_file, "merge", path, code=code)
+        assert done.stdout == ""
+        assert done.stderr.startswith("Error: ")
+        assert len(done.stderr.splitlines()) == 1
+    assert sqlite_file.read_bytes() == before
+    done = run("--db", sqlite_file, "merge", "--json", theirs, cut, code=1)
+    assert [row["new"] for row in json.loads(done.stdout)] == [5]
+
+
+def test_a_name_that_is_not_there(run, sqlite_file, theirs):
+    done = run("--db", sqlite_file, "merge", theirs, "--workload", "conv2d", code=3)
+    assert "conv2d" in done.stderr

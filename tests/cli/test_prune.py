@@ -1,0 +1,151 @@
+"""``tunedb prune`` and ``tunedb vacuum``."""
+
+import json
+import os
+import pty
+import subprocess
+
+import numpy as np
+import pytest
+import workdirs
+from builders import FOREIGN, OWN, make_measurement
+
+import tunedb
+from tunedb.check import check
+from tunedb.features.base import feature_set
+from tunedb.records import Source
+
+COUNT = 12
+
+
+@pytest.fixture
+def pruned(sqlite_file):
+    """A database with twelve records of two workloads, two taken back, some foreign."""
+    with tunedb.open(sqlite_file) as store:
+        batch = [make_measurement(i, (1e-3 * (i + 1),), workload=i % 2) for i in range(COUNT)]
+        ids, _ = store.add_batch(batch, OWN)
+        store.add_batch([make_measurement(40, (9e-3,)), make_measurement(41, (8e-3,))], FOREIGN)
+        store.retract(ids[:2], "a busy machine")
+        steps = feature_set("steps")
+        row = [[0.5] * len(steps.columns)]
+        store.add_features(steps, [(id_, np.array(row)) for id_ in range(1, 5)])
+    return sqlite_file
+
+
+def size(file):
+    with tunedb.open(file, read_only=True) as store:
+        return store.query.size()
+
+
+def test_a_dry_run_says_what_goes_and_what_it_costs(run, run_json, pruned):
+    before = pruned.read_bytes()
+    options = ("--db", pruned, "prune", "--best", 2, "--rest", 0.5, "--retracted", "--features")
+    row = run_json(*options, "--dry-run")
+    parts = {(part["kind"], part["of"]): part for part in row["parts"]}
+    assert parts["retracted", None]["rows"] == 2
+    features = next(part for part in row["parts"] if part["kind"] == "features")
+    assert features["of"].startswith("steps ")
+    assert features["rows"] == 4
+    assert features["seconds"][0] > 0
+    assert row["bytes"] == sum(part["bytes"] for part in row["parts"]) > 0
+    records = parts["records", None]["rows"] + parts["retracted", None]["rows"]
+    assert sum(source["records"] for source in row["sources"]) == records
+    assert all(source["store"] is None for source in row["sources"])
+    assert (row["dry_run"], row["removed"], row["exchanged"]) == (True, None, [])
+    shown = run(*options, "--dry-run")
+    assert "records taken back" in shown.stdout
+    assert "tunedb extract --set steps" in shown.stdout
+    assert "nothing was changed" in shown.stderr
+    assert pruned.read_bytes() == before
+
+
+def test_prune_needs_yes_where_nobody_can_be_asked(run, run_json, pruned):
+    refused = run("--db", pruned, "prune", "--retracted", code=2)
+    assert "--yes" in refused.stderr
+    assert "\n" not in refused.stderr.strip().removeprefix("Error: ")
+    assert size(pruned) == COUNT + 2
+    words = (*workdirs.PROGRAM, "--db", pruned, "prune", "--retracted")
+    closed = subprocess.run(
+        ["/bin/sh", "-c", 'exec "$0" "$@" <&-', *map(str, words)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert closed.returncode == 2
+    assert "--yes" in closed.stderr
+    row = run_json("--db", pruned, "prune", "--retracted", "--yes")
+    assert row["removed"] == {
+        **{"records": 2, "failures": 0, "programs": 2},
+        **{"features": 2, "predictions": 0, "models": 0},
+    }
+    assert size(pruned) == COUNT
+    again = run("--db", pruned, "prune", "--retracted", "--yes")
+    assert "nothing to remove" in again.stderr
+    assert check(pruned).problems == []
+
+
+@pytest.mark.parametrize(("answer", "left"), [(b"n\n", COUNT + 2), (b"y\n", COUNT)])
+def test_prune_asks_on_a_terminal(pruned, answer, left):
+    terminal, theirs = pty.openpty()
+    os.write(terminal, answer)
+    done = subprocess.run(
+        [*workdirs.PROGRAM, "--db", pruned, "prune", "--retracted"],
+        stdin=theirs,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    os.close(terminal)
+    os.close(theirs)
+    assert done.returncode == (0 if answer == b"y\n" else 1)
+    assert "records taken back" in done.stdout
+    assert "Remove 2 records" in done.stderr
+    assert size(pruned) == left
+
+
+def test_what_cannot_be_meant(run, pruned):
+    for options, words in (
+        ((), "--retracted"),
+        (("--rest", 1), "--best"),
+        (("--rest", "nan", "--best", 1), "number"),
+        (("--features", "--workload", "matmul_0"), "--best"),
+        (("--best", 0), "--best"),
+        (("--best", 10**30), "--best"),
+        (("--models", 0), "--models"),
+    ):
+        assert words in run("--db", pruned, "prune", *options, "--yes", code=2).stderr
+    missing = run("--db", pruned, "prune", "--features", "none.such", "--yes", code=3)
+    assert "there are: " in missing.stderr
+    run("--db", pruned, "prune", "--best", 1, "--workload", "none", "--yes", code=3)
+    run("--db", pruned.with_name("none.db"), "prune", "--retracted", "--yes", code=3)
+    assert size(pruned) == COUNT + 2
+
+
+def test_names_of_sources_are_shown_clean(run, sqlite_file):
+    with tunedb.open(sqlite_file) as store:
+        batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(4)]
+        store.add_batch(batch, Source("x\x1b[2J"))
+    shown = run("--db", sqlite_file, "prune", "--best", 1, "--rest", 0, "--dry-run")
+    assert "\x1b" not in shown.stdout
+    assert "x\\x1b[2J" in shown.stdout
+
+
+def test_vacuum(run, run_json, sqlite_file):
+    with tunedb.open(sqlite_file) as store:
+        batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(2000)]
+        ids, _ = store.add_batch(batch, OWN)
+        store.remove_records(ids[:-1])
+    planned = run_json("--db", sqlite_file, "vacuum", "--dry-run")
+    assert (planned["dry_run"], planned["after"]) == (True, None)
+    assert planned["free"] > 50_000
+    assert planned["seconds"] > 0
+    assert all(room["bytes"] > 0 and room["free"] > 0 for room in planned["needs"])
+    assert "takes about" in run("--db", sqlite_file, "vacuum", "--dry-run").stdout
+    done = run_json("--db", sqlite_file, "vacuum")
+    assert done["after"] <= planned["before"] - planned["free"]
+    assert "size now" in run("--db", sqlite_file, "vacuum").stdout
+    assert json.dumps(done)
+    run("--db", sqlite_file.with_name("none.db"), "vacuum", code=3)
+    assert check(sqlite_file).problems == []

@@ -1,0 +1,99 @@
+"""``tunedb push`` and ``tunedb pull``."""
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
+
+from exchanges import away, digests, rename
+from sqlalchemy.engine import make_url
+
+from tunedb.store import Store
+
+
+@pytest.fixture
+def server(store_url):
+    """The other side: a file and a server."""
+    if "://" not in store_url:
+        rename(store_url, "f" * 32)
+    return store_url
+
+
+def with_password(url):
+    if "://" not in url:
+        return url
+    return make_url(url).set(password="hush").render_as_string(hide_password=False)
+
+
+def test_there_and_back(run, run_json, filled, server, tmp_path):
+    assert run_json("--db", filled, "push", server, "--dry-run")["new"] == 7
+    told = run_json("--db", filled, "push", server)
+    assert (told["new"], told["known"], told["rejected"], told["dry_run"]) == (7, 0, 0, False)
+    assert [source["name"] for source in told["sources"]] == ["nightly"]
+    assert digests(filled) == digests(server)
+    other = tmp_path / "other.db"
+    assert run_json("--db", other, "pull", server, "--dry-run")["new"] == 7
+    assert not other.exists()
+    assert run_json("--db", other, "pull", server)["new"] == 7
+    assert digests(other) == digests(filled)
+    assert run_json("--db", other, "pull", server)["read"] == 0
+    assert "nothing new" in run("--db", filled, "push", server).stderr
+    assert run_json("--db", other, "pull", server, "--anew")["known"] == 7
+
+
+def test_what_people_read(run, filled, server):
+    result = run("--db", filled, "push", with_password(server))
+    assert re.search(r"nightly\s+ours\s+7\s+0\s+0", result.stdout)
+    assert "7 new records" in result.stderr
+    assert "hush" not in result.output
+
+
+def test_the_server_of_the_environment_and_of_the_file(run, run_json, filled, server, monkeypatch):
+    said = run("--db", filled, "push", code=2).stderr
+    assert "TUNEDB_SERVER" in said
+    assert "tunedb.toml" in said
+    Path("tunedb.toml").write_text(f'url = "{filled}"\nserver = "{server}"\n')
+    assert run_json("push")["new"] == 7
+    Path("tunedb.toml").write_text('server = "postgresql://nowhere/x"\n')
+    monkeypatch.setenv("TUNEDB_SERVER", str(server))
+    assert run_json("--db", "other.db", "pull")["new"] == 7
+
+
+def test_a_selection(run, run_json, filled, server):
+    assert run_json("--db", filled, "push", server, "--workload", "softmax")["new"] == 1
+    assert run_json("--db", filled, "push", server)["new"] == 6
+    assert "--best" in run("--db", filled, "push", server, "--best", 10**30, code=2).stderr
+
+
+def test_what_is_refused_is_told(run, run_json, filled, server, tmp_path):
+    run("--db", filled, "push", server)
+    other = tmp_path / "other.db"
+    run("--db", other, "pull", server, "--workload", "softmax")
+    run("--db", other, "trust", "nightly", "own")
+    refused = run("--db", other, "pull", server, code=1)
+    assert "trusted here" in refused.output
+    assert "--believe" in refused.output
+    assert run_json("--db", other, "pull", server, "--believe")["new"] == 6
+    assert digests(other) == digests(server)
+
+
+def test_errors_are_one_line(run, filled, tmp_path, postgres_server, postgres_url, capfd):
+    missing = run("--db", tmp_path / "none.db", "push", postgres_url, code=3)
+    assert "no such database" in missing.stderr
+    url = with_password(postgres_url)
+    with away(postgres_server, postgres_url):
+        for command in ("push", "pull"):
+            result = run("--db", filled, command, url, code=1)
+            assert result.stderr.count("\n") == 1
+            assert "did not answer" in result.stderr
+            assert "hush" not in result.output
+    with Store(filled) as store:
+        assert store.query.size() == 7
+    itself = run("--db", filled, "push", filled, code=2)
+    assert "this is the database itself" in itself.stderr
+    run("--db", filled, "pull", tmp_path / "none.db", code=3)
+    (tmp_path / "text").write_text("no database" * 100)
+    assert run("--db", filled, "pull", tmp_path / "text", code=4).stderr.count("\n") == 1

@@ -1,0 +1,99 @@
+"""docs/sharing.md: its commands exist, and its roles have the rights that it says."""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
+
+from exchanges import digests, fill, rename
+from sqlalchemy.engine import make_url
+from test_help import COMMANDS, main
+
+from tunedb.records import Trust
+from tunedb.store import Store
+
+PAGE = (Path(__file__).parents[2] / "docs" / "sharing.md").read_text(encoding="utf-8")
+LINES = re.findall(r"^ +(tunedb .*)$", PAGE, re.MULTILINE) + re.findall(r"`(tunedb [^`]+)`", PAGE)
+SQL = [
+    [statement.strip() for statement in block.split(";") if statement.strip()]
+    for block in re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
+]
+
+RETRACT = ("retract", "1", "--reason", "x", "--yes")
+
+
+def test_there_is_something_to_look_at():
+    assert len(LINES) > 15
+    assert [len(block) for block in SQL] == [4, 12, 2]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_commands_and_options_exist(line):
+    words = line.split("#")[0].split("|")[0].split(">")[0].split()[1:]
+    named, command = (), main
+    while words and (*named, words[0]) in COMMANDS:
+        named = (*named, words.pop(0))
+        command = COMMANDS[named]
+    assert named, line
+    known = {name for parameter in command.params for name in parameter.opts}
+    assert {word.strip(",") for word in words if word.startswith("-")} <= known
+
+
+@pytest.fixture
+def team(postgres_server):
+    """A function that returns the URL of an account; the set-up of the page in a server."""
+    administrator, rights, people = SQL
+    roles = re.findall(r"CREATE ROLE (\w+)", PAGE)
+    for statement in administrator:
+        postgres_server.execute(statement)
+    base = make_url(postgres_server.new_database(empty=True))
+    postgres_server.drop(base.render_as_string(hide_password=False))
+
+    def url(account, database="tunedb"):
+        return base.set(username=account, database=database).render_as_string(hide_password=False)
+
+    try:
+        Store(url("tunedb_owner")).close()
+        for statement in rights:
+            postgres_server.execute_in(url("tunedb_owner"), statement)
+        for statement in people:
+            postgres_server.execute(statement)
+        yield url
+    finally:
+        postgres_server.execute("DROP DATABASE tunedb WITH (FORCE)")
+        for role in reversed(roles):
+            postgres_server.execute(f"DROP ROLE IF EXISTS {role}")
+
+
+def test_the_roles_of_the_page(team, run, run_json, filled, tmp_path, sqlite_template):
+    """Writers push and tune, readers pull and read; nobody else gets in."""
+    alice, bob = team("alice"), team("bob")
+    assert run_json("--db", filled, "push", alice)["new"] == 7
+    assert run_json("--db", tmp_path / "bob.db", "pull", bob)["new"] == 7
+    with Store(alice) as store:
+        fill(store, *range(3))
+        store.retract([8], "a test")
+        other = rename(shutil.copyfile(sqlite_template, tmp_path / "other.db"), "b" * 32)
+        with Store(other) as theirs:
+            fill(theirs, *range(2, 6))
+    refused = run("--db", other, "push", bob, code=1).stderr
+    assert "INSERT and UPDATE" in refused
+    assert refused.count("\n") == 1
+    assert run_json("--db", other, "push", alice)["new"] == 3
+    # A server may pull, too.
+    assert run_json("--db", alice, "pull", other)["known"] == 4
+    assert digests(other) <= digests(bob)
+    assert "permission denied" in run("--db", bob, "trust", "1", "own", code=1).stderr
+    assert "permission denied" in run("--db", alice, "trust", "1", "own", code=1).stderr
+    run("--db", team("tunedb_owner"), "trust", "1", "verified")
+    with Store(bob, read_only=True) as store:
+        assert store.query.source_rows()[0].trust is Trust.VERIFIED
+    assert "permission denied" in run("--db", bob, *RETRACT, code=1).stderr
+    refused = run("--db", alice, "vacuum", code=1).stderr
+    assert "ask its owner" in refused
+    assert refused.count("\n") == 1
+    run("--db", team("tunedb_owner"), "vacuum")

@@ -1,0 +1,281 @@
+"""``tunedb sources``, ``tunedb trust`` and ``tunedb retract``."""
+
+import csv
+import io
+import json
+from types import SimpleNamespace
+
+import builders
+import pytest
+
+import tunedb
+from tunedb import schema
+from tunedb.cli import confirm
+from tunedb.records import Source, SourceKind, Trust
+
+STRANGER = Source("stranger", SourceKind.FILE, Trust.FOREIGN)
+HOSTILE = "x\x1b[31m\u202e'; DROP TABLE source;--"
+
+
+@pytest.fixture
+def file(sqlite_file):
+    """Three own records, 1 to 3, the last two of a session; a stranger's two, 4 and 5."""
+    session = builders.make_session()
+    with tunedb.open(sqlite_file) as store:
+        store.add([builders.make_measurement(0)], builders.OWN)
+        store.add([builders.make_measurement(n, session=session) for n in (1, 2)], builders.OWN)
+        store.add([builders.make_measurement(3), builders.make_measurement(4)], STRANGER)
+    return sqlite_file
+
+
+def evil(path, number=50, source=STRANGER):
+    from dataclasses import replace
+
+    from tunedb.records import Program, Trace
+
+    measurement = builders.make_measurement(number)
+    trace = measurement.program.trace
+    trace = Trace(b'[["Annotate",["l1",{}],["pragma_import_llvm"],[]]]', trace.tail, b"[[],[],[]]")
+    program = Program(measurement.program.workload, measurement.program.target, trace)
+    with tunedb.open(path) as store:
+        store.add([replace(measurement, program=program)], source)
+
+
+def served(path):
+    with tunedb.open(path, read_only=True) as store:
+        return sorted(record.id for record in store.query.top_k([1], None, 100))
+
+
+# ---------------------------------------------------------------------- sources
+
+
+def test_sources(run, run_json, file):
+    own, stranger = run_json("--db", file, "sources")
+    assert own == {
+        "id": 1,
+        "digest": own["digest"],
+        "name": "own",
+        "kind": "api",
+        "trust": "own",
+        "store": own["store"],
+        "records": 3,
+        "served": 3,
+        "retracted": 0,
+        "since": own["since"],
+        "reason": None,
+    }
+    assert (len(own["digest"]), len(own["store"])) == (32, 32)
+    assert (stranger["trust"], stranger["kind"]) == ("foreign", "file")
+    assert (stranger["records"], stranger["served"]) == (2, 0)
+    table = run("--db", file, "sources").stdout
+    titles = ["id", "name", "kind", "trust", "store", "records", "served", "retracted", "since"]
+    assert table.splitlines()[0].split() == titles
+    assert table.splitlines()[1].split()[:8] == ["1", "own", "api", "own", "ours", "3", "3", "0"]
+    rows = list(csv.DictReader(io.StringIO(run("--db", file, "sources", "--csv").stdout)))
+    assert [row["name"] for row in rows] == ["own", "stranger"]
+
+
+def test_sources_of_others_are_told_apart(run, file):
+    with tunedb.open(file) as store, store._transaction() as connection:
+        change = schema.source.update().where(schema.source.c.id == 2)
+        connection.execute(change.values(store="deadbeef" * 4, name=HOSTILE))
+    table = run("--db", file, "sources").stdout
+    assert "deadbeef " in table
+    assert "deadbeefd" not in table
+    assert not {"\x1b", "\u202e"} & set(table)
+    assert "\\x1b[31m" in table
+
+
+def test_no_source_yet(run, run_json, sqlite_file):
+    assert "no source yet" in run("--db", sqlite_file, "sources").stderr
+    assert run_json("--db", sqlite_file, "sources") == []
+
+
+def test_a_source_that_was_taken_back_is_named(run, run_json, file):
+    run("--db", file, "retract", "--source", "own", "--reason", "busy", "--yes")
+    assert "Taken back as a whole: 1" in run("--db", file, "sources").stderr
+    assert run_json("--db", file, "sources")[0]["reason"] == "busy"
+
+
+# ---------------------------------------------------------------------- trust
+
+
+@pytest.mark.parametrize("by", ["id", "name", "digest", "DIGEST"])
+def test_trust(run, run_json, file, by):
+    digest = run_json("--db", file, "sources")[1]["digest"]
+    words = {"id": "2", "name": "stranger", "digest": digest[:6], "DIGEST": digest.upper()}[by]
+    before = file.read_bytes()
+    row = run_json("--db", file, "trust", words, "verified", "--dry-run")
+    assert row == {
+        "id": 2,
+        "name": "stranger",
+        "before": "foreign",
+        "trust": "verified",
+        "changed": 2,
+        "dry_run": True,
+    }
+    assert file.read_bytes() == before
+    told = run("--db", file, "trust", words, "verified", "--dry-run").stdout
+    assert told == "2 (stranger): foreign → verified; 2 records would start being served\n"
+    told = run("--db", file, "trust", words, "verified").stdout
+    assert told == "2 (stranger): foreign → verified; 2 records start being served\n"
+    assert served(file) == [1, 2, 3, 4, 5]
+    told = run("--db", file, "trust", words, "own").stdout
+    assert told == "2 (stranger): verified → own; what is served stays as it is\n"
+    told = run("--db", file, "trust", words, "foreign").stdout
+    assert told == "2 (stranger): own → foreign; 2 records stop being served\n"
+    assert served(file) == [1, 2, 3]
+
+
+def test_a_source_by_the_end_of_its_path(run, file):
+    with tunedb.open(file) as store:
+        for name in ("/logs/a/tuning.json", "/logs/b/tuning.json"):
+            store.add([builders.make_measurement(9)], Source(name, SourceKind.FILE, Trust.FOREIGN))
+    run("--db", file, "trust", "b/tuning.json", "verified")
+    with tunedb.open(file, read_only=True) as store:
+        trusted = {row.name: row.trust for row in store.query.source_rows()}
+    assert trusted["/logs/b/tuning.json"] is Trust.VERIFIED
+    assert trusted["/logs/a/tuning.json"] is Trust.FOREIGN
+    done = run("--db", file, "trust", "tuning.json", "verified", code=2)
+    assert "'tuning.json' means 2 sources" in done.stderr
+
+
+def test_an_ambiguous_source(run, file):
+    with tunedb.open(file) as store, store._transaction() as connection:
+        change = schema.source.update().where(schema.source.c.id == 2)
+        connection.execute(change.values(store="e" * 32, name="own"))
+    line = run("--db", file, "trust", "own", "own", code=2).stderr
+    assert "'own' means 2 sources; give an id: 1 (own, own), 2 (own, foreign)" in line
+    assert line.count("\n") == 1
+    run("--db", file, "trust", "2", "own")
+
+
+@pytest.mark.parametrize("words", ["nobody", "9", "abc", HOSTILE, ""])
+def test_no_such_source(run, file, words):
+    for command in (
+        ("trust", words, "own"),
+        ("retract", "--source", words, "--reason", "x", "--yes"),
+    ):
+        line = run("--db", file, *command, code=3).stderr
+        assert "there are: 1 (own), 2 (stranger); see: tunedb sources" in line
+        assert not {"\x1b", "\u202e"} & set(line)
+    assert served(file) == [1, 2, 3]
+
+
+def test_trust_makes_no_database(run, tmp_path):
+    for command in (["trust", "x", "own"], ["retract", "1", "--reason", "x"], ["sources"]):
+        run("--db", tmp_path / "typo.db", *command, code=3)
+    assert not (tmp_path / "typo.db").exists()
+
+
+def test_a_source_with_an_evil_trace_does_not_rise(run, run_json, file):
+    evil(file)
+    for more in ([], ["--dry-run"]):
+        line = run("--db", file, "trust", "stranger", "own", *more, code=1).stderr
+        assert "1 of its records must not reach TVM, the first is 6" in line
+        assert line.count("\n") == 1
+    command = "tunedb retract --source 2 --not-allowed --reason TEXT"
+    assert command in line
+    words = command.replace("TEXT", "evil").split()[1:]
+    assert run_json("--db", file, *words, "--dry-run")["records"] == [6]
+    row = run_json("--db", file, *words, "--yes")
+    assert (row["records"], row["sources"], row["stopped"]) == ([6], [], 0)
+    told = run("--db", file, *words).stdout
+    assert told == "Nothing to take back: all traces of these sources are allowed\n"
+    assert run_json("--db", file, *words)["records"] == []
+    run("--db", file, "trust", "stranger", "own")
+    assert served(file) == [1, 2, 3, 4, 5]
+
+
+def test_sources_complete(run, file):
+    words = {"COMP_WORDS": "tunedb --db {} trust st", "COMP_CWORD": "4"}
+    words["COMP_WORDS"] = words["COMP_WORDS"].format(file)
+    environment = {"_TUNEDB_COMPLETE": "bash_complete", **words}
+    shown = run(prog_name="tunedb", env=environment).stdout
+    assert shown.splitlines() == ["plain,stranger"]
+
+
+# ---------------------------------------------------------------------- retract
+
+
+def test_retracting_records(run, run_json, file):
+    with tunedb.open(file, read_only=True) as store:
+        digest = store.query.digest_of(3).hex()
+    row = run_json("--db", file, "retract", 1, digest[:10], 4, "--reason", "busy", "--dry-run")
+    assert row == {
+        "records": [1, 3, 4],
+        "sources": [],
+        "sessions": [],
+        "reason": "busy",
+        "stopped": 2,
+        "dry_run": True,
+    }
+    assert served(file) == [1, 2, 3]
+    told = run("--db", file, "retract", 1, 3, 4, "--reason", "busy", "--yes").stdout
+    assert told == "Took back 3 records; 2 records stopped being served\n"
+    assert served(file) == [2]
+    assert run_json("--db", file, "show", 4)["retracted"] is True
+    again = run("--db", file, "retract", 1, "--reason", "x", "--dry-run").stdout
+    assert again == "Would take back 1 record; 0 records would stop being served\n"
+
+
+def test_retracting_a_session_and_a_source(run, run_json, file):
+    key = builders.make_session().key
+    told = run("--db", file, "retract", "--session", key, "--reason", "hot", "--yes").stdout
+    assert told == "Took back 1 session; 2 records stopped being served\n"
+    assert served(file) == [1]
+    row = run_json("--db", file, "retract", "--source", 1, "--reason", "all", "--yes")
+    assert (row["sources"], row["stopped"]) == ([1], 1)
+    assert served(file) == []
+    with tunedb.open(file) as store:
+        store.add([builders.make_measurement(30)], builders.OWN)
+    assert served(file) == []
+
+
+def test_all_at_once(run_json, file):
+    arguments = ["1", "--session", "1", "--source", "stranger", "--reason", "x", "--yes"]
+    row = run_json("--db", file, "retract", *arguments)
+    assert (row["records"], row["sessions"], row["sources"]) == ([1], [1], [2])
+    assert row["stopped"] == 3
+    assert served(file) == []
+
+
+def test_it_asks_on_a_terminal_and_needs_yes_elsewhere(run, file, monkeypatch):
+    line = run("--db", file, "retract", 1, "--reason", "x", code=2).stderr
+    assert "give --yes, or --dry-run" in line
+    assert served(file) == [1, 2, 3]
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(confirm, "sys", terminal)
+    arguments = ["--db", file, "retract", 1, "--reason", "x"]
+    asked = run(*arguments, code=1, input="n\n")
+    assert "Take back 1 record? 1 record would stop being served, for good" in asked.stderr
+    assert served(file) == [1, 2, 3]
+    run(*arguments, input="y\n")
+    assert served(file) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "line"),
+    [
+        (["--reason", "x"], 2, "say what to take back"),
+        (["1"], 2, "Missing option '--reason'"),
+        (["1", "--reason", "", "--yes"], 2, "a retraction needs a reason"),
+        (["99", "--reason", "x"], 3, "no record '99'"),
+        (["--session", "nope", "--reason", "x"], 3, "no session 'nope'"),
+        (["1", "--not-allowed", "--reason", "x"], 2, "--not-allowed needs --source"),
+    ],
+)
+def test_what_cannot_be_taken_back(run, file, arguments, code, line):
+    assert line in run("--db", file, "retract", *arguments, code=code).stderr
+    assert served(file) == [1, 2, 3]
+
+
+def test_names_and_reasons_of_strangers_are_shown_harmless(run, run_json, file):
+    with tunedb.open(file) as store:
+        store.add([builders.make_measurement(9)], Source(HOSTILE, SourceKind.FILE, Trust.FOREIGN))
+    told = run("--db", file, "trust", "3", "own").stdout
+    assert not {"\x1b", "\u202e"} & set(told)
+    assert run_json("--db", file, "trust", HOSTILE, "foreign")["id"] == 3
+    run("--db", file, "retract", "--source", "3", "--reason", HOSTILE, "--yes")
+    rows = json.loads(run("--db", file, "sources", "--json").stdout)
+    assert (rows[2]["name"], rows[2]["reason"]) == (HOSTILE, HOSTILE)

@@ -1,0 +1,108 @@
+"""Files that were made to fill the memory: an import ends in one line, and stays small."""
+
+import gzip
+import lzma
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tunedb.compression import zstd
+from tunedb.store import Store
+
+TESTS = Path(__file__).parents[1]
+MOST = 300 * 10**6
+SIZE = 400 * 2**20
+
+#: The command line in a process of its own, which then says how much memory it took.
+CHILD = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from memory import peak_bytes
+from tunedb.cli import main
+try:
+    main(sys.argv[2:])
+finally:
+    print("peak", peak_bytes(), flush=True)
+"""
+
+ANSOR = b'{"i": [["[\\"f\\"]", "llvm"], [[], [%s]]], "r": [[0.5], 0, 1, 2], "v": "v0.6"}\n'
+
+
+def zeros():
+    """Yield :data:`SIZE` zero bytes."""
+    block = bytes(2**20)
+    for _ in range(SIZE // len(block)):
+        yield block
+
+
+def gzip_bomb(path):
+    with gzip.open(path, "wb", 1) as file:
+        file.writelines(zeros())
+
+
+def xz_bomb(path):
+    with lzma.open(path, "wb", preset=0) as file:
+        file.writelines(zeros())
+
+
+def zstd_bomb(path):
+    path.write_bytes(zstd.compress(bytes(SIZE)))
+
+
+def one_line(path):
+    with path.open("wb") as file:
+        file.truncate(2 * SIZE)  # sparse
+
+
+def deep_lists(path):
+    path.write_bytes(ANSOR % b"" + b"[" * (15 * 2**20) + b"\n")
+
+
+def many_values(path):
+    path.write_bytes(ANSOR % b"" + ANSOR % (b"[]," * 5_000_000 + b"[]"))
+
+
+def a_million_steps(path):
+    path.write_bytes(ANSOR % b"" + ANSOR % (b'["CI",1],' * 1_000_000 + b'["CI",1]'))
+
+
+def much_junk(path):
+    path.write_bytes(ANSOR % b"" + b"".join(b"junk %d\n" % n for n in range(300_000)))
+
+
+HOSTILE = {
+    f"{make.__name__}{suffix}": (make, suffix)
+    for make, suffix in (
+        (gzip_bomb, ".json.gz"),
+        (xz_bomb, ".json.xz"),
+        (zstd_bomb, ".json.zst"),
+        (one_line, ".json"),
+        (deep_lists, ".json"),
+        (many_values, ".json"),
+        (a_million_steps, ".json"),
+        (much_junk, ".json"),
+    )
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_peak_memory_of_importing_a_hostile_file(name, sqlite_file, tmp_path):
+    make, suffix = HOSTILE[name]
+    path = tmp_path / f"log{suffix}"
+    make(path)
+    arguments = ["--db", sqlite_file, "import", "logs", path, "--trust", "foreign"]
+    done = subprocess.run(
+        [sys.executable, "-c", CHILD, TESTS, *arguments],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    assert done.returncode in (0, 1), done.stderr
+    peak = int(done.stdout.split("peak ")[-1])
+    assert peak < MOST, f"{peak / 10**6:.0f} MB\n{done.stderr}"
+    with Store(sqlite_file) as store:
+        assert store.query.size() <= 1

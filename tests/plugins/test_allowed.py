@@ -1,0 +1,119 @@
+"""Programs that TVM makes are allowed from a foreign source, all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import orjson
+import pytest
+
+tvm = pytest.importorskip("tvm")
+
+import te_programs  # noqa: E402
+import test_trace_kinds as kinds  # noqa: E402
+from tvm import s_tir  # noqa: E402
+from tvm.script import tirx as T  # noqa: E402
+from tvm.tirx import IndexMap  # noqa: E402
+
+from tunedb import allowed, allowed_values, limits, traces  # noqa: E402
+from tunedb.errors import FormatError  # noqa: E402
+from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
+from tunedb.records import Trace, WorkloadFormat  # noqa: E402
+
+GRAPH = WorkloadFormat.GRAPH
+
+#: Workloads whose spaces take all of TVM's rules, for each kind of device.
+CASES = [
+    ("llvm", ["matmul", "CBR-1", "SFM-0", "NRM-0", "DEP-0", "winograd", "attention", "max-pool"]),
+    ("vnni", ["vnni-dense", "matmul-i8"]),
+    ("cuda", ["matmul-relu", "conv2d-nchw-bn", "SFM-0", "NRM-0", "winograd", "attention"]),
+    ("tensorcore", ["matmul-f16", "matmul-relu-f16", "conv2d-f16"]),
+]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _intrinsics() -> Iterator[None]:
+    s_tir.TensorIntrin.register(kinds._INTRIN, kinds.dot_desc, kinds.dot_impl, override=True)
+    with te_programs.tensor_intrinsics():
+        yield
+
+
+def annotations(trace: Trace) -> set[str]:
+    parts = [trace.sketch, trace.tail or b"[]"]
+    return {
+        attrs[0] for part in parts for kind, _, attrs, _ in orjson.loads(part) if kind == "Annotate"
+    }
+
+
+@pytest.mark.parametrize(("kind", "names"), CASES, ids=[kind for kind, _ in CASES])
+def test_what_tvm_makes_is_allowed(kind: str, names: list[str]) -> None:
+    found: set[str] = set()
+    for name in names:
+        _, candidates = te_programs.sample(name, kind, 8)
+        assert candidates, name
+        for candidate in candidates:
+            trace = trace_codec.encode(candidate.sch.trace)
+            allowed.check_trace(trace, GRAPH)
+            assert len(trace.sketch) < limits.MAX_FOREIGN_PART_BYTES / 2
+            found |= annotations(trace)
+    assert "meta_schedule.unroll_explicit" in found
+    if kind in ("vnni", "tensorcore"):
+        assert "meta_schedule.auto_tensorize" in found
+
+
+@pytest.mark.parametrize("number", range(len(kinds.CASES)), ids=kinds._IDS)
+def test_every_kind_of_instruction(number: int) -> None:
+    """Those without a check are refused, and annotations of words that no rule of TVM writes."""
+    function, steps = kinds.CASES[number]
+    trace = trace_codec.encode(kinds.schedule_of(function, steps).trace)
+    used = {kind for kind, *_ in orjson.loads(trace.sketch)}
+    expected = used & allowed_values.UNSAFE or annotations(trace) - allowed_values.REMOVABLE
+    if not expected:
+        allowed.check_trace(trace, GRAPH)
+        return
+    with pytest.raises(FormatError, match="not allowed"):
+        allowed.check_trace(trace, GRAPH)
+
+
+def mutants(instructions: list[Any]) -> Iterator[list[Any]]:
+    """Yield the trace with one kind, input or attribute changed to what nobody may give."""
+    for index, (kind, inputs, attrs, outputs) in enumerate(instructions):
+        changed = [["X" + kind, inputs, attrs, outputs]]
+        for place in range(len(inputs)):
+            evil = [*inputs[:place], '"define void"', *inputs[place + 1 :]]
+            changed.append([kind, evil, attrs, outputs])
+        for place in range(len(attrs)):
+            evil = [*attrs[:place], "pragma_import_llvm\n", *attrs[place + 1 :]]
+            changed.append([kind, inputs, evil, outputs])
+        for one in changed:
+            yield [*instructions[:index], one, *instructions[index + 1 :]]
+
+
+def test_mutants_of_every_kind_are_refused() -> None:
+    mutated: set[str] = set()
+    for function, steps in kinds.CASES:
+        trace = trace_codec.encode(kinds.schedule_of(function, steps).trace)
+        instructions, decisions = traces.join_trace(trace)
+        try:
+            allowed.check_trace(trace, GRAPH)
+        except FormatError:
+            continue
+        mutated |= {kind for kind, *_ in instructions}
+        for mutant in mutants(instructions):
+            with pytest.raises(FormatError):
+                allowed.check_trace(traces.split_trace(mutant, decisions), GRAPH)
+    # The others stand in schedules with annotations of words that no rule writes.
+    assert len(mutated) > 35
+    assert not mutated & allowed_values.UNSAFE
+
+
+def test_an_index_map_with_a_call_is_refused() -> None:
+    """What TVM would build into the module: here a call of a function by its name."""
+    evil = T.call_extern("int32", "system", "true")
+    good = str(tvm.ir.save_json(IndexMap.from_func(lambda i, j: [j * 4 + i % 3, i + 1])))
+    bad = str(tvm.ir.save_json(IndexMap.from_func(lambda i, j: [j, i + evil])))
+    allowed_values.check_index_map("TransformLayout at 1", good)
+    assert "system" in bad
+    with pytest.raises(FormatError, match=r"TransformLayout at 1 has an index map with the type"):
+        allowed_values.check_index_map("TransformLayout at 1", bad)

@@ -1,0 +1,145 @@
+"""Tuning with a team's server: beside the database, or as the database."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from fake_measuring import FakeBuilder, FakeRunner
+from sqlalchemy.engine import make_url
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
+
+from exchanges import away, digests, fill
+
+from tunedb import limits
+from tunedb.errors import SchemaError, StorageError, UsageError
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.candidates import Candidate
+from tunedb.plugins.metaschedule.tuning.tune import tune
+from tunedb.sharing.sync import push
+from tunedb.store import Store
+
+INTRINSICS = "tvm.s_tir.tensor_intrin"
+LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
+
+
+@pytest.fixture
+def quick(tmp_path, monkeypatch):
+    """A function that tunes without compiling into ``quick.path``."""
+    if INTRINSICS not in sys.modules:
+        # 13 s of CPU time, and the target here has none of them.
+        monkeypatch.setitem(sys.modules, INTRINSICS, ModuleType(INTRINSICS))
+
+    def quick(mod, database=None, on_run=lambda _: None, **options):
+        return tune(
+            mod,
+            LLVM,
+            None,
+            8,
+            num_trials_per_iter=4,
+            builder=FakeBuilder(),
+            runner=FakeRunner(on_run=on_run),
+            database=quick.path if database is None else database,
+            cost_model="random",
+            strategy="replay-trace",
+            num_tuning_cores=1,
+            seed=1,
+            warm=False,
+            **options,
+        )
+
+    quick.path = tmp_path / "tune.db"
+    return quick
+
+
+def test_a_run_pulls_and_delivers(quick, tools, postgres_url):
+    with Store(postgres_url) as server:
+        fill(server, 1, 2)
+    told = []
+    result = quick(tools.matmul(32), server=postgres_url, on_progress=told.append)
+    assert [progress.trials for progress in told] == [4, 8]
+    with result.database.store as store:
+        assert store.query.size() == 10
+        assert digests(store) == digests(postgres_url)
+    assert result.delivery.delivered == 8
+    assert result.delivery.is_complete
+    assert result.delivery.error is None
+
+
+def test_a_server_that_is_away_disturbs_nothing(quick, tools, postgres_server, postgres_url):
+    url = make_url(postgres_url).set(password="hush").render_as_string(hide_password=False)
+    logger = logging.getLogger("tunedb")
+    seen = []
+    handler = logging.Handler()
+    handler.emit = lambda record: seen.append(record.getMessage())
+    logger.addHandler(handler)
+    try:
+        with away(postgres_server, postgres_url):
+            result = quick(tools.matmul(32), server=url)
+    finally:
+        logger.removeHandler(handler)
+    assert result.trials == 8
+    assert (result.delivery.delivered, result.delivery.waiting) == (0, 8)
+    assert any("goes on without it" in line for line in seen)
+    assert not any("hush" in line for line in [*seen, repr(result.delivery)])
+    with result.database.store as store:
+        assert push(store, postgres_url).new == 8
+
+
+def test_a_server_that_cannot_be_used_is_said_before_anything_is_measured(
+    quick, tools, bare_postgres_url
+):
+    ran = []
+    with pytest.raises(SchemaError, match="tunedb db init"):
+        quick(tools.matmul(32), server=bare_postgres_url, on_run=ran.append)
+    with pytest.raises(UsageError, match="this is the database itself"):
+        quick(tools.matmul(32), server=quick.path, on_run=ran.append)
+    assert ran == []
+
+
+def test_a_server_that_restarts_while_it_is_tuned_into(
+    quick, tools, postgres_server, postgres_url, tmp_path, monkeypatch
+):
+    """The batch waits, and nothing goes to a file."""
+    monkeypatch.chdir(tmp_path)
+    cuts, ran = [], []
+
+    def on_run(hash_):
+        ran.append(hash_)
+        if len(ran) in (2, 6):
+            block = away(postgres_server, postgres_url, seconds=0.5)
+            block.__enter__()
+            cuts.append(block)
+
+    result = quick(tools.matmul(32), database=postgres_url, on_run=on_run)
+    for block in cuts:
+        block.__exit__(None, None, None)
+    assert len(cuts) == 2
+    with result.database.store as store:
+        assert store.patience == limits.RECONNECT_S
+        assert store.query.size() == 8
+    assert not list(Path.cwd().glob("*.spool-*.json"))
+
+
+def test_a_server_that_stays_away_while_it_is_tuned_into(
+    tools, postgres_server, postgres_url, tmp_path, monkeypatch
+):
+    """When patience is over, the batch is in a file."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(limits, "RECONNECT_S", 0.5)
+    database = Database(postgres_url, target=tools.llvm)
+    mod = tools.matmul(16)
+    workload = database.commit_workload(mod)
+    made = tools.record(mod, workload, [1.0], target=tools.llvm)
+    batch = [Candidate(workload, made.trace, tools.llvm, made.args_info, (0.1,))]
+    with (
+        away(postgres_server, postgres_url),
+        pytest.raises(StorageError, match="what was measured is kept: tunedb import logs"),
+    ):
+        database.record_batch(batch)
+    assert list(tmp_path.glob("*.spool-*.json"))
+    database.close()

@@ -1,0 +1,478 @@
+"""Promise 18: programs of other databases are put on the user's own modules alone."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import orjson
+import pytest
+import tvm
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+import tunedb
+from tunedb.plugins.metaschedule import Database, modules, records
+from tunedb.plugins.metaschedule.replay import Replayer
+from tunedb.plugins.metaschedule.using.revalidation import Revalidation
+from tunedb.records import Program, Source, SourceKind, Status, Target, Trust, Workload
+from tunedb.sharing.merge import merge
+from tunedb.sharing.peers import open_peer
+from tunedb.traces import join_trace, split_trace
+
+THEIRS = Source("their tuner", SourceKind.LIVE, Trust.OWN)
+VERIFIED = Source("their tuner", SourceKind.LIVE, Trust.VERIFIED)
+FOREIGN = Source("their tuner", SourceKind.LIVE, Trust.FOREIGN)
+OWN = Source("own", SourceKind.LIVE, Trust.OWN)
+
+GOLDEN = Path(__file__).parents[1] / "signatures" / "goldens" / "matmul-0.26.0.json"
+
+
+def crashing():
+    """A graph of 0.26, which TVM 0.27 follows in circles until the process ends."""
+    graph = orjson.loads(GOLDEN.read_bytes())
+    graph.pop("metadata", None)
+    return orjson.dumps(graph)
+
+
+def evil_script(tmp_path):
+    """A script that shows that it was run."""
+    return f"open({str(tmp_path / 'it-ran')!r}, 'w').write('x')".encode()
+
+
+BODIES = {
+    "garbage": lambda tmp_path: b"\xff\x00 no graph {[",
+    "crash": lambda tmp_path: crashing(),
+    "script": evil_script,
+}
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "tune.db"
+
+
+@pytest.fixture
+def live(tmp_path, tools):
+    """A module, and a measurement of a program of it."""
+    mod = tools.matmul()
+    database = Database(tmp_path / "live.db", target=tools.llvm)
+    database.commit_tuning_record(
+        tools.record(mod, database.commit_workload(mod), [0.5], target=tools.llvm)
+    )
+    (record,) = database.store.query.iterate()
+    database.close()
+    return mod, record.measurement
+
+
+@pytest.fixture
+def no_parser(monkeypatch):
+    """Fail where TVM reads a script or a graph."""
+    calls = []
+
+    def refuse(source, *_):
+        calls.append(source)
+        raise ValueError("TVM must not read this")
+
+    monkeypatch.setattr(modules, "from_script", refuse)
+    monkeypatch.setattr(modules, "to_module", refuse)
+    monkeypatch.setattr(tvm.script, "from_source", refuse)
+    monkeypatch.setattr(tvm.ir, "load_json", refuse)
+    yield
+    assert calls == []
+
+
+def theirs(measurement, body, seconds=0.25, *, version=None, trace=None, target=None):
+    """The measurement as another team's database would give it."""
+    version = str(tvm.__version__) if version is None else version
+    workload = Workload("tvm-graph", body, "matmul", version)
+    program = Program(
+        workload, target or measurement.program.target, trace or measurement.program.trace
+    )
+    return replace(measurement, program=program, run_secs=(seconds,), session=None)
+
+
+def merge_in(path, measurements, source=THEIRS, aliases=()):
+    """Store records as a merge leaves them: their source is of another database, without scripts.
+
+    A source of another database cannot be made through the store.
+    """
+    with tunedb.open(path) as store:
+        store.add(measurements, source)
+        known = [store.query.workload_id(one.program.workload.digest) for one in measurements]
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute("UPDATE source SET store = ? WHERE name = ?", ("f" * 32, source.name))
+        for id_ in known:
+            db.execute("UPDATE workload SET script = NULL WHERE id = ?", (id_,))
+            for alias in aliases:
+                row = (alias.scheme, alias.key, id_)
+                db.execute("INSERT OR IGNORE INTO workload_alias VALUES (?, ?, ?)", row)
+
+
+def names(mod):
+    return modules.aliases(mod, str(mod.script(show_meta=True)))
+
+
+def applies(record, mod):
+    """Assert that a record replays on the user's module."""
+    tvm.ir.assert_structural_equal(record.workload.mod, mod)
+    record.trace.apply_to_schedule(Schedule(record.workload.mod), remove_postproc=False)
+
+
+@pytest.mark.parametrize("trust", [Trust.VERIFIED, Trust.OWN])
+def test_a_teams_records_after_a_merge(path, tmp_path, tools, monkeypatch, trust):
+    """Merged, then trusted, with the very modules of two databases of two teams."""
+    mod = tools.matmul()
+    for name, one, seconds in (("team.db", mod, 0.25), ("tune.db", tools.matmul(8), 0.5)):
+        with closing(Database(tmp_path / name, target=tools.llvm)) as database:
+            workload = database.commit_workload(one)
+            tile = (4, 4) if one is mod else (4, 2)
+            database.commit_tuning_record(
+                tools.record(one, workload, [seconds], tile=tile, target=tools.llvm)
+            )
+    with tunedb.open(path) as store:
+        report = merge(store, open_peer(tmp_path / "team.db"))
+        assert report.new == 1, report
+        (theirs,) = [one.id for one in store.query.source_rows() if one.trust is Trust.FOREIGN]
+
+    def served():
+        with closing(Database(path, target=tools.llvm)) as database:
+            found = database.query_tuning_record(mod, tools.llvm, "main")
+            if found is not None:
+                applies(found, mod)
+            return tools.seconds([found] if found else [])
+
+    with monkeypatch.context() as patch:
+        for where, name in ((modules, "from_script"), (tvm.script, "from_source")):
+            patch.setattr(where, name, lambda *_: pytest.fail("it was read"))
+        load = modules.to_module
+        own = modules.to_workload(tools.matmul(8)).digest
+        patch.setattr(
+            modules,
+            "to_module",
+            lambda one: load(one) if one.digest == own else pytest.fail("it was read"),
+        )
+        assert served() == []
+        with tunedb.open(path) as store:
+            assert store.trust_source(theirs, trust) == 1
+        assert served() == [[0.25]]
+        with closing(Database(path, target=tools.llvm)) as database:
+            assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
+
+
+# ---- bodies that must not be read ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("source", [THEIRS, VERIFIED], ids=["own", "verified"])
+@pytest.mark.parametrize("body", list(BODIES))
+@pytest.mark.parametrize("read_only", [False, True])
+@pytest.mark.usefixtures("no_parser")
+def test_promise_18_bodies_of_others_are_never_parsed(path, live, tools, body, source, read_only):
+    mod, measurement = live
+    merge_in(path, [theirs(measurement, BODIES[body](path.parent))], source, names(mod))
+    database = Database(path, target=tools.llvm, read_only=read_only)
+    assert database.has_workload(mod)
+    assert not database.has_workload(tools.matmul(8))
+    record = database.query_tuning_record(mod, tools.llvm, "main")
+    assert tools.seconds([record]) == [[0.25]]
+    applies(record, mod)
+    assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
+    (record,) = database.get_top_k(database.commit_workload(mod), 5)
+    applies(record, mod)
+    assert database.store.query.quarantined() == []
+    assert not (path.parent / "it-ran").exists()
+    database.close()
+
+
+@pytest.mark.parametrize("body", list(BODIES))
+@pytest.mark.usefixtures("no_parser")
+def test_untrusted_ones_answer_nothing(path, live, tools, body):
+    mod, measurement = live
+    merge_in(path, [theirs(measurement, BODIES[body](path.parent))], FOREIGN, names(mod))
+    database = Database(path, target=tools.llvm)
+    assert not database.has_workload(mod)
+    assert database.query_schedule(mod, tools.llvm, "main") is None
+    assert database.get_top_k(database.commit_workload(mod), 5) == []
+    assert database.get_all_tuning_records() == []
+    database.close()
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_nothing_is_written_down_for_them(path, live, tools):
+    """Neither a script nor a name: those would make them look like an own source's."""
+    mod, measurement = live
+    merge_in(path, [theirs(measurement, b"garbage")], THEIRS)
+    database = Database(path, target=tools.llvm)
+    assert not database.has_workload(mod)
+    assert database.store.query.aliases(1) == []
+    assert database.store.query.workload(1).script is None
+    database.close()
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_equal_bytes_are_the_users_own_module(path, live, tools):
+    """A JSON log has no names; the graph that the user's module makes is the same, byte by byte."""
+    mod, measurement = live
+    merge_in(path, [theirs(measurement, measurement.program.workload.body)])
+    database = Database(path, target=tools.llvm)
+    record = database.query_tuning_record(mod, tools.llvm, "main")
+    assert tools.seconds([record]) == [[0.25]]
+    applies(record, mod)
+    database.close()
+
+
+# ---- among all records ---------------------------------------------------------------------------
+
+
+def test_all_records_have_those_with_an_own_module(path, live, tools):
+    mod, measurement = live
+    merge_in(path, [theirs(measurement, b"garbage")], THEIRS, names(mod))
+    merge_in(path, [theirs(measurement, b"of something else", 0.125)])
+    database = Database(path, target=tools.llvm)
+    told = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(records._log, "warning", lambda *words: told.append(words[0] % words[1:]))
+        assert database.get_all_tuning_records() == []
+        (warning,) = told
+        assert "2 records of 2 workloads are left out: it came from others" in warning
+        told.clear()
+        database.commit_workload(mod)
+        (record,) = database.get_all_tuning_records()
+        assert "1 records of 1 workloads" in told[0]
+        applies(record, mod)
+        pruned = ms.database.MemoryDatabase()
+        database.dump_pruned(pruned)
+        assert tools.seconds(pruned.get_all_tuning_records()) == [[0.25]]
+    database.close()
+
+
+def test_own_failed_records_are_still_among_all(path, live, tools):
+    """An imported log of which nothing works has neither a script nor a record to serve."""
+    _, measurement = live
+    workload = replace(measurement.program.workload, script=None)
+    failed = replace(
+        measurement,
+        program=replace(measurement.program, workload=workload),
+        run_secs=(1e10,),
+        status=Status.FAILED,
+    )
+    with tunedb.open(path) as store:
+        store.add([failed], OWN)
+        assert not store.query.is_own(1)
+        assert store.query.own_workloads() == {1}
+    database = Database(path, target=tools.llvm)
+    assert tools.seconds(database.get_all_tuning_records()) == [[1e10]]
+    database.close()
+
+
+def test_an_own_record_vouches_for_the_body(path, live, tools):
+    mod, measurement = live
+    merge_in(path, [theirs(measurement, measurement.program.workload.body)])
+    with tunedb.open(path) as store:
+        assert not store.query.is_own(1)
+        store.add([measurement], OWN)
+        assert store.query.is_own(1)
+    database = Database(path, target=tools.llvm)
+    assert tools.seconds(database.get_all_tuning_records()) == [[0.25], [0.5]]
+    applies(database.get_all_tuning_records()[0], mod)
+    database.close()
+
+
+def test_features_of_their_programs_come_from_own_modules(path, live, tools, monkeypatch):
+    mod, measurement = live
+    merge_in(path, [theirs(measurement, b"garbage")], THEIRS, names(mod))
+    with tunedb.open(path) as store:
+        (program,) = store.query.programs([1])
+        with pytest.raises(tunedb.PluginError, match="it came from others"):
+            Replayer(store).module(program)
+    Database(path, target=tools.llvm).commit_workload(mod)
+    with tunedb.open(path) as store:
+        assert "T.parallel" in Replayer(store).module(program).script()
+
+
+@pytest.mark.parametrize("source", [THEIRS, FOREIGN], ids=["trusted", "foreign"])
+def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source):
+    """A program that passes is verified; whose workload it is stays as it was."""
+    mod, measurement = live
+    merge_in(path, [theirs(measurement, b"garbage")], source, names(mod))
+    foreign = source is FOREIGN
+    with tunedb.open(path) as store, Revalidation(store, repeat=1) as revalidation:
+        assert revalidation.workloads_of(tools.matmul(8), tools.llvm, foreign=foreign) == []
+        (ids,) = revalidation.workloads_of(mod, tools.llvm, foreign=foreign)
+        (verdict,) = revalidation.run(ids, 1, 1, foreign=foreign)
+        assert verdict.outcome == "passed"
+        assert not store.query.is_own(1)
+        assert store.query.own_workloads() == set()
+        *_, last = store.query.iterate()
+        assert last.source.trust is Trust.VERIFIED
+    database = Database(path, target=tools.llvm)
+    assert database._handle.workloads.get(1).is_exact is False
+    applies(database.query_tuning_record(mod, tools.llvm, "main"), mod)
+    database.close()
+
+
+# ---- names that lie ------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_a_name_that_lies(path, live, tools):
+    """The best record is of another module: it does not replay, and the next best answers."""
+    mod, measurement = live
+    instructions, decisions = join_trace(measurement.program.trace)
+    instructions = orjson.loads(orjson.dumps(instructions).replace(b'"C"', b'"another"'))
+    wrong = split_trace(instructions, decisions)
+    lies = [theirs(measurement, b"garbage", 0.001, trace=wrong), theirs(measurement, b"garbage")]
+    merge_in(path, lies, THEIRS, names(mod))
+    database = Database(path, target=tools.llvm)
+    assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
+    (row,) = database.store.query.quarantined()
+    assert "record 1 cannot be rebuilt" in row.item.reason
+    workload = database.commit_workload(mod)
+    # The module that is committed has another Workload object, but the same blocks.
+    database.query_schedule(mod, tools.llvm, "main")
+    assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
+    database.close()
+
+
+def test_another_module_under_that_name_may_fit(path, tools, live):
+    """Names of blocks are outside TVM's hash: what fails on one module is tried on the next."""
+    _, measurement = live
+    other = tools.matmul(block="another")
+    mod = tools.matmul()
+    instructions, decisions = join_trace(measurement.program.trace)
+    instructions = orjson.loads(orjson.dumps(instructions).replace(b'"C"', b'"another"'))
+    record = theirs(measurement, b"garbage", 0.125, trace=split_trace(instructions, decisions))
+    assert modules.structural_hash(mod, "structural") == modules.structural_hash(
+        other, "structural"
+    )
+    merge_in(path, [record], THEIRS, names(mod))
+    database = Database(path, target=tools.llvm)
+    for one in (mod, other):
+        database.commit_workload(one)
+    assert database.query_schedule(mod, tools.llvm, "main") is None
+    assert database.query_schedule(other, tools.llvm, "main") is not None
+    assert database.query_schedule(mod, tools.llvm, "main") is None
+    database.close()
+
+
+def test_a_row_with_the_names_of_two_modules(path, live, tools):
+    """It answers for both, each with its own module."""
+    mod, measurement = live
+    small = tools.matmul(8)
+    merge_in(path, [theirs(measurement, b"garbage")], THEIRS, [*names(mod), *names(small)])
+    database = Database(path, target=tools.llvm)
+    for _ in range(2):
+        for one in (mod, small):
+            record = database.query_tuning_record(one, tools.llvm, "main")
+            tvm.ir.assert_structural_equal(record.workload.mod, one)
+    database.close()
+
+
+def test_a_name_on_an_own_row_does_nothing(path, live, tools):
+    """TVM may read that row, so its own equality decides."""
+    mod, measurement = live
+    small = tools.matmul(8)
+    with tunedb.open(path) as store:
+        store.add([measurement], OWN)
+        store.add_workload(measurement.program.workload, names(mod))
+    with closing(sqlite3.connect(path)) as db, db:
+        for alias in names(small):
+            db.execute("INSERT INTO workload_alias VALUES (?, ?, 1)", (alias.scheme, alias.key))
+    database = Database(path, target=tools.llvm)
+    assert not database.has_workload(small)
+    assert database.query_tuning_record(small, tools.llvm, "main") is None
+    assert database.query_tuning_record(mod, tools.llvm, "main") is not None
+    database.close()
+
+
+def test_what_is_measured_belongs_to_the_own_module(path, live, tools):
+    """Not to their row, whose body is somebody else's word."""
+    mod, measurement = live
+    merge_in(path, [theirs(measurement, b"garbage")], THEIRS, names(mod))
+    database = Database(path, target=tools.llvm)
+    workload = database.query_tuning_record(mod, tools.llvm, "main").workload
+    database.commit_tuning_record(
+        tools.record(mod, workload, [0.1], tile=(8, 2), target=tools.llvm)
+    )
+    *_, last = database.store.query.iterate()
+    assert last.measurement.program.workload.digest == modules.to_workload(mod).digest
+    assert tools.seconds(database.get_top_k(workload, 5)) == [[0.1], [0.25]]
+    database.close()
+
+
+# ---- other releases and other targets ------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_records_of_another_release_are_served_by_script(path, live, tools):
+    """A structural hash is one of its release; the digest of the script is the same in all."""
+    mod, measurement = live
+    instructions, decisions = join_trace(measurement.program.trace)
+    old = [list(one) for one in instructions]
+    for one in old:
+        if one[0] == "GetSBlock":
+            one[0] = "GetBlock"
+        if one[0] == "Split":
+            one[2] = one[2][:1]
+    record = theirs(measurement, crashing(), version="0.26.0", trace=split_trace(old, decisions))
+    (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
+    merge_in(path, [record], VERIFIED, [script])
+    database = Database(path, target=tools.llvm)
+    assert database.has_workload(mod)
+    (found,) = database.get_top_k(database.commit_workload(mod), 5)
+    applies(found, mod)
+    assert found.trace.insts[0].kind.name == "GetSBlock"
+    assert database.query_schedule(mod, tools.llvm, "main") is not None
+    database.close()
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_they_stand_beside_own_ones(path, live, tools):
+    mod, measurement = live
+    (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
+    merge_in(path, [theirs(measurement, crashing(), version="0.26.0")], THEIRS, [script])
+    database = Database(path, target=tools.llvm)
+    workload = database.commit_workload(mod)
+    for seconds, tile in ((0.125, (8, 2)), (0.5, (2, 8))):
+        database.commit_tuning_record(
+            tools.record(mod, workload, [seconds], tile=tile, target=tools.llvm)
+        )
+    top = database.get_top_k(workload, 5)
+    assert tools.seconds(top) == [[0.125], [0.25], [0.5]]
+    assert all(one.workload.same_as(workload) for one in top)
+    database.close()
+
+
+def test_a_trace_that_cannot_be_upgraded_is_left_out(path, live, tools):
+    mod, measurement = live
+    instructions, decisions = join_trace(measurement.program.trace)
+    gone = [*instructions[:1], ["SetAxisSeparator", ["b0"], [0, 1, [1]], []], *instructions[1:]]
+    moved = [[index + 1, value] for index, value in decisions]
+    found = [
+        theirs(measurement, crashing(), 0.01, version="0.26.0", trace=split_trace(gone, moved)),
+        theirs(measurement, crashing(), version="0.26.0"),
+    ]
+    merge_in(path, found, THEIRS, names(mod))
+    database = Database(path, target=tools.llvm)
+    assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.25]]
+    database.close()
+
+
+def test_records_of_another_target_answer_only_when_asked(path, live, tools):
+    mod, measurement = live
+    near = Target.from_config(modules.plain(tools.llvm_other.export()))
+    far = Target.from_config(modules.plain(tools.llvm_newer.export()))
+    found = [
+        theirs(measurement, b"garbage", 0.25, target=near),
+        theirs(measurement, b"garbage", 0.125, target=far),
+    ]
+    merge_in(path, found, THEIRS, names(mod))
+    for fallback, wanted in (("exact", []), ("compatible", [[0.25]])):
+        database = Database(path, target=tools.llvm, fallback=fallback)
+        workload = database.commit_workload(mod)
+        assert tools.seconds(database.get_top_k(workload, 5)) == wanted
+        best = database.query_tuning_record(mod, tools.llvm, "main")
+        assert (best is not None) == bool(wanted)
+        database.close()

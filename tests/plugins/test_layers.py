@@ -1,0 +1,446 @@
+"""Databases of others behind one's own."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sqlite3
+from contextlib import ExitStack, closing, contextmanager
+
+import pytest
+import tvm
+from sqlalchemy.engine import make_url
+from tvm import relax
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb.errors import StorageError, TargetError, UnreachableError, UsageError
+from tunedb.plugins.metaschedule import Database, modules
+from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
+from tunedb.plugins.metaschedule.tuning import parts
+from tunedb.plugins.metaschedule.using.applying import compile_module, schedule
+from tunedb.sharing.layer import open_layer
+from tunedb.signatures import signature_of
+
+
+@pytest.fixture
+def own_path(tmp_path):
+    return tmp_path / "own.db"
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def team_url(request, tmp_path):
+    """The URL of a team's database, which is empty."""
+    if request.param == "sqlite":
+        return str(tmp_path / "team.db")
+    return request.getfixturevalue("postgres_url")
+
+
+@contextmanager
+def logged(level=logging.WARNING):
+    """Yield the messages that tunedb logs."""
+    told = []
+    handler = logging.Handler(level)
+    handler.emit = lambda record: told.append(record.getMessage())
+    log = logging.getLogger("tunedb")
+    log.addHandler(handler)
+    try:
+        yield told
+    finally:
+        log.removeHandler(handler)
+
+
+def fill(url, tools, mod, *found, target=None, **options):
+    """Let a team measure a module: times and inner tiles."""
+    target = tools.llvm if target is None else target
+    with closing(Database(url, target=target)) as database:
+        workload = database.commit_workload(mod)
+        for seconds, tile in found:
+            database.commit_tuning_record(
+                tools.record(
+                    mod, workload, [seconds], tile=(16 // tile, tile), target=target, **options
+                )
+            )
+
+
+@pytest.fixture
+def no_parser(monkeypatch):
+    """Fail where TVM reads a script or a graph."""
+
+    def refuse(source, *_):
+        pytest.fail(f"TVM must not read {source!r}")
+
+    monkeypatch.setattr(modules, "from_script", refuse)
+    monkeypatch.setattr(modules, "to_module", refuse)
+    monkeypatch.setattr(tvm.script, "from_source", refuse)
+    monkeypatch.setattr(tvm.ir, "load_json", refuse)
+
+
+# ---- who answers ---------------------------------------------------------------------------------
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_a_layer_answers_where_the_own_file_has_nothing(own_path, team_url, tools):
+    mod = tools.matmul()
+    fill(team_url, tools, mod, (0.5, 4), (0.25, 8), (0.75, 2))
+    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
+        assert database.has_workload(mod)
+        assert not database.has_workload(tools.matmul(8))
+        best = database.query_tuning_record(mod, tools.llvm, "main")
+        assert tools.seconds([best]) == [[0.25]]
+        assert best.target.same_as(tools.llvm)
+        assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
+        assert database.query_ir_module(mod, tools.llvm, "main") is not None
+        workload = database.commit_workload(mod)
+        top = database.get_top_k(workload, 2)
+        assert tools.seconds(top) == [[0.25], [0.5]]
+        assert len(database.get_top_k(workload, 10)) == 3
+        assert database.get_top_k(workload, 0) == []
+        for record in top:
+            assert record.workload.same_as(workload)
+            record.trace.apply_to_schedule(Schedule(mod), remove_postproc=False)
+        # The rest is of the own database.
+        assert len(database) == 0
+        assert database.get_all_tuning_records() == []
+
+
+def test_the_own_file_comes_first(own_path, team_url, tools):
+    mod = tools.matmul()
+    fill(team_url, tools, mod, (0.25, 4))
+    fill(own_path, tools, mod, (0.5, 8))
+    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
+        top = database.get_top_k(database.commit_workload(mod), 5)
+        assert tools.seconds(top) == [[0.5]]
+        best = database.query_tuning_record(mod, tools.llvm, "main")
+        assert tools.seconds([best]) == [[0.5]]
+
+
+def test_a_record_that_fails_is_no_answer(own_path, team_url, tools):
+    mod = tools.matmul()
+    fill(team_url, tools, mod, (0.25, 4))
+    fill(own_path, tools, mod, (1e10, 8))
+    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
+        top = database.get_top_k(database.commit_workload(mod), 5)
+        assert tools.seconds(top) == [[0.25]]
+
+
+def test_layers_are_asked_in_their_order(own_path, tmp_path, tools):
+    mod, small = tools.matmul(), tools.matmul(8)
+    fill(tmp_path / "a.db", tools, mod, (0.5, 4))
+    fill(tmp_path / "b.db", tools, mod, (0.25, 8))
+    fill(tmp_path / "b.db", tools, small, (0.125, 8))
+    urls = [tmp_path / "a.db", tmp_path / "b.db"]
+    with closing(Database(own_path, target=tools.llvm, layers=urls)) as database:
+        for one, seconds in ((mod, 0.5), (small, 0.125)):
+            best = database.query_tuning_record(one, tools.llvm, "main")
+            assert tools.seconds([best]) == [[seconds]]
+
+
+def test_what_is_measured_goes_into_the_own_file(own_path, team_url, tools):
+    mod = tools.matmul()
+    fill(team_url, tools, mod, (0.25, 4))
+    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
+        workload = database.query_tuning_record(mod, tools.llvm, "main").workload
+        database.commit_tuning_record(
+            tools.record(mod, workload, [0.5], tile=(2, 8), target=tools.llvm)
+        )
+        assert len(database) == 1
+        assert tools.seconds(database.get_top_k(workload, 5)) == [[0.5]]
+    with closing(open_layer(team_url)) as store:
+        assert store.query.size() == 1
+        assert store.read_only
+
+
+def test_a_database_that_is_only_read(own_path, team_url, tools):
+    mod = tools.matmul()
+    fill(team_url, tools, mod, (0.25, 4))
+    fill(own_path, tools, tools.matmul(8))
+    options = {"target": tools.llvm, "read_only": True}
+    with closing(Database(own_path, **options, layers=team_url)) as database:
+        top = database.get_top_k(database.commit_workload(mod), 5)
+        assert tools.seconds(top) == [[0.25]]
+    with (
+        closing(Database(own_path, **options)) as database,
+        pytest.raises(StorageError, match="does not know"),
+    ):
+        database.commit_workload(mod)
+
+
+# ---- targets -------------------------------------------------------------------------------------
+
+
+def test_another_target_is_no_answer(own_path, team_url, tools):
+    mod = tools.matmul()
+    fill(team_url, tools, mod, (0.25, 4), target=tools.llvm_other)
+    fill(team_url, tools, mod, (0.125, 4), target=tools.llvm_newer)
+    for fallback, wanted in (("exact", []), ("compatible", [[0.25]])):
+        options = {"target": tools.llvm, "fallback": fallback, "layers": [team_url]}
+        with closing(Database(own_path, **options)) as database:
+            top = database.get_top_k(database.commit_workload(mod), 5)
+            assert tools.seconds(top) == wanted
+            best = database.query_tuning_record(mod, tools.llvm, "main")
+            assert tools.seconds([best] if best else []) == wanted
+
+
+def test_the_target_itself_before_what_is_compatible(own_path, team_url, tools):
+    """A layer's record for this very machine says more than an own one for another."""
+    mod = tools.matmul()
+    fill(own_path, tools, mod, (0.125, 4), target=tools.llvm_other)
+    fill(team_url, tools, mod, (0.25, 8))
+    options = {"target": tools.llvm, "fallback": "compatible", "layers": [team_url]}
+    with closing(Database(own_path, **options)) as database:
+        top = database.get_top_k(database.commit_workload(mod), 5)
+        assert tools.seconds(top) == [[0.25]]
+
+
+def test_a_handle_without_target(own_path, team_url, tools):
+    mod = tools.matmul()
+    fill(team_url, tools, mod, (0.25, 4))
+    with closing(Database(own_path, layers=[team_url])) as database:
+        workload = database.commit_workload(mod)
+        assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
+        # Several kinds: the layer cannot know which is meant. That ends nothing.
+        fill(team_url, tools, mod, (0.125, 4), target=tools.cuda)
+        with logged() as told:
+            assert database.get_top_k(workload, 5) == []
+            assert database.get_top_k(workload, 5) == []
+        (message,) = told
+        assert "say which with Database(..., target=...)" in message
+        assert tools.seconds([database.query_tuning_record(mod, tools.cuda, "main")]) == [[0.125]]
+        assert tools.seconds([database.query_tuning_record(mod, tools.llvm, "main")]) == [[0.25]]
+    with (
+        closing(Database(team_url)) as database,
+        pytest.raises(TargetError),
+    ):
+        database.get_top_k(database.commit_workload(mod), 5)
+
+
+# ---- layers that are away ------------------------------------------------------------------------
+
+
+def test_a_layer_that_is_not_there_is_told_once(own_path, tmp_path, tools, monkeypatch):
+    mod, team = tools.matmul(), tmp_path / "team.db"
+    with (
+        logged() as told,
+        closing(Database(own_path, target=tools.llvm, layers=[team])) as database,
+    ):
+        (message,) = told
+        assert message == f"{team}: this layer is left out: no such file"
+        workload = database.commit_workload(mod)
+        assert database.get_top_k(workload, 5) == []
+        fill(team, tools, mod, (0.25, 4))
+        assert database.get_top_k(workload, 5) == []
+        # It is asked again after some time.
+        (layer,) = database._handle.layers
+        monkeypatch.setattr(layer, "_again_at", 0.0)
+        assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
+        assert len(told) == 1
+
+
+def test_a_server_that_goes_and_comes_back(own_path, postgres_server, tools, monkeypatch):
+    url = postgres_server.new_database()
+    mod = tools.matmul()
+    fill(url, tools, mod, (0.25, 4))
+    name = make_url(url).database
+    with (
+        logged() as told,
+        closing(Database(own_path, target=tools.llvm, layers=[url])) as database,
+    ):
+        workload = database.commit_workload(mod)
+        assert len(database.get_top_k(workload, 5)) == 1
+        postgres_server.execute(
+            "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = %s", name
+        )
+        postgres_server.execute(f"ALTER DATABASE {name} RENAME TO {name}_away")
+        for _ in range(3):
+            assert database.get_top_k(workload, 5) == []
+            assert database.query_schedule(mod, tools.llvm, "main") is None
+        (message,) = told
+        assert "this layer is left out" in message
+        assert "\n" not in message
+        postgres_server.execute(f"ALTER DATABASE {name}_away RENAME TO {name}")
+        (layer,) = database._handle.layers
+        monkeypatch.setattr(layer, "_again_at", 0.0)
+        assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
+    postgres_server.drop(url)
+
+
+def test_a_database_that_is_none(own_path, tmp_path, tools):
+    with closing(sqlite3.connect(tmp_path / "other.db")) as db, db:
+        db.execute("CREATE TABLE program (id)")
+    (tmp_path / "text.db").write_text("no database " * 100)
+    view = tmp_path / "view.db"
+    fill(view, tools, tools.matmul(), (0.25, 4))
+    with closing(sqlite3.connect(view)) as db, db:
+        db.execute("CREATE VIEW endless AS SELECT 1")
+    for name, words in (
+        ("other.db", "another program"),
+        ("text.db", "not a database"),
+        ("view.db", "view"),
+    ):
+        with logged() as told:
+            Database(own_path, target=tools.llvm, layers=[tmp_path / name]).close()
+        (message,) = told
+        assert words in message or "no SQLite file" in message, message
+
+
+@pytest.mark.parametrize("url", ["mysql://host/db", ":memory:", ""])
+def test_what_cannot_be_a_layer(own_path, url):
+    with pytest.raises(UsageError):
+        Database(own_path, layers=[url])
+
+
+def test_layers_of_a_run(tmp_path, tools, monkeypatch):
+    mod = tools.matmul()
+    fill(tmp_path / "team.db", tools, mod, (0.25, 4))
+    (tmp_path / "tunedb.toml").write_text('url = "own.db"\nlayers = ["team.db"]')
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("TUNEDB_URL", raising=False)
+
+    def count(database, layers):
+        with ExitStack() as stack:
+            found = parts.database_of(database, tools.llvm, "structural", stack, layers)
+            return len(list(found._handle.layers))
+
+    assert count(None, None) == 1
+    assert count(None, ["team.db", "more.db"]) == 2
+    assert count(None, []) == 0
+    # Who names a database means that one.
+    assert count("another.db", None) == 0
+    with closing(Database("own.db")) as database:
+        assert count(database, None) == 0
+        with pytest.raises(UsageError, match="give its layers to it"):
+            count(database, ["team.db"])
+
+
+def test_itself_is_no_layer(own_path, tools):
+    mod = tools.matmul()
+    with (
+        logged() as told,
+        closing(Database(own_path, target=tools.llvm, layers=[own_path])) as database,
+    ):
+        assert not database.has_workload(mod)
+        assert told == []
+
+
+def test_a_copy_of_itself_is_one(own_path, tmp_path, tools):
+    Database(own_path).close()
+    shutil.copyfile(own_path, tmp_path / "copy.db")
+    mod = tools.matmul()
+    fill(tmp_path / "copy.db", tools, mod, (0.25, 4))
+    layers = [tmp_path / "copy.db"]
+    with closing(Database(own_path, target=tools.llvm, layers=layers)) as database:
+        assert database.has_workload(mod)
+
+
+def test_a_password_is_not_told(own_path, tools):
+    url = "postgresql://somebody:secret@localhost:1/nothing"
+    with logged(logging.DEBUG) as told:
+        Database(own_path, target=tools.llvm, layers=[url]).close()
+    assert told
+    assert not any("secret" in message for message in told)
+
+
+# ---- hostile layers ------------------------------------------------------------------------------
+
+
+def evil(tools, mod, workload):
+    """A record that hands a text to LLVM's parser when it is compiled."""
+    sch = Schedule(mod)
+    loops = sch.get_loops(sch.get_sblock("C"))
+    sch.annotate(loops[0], "pragma_import_llvm", "/tmp/evil.ll")
+    sch.enter_postproc()
+    args = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+    return ms.database.TuningRecord(sch.trace, workload, [0.001], tools.llvm, args)
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_promise_17_an_evil_annotation_of_a_layer(own_path, team_url, tools):
+    """It never reaches TVM; the next best answers."""
+    mod = tools.matmul()
+    with closing(Database(team_url, target=tools.llvm)) as database:
+        workload = database.commit_workload(mod)
+        database.commit_tuning_record(evil(tools, mod, workload))
+    fill(team_url, tools, mod, (0.25, 4))
+    with (
+        logged() as told,
+        closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database,
+    ):
+        workload = database.commit_workload(mod)
+        assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
+        assert "pragma" not in database.query_schedule(mod, tools.llvm, "main").mod.script()
+        assert any("pragma_import_llvm" in message for message in told)
+        (layer,) = database._handle.layers
+        signature = signature_of(modules.to_workload(mod))
+        target = database._handle.targets.stored(tools.llvm)
+        ((_, donors),) = layer.relatives(signature, target, 8, 8)
+        assert [donor.seconds for donor in donors] == [0.25]
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_a_layer_that_goes_while_a_record_is_tried(own_path, tmp_path, tools, monkeypatch):
+    """A record that does not replay, of a server that went away meanwhile: no run ends with it."""
+    mod, team = tools.matmul(), tmp_path / "team.db"
+    fill(team, tools, mod, (0.25, 4))
+    with closing(Database(own_path, target=tools.llvm, layers=[team])) as database:
+        record = database.query_tuning_record(mod, tools.llvm, "main")
+        (layer,) = database._handle.layers
+
+        def gone(*_):
+            raise UnreachableError("team.db: the server does not answer")
+
+        monkeypatch.setattr(layer.open().store.query, "answer", gone)
+        assert record is not None
+        layer.open().records.discard(record, ValueError("no such block"))
+        assert database.query_tuning_record(mod, tools.llvm, "main") is None
+
+
+@pytest.mark.usefixtures("no_parser")
+def test_a_body_that_is_none(own_path, tmp_path, tools):
+    """The module of an answer is the user's, whatever the layer holds under its name."""
+    mod, team = tools.matmul(), tmp_path / "team.db"
+    fill(team, tools, mod, (0.25, 4))
+    with closing(sqlite3.connect(team)) as db, db:
+        db.execute("UPDATE workload SET body = x'00ff', script = x'00ff'")
+    with (
+        logged() as told,
+        closing(Database(own_path, target=tools.llvm, layers=[team])) as database,
+    ):
+        best = database.query_tuning_record(mod, tools.llvm, "main")
+        # What cannot even be unpacked is left out.
+        assert best is None
+        assert any("this layer is left out" in message for message in told)
+
+
+# ---- what is done with it ------------------------------------------------------------------------
+
+
+def test_apply_with_a_layers_record(own_path, team_url, tools):
+    mod = tools.matmul()
+    fill(team_url, tools, mod, (0.25, 4))
+    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
+        made, (use,) = schedule(database, mod)
+        assert "T.parallel" in made.script()
+        assert (use.function, use.record_id, use.workload_id, use.mean) == ("main", 1, None, 0.25)
+        (layer,) = database._handle.layers
+        assert use.layer == layer.location
+        with tools.llvm, database:
+            theirs = relax.transform.MetaScheduleApplyDatabase()(mod)
+        tvm.ir.assert_structural_equal(theirs["main"].body, made["main"].body)
+        assert compile_module(database, mod)[1] == [use]
+
+
+def test_a_search_begins_with_a_layers_programs(own_path, team_url, tools):
+    from tunedb.plugins.metaschedule.search import trace_facts
+
+    mod = tools.matmul()
+    fill(team_url, tools, mod, (0.25, 4))
+    with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
+        record = tools.record(mod, ms.database.Workload(mod), None, tile=(1, 16))
+        template = trace_facts.from_tvm(record.trace)
+        handle = database._handle
+        (warm,) = warm_drafts(handle, mod, tools.llvm, [template], 8)
+        assert (warm.distance, warm.seconds, warm.kept) == (0.0, 0.25, 1.0)
+        database.close()
+    with closing(Database(own_path, target=tools.llvm)) as database:
+        assert warm_drafts(database._handle, mod, tools.llvm, [template], 8) == []

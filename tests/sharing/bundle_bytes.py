@@ -1,0 +1,54 @@
+"""Bundles by their bytes: taken apart, changed, and sealed again as a hostile writer would."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import struct
+
+from tunedb.identity import canonical_json
+from tunedb.sharing import framing, wire
+from tunedb.sharing.bundle import manifest_of, write_bundle
+from tunedb.sharing.framing import zstd
+from tunedb.sharing.selection import EVERYTHING
+
+TABLES = tuple(wire.COLUMNS)
+MANIFEST = manifest_of("5" * 32, EVERYTHING)
+
+
+def bundle_of(chunks, manifest=MANIFEST):
+    """Return the bytes of a bundle."""
+    out = io.BytesIO()
+    write_bundle(out, chunks, manifest)
+    return out.getvalue()
+
+
+def take_apart(data):
+    """Return the manifest, and what the frame holds."""
+    at = len(framing.MAGIC) + 6
+    _, length = struct.unpack("<HI", data[len(framing.MAGIC) : at])
+    return data[at : at + length], zstd.decompress(data[at + length : -framing.DIGEST_BYTES])
+
+
+def seal(head, frame, *, version=framing.VERSION, length=None):
+    """Return a bundle of a manifest and a compressed frame, with the digest that fits."""
+    length = len(head) if length is None else length
+    data = framing.MAGIC + struct.pack("<HI", version, length) + head + frame
+    return data + hashlib.blake2b(data, digest_size=framing.DIGEST_BYTES).digest()
+
+
+def put_together(head, unpacked):
+    """Return the bundle of a manifest and what its frame holds."""
+    return seal(head, zstd.compress(unpacked))
+
+
+def block(table, rows, data):
+    """Return a block; `table` may be a number."""
+    number = TABLES.index(table) if isinstance(table, str) else table
+    return struct.pack("<BIQ", number, rows, len(data)) + data
+
+
+def end(**counts):
+    """Return the last block."""
+    data = canonical_json(dict.fromkeys(TABLES, 0) | counts)
+    return block(255, 0, data)

@@ -1,0 +1,69 @@
+"""Databases that exchange records, for tests."""
+
+import sqlite3
+from contextlib import closing, contextmanager
+from threading import Timer
+
+from builders import make_measurement
+from sqlalchemy.engine import make_url
+
+from tunedb import schema
+from tunedb.records import Source
+from tunedb.store import Store
+
+OWN = Source("nightly")
+
+
+def rename(path, key):
+    """Give a file the key of another database: copies of a template are all the same one."""
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute("UPDATE meta SET value = ? WHERE key = 'store'", (key,))
+    return path
+
+
+def fill(store, *numbers, source=OWN, **fields):
+    """Add measurements with those numbers."""
+    made = [make_measurement(n, (1e-3 * (n + 1),), **fields) for n in numbers]
+    store.add(made, source)
+    return made
+
+
+def digests(store):
+    """Return what identifies the records of a database."""
+    if not isinstance(store, Store):
+        with Store(store, read_only=True) as opened:
+            return digests(opened)
+    return {
+        (one.measurement.program.digest, one.measurement.digest) for one in store.query.iterate()
+    }
+
+
+def forget(url, above):
+    """Let a database lose the records above a number, as where an older state came back."""
+    with Store(url) as store, store._transaction() as connection:
+        for table, column in (
+            (schema.failure, schema.failure.c.measurement_id),
+            (schema.measurement, schema.measurement.c.id),
+        ):
+            connection.execute(table.delete().where(column > above))
+
+
+@contextmanager
+def away(server, url, seconds=None):
+    """Let nobody into a database of a server, all of the block or so many seconds of it."""
+    name = make_url(url).database
+
+    def allow(yes):
+        server.execute(f"ALTER DATABASE {name} ALLOW_CONNECTIONS {yes}")
+
+    allow("false")
+    server.terminate(url)
+    timer = None if seconds is None else Timer(seconds, allow, ["true"])
+    if timer is not None:
+        timer.start()
+    try:
+        yield
+    finally:
+        if timer is not None:
+            timer.join()
+        allow("true")

@@ -1,0 +1,82 @@
+"""What a peer gives, put together again."""
+
+from tunedb import identity
+from tunedb.records import Measurement, Origin, Program, Session, Status, Target, Trace, Workload
+from tunedb.sharing.selection import EVERYTHING
+from tunedb.sharing.wire import COLUMNS
+
+#: Column of a row → table of the row to which it refers.
+REFERENCES = {
+    "workload_alias": {"workload": "workload"},
+    "measurement": {
+        name: name
+        for name in COLUMNS["measurement"]
+        if name in COLUMNS and name not in ("measurement",)
+    },
+    "failure": {"measurement": "measurement"},
+    "feature": {"measurement": "measurement", "feature_set": "feature_set"},
+}
+
+
+def gather(peer, selection=EVERYTHING, **positions):
+    """Return table → rows as dictionaries, after checking their order."""
+    found = {table: [] for table in COLUMNS}
+    given = {table: set() for table in COLUMNS}
+    for chunk in peer.chunks(selection, **positions):
+        assert chunk.rows
+        for row in chunk.rows:
+            assert isinstance(row, tuple)
+            fields = dict(zip(COLUMNS[chunk.table], row, strict=True))
+            for name, table in REFERENCES.get(chunk.table, {}).items():
+                assert fields[name] is None or fields[name] in given[table], (chunk.table, fields)
+            if "id" in fields:
+                assert fields["id"] not in given[chunk.table], "a row was given twice"
+                given[chunk.table].add(fields["id"])
+            found[chunk.table].append(fields)
+    return found
+
+
+def measurements(found):
+    """Return the measurements of gathered rows; their digests are checked."""
+    rows = {table: {row["id"]: row for row in found[table] if "id" in row} for table in found}
+    made = []
+    for row in found["measurement"]:
+
+        def part(table, row=row):
+            return None if row[table] is None else rows[table][row[table]]
+
+        def body(table, part=part):
+            found_ = part(table)
+            return None if found_ is None else found_["body"].encode()
+
+        w, t, tail = part("workload"), part("target"), part("tail")
+        s = part("session")
+        program = Program(
+            Workload(w["format"], w["body"], w["name"], w["tvm_version"]),
+            Target(t["kind"], t["config"].encode(), t["text"]),
+            Trace(part("sketch")["body"], tail and tail["body"], row["decisions"]),
+        )
+        times = row["run_secs"]
+        measurement = Measurement(
+            program,
+            None if times is None else identity.unpack_floats(times),
+            Status(row["status"]),
+            row["measured_at"],
+            row["occurrence"],
+            s and Session(s["key"], s["started_at"], s["fingerprint"].encode()),
+            body("args_info"),
+            Origin(row["origin"] or "unknown"),
+            row["donor"],
+            row["all_cost"],
+            body("context"),
+            None if row["extra"] is None else row["extra"].encode(),
+        )
+        assert row["digest"] in (None, measurement.digest)
+        assert row["program_digest"] in (None, program.digest)
+        made.append(measurement)
+    return made
+
+
+def digests(found):
+    """Return the digests of the measurements of gathered rows."""
+    return {measurement.digest for measurement in measurements(found)}

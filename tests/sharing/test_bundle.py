@@ -1,0 +1,587 @@
+"""Bundles: what goes in comes out, and nothing comes out of one that is not whole."""
+
+import io
+import json
+import os
+import struct
+import subprocess
+import sys
+import tempfile
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import make_measurement, make_session
+from bundle_bytes import (
+    MANIFEST,
+    block,
+    bundle_of,
+    end,
+    put_together,
+    seal,
+    take_apart,
+)
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_columns import rows_of
+
+from tunedb import limits
+from tunedb.errors import (
+    FormatError,
+    IntegrityError,
+    LimitError,
+    NotFoundError,
+    StorageError,
+    TuneDBError,
+    UsageError,
+)
+from tunedb.records import Failure, FailureKind, Phase, Source
+from tunedb.sharing import framing, wire
+from tunedb.sharing.bundle import BundlePeer, manifest_of, write_bundle
+from tunedb.sharing.columns import LAYOUT, encode
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.framing import zstd
+from tunedb.sharing.selection import EVERYTHING, Selection
+from tunedb.sharing.wire import Chunk
+from tunedb.store import Store
+
+WITH_FEATURES = Selection(features=True)
+
+
+def without_digests(chunks):
+    """Return the rows of chunks in order, each with its table, without what bundles leave out."""
+    return [
+        (chunk.table, tuple(v if kind else None for v, kind in zip(row, kinds, strict=True)))
+        for chunk in chunks
+        for kinds in [LAYOUT[chunk.table]]
+        for row in chunk.rows
+    ]
+
+
+class Slate:
+    """A file that is written anew thousands of times: truncating one by name waits for the disk."""
+
+    def __init__(self, path):
+        self._file = path.open("wb")
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._file.close()
+
+    def write(self, data):
+        self._file.seek(0)
+        self._file.write(data)
+        self._file.truncate()
+        self._file.flush()
+
+
+def written(path, chunks, manifest=MANIFEST):
+    write_bundle(path, chunks, manifest, force=True)
+    return path
+
+
+def read(path, selection=WITH_FEATURES):
+    with BundlePeer(path) as peer:
+        return list(peer.chunks(selection))
+
+
+@pytest.fixture(scope="module")
+def filled(sqlite_template, tmp_path_factory):
+    """A database with some of everything, and its URL."""
+    path = tmp_path_factory.mktemp("filled") / "filled.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    failure = Failure(FailureKind.TIMEOUT, Phase.RUN, "took too long \x1b[31m", 1.5)
+    batch = [
+        make_measurement(i, (1e-3 * (i + 1), 2e-3), workload=i % 3, target=i % 2, occurrence=i)
+        for i in range(12)
+    ]
+    batch += [
+        make_measurement(20, None, failure=failure),
+        make_measurement(21, (1e-3,), session=make_session(), measured_at=1_700_000_000_000_000),
+        make_measurement(22, (), workload=1, args_info=b'[["TENSOR","float32",[4]]]', extra=b"[1]"),
+        make_measurement(23, (1e-3,), donor=bytes(16), all_cost=0.25, context=b'{"v":1}'),
+    ]
+    with Store(path) as store:
+        store.import_batch(batch, Source("nightly"))
+        store.retract([3], "measured under load")
+    return path
+
+
+@pytest.fixture(scope="module")
+def small(filled, tmp_path_factory):
+    """The bytes of a bundle of that database."""
+    path = tmp_path_factory.mktemp("small") / "small.tunedb"
+    with own(filled) as peer:
+        write_bundle(path, peer.chunks(EVERYTHING), MANIFEST)
+    return path.read_bytes()
+
+
+def own(path):
+    return closing(DatabasePeer(str(path), own=True))
+
+
+# ---------------------------------------------------------------------------- what goes in
+
+
+def test_a_bundle_gives_what_the_database_gives(filled, tmp_path):
+    path = tmp_path / "all.tunedb"
+    seen = []
+    with own(filled) as peer:
+        expected = without_digests(peer.chunks(EVERYTHING))
+        manifest = manifest_of(peer.store_key, EVERYTHING)
+        sealed = write_bundle(path, peer.chunks(EVERYTHING), manifest, on_progress=seen.append)
+    assert seen[-1] == 16
+    assert {table for table, _ in expected} >= {"failure", "session", "context", "retraction"}
+    with BundlePeer(path) as peer:
+        assert without_digests(peer.chunks(EVERYTHING)) == expected
+        assert (peer.total, peer.store_key) == (16, manifest.store)
+        assert peer.manifest == manifest
+        assert peer.sealed == sealed
+        assert sealed.size == path.stat().st_size
+        # It can be read as often as one likes, in several places at once.
+        first, second = peer.chunks(EVERYTHING), peer.chunks(EVERYTHING)
+        assert [*without_digests(first)] == [*without_digests(second)] == expected
+    assert [file.name for file in tmp_path.iterdir()] == ["all.tunedb"]
+
+
+def test_of_everything_a_little_comes_back(tmp_path):
+    """Any rows of any tables, in any order: what they mean is not the bundle's business."""
+
+    @settings(max_examples=40, deadline=None)
+    @given(
+        st.lists(
+            st.sampled_from(sorted(wire.COLUMNS)).flatmap(
+                lambda table: rows_of(table, 6).map(lambda rows: Chunk(table, rows))
+            ),
+            max_size=6,
+        )
+    )
+    def run(chunks):
+        path = tmp_path / "any.tunedb"
+        path.write_bytes(bundle_of(chunks))
+        with BundlePeer(path) as peer:
+            assert [(c.table, row) for c in peer._all() for row in c.rows] == [
+                (c.table, row) for c in chunks for row in c.rows
+            ]
+
+    run()
+
+
+def test_two_bundles_differ_in_their_time_alone(filled, tmp_path):
+    def make(created_at):
+        with own(filled) as peer:
+            manifest = replace(manifest_of(peer.store_key, EVERYTHING), created_at=created_at)
+            return bundle_of(peer.chunks(EVERYTHING), manifest)
+
+    first, again, later = make(1), make(1), make(2)
+    assert first == again
+    assert [i for i in range(len(first) - 32) if first[i] != later[i]] == [
+        first.index(b'"created_at":1') + len('"created_at":')
+    ]
+
+
+def test_large_chunks_are_cut(tmp_path, monkeypatch):
+    rows = [(i, None, bytes(100)) for i in range(2 * limits.BATCH_ROWS + 1)]
+    monkeypatch.setattr(limits, "BLOCK_BYTES", 100_000)
+    path = written(tmp_path / "x.tunedb", [Chunk("sketch", rows)])
+    with BundlePeer(path) as peer:
+        found = list(peer._all())
+    assert [row for chunk in found for row in chunk.rows] == rows
+    assert max(len(encode("sketch", chunk.rows)) for chunk in found) <= 100_000
+
+
+def test_a_row_that_is_too_large(tmp_path, monkeypatch):
+    monkeypatch.setattr(limits, "BLOCK_BYTES", 1_000)
+    monkeypatch.setattr(limits, "MAX_BLOCK_BYTES", 2_000)
+    rows = [(i, None, bytes(1_500)) for i in range(3)]
+    written(tmp_path / "x.tunedb", [Chunk("sketch", rows)])
+    with BundlePeer(tmp_path / "x.tunedb") as peer:
+        assert [len(chunk.rows) for chunk in peer._all()] == [1, 1, 1]
+    with pytest.raises(LimitError, match="merge the database itself"):
+        write_bundle(tmp_path / "y.tunedb", [Chunk("sketch", [(1, None, bytes(2_000))])], MANIFEST)
+    assert [file.name for file in tmp_path.iterdir()] == ["x.tunedb"]
+
+
+# ---------------------------------------------------------------------------- what is not whole
+
+
+def test_cut_at_any_byte(small, tmp_path):
+    path = tmp_path / "cut.tunedb"
+    with Slate(path) as slate:
+        for size in range(len(small)):
+            slate.write(small[:size])
+            with pytest.raises((FormatError, IntegrityError)) as caught:
+                BundlePeer(path)
+            assert str(caught.value).startswith(f"{path}: ")
+            assert "\n" not in str(caught.value)
+
+
+def test_any_flipped_bit(small, tmp_path):
+    path = tmp_path / "flipped.tunedb"
+    with Slate(path) as slate:
+        for at in range(len(small)):
+            for bit in range(8):
+                changed = bytearray(small)
+                changed[at] ^= 1 << bit
+                slate.write(changed)
+                with pytest.raises((FormatError, IntegrityError)):
+                    BundlePeer(path)
+
+
+def test_bytes_after_the_end(small, tmp_path):
+    path = tmp_path / "longer.tunedb"
+    path.write_bytes(small + b"\n")
+    with pytest.raises(IntegrityError, match="get it again"):
+        BundlePeer(path)
+
+
+HEAD, UNPACKED = take_apart(bundle_of([Chunk("sketch", [(1, None, b"[]")])]))
+SKETCH = encode("sketch", [(1, None, b"[]")])
+
+
+def manifest(**values):
+    return json.dumps(json.loads(HEAD) | values).encode()
+
+
+def nested(depth):
+    return b'{"a":' * depth + b"1" + b"}" * depth
+
+
+HOSTILE = {
+    "newer": (seal(HEAD, zstd.compress(UNPACKED), version=2), "upgrade tunedb"),
+    "no version": (seal(HEAD, zstd.compress(UNPACKED), version=0), "a bundle of version 0"),
+    "manifest too long": (seal(HEAD, b"", length=2**32 - 1), "a manifest of 4294967295 bytes"),
+    "manifest over the end": (seal(HEAD, b"", length=len(HEAD) + 1), "longer than all that is"),
+    "manifest is a list": (put_together(b"[]", UNPACKED), "the manifest is no object"),
+    "manifest is no JSON": (put_together(b"{", UNPACKED), "not JSON"),
+    "manifest is nested": (put_together(nested(40), UNPACKED), "nested deeper"),
+    "manifest is deep": (put_together(nested(20_000), UNPACKED), "not JSON|nested deeper"),
+    "another format": (put_together(manifest(format="zip"), UNPACKED), "that of no bundle"),
+    "no store": (put_together(manifest(store=None), UNPACKED), "has no store"),
+    "empty store": (put_together(manifest(store=""), UNPACKED), "has no store"),
+    "long store": (put_together(manifest(store="x" * 1000), UNPACKED), "has no store"),
+    "time of day is true": (put_together(manifest(created_at=True), UNPACKED), "no created_at"),
+    "time of day is huge": (put_together(manifest(created_at=2**70), UNPACKED), "64 bits"),
+    "no frame": (seal(HEAD, b""), "end too early"),
+    "junk": (seal(HEAD, b"junk" * 10), "cannot be unpacked"),
+    "cut frame": (seal(HEAD, zstd.compress(UNPACKED)[:-3]), "end too early"),
+    "two frames": (seal(HEAD, zstd.compress(UNPACKED) * 2), "follow after its end"),
+    "more in the frame": (put_together(HEAD, UNPACKED + b"x"), "follow after its end"),
+    "no end": (put_together(HEAD, block("sketch", 1, SKETCH)), "end too early"),
+    "unknown table": (put_together(HEAD, block(99, 1, b"") + end()), "a table of number 99"),
+    "no rows": (put_together(HEAD, block("sketch", 0, b"") + end()), "a block of 0 rows"),
+    "too many rows": (
+        put_together(HEAD, block("sketch", 10**6, b"") + end()),
+        "a block of 1000000 rows",
+    ),
+    "too long": (put_together(HEAD, struct.pack("<BIQ", 0, 1, 2**63)), "is over"),
+    "longer than there is": (put_together(HEAD, struct.pack("<BIQ", 0, 1, 999)), "end too early"),
+    "no columns": (put_together(HEAD, block("sketch", 1, b"\0")), "table sketch, column id"),
+    "rows that are not there": (
+        put_together(HEAD, block("sketch", 2, SKETCH) + end(sketch=2)),
+        "table sketch",
+    ),
+    "counts lie": (
+        put_together(HEAD, block("sketch", 1, SKETCH) + end(sketch=2)),
+        "other rows than it says",
+    ),
+    "counts are text": (
+        put_together(HEAD, block("sketch", 1, SKETCH) + end(sketch="1")),
+        "other rows than it says",
+    ),
+    "counts are too long": (put_together(HEAD, struct.pack("<BIQ", 255, 0, 2**40)), "is|are over"),
+    "counts are a list": (put_together(HEAD, block(255, 0, b"[]")), "is no object"),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_whole_but_hostile(name, tmp_path):
+    data, said = HOSTILE[name]
+    path = tmp_path / "hostile.tunedb"
+    path.write_bytes(data)
+    with pytest.raises((FormatError, LimitError), match=said) as caught:
+        BundlePeer(path)
+    assert "\n" not in str(caught.value)
+
+
+def test_what_a_later_version_says_besides(tmp_path):
+    path = tmp_path / "later.tunedb"
+    path.write_bytes(put_together(manifest(colour="red"), UNPACKED))
+    with BundlePeer(path) as peer:
+        assert peer.manifest == MANIFEST
+
+
+def test_a_window_that_takes_gigabytes(tmp_path):
+    options = {int(zstd.CompressionParameter.window_log): 27}
+    compressor = zstd.ZstdCompressor(options=options)
+    # In two steps: a frame whose size is known asks for no more than that.
+    frame = compressor.compress(UNPACKED) + compressor.flush()
+    path = tmp_path / "window.tunedb"
+    path.write_bytes(seal(HEAD, frame))
+    with pytest.raises(FormatError, match="cannot be unpacked"):
+        BundlePeer(path)
+
+
+def bomb(frame):
+    """Return the most memory that refusing a bundle takes, and what is said."""
+    code = (
+        "import sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
+        "from memory import peak_bytes\n"
+        "from tunedb.sharing.bundle import BundlePeer\n"
+        "try:\n    BundlePeer(sys.argv[1])\n"
+        "except Exception as error:\n    print(type(error).__name__, error)\n"
+        "print(peak_bytes())\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code, frame], capture_output=True, text=True, check=True, timeout=60
+    )
+    said, peak = done.stdout.splitlines()
+    return said, int(peak)
+
+
+def test_a_block_that_unpacks_to_gigabytes(tmp_path):
+    """100 KB of zeros by the gigabyte, in a block that says it is longer."""
+    compressor = zstd.ZstdCompressor(level=1)
+    parts = [compressor.compress(struct.pack("<BIQ", 5, 1, limits.MAX_BLOCK_BYTES))]
+    parts += [compressor.compress(bytes(2**24)) for _ in range(40)]
+    path = tmp_path / "bomb.tunedb"
+    path.write_bytes(seal(HEAD, b"".join([*parts, compressor.flush()])))
+    said, peak = bomb(path)
+    assert said.startswith("LimitError")
+    assert "as a decompression bomb does" in said
+    assert peak < 300 * 2**20
+
+
+def test_blocks_that_go_on_for_ever(tmp_path, monkeypatch):
+    data = b"\0" + bytes(8) + bytes(9) + b"\0" + bytes(9)
+    unpacked = block("sketch", limits.BATCH_ROWS, data) * 100_000
+    path = tmp_path / "bomb.tunedb"
+    path.write_bytes(seal(HEAD, zstd.compress(unpacked)))
+    said, peak = bomb(path)
+    assert said.startswith("LimitError")
+    assert "8 rows for each byte" in said
+    assert peak < 300 * 2**20
+    monkeypatch.setattr(limits, "MAX_ROWS_PER_BYTE", 10**9)
+    monkeypatch.setattr(limits, "MIN_EXPANDED_BYTES", 2**14)
+    with pytest.raises(LimitError, match="as a decompression bomb does"):
+        BundlePeer(path)
+
+
+def test_a_manifest_is_short(tmp_path):
+    """A selection may name hundreds of workloads, and no more."""
+    path = tmp_path / "x.tunedb"
+    words = ["x" * 100] * (limits.MAX_MANIFEST_BYTES // 100)
+    path.write_bytes(put_together(manifest(selection={"workloads": words}), UNPACKED))
+    with pytest.raises(LimitError, match=r"a manifest of \d+ bytes is over"):
+        BundlePeer(path)
+    long = replace(MANIFEST, selection={"workloads": words})
+    with pytest.raises(LimitError, match=r"a manifest of \d+ bytes is over"):
+        bundle_of([Chunk("sketch", [(1, None, b"[]")])], long)
+
+
+def test_what_could_not_be_read_is_not_written(monkeypatch):
+    monkeypatch.setattr(limits, "MIN_BUNDLE_ROWS", 10_000)
+    rows = [(1, None, b"")] * limits.BATCH_ROWS
+    with pytest.raises(LimitError, match="rows for each byte"):
+        bundle_of([Chunk("sketch", rows)] * 50)
+
+
+@pytest.mark.parametrize("amount", [2_000, pytest.param(100_000, marks=pytest.mark.stress)])
+def test_mutations(small, amount, tmp_path):
+    """Changed, and sealed again with the digest that fits: nothing but errors of tunedb."""
+    import random
+
+    rng = random.Random(f"bundle {amount}")
+    path, kept = tmp_path / "changed.tunedb", 0
+    path.write_bytes(small)
+    with BundlePeer(path) as peer:
+        chunks = list(peer.chunks(WITH_FEATURES))
+    # A reader stops at the first thing that is wrong, so most have one block alone.
+    seeds = [take_apart(small), *(take_apart(bundle_of([chunk])) for chunk in chunks)]
+    with Slate(path) as slate:
+        for number in range(amount):
+            head, unpacked = map(bytearray, rng.choice(seeds))
+            frame = bytearray(zstd.compress(unpacked)) if number % 8 == 7 else None
+            for _ in range(rng.randint(1, 3)):
+                changed = head if rng.random() < 0.1 else unpacked if frame is None else frame
+                change(rng, changed)
+            frame = zstd.compress(unpacked) if frame is None else bytes(frame)
+            slate.write(seal(bytes(head), frame))
+            try:
+                with BundlePeer(path) as peer:
+                    for chunk in peer.chunks(WITH_FEATURES):
+                        kept += len(chunk.rows)
+            except TuneDBError as error:
+                assert "\n" not in str(error)
+    assert kept > amount / 4
+
+
+def change(rng, data):
+    """Change, remove, double or exchange a few bytes."""
+    at, kind = rng.randrange(len(data)), rng.randrange(4)
+    if kind == 0:
+        data[at] = rng.choice([0, 1, 127, 128, 255, rng.randrange(256)])
+    elif kind == 1:
+        del data[at : at + rng.randint(1, 20)]
+    elif kind == 2:
+        data[at:at] = data[at : at + rng.randint(1, 40)]
+    else:
+        size = rng.choice([1, 2, 4, 8])
+        data[at : at + size] = rng.choice([b"\xff" * size, bytes(size), rng.randbytes(size)])
+
+
+# ---------------------------------------------------------------------------- files
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "not a bundle"),
+        (b"PK\3\4", "not a bundle"),
+        (b"SQLite format 3\0" + bytes(100), "not a bundle"),
+        (framing.MAGIC.replace(b"\r\n", b"\n") + bytes(100), "not a bundle"),
+        (framing.MAGIC, "cut off"),
+    ],
+)
+def test_files_that_are_none(data, said, tmp_path):
+    path = tmp_path / "x"
+    path.write_bytes(data)
+    with pytest.raises(FormatError, match=said):
+        BundlePeer(path)
+
+
+def test_places_that_are_none(tmp_path):
+    with pytest.raises(NotFoundError, match="no such file"):
+        BundlePeer(tmp_path / "missing")
+    with pytest.raises(UsageError, match="a directory"):
+        BundlePeer(tmp_path)
+    with pytest.raises(UsageError, match="a directory"):
+        write_bundle(tmp_path, [], MANIFEST)
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_bundle(tmp_path / "missing" / "x.tunedb", [], MANIFEST)
+
+
+def test_a_file_that_exists(small, tmp_path):
+    path = tmp_path / "x.tunedb"
+    path.write_bytes(b"mine")
+    chunks = [Chunk("sketch", [(1, None, b"[]")])]
+    with pytest.raises(UsageError, match="--force"):
+        write_bundle(path, chunks, MANIFEST)
+    assert path.read_bytes() == b"mine"
+    write_bundle(path, chunks, MANIFEST, force=True)
+    assert path.read_bytes() == bundle_of(chunks)
+    assert [file.name for file in tmp_path.iterdir()] == ["x.tunedb"]
+
+
+def test_a_file_that_comes_meanwhile(tmp_path):
+    path = tmp_path / "x.tunedb"
+
+    def chunks():
+        yield Chunk("sketch", [(1, None, b"[]")])
+        path.write_bytes(b"mine")
+
+    with pytest.raises(UsageError, match="--force"):
+        write_bundle(path, chunks(), MANIFEST)
+    assert path.read_bytes() == b"mine"
+    assert [file.name for file in tmp_path.iterdir()] == ["x.tunedb"]
+
+
+def test_a_database_is_no_bundle_and_no_place_for_one(filled):
+    with pytest.raises(FormatError, match="a database, not a bundle"):
+        BundlePeer(filled)
+    before = filled.read_bytes()
+    with pytest.raises(UsageError, match="a database, which a bundle would replace"):
+        write_bundle(filled, [Chunk("sketch", [(1, None, b"[]")])], MANIFEST, force=True)
+    assert filled.read_bytes() == before
+
+
+def test_nothing_to_write_leaves_what_is_there(tmp_path):
+    path = tmp_path / "x.tunedb"
+    path.write_bytes(b"mine")
+    with pytest.raises(NotFoundError, match="nothing was written"):
+        write_bundle(path, [], MANIFEST, force=True)
+    assert path.read_bytes() == b"mine"
+
+
+@pytest.mark.parametrize("error", [StorageError("the connection was lost"), KeyboardInterrupt()])
+def test_a_reading_that_fails_leaves_what_is_there(error, tmp_path):
+    path = tmp_path / "x.tunedb"
+    path.write_bytes(b"mine")
+
+    def chunks():
+        yield Chunk("sketch", [(1, None, b"[]")])
+        raise error
+
+    with pytest.raises(type(error)):
+        write_bundle(path, chunks(), MANIFEST, force=True)
+    assert path.read_bytes() == b"mine"
+    assert [file.name for file in tmp_path.iterdir()] == ["x.tunedb"]
+
+
+def test_a_full_disk(mount):
+    folder = mount("64k")
+    rows = [(i, None, os.urandom(1_000)) for i in range(200)]
+    with pytest.raises(StorageError, match="No space left") as caught:
+        write_bundle(folder / "x.tunedb", [Chunk("sketch", rows)], MANIFEST)
+    assert str(caught.value).startswith(f"{folder / 'x.tunedb'}: ")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_pipe_is_copied_first(small, tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    code = "import sys; open(sys.argv[1], 'wb').write(sys.stdin.buffer.read())"
+    command = [sys.executable, "-c", code, str(pipe)]
+    writer = subprocess.Popen(command, stdin=subprocess.PIPE)
+    writer.stdin.write(small)
+    writer.stdin.close()
+    with BundlePeer(pipe) as peer:
+        assert peer.total == 16
+    assert writer.wait(10) == 0
+
+
+def test_a_pipe_that_the_disk_has_no_room_for(mount, monkeypatch, tmp_path):
+    folder = mount("64k")
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    path = tmp_path / "large"
+    path.write_bytes(framing.MAGIC + bytes(200_000))
+    with path.open("rb") as file:
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
+        with pytest.raises(StorageError, match="<stdin>: cannot be kept in"):
+            BundlePeer("-")
+    assert list(folder.iterdir()) == []
+
+
+def test_a_bundle_that_was_closed(small, tmp_path):
+    path = tmp_path / "x.tunedb"
+    path.write_bytes(small)
+    with BundlePeer(path) as peer:
+        chunks = peer.chunks(EVERYTHING)
+    with pytest.raises(StorageError, match="it was closed"):
+        next(chunks)
+
+
+def test_a_bundle_has_no_positions(small, tmp_path):
+    path = tmp_path / "x.tunedb"
+    path.write_bytes(small)
+    with BundlePeer(path) as peer, pytest.raises(UsageError, match="no positions"):
+        peer.chunks(EVERYTHING, wire.Position(3))
+
+
+def test_writing_needs_no_place_to_go_back_to():
+    class Pipe(io.RawIOBase):
+        def __init__(self):
+            self.data = b""
+
+        def write(self, data):
+            self.data += bytes(data)
+            return len(data)
+
+    pipe = Pipe()
+    chunks = [Chunk("sketch", [(1, None, b"[]")])]
+    write_bundle(pipe, chunks, MANIFEST)
+    assert pipe.data == bundle_of(chunks)

@@ -1,0 +1,380 @@
+"""Which records a selection means: of a database, and of a stream of chunks."""
+
+import math
+import random
+import tracemalloc
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from builders import OWN, make_measurement, make_target, make_workload
+from gathering import digests, gather
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import LimitError, NotFoundError, StorageError
+from tunedb.records import Alias, Source, Status, Target
+from tunedb.sharing import choosing, filtering
+from tunedb.sharing.choosing import chosen_ids, filtered, has, is_restricted
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.names import labels_of
+from tunedb.sharing.ranks import Ranks
+from tunedb.sharing.selection import EVERYTHING, Selection
+from tunedb.sharing.wire import COLUMNS, Chunk
+from tunedb.store import Store
+from tunedb.times import mean_of
+
+NAMES = ("own", "other")
+
+
+def chosen_by_reference(records, selection):
+    """Return the digests of the measurements that are meant; `records` are pairs with a source."""
+    groups = {}
+    for measurement, source in records:
+        program = measurement.program
+        if (
+            (not selection.workloads or program.workload.name in selection.workloads)
+            and (not selection.targets or program.target.label in selection.targets)
+            and (not selection.sources or source in selection.sources)
+            and (not selection.since or measurement.measured_at >= selection.since)
+        ):
+            key = (program.workload.digest, program.target.digest)
+            groups.setdefault(key, []).append(measurement)
+    if selection.best is None:
+        return {m.digest for group in groups.values() for m in group}
+    chosen = set()
+    for group in groups.values():
+        valid = [m for m in group if m.status is Status.OK]
+        valid.sort(key=lambda m: (mean_of(m.run_secs), m.digest))
+        failed = sorted((m for m in group if m.status is not Status.OK), key=lambda m: m.digest)
+        best, left = valid[: selection.best], valid[selection.best :] + failed
+        count = min(len(left), math.floor(selection.best * selection.rest + 0.5))
+        middles = [left[(2 * i + 1) * len(left) // (2 * count)] for i in range(count)]
+        assert len({m.digest for m in middles}) == count
+        chosen.update(m.digest for m in best + middles)
+    return chosen
+
+
+TARGETS = [make_target(0), Target.from_config({"kind": "cuda", "arch": "sm_90"})]
+record = st.tuples(
+    st.builds(
+        make_measurement,
+        st.integers(0, 30),
+        st.sampled_from([None, (0.25,), (0.5, 1.0), (0.125,), (0.75, 0.75)]),
+        workload=st.integers(0, 2),
+        target=st.sampled_from(TARGETS),
+        measured_at=st.sampled_from([0, 5, 10]),
+    ),
+    st.sampled_from(NAMES),
+)
+selection = st.builds(
+    Selection,
+    st.sampled_from([(), ("matmul_0",), ("matmul_1", "matmul_2")]),
+    st.sampled_from([(), ("llvm skylake",), ("cuda sm_90",)]),
+    st.sampled_from([(), ("own",), NAMES]),
+    st.sampled_from([0, 5, 11]),
+    st.sampled_from([None, 1, 2, 5]),
+    st.sampled_from([0.0, 0.5, 1.0, 3.0]),
+)
+
+
+def fill(path, records):
+    """Put records into a new store; return them as they are stored."""
+    stored = {}
+    with Store(path) as store:
+        # Every word of a selection means something.
+        first = [(make_measurement(99, (9.0,), workload=w), "own") for w in range(3)]
+        first.append((make_measurement(98, (8.0,), target=TARGETS[1]), "other"))
+        for measurement, source in first + records:
+            store.add([measurement], Source(source))
+            stored.setdefault(measurement.digest, (measurement, source))
+    return list(stored.values())
+
+
+def undigested(chunks):
+    """Return chunks without the digests that bundles leave out."""
+    bare = []
+    for chunk in chunks:
+        hidden = set() if chunk.table == "retraction" else {"digest", "program_digest"}
+        names = COLUMNS[chunk.table]
+        rows = [
+            tuple(None if n in hidden else v for n, v in zip(names, row, strict=True))
+            for row in chunk.rows
+        ]
+        bare.append(Chunk(chunk.table, rows))
+    return bare
+
+
+def of_stream(chunks, selection):
+    """Return what a selection leaves of chunks, gathered."""
+    peer = SimpleNamespace(chunks=lambda given, **_: filtered(lambda: iter(chunks), given))
+    return gather(peer, selection)
+
+
+@settings(max_examples=60, deadline=None)
+@given(records=st.lists(record, max_size=25), selection=selection)
+def test_both_choose_as_the_reference(tmp_path_factory, sqlite_template, records, selection):
+    path = tmp_path_factory.mktemp("choosing") / "store.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    stored = fill(path, records)
+    expected = chosen_by_reference(stored, selection)
+    with DatabasePeer(path) as peer:
+        found = gather(peer, selection)
+        assert digests(found) == expected
+        chunks = undigested(peer.chunks(EVERYTHING))
+    of_chunks = of_stream(chunks, selection)
+    assert digests(of_chunks) == expected
+    for table in ("workload", "target", "source", "sketch", "tail"):
+        assert len(of_chunks[table]) == len(found[table]), table
+    with Store(path, create=False) as store:
+        ids = chosen_ids(store.query, selection)
+        assert len(ids) == len(expected)
+        assert sorted(ids) == ids.tolist()
+
+
+def test_a_server_chooses_alike(store_url):
+    random_ = random.Random(3)
+    records = [
+        (
+            make_measurement(
+                n,
+                None if n % 5 == 0 else (random_.choice([0.25, 0.5, 1.0, 2.0]),),
+                workload=n % 2,
+                target=TARGETS[n % 2],
+                measured_at=n,
+            ),
+            NAMES[n % 3 == 0],
+        )
+        for n in range(60)
+    ]
+    stored = fill(store_url, records)
+    with DatabasePeer(store_url) as peer:
+        for selection in (
+            Selection(best=3),
+            Selection(best=4, rest=0.5, sources=("other",)),
+            Selection(workloads=("matmul_1",), since=10),
+            Selection(targets=("cuda sm_90",), best=1, rest=10.0),
+        ):
+            assert digests(gather(peer, selection)) == chosen_by_reference(stored, selection)
+
+
+def test_failures_and_features_follow_their_measurements(sqlite_file):
+    from tunedb.records import Failure, FailureKind, Phase
+
+    failure = Failure(FailureKind.TIMEOUT, Phase.RUN, "x")
+    with Store(sqlite_file) as store:
+        for w in range(2):
+            store.add([make_measurement(w, None, workload=w, failure=failure)], OWN)
+        store.retract([1], "x")
+    with DatabasePeer(sqlite_file) as peer:
+        chunks = undigested(peer.chunks(EVERYTHING))
+    found = of_stream(chunks, Selection(workloads=("matmul_1",)))
+    assert [row["measurement"] for row in found["failure"]] == [2]
+    assert len(found["retraction"]) == 1
+    assert len(found["workload"]) == 1
+
+
+# ---------------------------------------------------------------------- words
+
+
+@pytest.fixture
+def named(sqlite_file):
+    """Workloads called matmul, batch_matmul and conv, one of them twice under an alias."""
+    with Store(sqlite_file) as store:
+        for number, name in enumerate(("matmul", "batch_matmul", "conv", "conv_again")):
+            workload = make_workload(number, name=name)
+            store.add([make_measurement(number, (1.0,), workload=workload)], OWN)
+            if name.startswith("conv"):
+                store.add_workload(workload, [Alias("script", "same")])
+            else:
+                store.add_workload(workload, [Alias("tvm:0.27:anchor-block", "same")])
+    return sqlite_file
+
+
+@pytest.mark.parametrize(
+    ("words", "numbers"),
+    [
+        (("matmul",), {0}),
+        (("atmul",), {0, 1}),
+        (("batch",), {1}),
+        (("conv",), {2, 3}),
+        (("conv_again", "matmul"), {0, 2, 3}),
+        ((make_workload(1).digest.hex()[:8],), {1}),
+        ((make_workload(1).digest.hex().upper(),), {1}),
+    ],
+)
+def test_words_for_workloads(named, words, numbers):
+    with DatabasePeer(named) as peer:
+        found = gather(peer, Selection(workloads=words))
+        assert {row["id"] - 1 for row in found["workload"]} == numbers
+        chunks = undigested(peer.chunks(EVERYTHING))
+    found = of_stream(chunks, Selection(workloads=words))
+    assert {row["id"] - 1 for row in found["workload"]} == numbers
+
+
+@pytest.mark.parametrize(
+    ("selection", "match"),
+    [
+        (
+            Selection(workloads=("matmul", "softmax")),
+            "no workload 'softmax' there; there are: matmul, batch_matmul, conv, conv_again",
+        ),
+        (Selection(workloads=("abc",)), "no workload 'abc'"),
+        (Selection(targets=("cuda",)), "no target 'cuda' there; there are: llvm skylake"),
+        (Selection(sources=("ow",)), "no source 'ow' there; there are: own"),
+    ],
+)
+def test_words_that_mean_nothing(named, selection, match):
+    with DatabasePeer(named) as peer:
+        with pytest.raises(NotFoundError, match=match):
+            list(peer.chunks(selection))
+        chunks = undigested(peer.chunks(EVERYTHING))
+    with pytest.raises(NotFoundError, match=match):
+        of_stream(chunks, selection)
+
+
+def test_many_names_are_not_listed(sqlite_file):
+    with Store(sqlite_file) as store:
+        for n in range(12):
+            workload = make_workload(n, name=f"w{n}\x1b[2J")
+            store.add([make_measurement(0, (1.0,), workload=workload)], OWN)
+    with DatabasePeer(sqlite_file) as peer, pytest.raises(NotFoundError) as caught:
+        list(peer.chunks(Selection(workloads=("x",))))
+    assert str(caught.value).endswith(r"w7\x1b[2J and more")
+
+
+def test_labels_of_targets():
+    config = '{"kind":"llvm","mcpu":"skylake","num-cores":4}'
+    assert labels_of("llvm", config) == ["llvm skylake", "llvm", "llvm skylake 4 cores"]
+    deep = "[" * 10_000
+    for junk in (None, 7, "x", "[]", "null", deep, '"\udcff"', "1" * limits.MAX_TARGET_CHARS * 2):
+        assert labels_of("llvm", junk) == ["llvm"]
+    assert labels_of(None, config) == []
+
+
+# ---------------------------------------------------------------------- what is wrong
+
+
+def test_a_stream_may_hold_anything():
+    """It is not the place to complain: whoever verifies says what is wrong with which row."""
+    junk = [None, 2**70, "x", b"x", 1.5]
+    chunks = [
+        Chunk(table, [tuple([value] * len(names)) for value in junk])
+        for table, names in COLUMNS.items()
+    ]
+    for selection in (Selection(best=2), Selection(since=5), Selection(best=1, since=1)):
+        kept = list(filtered(lambda: iter(chunks), selection))
+        assert all(isinstance(chunk, Chunk) for chunk in kept)
+    with pytest.raises(NotFoundError):
+        list(filtered(lambda: iter(chunks), Selection(workloads=("y",))))
+
+
+def test_a_stream_of_long_texts_takes_little_memory():
+    """They belong to digests, by which equal times are told apart; anybody may send any number."""
+
+    def chunks():
+        for start in range(0, 2_000, 50):
+            rows = [(n, None, f'"{n:065000}"') for n in range(start, start + 50)]
+            yield Chunk("args_info", rows)
+
+    tracemalloc.start()
+    try:
+        kept = list(filtered(chunks, Selection(best=1)))
+        peak = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    assert kept == []
+    assert peak < 80 * 2**20, "of 124 MB"
+
+
+def test_a_stream_of_too_many_shared_rows(monkeypatch):
+    monkeypatch.setattr(filtering, "_MOST_SHARED", 9)
+    chunks = [Chunk("sketch", [(n, None, b"[]") for n in range(5)])] * 2
+    with pytest.raises(LimitError, match="more than 9 sketches"):
+        list(filtered(lambda: iter(chunks), Selection(best=1)))
+
+
+def test_measurements_that_cannot_be_compared(sqlite_file):
+    import sqlite3
+    from contextlib import closing
+
+    with Store(sqlite_file) as store:
+        store.add([make_measurement(0)], OWN)
+    with closing(sqlite3.connect(sqlite_file, isolation_level=None)) as connection:
+        connection.execute("UPDATE measurement SET digest = x'00'")
+    with DatabasePeer(sqlite_file) as peer, pytest.raises(StorageError, match="cannot be compared"):
+        list(peer.chunks(Selection(best=1)))
+
+
+def test_no_records():
+    assert Ranks().chosen(3, 1.0).tolist() == []
+    assert not is_restricted(EVERYTHING)
+    assert not is_restricted(Selection(features=True))
+    assert has(np.array([1, 5]), 5)
+    assert not has(np.array([1, 5]), 6)
+    assert not has(np.empty(0, np.int64), 1)
+
+
+@pytest.mark.parametrize(("best", "rest"), [(10**400, 1.0), (10**400, 0.0), (3, 1e308)])
+def test_numbers_beyond_all_records(best, rest):
+    ranks = Ranks()
+    ranks.add([1, 2, 3], [(1, 1)] * 3, [0] * 3, [1.0, 2.0, 3.0], [bytes(16)] * 3)
+    assert ranks.chosen(best, rest).tolist() == [1, 2, 3]
+
+
+def test_ranks_take_little_memory():
+    """Below 64 bytes for a record, sorting included."""
+    count, page = 200_000, 20_000
+    digests_ = [n.to_bytes(16, "big") for n in range(page)]
+    tracemalloc.start()
+    ranks = Ranks()
+    for start in range(0, count, page):
+        ids = range(start, start + page)
+        ranks.add(ids, [(1, n % 7) for n in ids], [0] * page, [1.0] * page, digests_)
+    before = tracemalloc.get_traced_memory()[1]
+    chosen = ranks.chosen(10, 1.0)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert len(chosen) == 7 * 20
+    assert max(before, peak) < 64 * count + 8 * 2**20
+
+
+def test_pages_of_a_database(sqlite_file, monkeypatch):
+    """A scan goes page by page, also where a page ends with the last row."""
+    with Store(sqlite_file) as store:
+        store.add([make_measurement(n, (1.0 + n,)) for n in range(12)], OWN)
+        for size in (1, 4, 5, 12, 13):
+            monkeypatch.setattr(choosing, "_PAGE", size)
+            assert chosen_ids(store.query, Selection(best=2, rest=0.0)).tolist() == [1, 2]
+            assert len(chosen_ids(store.query, Selection(since=0))) == 12
+            assert chosen_ids(store.query, Selection(best=1, rest=0.0), until=0).tolist() == []
+
+
+def test_ties_are_the_same_whatever_the_order(sqlite_template, tmp_path):
+    """Two machines with the same records in another order choose the same ones."""
+    records = [make_measurement(n, (0.5,)) for n in range(20)]
+    records += [make_measurement(n, None) for n in range(20, 40)]
+    found = []
+    for name in ("a", "b"):
+        path = tmp_path / name
+        path.write_bytes(sqlite_template.read_bytes())
+        with Store(path) as store:
+            store.add(records, OWN)
+        with DatabasePeer(path) as peer:
+            found.append(digests(gather(peer, Selection(best=5))))
+        records = records[::-1]
+    assert found[0] == found[1]
+    assert len(found[0]) == 10
+
+
+def test_workloads_of_one_name_are_all_meant(sqlite_file):
+    first = make_workload(0, name="same")
+    second = replace(make_workload(1), name="same")
+    with Store(sqlite_file) as store:
+        for workload in (first, second):
+            measurement = make_measurement(0, (1.0,), workload=workload)
+            store.add([measurement], OWN)
+    with DatabasePeer(sqlite_file) as peer:
+        assert len(gather(peer, Selection(workloads=("same",)))["workload"]) == 2

@@ -1,0 +1,183 @@
+"""Rows as columns: nothing changes on the way, and no bytes make anything but an error."""
+
+import math
+import struct
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tunedb.compression import compress_all
+from tunedb.errors import FormatError
+from tunedb.sharing import wire
+from tunedb.sharing.columns import LAYOUT, decode, encode
+
+INTEGERS = st.one_of(
+    st.integers(-(2**63), 2**63 - 1), st.integers(-3, 300), st.sampled_from([-(2**63), 2**63 - 1])
+)
+FLOATS = st.floats(allow_nan=False)
+FRAME = compress_all([b"1234"])[0]
+VALUES = {
+    "integer": INTEGERS,
+    "steps": INTEGERS,
+    "real": FLOATS,
+    "bytes": st.binary(max_size=20),
+    "text": st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
+    "times": st.lists(FLOATS, max_size=4).map(lambda times: struct.pack(f"<{len(times)}d", *times)),
+    "frames": st.binary(max_size=20).map(lambda data: compress_all([data])[0]),
+}
+
+
+def column(kind):
+    if not kind:
+        return st.none()
+    values = VALUES[kind.removesuffix("?")]
+    return st.none() | values if kind.endswith("?") else values
+
+
+def rows_of(table, most=12):
+    return st.lists(st.tuples(*map(column, LAYOUT[table])), min_size=1, max_size=most)
+
+
+@pytest.mark.parametrize("table", wire.COLUMNS)
+def test_every_column_has_a_kind(table):
+    assert len(LAYOUT[table]) == len(wire.COLUMNS[table])
+    left_out = {
+        name for name, kind in zip(wire.COLUMNS[table], LAYOUT[table], strict=True) if not kind
+    }
+    # What others refer to by its digest alone is kept.
+    expected = {"digest"} & set(wire.COLUMNS[table]) if table != "retraction" else set()
+    assert left_out == expected | ({"program_digest"} if table == "measurement" else set())
+    assert LAYOUT.keys() == wire.COLUMNS.keys()
+
+
+@pytest.mark.parametrize("table", wire.COLUMNS)
+def test_rows_come_back(table):
+    @settings(max_examples=60, deadline=None)
+    @given(rows_of(table))
+    def run(rows):
+        found = decode(table, len(rows), encode(table, rows))
+        assert found == rows
+        assert [list(map(type, row)) for row in found] == [list(map(type, row)) for row in rows]
+
+    run()
+
+
+@given(st.lists(INTEGERS, min_size=1, max_size=30))
+@example([0, 2**63 - 1, -(2**63)])
+@example([-(2**63), 2**63 - 1, -(2**63), 0])
+@example([7])
+def test_integers_of_every_size(values):
+    rows = [(value, "scheme", "key") for value in values]
+    assert decode("workload_alias", len(rows), encode("workload_alias", rows)) == rows
+    rows = [(0, value, 1, 1, FRAME) for value in values]
+    assert decode("feature", len(rows), encode("feature", rows)) == rows
+
+
+def test_bytes_that_end_in_zero_beside_missing_ones():
+    rows = [
+        (b"a\0", "", "", ""),
+        (b"", "\0", "ä\u202e", ""),
+    ]
+    assert decode("retraction", 2, encode("retraction", rows)) == rows
+    failures = [
+        (1, None, None, b"a\0\0", b"\0", "kind", "phase", "", -0.0),
+        (2, None, 9, None, None, "", "", "", None),
+    ]
+    found = decode("failure", 2, encode("failure", failures))
+    assert found == failures
+    assert math.copysign(1, found[0][-1]) == -1
+
+
+def test_times_keep_every_bit():
+    odd = struct.pack("<4d", math.nan, -0.0, 5e-324, math.inf)
+    row = [1, None, None, 1, 1, 1, None, b"[]", 0, odd, 0, 0, None, 1] + [None] * 6
+    rows = [tuple(row), (*row[:9], None, *row[10:]), (*row[:9], b"", *row[10:])]
+    assert decode("measurement", 3, encode("measurement", rows)) == rows
+
+
+@pytest.mark.parametrize(
+    ("table", "row", "said"),
+    [
+        ("sketch", (1.0, None, b""), "id: a value that is no int"),
+        ("sketch", (True, None, b""), "id: a value that is no int"),
+        ("sketch", (1, None, "text"), "body: a value that is no bytes"),
+        ("sketch", (1, None, None), "body: a value is missing"),
+        ("sketch", (2**63, None, b""), "id: an integer beyond 64 bits"),
+        ("context", (1, None, "\ud800"), "body: a text with half a character"),
+        ("feature", (1, 1, 1, 1, b"x"), "data: a compressed body is damaged"),
+    ],
+)
+def test_values_that_no_column_holds(table, row, said):
+    with pytest.raises(FormatError, match=said):
+        encode(table, [row])
+
+
+def test_run_times_are_whole_numbers_of_bytes():
+    row = (1, None, None, 1, 1, 1, None, b"[]", 0, b"1234567", 0, 0, None, 1) + (None,) * 6
+    with pytest.raises(FormatError, match="run_secs: run times that are no float64"):
+        encode("measurement", [row])
+
+
+def integers(base, width, data=b""):
+    return struct.pack("<qB", base, width) + data
+
+
+ID = b"\0" + struct.pack("<q", 1) + integers(0, 0)
+
+
+@pytest.mark.parametrize(
+    ("data", "said"),
+    [
+        (b"", "id: it ends too early"),
+        (b"\0", "id: it ends too early"),
+        (b"\1", "id: a value is missing"),
+        (b"\2\0", "id: a value is missing"),
+        (b"\7", "id: a value is missing"),
+        (b"\0" + bytes(8) + integers(0, 3), "id: integers of 3 bytes"),
+        (ID + b"\0" + integers(2**40, 0), "body: a value is longer"),
+        (ID + b"\0" + integers(-1, 0), "body: a value is longer"),
+        (ID + b"\0" + integers(2**62, 8, bytes(8)), "body: a value is longer"),
+        (ID + b"\0" + integers(3, 0) + b"ab", "body: a value is longer"),
+        (ID + b"\0" + integers(1, 0) + b"ab", "1 bytes follow its columns"),
+        (ID + b"\0" + integers(1, 0) + b"\xff", "body: a text that is not UTF-8"),
+    ],
+)
+def test_bytes_that_are_no_columns(data, said):
+    with pytest.raises(FormatError, match=said):
+        decode("context", 1, data)
+
+
+def test_texts_that_share_a_character_are_refused():
+    """The run of all texts is UTF-8, each of them is not."""
+    data = b"\0" + struct.pack("<q", 1) + integers(1, 0)
+    data += b"\0" + integers(1, 0) + "ä".encode()
+    with pytest.raises(FormatError, match="a text that is not UTF-8"):
+        decode("context", 2, data)
+
+
+def test_missing_values_must_be_some():
+    """Bits that say that all are missing have a shorter form."""
+    failure = (1, None, None, b"m", b"p", "kind", "phase", "message", None)
+    data = encode("failure", [failure] * 3)
+    assert data.endswith(b"\1")
+    with pytest.raises(FormatError, match="seconds: a value is missing"):
+        decode("failure", 3, data[:-1] + b"\2" + b"\xe0")
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.data())
+def test_changed_bytes_make_rows_or_a_format_error(data):
+    table = data.draw(st.sampled_from(sorted(wire.COLUMNS)))
+    rows = data.draw(rows_of(table, 5))
+    changed = bytearray(encode(table, rows))
+    for _ in range(data.draw(st.integers(1, 4))):
+        at = data.draw(st.integers(0, len(changed) - 1))
+        changed[at] = data.draw(st.integers(0, 255))
+    try:
+        found = decode(table, len(rows), bytes(changed))
+    except FormatError:
+        return
+    assert len(found) == len(rows)
+    kinds = [type(value) for row in found for value in row]
+    assert set(kinds) <= {int, float, str, bytes, type(None)}

@@ -1,0 +1,323 @@
+"""A database as the giving side: all of it, page by page, from a position on."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from builders import OWN, make_measurement, make_program, make_session, make_workload
+from gathering import digests, gather, measurements
+
+from tunedb import identity, limits, schema
+from tunedb.compression import compress
+from tunedb.engine import make_engine, parse_url
+from tunedb.errors import NotFoundError, SchemaError, StorageError
+from tunedb.records import Alias, Failure, FailureKind, Origin, Phase, Source
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.peers import open_peer
+from tunedb.sharing.selection import EVERYTHING, Selection
+from tunedb.sharing.wire import COLUMNS
+from tunedb.store import Store
+
+FROZEN = sorted((Path(__file__).parents[1] / "migrations" / "frozen").glob("*.db"))
+TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed after 10 s", 10.0)
+CRASH = Failure(FailureKind.CRASH, Phase.BUILD, "Segmentation fault (é)")
+
+
+def some_of_everything():
+    """Return records that use every column."""
+    session = make_session()
+    batch = [make_measurement(n, (1e-3 * (n + 1),), workload=n % 3, target=n % 2) for n in range(9)]
+    return [
+        *batch,
+        make_measurement(20, None, failure=TIMEOUT, session=session, measured_at=7),
+        make_measurement(21, (0.5, -0.0, 5e-324), session=session, origin=Origin.MUTATED),
+        make_measurement(22, (), args_info=b'[["TENSOR","float32",[4]]]', extra=b"[1]"),
+        make_measurement(23, (1.0,), donor=make_program(1).digest, all_cost=0.25, context=b"{}"),
+        make_measurement(0, (1e-3,), empty=True),
+    ]
+
+
+def add_features(store, program_id=1):
+    """Put features of one program into a store."""
+    data = compress(identity.pack_floats([1.0] * 4))
+    with store._transaction() as connection:
+        sets, features = schema.feature_set, schema.feature
+        connection.execute(sets.insert().values(id=1, name="x", version=1, columns='["a","b"]'))
+        values = {"feature_set_id": 1, "n_rows": 2, "n_columns": 2, "data": data}
+        connection.execute(features.insert().values(program_id=program_id, **values))
+
+
+@pytest.fixture
+def filled(store_url):
+    """The URL of a database with some of everything."""
+    with Store(store_url) as store:
+        store.add_batch(some_of_everything(), OWN)
+        store.add_batch([make_measurement(0, (2.0,), workload=0, target=0)], Source("other"))
+        store.retract([3], "measured under load")
+        store.add_workload(make_workload(1), [Alias("script", "ab" * 16), Alias("link", "x")])
+        add_features(store)
+    return store_url
+
+
+def stored(url):
+    """Return the records of a database by digest."""
+    with Store(url, create=False) as store:
+        return {r.measurement.digest: r.measurement for r in store.query.iterate()}
+
+
+# ---------------------------------------------------------------------- everything
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_all_that_is_exchanged_is_given(filled, own):
+    with DatabasePeer(filled, own=own) as peer:
+        found = gather(peer, Selection(features=True))
+        assert peer.total == 15
+        with Store(filled, create=False) as store:
+            assert peer.store_key == store.query.store_key
+    expected = stored(filled)
+    made = {m.digest: m for m in measurements(found)}
+    assert made.keys() == expected.keys()
+    for digest, measurement in made.items():
+        assert measurement.run_secs == expected[digest].run_secs
+        assert measurement.program.trace == expected[digest].program.trace
+    assert all(found[table] for table in COLUMNS), [t for t in COLUMNS if not found[t]]
+    (failure,) = found["failure"]
+    assert (failure["kind"], failure["phase"], failure["seconds"]) == ("timeout", "run", 10.0)
+    assert failure["digest"] == TIMEOUT.digest(some_of_everything()[9].digest)
+    assert {(a["scheme"], a["key"]) for a in found["workload_alias"]} == {
+        ("script", "ab" * 16),
+        ("link", "x"),
+    }
+    (retraction,) = found["retraction"]
+    assert retraction["digest"] == found["measurement"][2]["digest"]
+    assert retraction["store"] == peer.store_key
+    assert {s["name"] for s in found["source"]} == {"own", "other"}
+    assert not any("script" in row for row in found["workload"])
+
+
+def test_features_are_given_once_for_each_program(filled):
+    with Store(filled) as store:
+        store.add([make_measurement(0, (3.0,), workload=0, target=0, occurrence=5)], OWN)
+    with DatabasePeer(filled) as peer:
+        (feature,) = gather(peer, Selection(features=True))["feature"]
+        assert (feature["n_rows"], feature["n_columns"]) == (2, 2)
+        found = gather(peer)
+    assert found["feature"] == found["feature_set"] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("BATCH_ROWS", 1), ("BATCH_ROWS", 4), ("CHUNK_BYTES", 300)]
+)
+@pytest.mark.parametrize("selection", [Selection(features=True), Selection((), ("llvm",))])
+def test_pages_of_every_size_give_the_same(filled, monkeypatch, name, value, selection):
+    with DatabasePeer(filled) as peer:
+        whole = gather(peer, selection)
+        monkeypatch.setattr(limits, name, value)
+        sizes = [len(chunk.rows) for chunk in peer.chunks(selection)]
+        parts = gather(peer, selection)
+    assert max(sizes) <= (value if name == "BATCH_ROWS" else 6)
+    assert parts["measurement"] == whole["measurement"]
+    for table in set(COLUMNS) - {"feature"}:
+        key = sorted(map(repr, whole[table]))
+        assert sorted(map(repr, parts[table])) == key, table
+
+
+@pytest.mark.parametrize("path", FROZEN, ids=lambda path: path.stem)
+def test_every_revision(path, tmp_path):
+    frozen = Path(shutil.copyfile(path, tmp_path / "frozen.db"))
+    with DatabasePeer(frozen) as peer:
+        assert peer.revision == path.stem
+        found = gather(peer, Selection(features=True))
+        assert len(measurements(found)) == peer.total
+        for selection in (Selection(best=2), Selection(sources=("own",)), Selection(since=1)):
+            assert digests(gather(peer, selection)) <= digests(found)
+    with closing(sqlite3.connect(frozen)) as connection:
+        known = {row[0] for row in connection.execute("SELECT digest FROM measurement")}
+        failures = {row[0] for row in connection.execute("SELECT digest FROM failure")}
+    assert digests(found) == known
+    assert {row["digest"] for row in found["failure"]} == failures
+    own = [row for row in found["retraction"] if row["store"] == peer.store_key]
+    assert own
+    if path.stem < "0002":
+        assert {row["origin"] for row in found["measurement"]} == {None, "random", "mutated"}
+        assert found["context"] == []
+
+
+def test_an_empty_database(store_url):
+    with DatabasePeer(store_url) as peer:
+        assert list(peer.chunks(EVERYTHING)) == []
+        assert list(peer.chunks(Selection(best=3))) == []
+        assert peer.position().measurement_id == peer.total == 0
+        assert peer.digest_at(1) is None
+
+
+# ---------------------------------------------------------------------- from a position on
+
+
+def test_only_what_was_added(filled):
+    with DatabasePeer(filled) as peer, Store(filled) as store:
+        before = peer.position()
+        assert before.measurement_id == 15
+        assert before.measurement_digest == peer.digest_at(15)
+        assert (before.failure_id, before.retractions) == (1, 1)
+        assert list(peer.chunks(EVERYTHING, since=before)) == []
+
+        new = make_measurement(50, (0.25,), workload=1)
+        store.add([new], OWN)
+        found = gather(peer, since=before)
+        assert digests(found) == {new.digest}
+        # The workload comes again, with its aliases.
+        assert len(found["workload"]) == 1
+        assert len(found["workload_alias"]) == 2
+        assert found["retraction"] == found["failure"] == []
+        assert list(peer.chunks(EVERYTHING, since=before, until=before)) == []
+
+
+def test_failures_that_were_learnt_later(filled):
+    with DatabasePeer(filled) as peer, Store(filled) as store:
+        before = peer.position()
+        late = some_of_everything()[9]
+        store.add_failures([(late, CRASH)])
+        new = make_measurement(51, None, failure=TIMEOUT)
+        store.add([new], OWN)
+        found = gather(peer, since=before)
+        (inside,) = [row for row in found["failure"] if row["measurement"] is not None]
+        (outside,) = [row for row in found["failure"] if row["measurement"] is None]
+        assert inside["digest"] == TIMEOUT.digest(new.digest)
+        assert outside["digest"] == CRASH.digest(late.digest)
+        assert outside["measurement_digest"] == late.digest
+        assert outside["program_digest"] == late.program.digest
+
+        # From the beginning it is one of a measurement that was given.
+        assert all(row["measurement"] for row in gather(peer)["failure"])
+        # A selection to which it does not belong leaves it out.
+        others = gather(peer, Selection(workloads=("matmul_1",)), since=before)
+        assert others["failure"] == []
+        same = gather(peer, Selection(workloads=("matmul_0",)), since=before)
+        assert len(same["failure"]) == 2
+
+
+def test_the_first_failure_of_all_may_be_a_late_one(store_url):
+    measurement = make_measurement(0, None)
+    with Store(store_url) as store, DatabasePeer(store_url) as peer:
+        store.add([measurement], OWN)
+        before = peer.position()
+        assert before.failure_id == 0
+        store.add_failures([(measurement, CRASH)])
+        (row,) = gather(peer, since=before)["failure"]
+        assert row["measurement_digest"] == measurement.digest
+
+
+def test_retractions_come_when_there_are_more(filled):
+    with DatabasePeer(filled) as peer, Store(filled) as store:
+        before = peer.position()
+        store.retract([4], "x")
+        found = gather(peer, since=before)
+        assert len(found["retraction"]) == 2
+        assert found["measurement"] == []
+
+
+def test_what_is_added_while_it_is_read_waits(filled, monkeypatch):
+    monkeypatch.setattr(limits, "BATCH_ROWS", 3)
+    with DatabasePeer(filled) as peer, Store(filled) as store:
+        ids = []
+        for chunk in peer.chunks(EVERYTHING):
+            if chunk.table == "measurement":
+                ids += [row[0] for row in chunk.rows]
+                store.add([make_measurement(100 + len(ids), (1.0,))], OWN)
+        assert ids == list(range(1, 16))
+        assert peer.position().measurement_id == 20
+
+
+def test_the_best_are_given_again_when_there_are_others(filled):
+    best = Selection(best=1, rest=0.0)
+    with DatabasePeer(filled) as peer, Store(filled) as store:
+        before = peer.position()
+        assert list(peer.chunks(best, since=before)) == []
+        store.add([make_measurement(60, (1e-9,), workload=1)], OWN)
+        found = gather(peer, best, since=before)
+        assert digests(found) == digests(gather(peer, best))
+        assert peer.total == len(found["measurement"])
+
+
+# ---------------------------------------------------------------------- trouble
+
+
+def test_a_server_with_an_old_schema(postgres_url):
+    import tunedb.migrations
+
+    engine = make_engine(parse_url(postgres_url))
+    with engine.begin() as connection:
+        tunedb.migrations.downgrade(connection, "0003")
+    engine.dispose()
+    with pytest.raises(SchemaError, match="run: tunedb db upgrade"):
+        DatabasePeer(postgres_url)
+
+
+def test_a_server_without_tables(bare_postgres_url):
+    with pytest.raises(SchemaError, match="an empty database"):
+        DatabasePeer(bare_postgres_url)
+
+
+def test_a_connection_that_is_cut(postgres_url, postgres_server, monkeypatch):
+    with Store(postgres_url) as store:
+        store.add([make_measurement(n, (1.0,)) for n in range(40)], OWN)
+    monkeypatch.setattr(limits, "BATCH_ROWS", 10)
+    with DatabasePeer(postgres_url) as peer:
+        chunks = peer.chunks(EVERYTHING)
+        seen = [next(chunks) for _ in range(8)]
+        postgres_server.terminate(postgres_url)
+        with pytest.raises(StorageError, match="the database did not answer") as caught:
+            seen += list(chunks)
+        assert "\n" not in str(caught.value)
+        assert sum(len(c.rows) for c in seen if c.table == "measurement") < 40
+
+
+def test_an_old_own_file_must_be_upgraded(tmp_path):
+    old = Path(shutil.copyfile(FROZEN[0], tmp_path / "old.db"))
+    with pytest.raises(SchemaError, match="run: tunedb db upgrade"):
+        DatabasePeer(old, own=True)
+
+
+def test_closing_early_and_twice(filled):
+    peer = DatabasePeer(filled)
+    next(iter(peer.chunks(EVERYTHING)))
+    peer.close()
+    peer.close()
+    with pytest.raises(StorageError, match="it was closed"):
+        peer.position()
+
+
+def test_passwords_are_not_shown(postgres_url):
+    url = parse_url(postgres_url).update_query_dict({"password": "secret"})
+    with DatabasePeer(url.render_as_string(hide_password=False)) as peer:
+        assert "secret" not in peer.location
+
+
+# ---------------------------------------------------------------------- words
+
+
+def test_what_a_word_means(filled, tmp_path):
+    with open_peer(filled) as peer:
+        assert isinstance(peer, DatabasePeer)
+    with pytest.raises(NotFoundError, match="no such file"):
+        open_peer(tmp_path / "gone.db")
+    with pytest.raises(StorageError, match="not a regular file"):
+        open_peer(tmp_path)
+
+
+def test_a_bundle_is_known_by_its_bytes(sqlite_file, tmp_path):
+    from tunedb.sharing.bundle import BundlePeer, manifest_of, write_bundle
+
+    with Store(sqlite_file) as store:
+        store.add([make_measurement(0)], OWN)
+    path = tmp_path / "named.db"
+    with DatabasePeer(sqlite_file, own=True) as peer:
+        manifest = manifest_of(peer.store_key, EVERYTHING)
+        write_bundle(path, peer.chunks(EVERYTHING), manifest)
+    with closing(open_peer(path)) as bundle:
+        assert isinstance(bundle, BundlePeer)
+        assert digests(gather(bundle)) == {make_measurement(0).digest}

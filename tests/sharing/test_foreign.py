@@ -1,0 +1,483 @@
+"""Somebody else's SQLite file: what is read, what is refused and why, and that nothing changes.
+
+    python tests/sharing/test_foreign.py
+
+prints the definitions for tunedb/sharing/known_schemas.py.
+"""
+
+import hashlib
+import random
+import shutil
+import sqlite3
+import subprocess
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+import pytest
+from builders import OWN, make_measurement
+
+from tunedb import limits, schema, versions
+from tunedb.engine import make_engine, parse_url
+from tunedb.errors import LimitError, NotFoundError, SchemaError, StorageError, TuneDBError
+from tunedb.sharing.cutting import taken
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.foreign import Watch, foreign_errors, is_sqlite, open_file, told
+from tunedb.sharing.known_schemas import definition, objects_of
+from tunedb.sharing.selection import Selection
+from tunedb.store import Store
+
+TESTS = Path(__file__).parents[1]
+FROZEN = sorted((TESTS / "migrations" / "frozen").glob("*.db"))
+
+
+def sha256(path):
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def sql(path, *statements):
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        for statement in statements:
+            connection.execute(statement)
+
+
+def definitions(path):
+    """Return what a file defines, as tunedb.sharing.foreign sees it."""
+    with closing(sqlite3.connect(path)) as connection:
+        rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
+    return {row[1]: definition(*row) for row in rows if row[3] is not None}
+
+
+def make_revisions(folder):
+    """Return a new database of each revision."""
+    import tunedb.migrations
+
+    made = {}
+    for revision in schema.REVISIONS:
+        path = folder / f"{revision}.db"
+        sql(path, f"PRAGMA application_id={schema.APPLICATION_ID}")
+        engine = make_engine(parse_url(path))
+        with engine.begin() as connection:
+            versions.create_schema(connection)
+            if revision != schema.HEAD:
+                tunedb.migrations.downgrade(connection, revision)
+        engine.dispose()
+        made[revision] = path
+    return made
+
+
+@pytest.fixture(scope="module")
+def revisions(tmp_path_factory):
+    return make_revisions(tmp_path_factory.mktemp("revisions"))
+
+
+@pytest.fixture(params=FROZEN, ids=lambda path: path.stem)
+def frozen(request, tmp_path):
+    return Path(shutil.copyfile(request.param, tmp_path / "frozen.db"))
+
+
+@pytest.fixture
+def filled(sqlite_file):
+    """A small database that nobody has open."""
+    with Store(sqlite_file) as store:
+        store.add_batch([make_measurement(n, (1e-3 * (n + 1),)) for n in range(5)], OWN)
+    sql(sqlite_file, "PRAGMA wal_checkpoint(TRUNCATE)")
+    return sqlite_file
+
+
+def refused(kind, match, path, **options):
+    """Check that opening ends in one clean line of the right class, and changes nothing."""
+    before = sha256(path)
+    with pytest.raises(kind, match=match) as caught:
+        DatabasePeer(path, **options)
+    assert str(caught.value).isprintable()
+    assert len(str(caught.value)) < 400
+    assert sha256(path) == before
+
+
+def read(path, **options):
+    """Return all rows that a file gives."""
+    with DatabasePeer(path, **options) as peer:
+        return [(c.table, row) for c in peer.chunks(Selection(features=True)) for row in c.rows]
+
+
+# ---------------------------------------------------------------------- what is known
+
+
+@pytest.mark.parametrize("path", FROZEN, ids=lambda path: path.stem)
+def test_the_definitions_are_those_of_frozen_databases(path):
+    assert objects_of(path.stem) == definitions(path)
+
+
+def test_the_definitions_are_those_of_new_databases(sqlite_file):
+    assert objects_of(schema.HEAD) == definitions(sqlite_file)
+
+
+@pytest.mark.parametrize("revision", schema.REVISIONS[:-1])
+def test_the_definitions_are_those_of_migrations_back(revisions, revision):
+    assert objects_of(revision) == definitions(revisions[revision])
+
+
+def test_the_definitions_are_those_of_migrated_databases(frozen):
+    versions.upgrade(parse_url(frozen))
+    assert objects_of(schema.HEAD) == definitions(frozen)
+
+
+def test_space_between_words_does_not_count():
+    one = definition("table", "t", "t", "CREATE TABLE t (\n\ta INTEGER, \n\tb TEXT\n)\n STRICT\n\n")
+    assert one == definition("table", "t", "t", "CREATE TABLE t(a INTEGER,b TEXT)STRICT")
+    assert one != definition("table", "t", "t", "CREATE TABLE t(a INTEGER,b\u00a0TEXT)STRICT")
+    assert one != definition("table", "t", "t", "CREATE TABLE t(aINTEGER,b TEXT)STRICT")
+
+
+def test_a_known_file_is_read_and_not_changed(frozen, request):
+    before = sha256(frozen)
+    file = open_file(frozen)
+    file.connection.close()
+    assert file.revision == request.node.callspec.params["frozen"].stem
+    assert len(file.store_key) == 32
+    tables = {table for table, _ in read(frozen)}
+    assert tables >= {"source", "workload", "sketch", "measurement", "failure", "feature"}
+    assert sha256(frozen) == before
+
+
+def test_what_is_not_there(tmp_path):
+    with pytest.raises(NotFoundError, match=r"gone\.db: no such file$"):
+        DatabasePeer(tmp_path / "gone.db")
+    with pytest.raises(StorageError, match="not a regular file"):
+        DatabasePeer(tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_to_which_its_owner_writes(sqlite_file):
+    """What is committed is in the log alone; reading must neither miss nor move it."""
+    with Store(sqlite_file) as store:
+        store.add([make_measurement(0)], OWN)
+        before = sha256(sqlite_file)
+        with DatabasePeer(sqlite_file) as peer:
+            assert peer.position().measurement_id == 1
+            store.add([make_measurement(1)], OWN)
+            assert peer.position().measurement_id == 2
+        assert len([1 for table, _ in read(sqlite_file) if table == "measurement"]) == 2
+        assert sha256(sqlite_file) == before
+
+
+def test_a_read_only_medium(filled, mount):
+    folder = mount()
+    path = Path(shutil.copyfile(filled, folder / "store.db"))
+    subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
+    assert read(path) == read(filled)
+    assert [p.name for p in folder.iterdir()] == ["store.db"]
+
+
+def test_statistics_do_no_harm(filled):
+    sql(filled, "ANALYZE", "PRAGMA wal_checkpoint(TRUNCATE)")
+    assert ("sqlite_stat1" in definitions(filled)) and read(filled)
+    sql(filled, "DELETE FROM sqlite_stat1", "PRAGMA wal_checkpoint(TRUNCATE)")
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def test_another_program(tmp_path):
+    path = tmp_path / "other.db"
+    sql(path, "CREATE TABLE meta (key, value)", "CREATE TABLE alembic_version (version_num)")
+    refused(SchemaError, "a database of another program; give one of tunedb", path)
+    sql(path, f"PRAGMA application_id={schema.APPLICATION_ID}")
+    refused(SchemaError, "a database of another program; give one of tunedb", path)
+
+
+def test_no_database(tmp_path):
+    path = tmp_path / "text.db"
+    path.write_text("x" * 5000)
+    refused(SchemaError, "it is no SQLite file", path)
+    path.write_bytes(b"SQLite format 3\0")
+    refused(SchemaError, r"not a database \(16 bytes\)", path)
+    assert not is_sqlite(path)
+
+
+def test_what_is_sqlites(filled, tmp_path):
+    other = tmp_path / "bundle"
+    other.write_bytes(b"tunedb bundle" * 100)
+    assert is_sqlite(filled)
+    assert not is_sqlite(other)
+    assert not is_sqlite(tmp_path / "gone")
+    assert not is_sqlite(tmp_path)
+
+
+def test_a_newer_one(filled):
+    sql(filled, "UPDATE alembic_version SET version_num = '0099'", "PRAGMA wal_checkpoint")
+    refused(
+        SchemaError, r"written by a newer tunedb \(schema 0099, .*pip install --upgrade", filled
+    )
+
+
+def test_a_revision_that_is_an_escape_sequence(filled):
+    sql(filled, "UPDATE alembic_version SET version_num = char(27) || '[2J' || char(10) || 'x'")
+    refused(SchemaError, r"schema \\x1b\[2J\\nx", filled)
+
+
+def test_no_revision(filled):
+    sql(filled, "DELETE FROM alembic_version", "PRAGMA wal_checkpoint(TRUNCATE)")
+    refused(SchemaError, "it does not say which schema it has", filled)
+
+
+@pytest.mark.parametrize("key", ["'x'", "char(27) || '[2J'", "NULL"])
+def test_a_store_without_a_key(filled, key):
+    if key == "NULL":
+        sql(filled, "DELETE FROM meta WHERE key = 'store'")
+    else:
+        with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
+            connection.execute(f"UPDATE meta SET value = {key} WHERE key = 'store'")
+    refused(SchemaError, "it does not say which store it is", filled)
+
+
+HOSTILE = {
+    "one more table": ("CREATE TABLE evil (x)", "evil is no part of it"),
+    "a name with an escape": ('CREATE TABLE "\x1b[2Jevil" (x)', r"\\x1b\[2Jevil is no part of it"),
+    "one more index": ("CREATE INDEX evil ON measurement (mean)", "evil is no part of it"),
+    "a trigger": (
+        "CREATE TRIGGER evil AFTER INSERT ON meta BEGIN SELECT 1; END",
+        "its evil is a trigger",
+    ),
+    "a view": ("CREATE VIEW evil AS SELECT 1", "its evil is a view"),
+    "a virtual table": ("CREATE VIRTUAL TABLE evil USING rtree(a, b, c)", "its evil is a virtual"),
+    "a missing index": ("DROP INDEX ix_measurement_top_k", "ix_measurement_top_k is missing"),
+    "a column more": (
+        "ALTER TABLE source ADD COLUMN evil TEXT",
+        "the definition of source is another one",
+    ),
+    "a computed column": (
+        "ALTER TABLE source ADD COLUMN evil TEXT AS (hex(zeroblob(400000000)))",
+        "the definition of source is another one",
+    ),
+    "another revision's name": (
+        "UPDATE alembic_version SET version_num = '0001'",
+        "not those of schema 0001",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_other_tables(filled, name):
+    statement, match = HOSTILE[name]
+    sql(filled, statement, "PRAGMA wal_checkpoint(TRUNCATE)")
+    refused(SchemaError, match, filled)
+    refused(SchemaError, match, filled, check=False)
+
+
+@pytest.mark.parametrize("table", ["measurement", "alembic_version", "meta"])
+def test_an_endless_view_instead_of_a_table(filled, table):
+    sql(
+        filled,
+        "PRAGMA foreign_keys=OFF",
+        f"DROP TABLE {table}",
+        f"CREATE VIEW {table} AS WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) "
+        "SELECT x AS id, x AS key, x AS value, x AS version_num FROM n",
+        "PRAGMA wal_checkpoint(TRUNCATE)",
+    )
+    start = time.monotonic()
+    refused(SchemaError, f"its {table} is a view, which no database of tunedb has", filled)
+    assert time.monotonic() - start < 5
+
+
+def test_a_definition_that_is_none(filled):
+    sql(
+        filled,
+        "PRAGMA writable_schema=ON",
+        "UPDATE sqlite_schema SET sql = 'CREATE TABLE x' || char(27) WHERE name = 'source'",
+    )
+    refused(StorageError, "damaged; ask for another copy", filled)
+
+
+def test_more_tables_than_anybody_has(filled):
+    """FOREIGN_OBJECTS"""
+    sql(filled, "BEGIN", *(f"CREATE TABLE t{n} (x)" for n in range(limits.FOREIGN_OBJECTS)), "END")
+    refused(SchemaError, f"more than {limits.FOREIGN_OBJECTS} tables and indexes", filled)
+
+
+def test_definitions_without_end(filled, monkeypatch):
+    """FOREIGN_OPEN_STEPS: SQLite reads all definitions before it answers anything."""
+    sql(filled, "BEGIN", *(f"CREATE TABLE t{n} (x)" for n in range(400)), "END")
+    monkeypatch.setattr(limits, "FOREIGN_OPEN_STEPS", 1)
+    refused(LimitError, "it takes too long to read", filled)
+
+
+def test_statements_end_in_time(filled, monkeypatch):
+    """FOREIGN_STATEMENT_S, FOREIGN_CHECK_RATE"""
+    assert limits.FOREIGN_STATEMENT_S < 600
+    assert limits.FOREIGN_CHECK_RATE > 2**20
+    file = open_file(filled)
+    endless = "WITH RECURSIVE n(x) AS (SELECT 1 UNION ALL SELECT x + 1 FROM n) SELECT sum(x) FROM n"
+    start = time.monotonic()
+    file.watch.restart(0.2)
+    with pytest.raises(LimitError, match="too long to read"), foreign_errors(str(filled)):
+        file.connection.execute(endless).fetchall()
+    assert time.monotonic() - start < 5
+    file.connection.close()
+
+
+def test_the_watch_is_restarted_for_each_statement(filled, monkeypatch):
+    started = []
+    monkeypatch.setattr(Watch, "restart", lambda self, *_, **__: started.append(self))
+    monkeypatch.setattr(Watch, "__call__", lambda _: False)
+    with DatabasePeer(filled) as peer:
+        before = len(started)
+        peer.digest_at(1)
+        assert len(started) > before
+
+
+# ---------------------------------------------------------------------- damage and size
+
+
+def test_cut_files(filled, tmp_path):
+    data = filled.read_bytes()
+    path = tmp_path / "cut.db"
+    # Where one byte is missing, SQLite reads zeros.
+    for size in (512, 4096, 5000, 40_000, len(data) // 2, len(data) - 4096, len(data) - 1):
+        path.write_bytes(data[:size])
+        with pytest.raises(TuneDBError) as caught:
+            read(path)
+        assert str(caught.value).isprintable()
+
+
+def test_damaged_files(filled, tmp_path):
+    """Whatever bytes change, there is an answer, or one line."""
+    data = filled.read_bytes()
+    path = tmp_path / "damaged.db"
+    random_ = random.Random(7)
+    refused_ = 0
+    for _ in range(150):
+        changed = bytearray(data)
+        for _ in range(random_.randint(1, 8)):
+            changed[random_.randrange(len(data))] = random_.randrange(256)
+        path.write_bytes(changed)
+        try:
+            read(path, check=random_.random() < 0.5)
+        except TuneDBError as error:
+            refused_ += 1
+            assert str(error).isprintable(), ascii(str(error))
+    assert refused_ > 10
+
+
+def test_a_value_that_is_too_large(filled):
+    """MAX_FOREIGN_BYTES"""
+    size = limits.MAX_FOREIGN_BYTES + 1
+    sql(filled, f"UPDATE measurement SET extra = hex(zeroblob({size // 2 + 1})) WHERE id = 3")
+    with pytest.raises(LimitError, match=f"a value of over {limits.MAX_FOREIGN_BYTES} bytes"):
+        read(filled, check=False)
+
+
+BOMB = """
+import sys
+from memory import peak_bytes
+from tunedb.sharing.cutting import taken
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.selection import Selection
+from tunedb.errors import TuneDBError
+before = peak_bytes()
+rows = 0
+try:
+    with DatabasePeer(sys.argv[1]) as peer:
+        for chunk in peer.chunks(Selection(features=True)):
+            rows += len(chunk.rows)
+except TuneDBError as error:
+    print(error)
+print(rows, peak_bytes() - before)
+"""
+
+
+@pytest.mark.parametrize("where", ["extra", "run_secs", "body", "message"])
+def test_huge_values_take_little_memory(filled, where):
+    """CHUNK_BYTES: many rows of 12 MB each; the bodies would unpack to a gigabyte each."""
+    from tunedb.compression import zstd
+
+    with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
+        if where == "body":
+            bomb = zstd.compress(bytes(2**30))
+            connection.execute("UPDATE sketch SET body = ?", (bomb,))
+            connection.execute("UPDATE workload SET body = ?", (bomb,))
+        elif where == "message":
+            connection.executemany(
+                "INSERT INTO failure VALUES (?, ?, 1, 'timeout', 'run', hex(zeroblob(6000000)), 1)",
+                [(n, bytes([n] * 16)) for n in range(1, 40)],
+            )
+        else:
+            for n in range(10, 50):
+                value = "hex(zeroblob(6000000))" if where == "extra" else "zeroblob(12000000)"
+                extra, run_secs = (value, "NULL") if where == "extra" else ("NULL", value)
+                connection.execute(
+                    "INSERT INTO measurement SELECT ?, randomblob(16), program_id, workload_id, "
+                    f"target_id, status, {run_secs}, mean, 0, 0, NULL, source_id, NULL, NULL, "
+                    f"NULL, 0, NULL, NULL, {extra} FROM measurement WHERE id = 1",
+                    (n,),
+                )
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
+    done = subprocess.run(
+        [sys.executable, "-c", BOMB, str(filled)],
+        cwd=TESTS,
+        env={"PYTHONPATH": str(TESTS), "PATH": ""},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    rows, grown = map(int, done.stdout.split())
+    assert rows > 5
+    assert grown < 300 * 2**20
+
+
+def test_a_body_that_cannot_be_unpacked_is_none(filled):
+    sql(filled, "UPDATE sketch SET body = x'00'", "UPDATE tail SET body = x''")
+    bodies = {table: row[2] for table, row in read(filled) if table in ("sketch", "tail")}
+    assert bodies == {"sketch": None, "tail": None}
+
+
+def test_text_that_is_no_text(filled):
+    sql(filled, "UPDATE source SET name = CAST(x'ff1b' AS TEXT)")
+    assert [row[2] for table, row in read(filled) if table == "source"] == [b"\xff\x1b"]
+
+
+def test_rows_that_are_out_of_order():
+    """A tree with a loop in it would be read for ever."""
+    for numbers in ([1, 3, 2], [1, 1], [1, None], [0]):
+        with pytest.raises(StorageError, match="x: damaged: its rows are out of order"):
+            taken(((number, b"") for number in numbers), 0, "x")
+
+
+def test_told():
+    assert told("a\x1b[2J\n\u202eb\udcff") == r"a\x1b[2J\n\u202eb\udcff"
+    assert len(told("x" * 1000)) == 201
+
+
+def test_nothing_can_be_written(filled):
+    file = open_file(filled)
+    with pytest.raises(sqlite3.OperationalError, match="readonly"):
+        file.connection.execute("DELETE FROM measurement")
+    file.connection.close()
+    assert len([1 for table, _ in read(filled) if table == "measurement"]) == 5
+
+
+def generate():
+    """Return the text of DEFINITIONS."""
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = {rev: definitions(path) for rev, path in make_revisions(Path(folder)).items()}
+    lines = []
+    for name in sorted({name for objects in found.values() for name in objects}):
+        steps, last = [], None
+        for revision, objects in found.items():
+            if objects.get(name) != last:
+                last = objects.get(name)
+                steps.append((revision, last))
+        parts = [f'("{r}", {chr(34) + d + chr(34) if d else None})' for r, d in steps]
+        lines.append(f'    "{name}": ({", ".join(parts)},),')
+    return "\n".join(["{", *lines, "}"])
+
+
+if __name__ == "__main__":
+    print(generate())

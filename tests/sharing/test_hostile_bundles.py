@@ -1,0 +1,134 @@
+"""What a hostile team sends leaves the database as it was, and the command says why."""
+
+import re
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import hostile
+import pytest
+from builders import make_measurement
+from click.testing import CliRunner
+from exchanges import rename
+
+from tunedb.cli import main
+from tunedb.cli.text import _is_unsafe
+from tunedb.records import Source
+from tunedb.store import Store
+
+OUR_KEY = "600d" * 8
+
+#: Where a merge may write although it takes nothing: what it looked at, and from whom.
+BOOKKEEPING = ('INSERT INTO "source"', 'INSERT INTO "watermark"')
+
+
+@pytest.fixture(scope="module")
+def ours_template(tmp_path_factory, sqlite_template):
+    path = tmp_path_factory.mktemp("ours") / "ours.db"
+    rename(shutil.copyfile(sqlite_template, path), OUR_KEY)
+    with Store(path) as store:
+        store.add([make_measurement(n, (1e-3 * (n + 1),)) for n in range(5)], Source("nightly"))
+    return path
+
+
+@pytest.fixture
+def ours(ours_template, tmp_path):
+    return Path(shutil.copyfile(ours_template, tmp_path / "ours.db"))
+
+
+@pytest.fixture
+def known(ours):
+    """What the attacker knows of it."""
+    with closing(sqlite3.connect(ours)) as connection:
+        (source,) = connection.execute("SELECT digest FROM source").fetchone()
+        (record,) = connection.execute("SELECT digest FROM measurement LIMIT 1").fetchone()
+    return hostile.Ours(OUR_KEY, source, record)
+
+
+def content(path):
+    """Return all that a database says, but for its bookkeeping."""
+    with closing(sqlite3.connect(path)) as connection:
+        return [line for line in connection.iterdump() if not line.startswith(BOOKKEEPING)]
+
+
+def merge(ours, other, *options):
+    """Merge from the command line, and return what it said."""
+    result = CliRunner().invoke(main, ["--db", str(ours), "merge", str(other), *options])
+    assert result.exception is None or isinstance(result.exception, SystemExit), result.output
+    assert result.exit_code in (0, 1, 3, 4), result.output
+    assert "Traceback" not in result.output
+    assert not any(_is_unsafe(char) for char in result.output.replace("\n", "")), result.output
+    assert max(map(len, result.output.splitlines()), default=0) < 1_000
+    return " ".join(result.output.split())
+
+
+def assert_refused(ours, other, said):
+    before = content(ours)
+    with Store(ours) as store:
+        served = [record.measurement.digest for record in store.query.iterate()]
+    for options in (["--dry-run"], [], []):
+        output = merge(ours, other, *options)
+        assert re.search(said, output), output
+        assert content(ours) == before
+    with Store(ours) as store:
+        assert [one.measurement.digest for one in store.query.iterate()] == served
+        assert store.query.top_k_ids([1], [1], 10)
+    assert CliRunner().invoke(main, ["--db", str(ours), "db", "check"]).exit_code == 0
+
+
+@pytest.mark.parametrize("name", hostile.ATTACKS)
+def test_a_hostile_database_changes_nothing(name, ours, known, sqlite_template, tmp_path):
+    attack = hostile.ATTACKS[name]
+    other = hostile.database(sqlite_template, tmp_path / "theirs.db", attack, known)
+    assert_refused(ours, other, attack.said)
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, attack in hostile.ATTACKS.items() if attack.in_bundles]
+)
+def test_a_hostile_bundle_changes_nothing(name, ours, known, sqlite_template, tmp_path):
+    attack = hostile.ATTACKS[name]
+    other = hostile.bundle(sqlite_template, tmp_path / "theirs.tunedb", attack, known)
+    assert_refused(ours, other, attack.said)
+
+
+@pytest.mark.parametrize("name", hostile.BYTES)
+def test_bytes_of_a_bundle_that_were_changed(name, ours, known, sqlite_template, tmp_path):
+    path = tmp_path / "theirs.tunedb"
+    hostile.bundle(sqlite_template, path, hostile.Attack(""), known)
+    path.write_bytes(hostile.BYTES[name](path.read_bytes()))
+    assert_refused(ours, path, r"theirs\.tunedb: ")
+
+
+def test_good_records_beside_bad_ones_come_in(ours, known, sqlite_template, tmp_path):
+    """And once they are in, their labels are printed without harm."""
+    attack = hostile.ATTACKS["an annotation that imports LLVM's code"]
+    other = hostile.database(sqlite_template, tmp_path / "theirs.db", attack, known)
+    with Store(other) as store:
+        store.add(hostile.records(None), Source(hostile.EVIL))
+    output = merge(ours, other)
+    assert re.search(attack.said, output)
+    with Store(ours) as store:
+        assert store.query.size() == 5 + 3
+        assert [record.source.name for record in store.query.iterate()][5:] == [hostile.EVIL] * 3
+        # Nothing of them is served.
+        assert len(store.query.top_k_ids(range(1, 9), [1], 100)) == 5
+    for command in (["top"], ["sources"], ["workloads"], ["show", "8"], ["top", "--json"]):
+        result = CliRunner().invoke(main, ["--db", str(ours), *command])
+        assert result.exit_code == 0, result.output
+        assert "\x1b" not in result.output and "\x07" not in result.output
+
+
+def test_the_attacks_are_what_they_should_be(known, sqlite_template, tmp_path):
+    """Without its harm, the same database is merged: no attack fails for another reason."""
+    ours = rename(shutil.copyfile(sqlite_template, tmp_path / "new.db"), OUR_KEY)
+    other = hostile.database(sqlite_template, tmp_path / "good.db", hostile.Attack(""), known)
+    merge(ours, other)
+    with Store(ours) as store:
+        assert store.query.size() == 3
+    packed = hostile.bundle(sqlite_template, tmp_path / "x.tunedb", hostile.Attack(""), known)
+    again = rename(shutil.copyfile(sqlite_template, tmp_path / "new2.db"), OUR_KEY)
+    merge(again, packed)
+    with Store(again) as store:
+        assert store.query.size() == 3

@@ -1,0 +1,237 @@
+"""A merge is a union of sets: idempotent, commutative, associative, whatever comes."""
+
+from contextlib import closing
+
+import numpy as np
+import pytest
+from exchanges import rename
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+from unions import CRASH, Makes, contents, pool, take
+
+from tunedb import schema
+from tunedb.check import check
+from tunedb.records import Alias, Source, SourceKind, Status, Trust
+from tunedb.sharing.bundle import BundlePeer, manifest_of, write_bundle
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.merge import merge
+from tunedb.sharing.selection import EVERYTHING, Selection
+from tunedb.store import Store
+
+EACH = settings(
+    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+MANY = settings(EACH, max_examples=40)
+
+RECORDS = st.lists(st.integers(0, len(pool()) - 1), max_size=12)
+
+#: What one team has done: records under two sources, failures learnt later, retractions.
+TEAMS = st.tuples(
+    RECORDS,
+    RECORDS,
+    st.lists(st.integers(0, 11), max_size=2),
+    st.lists(st.integers(0, 11), max_size=2),
+    st.sampled_from([None, "source", "session"]),
+)
+
+KEYS = [letter * 32 for letter in "abc"]
+EMPTY = "e" * 32
+
+
+@pytest.fixture
+def makes(sqlite_template, tmp_path):
+    return Makes(sqlite_template, tmp_path)
+
+
+def fill(path, team, trust):
+    """Do what a team has done; sources have equal names everywhere."""
+    first, second, later, taken_back, whole = team
+    with Store(path) as store:
+        ids = []
+        for name, numbers in (("nightly", first), ("logs/a.json", second)):
+            if numbers:
+                records = [pool()[number] for number in numbers]
+                ids += store.add_batch(records, Source(name, SourceKind.FILE, trust))[0]
+        if not ids:
+            return path
+        failed = [pool()[number] for number in first]
+        store.add_failures([(failed[n % len(failed)], CRASH) for n in later if failed])
+        store.retract(sorted({ids[n % len(ids)] for n in taken_back}), f"wrong ({path.name})")
+        if whole == "source":
+            store.retract_source(1, f"bad clock ({path.name})")
+        sessions = [row[0] for row in store.query._select(select(schema.session.c.id))]
+        if whole == "session" and sessions:
+            store.retract_session(sessions[0], f"throttled ({path.name})")
+        if first:
+            store.add_workload(pool()[first[0]].program.workload, [Alias("script", path.stem)])
+    return path
+
+
+def teams(makes, told, trust=Trust.OWN):
+    return [fill(makes.empty(key), team, trust) for key, team in zip(KEYS, told, strict=True)]
+
+
+@EACH
+@given(told=st.tuples(TEAMS, TEAMS, TEAMS))
+def test_laws(told, sqlite_template, tmp_path_factory):
+    laws(told, Makes(sqlite_template, tmp_path_factory.mktemp("laws")))
+
+
+@pytest.mark.stress
+@MANY
+@given(told=st.tuples(TEAMS, TEAMS, TEAMS))
+def test_laws_of_many(told, sqlite_template, tmp_path_factory):
+    laws(told, Makes(sqlite_template, tmp_path_factory.mktemp("laws")))
+
+
+def laws(told, makes):
+    """Compared are all tables but for whose a record is: that depends on who is trusted where."""
+    a, b, c = teams(makes, told)
+
+    def same(one, other):
+        assert contents(one, owners=False) == contents(other, owners=False)
+
+    ab = makes.merged(a, b)
+    same(makes.merged(ab, b), ab)
+    same(makes.merged(ab, a, b), ab)
+    same(makes.merged(a, a_copy(makes, a)), a)
+    same(makes.merged(b, a), ab)
+    same(makes.merged(ab, c), makes.merged(a, makes.merged(b, c)))
+    assert check(ab).problems == []
+
+
+def a_copy(makes, path):
+    """Return a database with equal rows that is another one."""
+    return rename(makes.copy(path), "f" * 32)
+
+
+@EACH
+@given(told=st.tuples(TEAMS, TEAMS, TEAMS), moved=st.booleans())
+def test_laws_with_owners(told, moved, sqlite_template, tmp_path_factory):
+    laws_with_owners(told, moved, Makes(sqlite_template, tmp_path_factory.mktemp("owners")))
+
+
+@pytest.mark.stress
+@MANY
+@given(told=st.tuples(TEAMS, TEAMS, TEAMS), moved=st.booleans())
+def test_laws_with_owners_of_many(told, moved, sqlite_template, tmp_path_factory):
+    laws_with_owners(told, moved, Makes(sqlite_template, tmp_path_factory.mktemp("owners")))
+
+
+def laws_with_owners(told, moved, makes):
+    """Where all sources are trusted alike, also whose a record is, and whether it is served."""
+    a, b, c = teams(makes, told, Trust.FOREIGN)
+    empty = makes.empty(EMPTY)
+    ways = [
+        makes.merged(empty, a, b, c),
+        makes.merged(empty, c, b, a),
+        makes.merged(empty, b, c, a, c),
+        makes.merged(empty, makes.merged(a, b), c),
+        makes.merged(empty, a, makes.merged(b, c)),
+    ]
+    found = [contents(way) for way in ways]
+    assert all(one == found[0] for one in found)
+    if not moved:
+        return
+    for way in ways:
+        with Store(way) as store:
+            for row in store.query.source_rows():
+                store.trust_source(row.id, Trust.OWN)
+    found = [contents(way) for way in ways]
+    assert all(one == found[0] for one in found)
+    for way in ways[:2]:
+        assert check(way).problems == []
+        best_is_that_of_a_recomputation(way)
+
+
+def best_is_that_of_a_recomputation(path):
+    """The fastest record that a database serves is found without any derived column."""
+    with Store(path) as store:
+        query = store.query
+        taken_back = {(row.digest, row.store) for row in query._select(select(schema.retraction))}
+        digests = {row.id: row.digest for row in query._select(select(schema.source))}
+        stores = {row.id: row.store for row in query._select(select(schema.source))}
+        m = schema.measurement.c
+        best = {}
+        for id_, source in query._select(select(m.id, m.source_id).order_by(m.id)):
+            record = query.record(id_)
+            one = record.measurement
+            session = one.session and one.session.digest
+            subjects = (one.digest, digests[source], session)
+            if not one.is_valid or any(
+                (subject, key) in taken_back
+                for subject in subjects
+                for key in (query.store_key, stores[source])
+            ):
+                continue
+            assert one.status is Status.OK
+            key = record.workload_id, record.target_id
+            best[key] = min(best.get(key, (float("inf"), 0)), (record.mean, id_))
+        for workload in query.workloads():
+            for target in query.target_ids():
+                ids = query.top_k_ids([workload.id], [target], 1)
+                wanted = best.get((workload.id, target))
+                assert ids == ([] if wanted is None else [wanted[1]])
+
+
+@EACH
+@given(told=st.tuples(TEAMS, TEAMS, TEAMS))
+def test_a_database_and_its_bundle_are_merged_alike(told, sqlite_template, tmp_path_factory):
+    makes = Makes(sqlite_template, tmp_path_factory.mktemp("bundles"))
+    a, b, _ = teams(makes, told)
+    if not told[1][0] and not told[1][1]:
+        return
+    bundle = b.with_suffix(".tunedb")
+    with closing(DatabasePeer(b, own=True)) as peer:
+        write_bundle(bundle, peer.chunks(EVERYTHING), manifest_of(peer.store_key, EVERYTHING))
+    whole, through = makes.merged(a, b), makes.copy(a)
+    with Store(through) as store, closing(BundlePeer(bundle)) as peer:
+        report = merge(store, peer)
+    assert report.rejected == 0
+    assert contents(through) == contents(whole)
+
+
+def test_features_are_merged_where_they_are_asked_for(makes):
+    a, b, c = (makes.empty(key) for key in KEYS)
+    record = pool()[0]
+
+    class Set:
+        name, version, columns = "x", 1, ("a", "b")
+
+    with Store(b) as store:
+        store.add([record], Source("nightly"))
+        store.add_features(Set(), [(1, np.array([[1.0, 2.0]]))])
+    with Store(c) as store:
+        store.add([record], Source("nightly"))
+        store.add_features(Set(), [(1, np.array([[3.0, 4.0]]))])
+    assert contents(makes.merged(a, b))["feature"] == []
+    asked = Selection(features=True)
+    ab = makes.merged(a, b, selection=asked)
+    assert len(contents(ab)["feature"]) == 1
+    # What is there stays: rows of one version are one function of the program.
+    assert contents(makes.merged(ab, c, selection=asked))["feature"] == contents(ab)["feature"]
+    assert contents(makes.merged(b, a, selection=asked)) == contents(b)
+
+
+def test_the_comparison_sees_a_difference(makes):
+    told = ([0, 1, 2], [3], [], [0], None)
+    a = fill(makes.empty("a" * 32), told, Trust.OWN)
+    b = fill(makes.empty("b" * 32), ([0, 1], [3], [], [0], None), Trust.OWN)
+    assert contents(a, owners=False) != contents(b, owners=False)
+    report = take(b, a)
+    assert (report.new, report.known, report.retractions) == (1, 3, 1)
+
+
+def test_known_records_belong_to_the_smallest_digest_of_equal_trust(makes):
+    paths = teams(makes, (([0], [], [], [], None),) * 3, Trust.FOREIGN)
+    smallest = min(
+        row.digest
+        for path in paths
+        for row in Store(path, read_only=True).query.source_rows()
+        if row.records
+    )
+    for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
+        path = makes.merged(makes.empty(EMPTY), *(paths[n] for n in order))
+        with Store(path) as store:
+            assert [r.digest for r in store.query.source_rows() if r.records] == [smallest]

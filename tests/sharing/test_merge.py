@@ -1,0 +1,822 @@
+"""What a merge takes, what it leaves out and says, and what it never changes."""
+
+import struct
+import subprocess
+import sys
+import time
+from contextlib import closing
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import make_measurement, make_session, make_target, make_workload
+from exchanges import rename
+from unions import Makes, contents, pool, take
+
+from tunedb import limits
+from tunedb.check import check
+from tunedb.errors import LimitError, StorageError, UsageError
+from tunedb.features.base import load_feature_sets
+from tunedb.records import Alias, Failure, FailureKind, Phase, Source, SourceKind, Trace, Trust
+from tunedb.sharing import receiving
+from tunedb.sharing.bodies import Bodies
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.incoming import ForeignSource
+from tunedb.sharing.merge import merge
+from tunedb.sharing.selection import EVERYTHING, Selection
+from tunedb.sharing.wire import COLUMNS, Chunk, Position
+from tunedb.store import Store
+
+THEIRS = "b" * 32
+
+
+class Given:
+    """A peer that gives these chunks."""
+
+    location = "given"
+
+    def __init__(self, chunks, store_key=THEIRS):
+        self.given = chunks
+        self.store_key = store_key
+        self.total = sum(len(c.rows) for c in chunks if c.table == "measurement")
+
+    def chunks(self, selection, since=None, until=None):
+        yield from self.given
+
+    def close(self):
+        pass
+
+
+@pytest.fixture
+def makes(sqlite_template, tmp_path):
+    return Makes(sqlite_template, tmp_path)
+
+
+@pytest.fixture
+def theirs(makes):
+    """A database of another team, with a record of each kind."""
+    path = makes.empty(THEIRS)
+    with Store(path) as store:
+        store.add_batch(pool(), Source("nightly", SourceKind.FILE))
+        store.add_workload(pool()[0].program.workload, [Alias("script", "ab" * 16)])
+        store.retract([1], "the clock was wrong")
+    return path
+
+
+@pytest.fixture
+def chunks(theirs):
+    """What it gives, to be changed."""
+    with closing(DatabasePeer(theirs, own=True)) as peer:
+        return list(peer.chunks(Selection(features=True)))
+
+
+def changed(chunks, table, *, row=0, **values):
+    """Return chunks with other values in the row of that position in a table."""
+    found = [Chunk(c.table, list(c.rows)) for c in chunks]
+    for chunk in found:
+        if chunk.table != table:
+            continue
+        if row < len(chunk.rows):
+            old = dict(zip(COLUMNS[table], chunk.rows[row], strict=True))
+            chunk.rows[row] = tuple((old | values).values())
+            return found
+        row -= len(chunk.rows)
+    raise AssertionError(f"no such row of {table}")
+
+
+def value_of(chunks, table, column, row=0):
+    rows = [r for c in chunks if c.table == table for r in c.rows]
+    return rows[row][COLUMNS[table].index(column)]
+
+
+def counted(store):
+    return store.query.counts()
+
+
+# ---------------------------------------------------------------------- what is taken
+
+
+def test_everything_is_taken_once(store, theirs, chunks):
+    report = merge(store, Given(chunks))
+    assert report.reasons == {}
+    assert (report.new, report.known) == (len(pool()), 0)
+    assert report.programs == len({r.program.digest for r in pool()})
+    assert report.workloads == len({r.program.workload.digest for r in pool()})
+    assert (report.aliases, report.retractions) == (1, 1)
+    assert report.failures == sum(r.failure is not None for r in pool())
+    (tally,) = report.sources.values()
+    assert (tally.name, tally.store, tally.new) == ("nightly", THEIRS, len(pool()))
+    again = merge(store, Given(chunks))
+    assert (again.new, again.known, again.moved) == (0, len(pool()), 0)
+    assert (again.workloads, again.programs, again.failures) == (0, 0, 0)
+    assert (again.aliases, again.retractions, again.rejected) == (0, 0, 0)
+    (row,) = store.query.source_rows()
+    assert (row.name, row.trust, row.store, row.served) == ("nightly", Trust.FOREIGN, THEIRS, 0)
+    # In the order in which the other side got them.
+    assert [r.measurement.digest for r in store.query.iterate()] == [r.digest for r in pool()]
+
+
+def test_what_was_merged_is_what_was_there(store, store_url, theirs, chunks):
+    merge(store, Given(chunks))
+    assert contents(store_url, owners=False) == contents(theirs, owners=False)
+    assert check(store_url).problems == []
+
+
+def test_a_dry_run_says_the_same_and_writes_nothing(store, store_url, chunks):
+    dry = merge(store, Given(chunks), dry_run=True)
+    assert counted(store).measurements == counted(store).sources == 0
+    wet = merge(store, Given(chunks))
+    for name in ("new", "known", "rejected", "workloads", "programs", "failures", "aliases"):
+        assert getattr(dry, name) == getattr(wet, name), name
+    assert (dry.retractions, dry.moved, dry.read) == (wet.retractions, wet.moved, wet.read)
+    assert dry.dry_run
+    with Store(store_url, read_only=True) as reader:
+        assert merge(reader, Given(chunks), dry_run=True).new == 0
+
+
+def test_a_dry_run_in_many_batches_counts_a_program_once(store, chunks, monkeypatch):
+    monkeypatch.setattr(limits, "IMPORT_BYTES", 1)
+    dry = merge(store, Given(chunks), dry_run=True)
+    wet = merge(store, Given(chunks))
+    assert (dry.programs, dry.workloads, dry.new) == (wet.programs, wet.workloads, wet.new)
+
+
+def test_rows_of_two_sources_are_told_apart(makes, store):
+    path = makes.empty(THEIRS)
+    with Store(path) as other:
+        other.add([make_measurement(1), make_measurement(2)], Source("a"))
+        other.add([make_measurement(2), make_measurement(3)], Source("b"))
+    with closing(DatabasePeer(path, own=True)) as peer:
+        report = merge(store, peer)
+    told = {tally.name: (tally.new, tally.known) for tally in report.sources.values()}
+    assert told == {"a": (2, 0), "b": (1, 0)}
+
+
+def test_failures_that_are_learnt_later_come_with_the_next_merge(store, theirs):
+    take(store.url.database, theirs) if store.url.get_backend_name() == "sqlite" else None
+    with closing(DatabasePeer(theirs, own=True)) as peer:
+        merge(store, peer)
+        reached = peer.position()
+    later = Failure(FailureKind.COMPILE_ERROR, Phase.BUILD, "no such intrinsic")
+    failed = next(r for r in pool() if r.failure is None and r.run_secs == (1e10,))
+    with Store(theirs) as other:
+        other.add_failures([(failed, later)])
+    with closing(DatabasePeer(theirs, own=True)) as peer:
+        report = merge(store, peer, since=reached, until=peer.position())
+    assert (report.read, report.failures) == (0, 1)
+    found = [r for r in store.query.iterate() if r.measurement.digest == failed.digest]
+    assert found[0].measurement.failure == later
+
+
+def test_a_watermark_is_written_with_each_batch(store, theirs, monkeypatch):
+    monkeypatch.setattr(limits, "IMPORT_BYTES", 500)
+    seen = []
+    key = ("pull", THEIRS, "everything")
+    with closing(DatabasePeer(theirs, own=True)) as peer:
+        end = peer.position()
+        merge(
+            store,
+            peer,
+            until=end,
+            watermark=key,
+            on_committed=lambda _: seen.append(store.query.watermark(*key)),
+        )
+        assert seen[-1] == end == store.query.watermark(*key)
+        numbers = [mark.measurement_id for mark in seen]
+        assert numbers == sorted(numbers)
+        assert len(set(numbers)) > 3
+        for mark in seen:
+            assert peer.digest_at(mark.measurement_id) == mark.measurement_digest
+    assert store.query.watermark("pull", THEIRS, "something else") is None
+
+
+# ---------------------------------------------------------------------- what is not
+
+
+def wrong(column, value, *, row=0):
+    return ("measurement", {"row": row, column: value})
+
+
+NAN = struct.pack("<d", float("nan"))
+REJECTED = {
+    "a wrong digest": (wrong("digest", bytes(16)), "does not fit"),
+    "a wrong program": (wrong("program_digest", bytes(16)), "does not fit"),
+    "another time": (wrong("run_secs", struct.pack("<d", 1e-9)), "does not fit"),
+    "NaN": (wrong("run_secs", NAN), "not finite"),
+    "infinity": (wrong("run_secs", struct.pack("<d", float("inf"))), "not finite"),
+    "a negative time": (wrong("run_secs", struct.pack("<d", -1.0)), "negative"),
+    "no time": (wrong("run_secs", None), "has no time"),
+    "TVM's word for no time": (wrong("run_secs", struct.pack("<d", 1e10)), "has no time"),
+    "half a number": (wrong("run_secs", b"abc"), "out of bounds"),
+    "text as a number": (wrong("measured_at", "now"), "measured_at is of another type"),
+    "a number beyond 64 bits": (wrong("occurrence", 2**63), "out of bounds"),
+    "an unknown status": (wrong("status", 9), "status is unknown"),
+    "an unknown origin": (wrong("origin", "<script>"), "origin is unknown"),
+    "a short donor": (wrong("donor", b"x"), "out of bounds"),
+    "no source": (wrong("source", 99), "a source that did not come"),
+    "no workload": (wrong("workload", 99), "a workload that did not come"),
+    "no tail": (wrong("tail", 99), "a tail that did not come"),
+    "no session": (wrong("session", 99), "a session that did not come"),
+    "infinite cost": (wrong("all_cost", float("inf")), "out of bounds"),
+    "extra with spaces": (wrong("extra", '{"a": 1}'), "canonical"),
+    "extra that is no JSON": (wrong("extra", "{"), "JSON"),
+    "other decisions": (wrong("decisions", b"[[[2,[9,4]]],[],[1]]"), "decisions"),
+    "decisions with spaces": (wrong("decisions", b"[[[2,[1,4]]], [],[]]"), "canonical"),
+    "decisions that are none": (wrong("decisions", b"\xff"), "decisions"),
+}
+
+
+@pytest.mark.parametrize("name", REJECTED)
+def test_a_measurement_that_is_left_out(name, store, chunks):
+    """And the others are taken."""
+    (table, values), words = REJECTED[name]
+    # Stated digests would already say that it was changed.
+    stated = {} if "digest" in words or "does not fit" in words else {"digest": None}
+    if stated:
+        stated["program_digest"] = None
+    report = merge(store, Given(changed(chunks, table, **(stated | values))))
+    assert report.new == len(pool()) - 1
+    (reason,) = [r for r in report.reasons if not r.startswith("failure")]
+    assert words in reason
+    assert report.reasons[reason].count == 1
+    assert "nightly" in report.reasons[reason].example or "no known" in (
+        report.reasons[reason].example
+    )
+    (tally,) = [t for t in report.sources.values() if t.name]
+    assert tally.new == len(pool()) - 1
+
+
+SHARED = {
+    "source digest": ("source", {"digest": bytes(16)}, "does not fit"),
+    "source name": ("source", {"name": "a\0b", "digest": None}, "NUL"),
+    "source kind": ("source", {"kind": "evil"}, "kind is unknown"),
+    "source store": ("source", {"store": "\x1b[31m" * 6, "digest": None}, "control characters"),
+    "workload digest": ("workload", {"digest": bytes(16)}, "does not fit"),
+    "workload body": ("workload", {"body": b'{"nodes": [0]}', "digest": None}, "canonical"),
+    "no body": ("workload", {"body": None}, "no body"),
+    "workload format": ("workload", {"format": "tvm-future"}, "newer tunedb"),
+    "target config": ("target", {"config": '{"kind": "llvm"}', "digest": None}, "canonical"),
+    "target kind": ("target", {"kind": "cuda", "digest": None}, "not that of its"),
+    "target list": ("target", {"config": "[]", "digest": None}, "no object"),
+    "sketch digest": ("sketch", {"digest": bytes(16)}, "does not fit"),
+    "tail type": ("tail", {"body": "text"}, "no body"),
+    "arguments": ("args_info", {"body": '{"b":1,"a":2}', "digest": None}, "canonical"),
+    "deep context": (
+        "context",
+        {"body": '{"a":' * 40 + "1" + "}" * 40, "digest": None},
+        "nested deeper",
+    ),
+    "session": ("session", {"fingerprint": "[]", "digest": None}, "no object"),
+    "session start": ("session", {"started_at": 2**70, "digest": None}, "64 bits"),
+}
+
+
+@pytest.mark.parametrize("name", SHARED)
+def test_a_shared_row_that_is_left_out_takes_its_records_with_it(name, store, chunks):
+    table, values, words = SHARED[name]
+    number = value_of(chunks, table, "id")
+    given = changed(chunks, table, **values)
+    at = COLUMNS["measurement"].index(table)
+    affected = sum(r[at] == number for c in chunks if c.table == "measurement" for r in c.rows)
+    assert affected
+    report = merge(store, Given(given))
+    assert report.new == len(pool()) - affected
+    assert any(words in reason for reason in report.reasons)
+    assert report.reasons[f"its {table} was not taken"].count == affected
+
+
+def test_programs_that_are_not_allowed_are_left_out(store, chunks):
+    """A pragma that TVM would hand to LLVM's parser."""
+    evil = (
+        b'[["GetBlock",[],["matmul","main"],["b0"]],["GetLoops",["b0"],[],["l1"]],'
+        b'["Annotate",["l1","\\"evil.ll\\""],["pragma_import_llvm"],[]],'
+        b'["SamplePerfectTile",["l1"],[2,16],["v2","v3"]]]'
+    )
+    number = value_of(chunks, "sketch", "id")
+    given = changed(chunks, "sketch", body=evil, digest=None)
+    rows = [(i, r) for c in given if c.table == "measurement" for i, r in enumerate(c.rows)]
+    at = COLUMNS["measurement"].index("sketch")
+    for position, row in rows:
+        if row[at] == number:
+            given = changed(given, "measurement", row=position, digest=None, program_digest=None)
+    report = merge(store, Given(given))
+    (reason,) = [r for r in report.reasons if "pragma_import_llvm" in r]
+    assert report.reasons[reason].count == sum(row[at] == number for _, row in rows)
+    assert b"evil" not in b"".join(
+        p.trace.sketch for r in store.query.iterate() for p in [r.measurement.program]
+    )
+
+
+def test_rows_that_are_no_rows(store):
+    chunks = [
+        Chunk("source", [(), (None,) * 5, (1, 2)]),
+        Chunk("measurement", [(), (1, 2), (None,) * 20]),
+        Chunk("failure", [(1,), (None,) * 9]),
+        Chunk("feature", [(1, 2, 3, 4, 5)]),
+        Chunk("retraction", [(b"x", "s", "measurement", "r"), (bytes(16), "s", "all", "r")]),
+        Chunk("workload_alias", [(1, "a", "b"), ([], 1, 2)]),
+        Chunk("model", [(1,)]),
+    ]
+    report = merge(store, Given(chunks))
+    assert report.new == 0
+    assert report.rejected == 14
+    assert counted(store).measurements == counted(store).sources == 0
+
+
+def test_two_rows_of_one_number(store, chunks):
+    (first, *rest) = [c for c in chunks if c.table == "target"]
+    report = merge(store, Given([first, *chunks]))
+    assert any("two rows have one number" in reason for reason in report.reasons)
+    assert rest or report.new < len(pool())
+
+
+def test_failures_that_are_left_out(store, chunks):
+    for values, words in (
+        ({"digest": bytes(16)}, "does not fit"),
+        ({"kind": "evil", "digest": None}, "unknown"),
+        ({"message": "a\0b", "digest": None}, "NUL"),
+        ({"message": "x" * (limits.MAX_MESSAGE_CHARS + 1), "digest": None}, "longer"),
+        ({"seconds": float("nan"), "digest": None}, "finite"),
+        ({"measurement": 10**6}, "did not come"),
+    ):
+        report = merge(store, Given(changed(chunks, "failure", **values)), dry_run=True)
+        (reason,) = report.reasons
+        assert reason.startswith("failure: ")
+        assert words in reason
+
+
+def test_too_much_that_is_shared(store, chunks, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_SHARED_ROWS", 3)
+    with pytest.raises(LimitError, match="give it in parts"):
+        merge(store, Given(chunks))
+
+
+@pytest.mark.parametrize("table", ["workload_alias", "failure"])
+def test_many_short_rows_are_written_now_and_then(table, store, chunks, monkeypatch):
+    """Of one record there may be millions, however short they are: they do not wait for its end."""
+    if table == "failure":
+        number = value_of(chunks, "failure", "measurement")
+        of = {"measurement": number, "kind": "timeout", "phase": "run", "message": ""}
+        rows = [
+            tuple(({**dict.fromkeys(COLUMNS[table]), **of, "seconds": float(n)}).values())
+            for n in range(1_000)
+        ]
+    else:
+        number = value_of(chunks, "workload_alias", "workload")
+        rows = [(number, "x", str(n)) for n in range(1_000)]
+    monkeypatch.setattr(limits, "IMPORT_BYTES", 20_000)
+    most = []
+    once = store.merge_batch
+
+    def counting(incoming, **fields):
+        most.append(len(incoming.aliases) + len(incoming.failures))
+        return once(incoming, **fields)
+
+    monkeypatch.setattr(store, "merge_batch", counting)
+    parts = [Chunk(table, rows[at : at + 100]) for at in range(0, 1_000, 100)]
+    merge(store, Given([*chunks, *parts]))
+    assert sum(most) >= 1_000 and max(most) <= 200
+
+
+def test_aliases_of_workloads_that_nothing_needs(store, chunks, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_SHARED_BYTES", 5_000)
+    number = value_of(chunks, "workload", "id")
+    rows = [(number, "x", "y" * 1_000 + str(n)) for n in range(6)]
+    shared = [chunk for chunk in chunks if chunk.table == "workload"]
+    with pytest.raises(LimitError, match="too many long aliases"):
+        merge(store, Given([*shared, Chunk("workload_alias", rows)]))
+
+
+def test_names_of_workloads_are_counted(store, chunks, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_SHARED_BYTES", 1_000)
+    rows = [(n, None, "tvm-graph", b"[%d]" % n, "x" * 100, None) for n in range(20)]
+    report = merge(store, Given([Chunk("workload", rows)]))
+    assert report.rejected == 10
+    assert any("too many long targets" in reason for reason in report.reasons)
+
+
+def test_bounds_of_single_values(store, chunks, monkeypatch):
+    for name, words in (
+        ("MAX_FOREIGN_EXTRA_BYTES", "longer than 3 bytes"),
+        ("MAX_FOREIGN_LABEL_CHARS", "longer than 3 characters"),
+        ("MAX_SHARED_BYTES", "too many long targets"),
+    ):
+        with monkeypatch.context() as patched:
+            patched.setattr(limits, name, 3)
+            report = merge(store, Given(chunks), dry_run=True)
+            assert any(words in reason for reason in report.reasons), name
+
+
+# ---------------------------------------------------------------------- who is believed
+
+
+def test_a_forged_source_of_our_own(store, makes):
+    """Somebody writes our key into a source: nothing of it is served, nothing is taken."""
+    mine = make_measurement(1, (0.5,))
+    store.add([mine], Source("nightly"))
+    path = makes.empty(THEIRS)
+    with Store(path) as other:
+        other.add([mine, make_measurement(2, (1e-9,))], Source("nightly"))
+    with closing(DatabasePeer(path, own=True)) as peer:
+        given = list(peer.chunks(EVERYTHING))
+    given = changed(given, "source", store=store.query.store_key, digest=None)
+    report = merge(store, Given(given))
+    (reason,) = report.reasons
+    assert "source 'nightly' is trusted here; give --believe" in reason
+    assert (report.new, report.known, report.rejected) == (0, 1, 1)
+    assert store.query.size() == 1
+    dry = merge(store, Given(given), dry_run=True)
+    assert (dry.new, dry.known, dry.reasons.keys()) == (0, 1, report.reasons.keys())
+    unknown = changed(given, "source", name="other name")
+    assert merge(store, Given(unknown)).new == 0
+    assert [row.name for row in store.query.source_rows()] == ["nightly"]
+    report = merge(store, Given(given), believe=True)
+    assert (report.new, report.rejected) == (1, 0)
+    assert [r.measurement.run_secs for r in store.query.top_k([1], [1], 9)] == [(1e-9,), (0.5,)]
+
+
+def test_a_source_that_is_trusted_here(store, makes):
+    path = makes.empty(THEIRS)
+    with Store(path) as other:
+        other.add([make_measurement(1)], Source("nightly"))
+    with closing(DatabasePeer(path, own=True)) as peer:
+        merge(store, peer)
+    (row,) = store.query.source_rows()
+    assert store.trust_source(row.id, Trust.VERIFIED) == 1
+    with Store(path) as other:
+        other.add([make_measurement(2)], Source("nightly"))
+        other.retract([1], "no good")
+    with closing(DatabasePeer(path, own=True)) as peer:
+        report = merge(store, peer)
+        assert (report.new, report.known, report.retractions, report.rejected) == (0, 1, 0, 2)
+        assert store.query.source_rows()[0].served == 1
+        wrong_key = merge(store, peer, believe=frozenset({"c" * 32}))
+        assert wrong_key.rejected == 2
+        report = merge(store, peer, believe=frozenset({THEIRS}))
+        assert (report.new, report.retractions, report.rejected) == (1, 1, 0)
+    assert store.query.source_rows()[0].served == 1
+
+
+def test_records_of_ours_stay_ours(store, makes):
+    """And known records of somebody trusted are not given to a stranger's claim."""
+    mine = make_measurement(1)
+    store.add([mine], Source("zzz"))
+    before = store.query.source_rows()
+    path = makes.empty(THEIRS)
+    with Store(path) as other:
+        other.add([mine], Source("a"))
+        other.retract([1], "not mine to say")
+    with closing(DatabasePeer(path, own=True)) as peer:
+        report = merge(store, peer)
+    assert (report.known, report.moved, report.retractions) == (1, 0, 1)
+    assert store.query.source_rows() == before
+    assert store.query.best([1]) is not None
+
+
+@pytest.fixture
+def thief(theirs, makes):
+    """A database with the records of another, under a source that has a smaller digest."""
+    path = makes.empty("c" * 32)
+    with Store(theirs, read_only=True) as other:
+        robbed = other.query.source_digest(1)
+    key = "c" * 32
+    name = next(
+        name
+        for name in map(str, range(10_000))
+        if ForeignSource(name, SourceKind.FILE, key).digest < robbed
+    )
+    with Store(path) as other:
+        other.add_batch(pool(), Source(name, SourceKind.FILE))
+        other.retract_source(1, "hidden")
+    return path
+
+
+@pytest.mark.parametrize("first", ["theirs", "thief"])
+def test_a_thief_of_foreign_records(first, store, store_url, theirs, thief):
+    """Who trusts the real source and believes its database has back what he hid."""
+    for path in (theirs, thief) if first == "theirs" else (thief, theirs):
+        with closing(DatabasePeer(path, own=True)) as peer:
+            merge(store, peer)
+    rows = {row.store: row for row in store.query.source_rows()}
+    assert rows["c" * 32].records == rows["c" * 32].retracted == len(pool())
+    robbed = rows[THEIRS].id
+    assert store.trust_source(robbed, Trust.VERIFIED) == 0
+    with closing(DatabasePeer(theirs, own=True)) as peer:
+        assert merge(store, peer).moved == 0, "anybody could say so"
+        assert merge(store, peer, believe=True).moved == len(pool())
+    rows = {row.store: row for row in store.query.source_rows()}
+    # Their own retraction counts.
+    assert (rows[THEIRS].records, rows[THEIRS].retracted) == (len(pool()), 1)
+    assert rows[THEIRS].served == sum(one.is_valid for one in pool()[1:])
+    # And nobody claims or hides them again.
+    with closing(DatabasePeer(thief, own=True)) as peer:
+        assert merge(store, peer).moved == 0
+    assert {row.store: row for row in store.query.source_rows()} == rows
+    assert check(store_url).problems == []
+
+
+def test_a_retraction_in_the_name_of_a_stranger(store, makes, theirs):
+    """It hides his records for good; a database that trusted him before does not take it."""
+    forged = [(ForeignSource("nightly", SourceKind.FILE, THEIRS).digest, THEIRS, "source", "no")]
+    old = makes.empty("d" * 32)
+    with Store(old) as other, closing(DatabasePeer(theirs, own=True)) as peer:
+        assert merge(other, Given([Chunk("retraction", forged)])).retractions == 1
+        merge(other, peer)
+        assert other.trust_source(1, Trust.VERIFIED) == 0
+        merge(other, peer, believe=True)
+        assert other.query.source_rows()[0].served == 0
+    with closing(DatabasePeer(theirs, own=True)) as peer:
+        merge(store, peer)
+    served = store.trust_source(1, Trust.VERIFIED)
+    assert served == sum(one.is_valid for one in pool()[1:])
+    with closing(DatabasePeer(old, own=True)) as peer:
+        report = merge(store, peer)
+    assert (report.retractions, report.rejected) == (0, 1)
+    assert store.query.source_rows()[0].served == served
+
+
+def test_a_known_trace_that_is_not_allowed_is_not_given_to_a_trusted_source(store, makes):
+    """An earlier tunedb stored whatever came; to be believed is no way around the list."""
+    evil = b'[["Annotate",["b0","\\"x.ll\\""],["pragma_import_llvm"],[]]]'
+    program = make_measurement(1).program
+    one = replace(
+        make_measurement(1),
+        program=replace(program, trace=Trace(evil, None, b"[[],[],[]]")),
+    )
+    store.add([one], Source("old", SourceKind.FILE, Trust.FOREIGN))
+    path = makes.empty(THEIRS)
+    with Store(path) as other:
+        other.add([make_measurement(2)], Source("nightly"))
+    with closing(DatabasePeer(path, own=True)) as peer:
+        merge(store, peer)
+    assert store.trust_source(2, Trust.VERIFIED) == 1
+    with Store(path) as other:
+        other.add([one], Source("nightly"))
+    with closing(DatabasePeer(path, own=True)) as peer:
+        report = merge(store, peer, believe=True)
+    assert report.moved == 0
+    assert any("pragma_import_llvm" in reason for reason in report.reasons)
+    assert [row.served for row in store.query.source_rows()] == [0, 1]
+
+
+def test_a_retraction_in_our_name(store):
+    store.add([make_measurement(1)], Source("nightly"))
+    digest = store.query.digest_of(1)
+    rows = [(digest, store.query.store_key, "measurement", "forged")]
+    report = merge(store, Given([Chunk("retraction", rows)]))
+    assert (report.retractions, report.rejected) == (0, 1)
+    assert "is trusted here" in next(iter(report.reasons))
+    assert store.query.best([1]) is not None
+
+
+def test_known_rows_stay_as_they_are(store, store_url, makes):
+    workload = make_workload(0, tvm_version="0.27.0", script="# mine")
+    mine = make_measurement(1, workload=workload, target=make_target(0, text="mine"))
+    store.add([mine], Source("nightly"))
+    before = contents(store_url)
+    labels = store.query.workload(1), store.query.target(1)
+    path = makes.empty(THEIRS)
+    theirs = make_measurement(
+        1,
+        workload=make_workload(0, name="evil", tvm_version="0.1", script="evil()"),
+        target=make_target(0, text="theirs"),
+    )
+    with Store(path) as other:
+        other.add([theirs], Source("a"))
+    with closing(DatabasePeer(path, own=True)) as peer:
+        assert merge(store, peer).known == 1
+    assert contents(store_url) == before
+    with Store(store_url) as again:
+        assert (again.query.workload(1), again.query.target(1)) == labels
+
+
+def test_scripts_never_come(store, makes):
+    path = makes.empty(THEIRS)
+    with Store(path) as other:
+        other.add([make_measurement(1, workload=make_workload(0, script="evil()"))], Source("a"))
+        assert other.query.workload(1).script == "evil()"
+    with closing(DatabasePeer(path, own=True)) as peer:
+        merge(store, peer, believe=True)
+    assert store.query.workload(1).script is None
+
+
+def test_merging_a_database_with_itself(store, store_url):
+    with closing(DatabasePeer(store_url, own=True)) as peer, pytest.raises(UsageError) as caught:
+        merge(store, peer)
+    assert "is the database itself" in str(caught.value)
+
+
+# ---------------------------------------------------------------------- odd, and still right
+
+
+def test_equal_names_for_different_targets(store, makes):
+    """Two targets that people call alike stay two."""
+    path = makes.empty(THEIRS)
+    with Store(path) as other:
+        other.add([make_measurement(1, target=make_target(1, text="llvm"))], Source("nightly"))
+    store.add([make_measurement(1, target=make_target(0, text="llvm"))], Source("nightly"))
+    with closing(DatabasePeer(path, own=True)) as peer:
+        assert merge(store, peer).new == 1
+    assert len({store.query.target(id_).label for id_ in store.query.target_ids()}) == 1
+    assert len(store.query.target_ids()) == len(store.query.source_rows()) == 2
+
+
+def test_a_clock_that_runs_backwards(store, makes, monkeypatch):
+    """Exchanges go by numbers: times of measurement and of entry may be any."""
+    path = makes.empty(THEIRS)
+    start = time.time_ns()
+    with Store(path) as other:
+        for step in range(3):
+            monkeypatch.setattr("time.time_ns", lambda step=step: start - step * 10**15)
+            session = replace(make_session(step), started_at=-step)
+            other.add([make_measurement(step, measured_at=10 - step, session=session)], Source("a"))
+    marks = []
+    with closing(DatabasePeer(path, own=True)) as peer:
+        for last in (1, 2, 3):
+            until = replace(
+                peer.position(), measurement_id=last, measurement_digest=peer.digest_at(last)
+            )
+            since = marks[-1] if marks else None
+            report = merge(store, peer, since=since, until=until)
+            marks.append(until)
+            assert (report.new, report.known) == (1, 0)
+    assert [r.measurement.measured_at for r in store.query.iterate()] == [10, 9, 8]
+
+
+def test_a_disk_that_fills_up_in_the_middle(mount, makes, monkeypatch):
+    monkeypatch.setattr(limits, "IMPORT_BYTES", 20_000)
+    path = makes.empty(THEIRS)
+    records = [make_measurement(n, (1e-3,), extra=b'"%s"' % (b"x" * 2_000)) for n in range(1_500)]
+    with Store(path) as other:
+        other.add(records, Source("a"))
+    full = mount("2m") / "full.db"
+    with Store(full) as store, closing(DatabasePeer(path, own=True)) as peer:
+        with pytest.raises(StorageError, match="full"):
+            merge(store, peer)
+        stored = store.query.size()
+        assert 0 < stored < len(records)
+    assert check(full).problems == []
+    bigger = makes.copy(full)
+    report = take(bigger, path)
+    assert (report.known, report.new) == (stored, len(records) - stored)
+    assert check(bigger).problems == []
+
+
+def test_many_batches_are_one_union(store, theirs, monkeypatch):
+    """Batches may end anywhere, also between a record and its failures."""
+    monkeypatch.setattr(limits, "IMPORT_BYTES", 1)
+    monkeypatch.setattr(receiving, "_RECENT", 4)
+    with closing(DatabasePeer(theirs, own=True)) as peer:
+        report = merge(store, peer)
+    assert report.new == len(pool())
+    assert store.query.counts().failed == sum(r.status == 1 for r in pool())
+
+
+class Features:
+    """A feature set."""
+
+    name, version = "x", 1
+
+    def __init__(self, columns):
+        self.columns = tuple(columns)
+
+
+def test_what_another_process_adds_meanwhile_is_known(store, store_url, chunks, monkeypatch):
+    """Between the look at what is known and the transaction."""
+    merge(store, Given(chunks))
+    before = contents(store_url)
+    monkeypatch.setattr(type(store.query), "known_measurements", lambda *_: ({}, set()))
+    report = merge(store, Given(chunks))
+    assert (report.new, report.known, report.rejected) == (0, len(pool()), 0)
+    assert contents(store_url) == before
+
+
+def test_features_of_another_shape(store, makes):
+    """Columns change with the version only, so one of both is wrong; ours stay."""
+    path = makes.empty(THEIRS)
+    with Store(path) as other:
+        other.add([make_measurement(1), make_measurement(2)], Source("a"))
+        other.add_features(Features("ab"), [(1, np.ones((2, 2))), (2, np.ones((1, 2)))])
+    store.add([make_measurement(1)], Source("nightly"))
+    store.add_features(Features("abc"), [(1, np.ones((2, 3)))])
+    with closing(DatabasePeer(path, own=True)) as peer:
+        report = merge(store, peer, selection=Selection(features=True))
+    assert (report.new, report.known, report.features) == (1, 1, 0)
+    assert report.reasons["feature: x version 1 has other columns here"].count == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"n_rows": 3}, "damaged"),
+        ({"n_columns": 3, "n_rows": 0}, "larger than 0 bytes"),
+        ({"n_rows": 2**40}, "over"),
+        ({"n_rows": -1}, "over"),
+        ({"data": b"no frame"}, "damaged"),
+        ({"data": None}, "no rows"),
+        ({"measurement": 99}, "did not come"),
+        ({"feature_set": 99}, "did not come"),
+    ],
+)
+def test_features_that_are_left_out(store, makes, values, words):
+    path = makes.empty(THEIRS)
+    with Store(path) as other:
+        other.add([make_measurement(1)], Source("a"))
+        other.add_features(Features("ab"), [(1, np.ones((2, 2)))])
+    with closing(DatabasePeer(path, own=True)) as peer:
+        given = list(peer.chunks(Selection(features=True)))
+    report = merge(store, Given(changed(given, "feature", **values)))
+    (reason,) = report.reasons
+    assert reason.startswith("feature: ")
+    assert words in reason
+    assert (report.new, report.features) == (1, 0)
+    assert merge(store, Given(given)).features == 1
+    assert merge(store, Given(given)).features == 0
+
+
+def test_features_of_an_installed_set_with_other_columns(store, makes):
+    """Stored first, they would keep the installed set from storing its own."""
+    installed = next(s for s in load_feature_sets()[0].values() if s.columns)
+    forged = Features("ab")
+    forged.name, forged.version = installed.name, installed.version
+    path = makes.empty(THEIRS)
+    with Store(path) as other:
+        other.add([make_measurement(1)], Source("a"))
+        other.add_features(forged, [(1, np.ones((2, 2)))])
+    with closing(DatabasePeer(path, own=True)) as peer:
+        report = merge(store, peer, selection=Selection(features=True))
+    assert (report.new, report.features) == (1, 0)
+    assert any("installed feature set" in reason for reason in report.reasons)
+
+
+@pytest.mark.stress
+def test_memory_of_bodies_that_nothing_needs():
+    """A quarter of a gigabyte of sketches lies in a file, not in memory."""
+    code = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from memory import peak_bytes
+from tunedb.sharing.merge import merge
+from tunedb.sharing.wire import Chunk
+from tunedb.store import Store
+
+class Endless:
+    location, store_key, total = "given", "b" * 32, 0
+    def chunks(self, selection, since=None, until=None):
+        for start in range(0, 16_000, 500):
+            numbers = range(start, start + 500)
+            yield Chunk("sketch", [(n, None, b"[%d" % n + b" " * 16_000 + b"]") for n in numbers])
+
+with Store(":memory:") as store:
+    assert merge(store, Endless()).rejected == 0
+print(peak_bytes())
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", code, str(Path(__file__).parents[1])],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    assert int(done.stdout) < 250 * 2**20
+
+
+def test_bodies_that_do_not_fit_into_memory():
+    bodies = Bodies(held=10)
+    kept = {number: bytes([number]) * (number + 1) for number in range(20)}
+    for number, body in kept.items():
+        bodies.put("sketch", number, body)
+        bodies.put("tail", number, body * 2)
+    for _ in range(2):
+        for number, body in reversed(kept.items()):
+            assert bodies.get("sketch", number) == body
+            assert bodies.get("tail", number) == body * 2
+    bodies.put("sketch", 3, b"other")
+    bodies.put("sketch", 3, b"another")
+    assert bodies.get("sketch", 3) == b"another"
+    assert [bodies.get("sketch", n) for n in (4, 5, 3)] == [kept[4], kept[5], b"another"]
+    bodies.close()
+
+
+def test_a_copy_of_ours_is_not_ourselves(store_url, makes):
+    """A backup has our key; what it has beyond us is taken only where we say that it is ours."""
+    if "://" in store_url:
+        pytest.skip("a file's copy")
+    backup = makes.copy(store_url)
+    with Store(backup) as other:
+        other.add([make_measurement(1)], Source("nightly"))
+    refused = take(store_url, backup)
+    assert (refused.new, refused.rejected) == (0, 1)
+    assert take(store_url, backup, believe=True).new == 1
+    assert take(store_url, rename(backup, THEIRS)).known == 1
+
+
+def test_progress_and_position(store, theirs):
+    seen = []
+    with closing(DatabasePeer(theirs, own=True)) as peer:
+        report = merge(store, peer, on_progress=lambda r: seen.append((r.read, r.total)))
+    assert seen[-1] == (len(pool()), len(pool()))
+    assert report.seconds > 0
+    assert report.bytes > 1_000
+    assert Position() == Position(0, 0, None, 0)

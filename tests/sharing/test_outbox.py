@@ -1,0 +1,171 @@
+"""The outbox: delivers in the background, waits for a server that is away, disturbs nothing."""
+
+import shutil
+import threading
+import time
+
+import pytest
+from exchanges import away, digests, fill
+from sqlalchemy.engine import make_url
+
+from tunedb import limits
+from tunedb.errors import UsageError
+from tunedb.sharing import outbox as outbox_module
+from tunedb.sharing.outbox import Outbox
+from tunedb.sharing.sync import push
+from tunedb.store import Store
+
+
+@pytest.fixture
+def here(sqlite_template, tmp_path):
+    with Store(shutil.copyfile(sqlite_template, tmp_path / "here.db")) as store:
+        yield store
+
+
+def wait_until(condition, seconds=30):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_is_announced_is_delivered(here, postgres_url):
+    with Outbox(here, postgres_url) as outbox:
+        for number in range(5):
+            fill(here, number)
+            outbox.notify()
+            wait_until(lambda: outbox.state.is_complete)
+        assert outbox.state.delivered == 5
+        assert outbox.state.error is None
+    assert digests(here) == digests(postgres_url)
+
+
+def test_closing_delivers_the_rest(here, postgres_url):
+    """Also what came while the last push went on."""
+    fill(here, *range(30))
+    outbox = Outbox(here, postgres_url)
+    outbox.start()
+    for number in range(30, 60):
+        fill(here, number)
+        outbox.notify()
+    state = outbox.close()
+    assert (state.delivered, state.waiting, state.error) == (60, 0, None)
+    assert outbox.close() == state
+    assert digests(here) == digests(postgres_url)
+
+
+def test_what_an_earlier_run_has_left_is_delivered_first(here, postgres_url):
+    fill(here, 1, 2)
+    push(here, postgres_url)
+    fill(here, 3)
+    with Outbox(here, postgres_url) as outbox:
+        wait_until(lambda: outbox.state.is_complete)
+        assert outbox.state.delivered == 1
+
+
+def test_a_server_that_is_away_for_a_while(here, postgres_server, postgres_url, monkeypatch):
+    monkeypatch.setattr(limits, "OUTBOX_WAIT_S", 0.5)
+    with Outbox(here, postgres_url) as outbox:
+        fill(here, 1)
+        outbox.notify()
+        wait_until(lambda: outbox.state.is_complete)
+        with away(postgres_server, postgres_url):
+            for number in range(2, 5):
+                began = time.monotonic()
+                fill(here, number)
+                outbox.notify()
+                assert time.monotonic() - began < 2
+            wait_until(lambda: outbox.state.error is not None)
+            assert outbox.state.waiting == 3
+        wait_until(lambda: outbox.state.is_complete)
+        assert outbox.state.delivered == 4
+        assert outbox.state.error is None
+    assert digests(here) == digests(postgres_url)
+
+
+def test_a_server_that_stays_away(here, postgres_server, postgres_url):
+    """The last try takes a moment, the state says why, and the file has everything."""
+    url = make_url(postgres_url).set(password="hush").render_as_string(hide_password=False)
+    fill(here, 1, 2)
+    with away(postgres_server, postgres_url):
+        outbox = Outbox(here, url)
+        outbox.start()
+        wait_until(lambda: outbox.state.error is not None)
+        began = time.monotonic()
+        state = outbox.close()
+        assert time.monotonic() - began < limits.OUTBOX_CLOSE_S
+    assert (state.delivered, state.waiting) == (0, 2)
+    assert "\n" not in state.error
+    for said in (state.error, state.server, repr(state)):
+        assert "hush" not in said
+    assert push(here, postgres_url).new == 2
+
+
+def test_a_server_that_answers_nothing_holds_nobody_up(here, monkeypatch):
+    stuck = threading.Event()
+    monkeypatch.setattr(outbox_module, "push", lambda *_, **__: stuck.wait(30))
+    outbox = Outbox(here, "postgresql://nowhere/x")
+    fill(here, 1)
+    outbox.start()
+    began = time.monotonic()
+    state = outbox.close(timeout=0.2)
+    stuck.set()
+    assert time.monotonic() - began < 5
+    assert state.waiting == 1
+
+
+def test_a_long_delivery_ends_between_two_batches(here, postgres_url, monkeypatch):
+    monkeypatch.setattr(limits, "BATCH_ROWS", 5)
+    monkeypatch.setattr(limits, "IMPORT_ROWS", 5)
+    fill(here, *range(100))
+    real = outbox_module.push
+
+    def slow(*args, on_progress, **kwargs):
+        def show(report):
+            time.sleep(0.2)
+            on_progress(report)
+
+        return real(*args, on_progress=show, **kwargs)
+
+    monkeypatch.setattr(outbox_module, "push", slow)
+    outbox = Outbox(here, postgres_url)
+    outbox.start()
+    wait_until(lambda: 0 < outbox.state.waiting < 100)
+    state = outbox.close(timeout=0.1)
+    assert 0 < state.waiting < 100
+    assert "before everything was delivered" in state.error
+    monkeypatch.undo()
+    assert push(here, postgres_url).new == state.waiting
+    assert digests(here) == digests(postgres_url)
+
+
+def test_no_error_reaches_the_program(here, monkeypatch):
+    def fail(*_, **__):
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(outbox_module, "push", fail)
+    with Outbox(here, "postgresql://nowhere/x") as outbox:
+        wait_until(lambda: outbox.state.error is not None)
+    assert outbox.state.error == "ZeroDivisionError: a bug"
+
+
+def test_waits_grow_up_to_a_bound(here, monkeypatch):
+    """A server that is away for hours is asked once a minute."""
+    outbox = Outbox(here, "postgresql://nowhere/x")
+    waits = []
+
+    def next_(wait):
+        waits.append(wait)
+        return len(waits) == 20, 1
+
+    monkeypatch.setattr(outbox, "_next", next_)
+    monkeypatch.setattr(outbox, "_deliver", lambda _: False)
+    outbox._run()
+    assert waits[0] == limits.FIRST_WAIT_S
+    assert waits[-1] == limits.OUTBOX_WAIT_S
+    assert waits == sorted(waits)
+
+
+def test_there_is_no_outbox_in_memory():
+    with Store(":memory:") as store, pytest.raises(UsageError, match="in memory"):
+        Outbox(store, "postgresql://nowhere/x")

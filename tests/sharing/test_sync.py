@@ -1,0 +1,427 @@
+"""Pull and push: incremental, resumable, and right when the other side is another one."""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from builders import make_measurement
+from exchanges import OWN, away, digests, fill, forget, rename
+from sqlalchemy.engine import make_url
+
+from tunedb import limits
+from tunedb.errors import SchemaError, StorageError, UnreachableError, UsageError
+from tunedb.pruning import Wanted, plan, prune
+from tunedb.records import Failure, FailureKind, Phase, Source, Trust
+from tunedb.sharing.selection import Selection
+from tunedb.sharing.sync import pull, push
+from tunedb.store import Store
+
+FROZEN = Path(__file__).parents[1] / "migrations" / "frozen"
+
+
+@pytest.fixture
+def there_url(store_url):
+    """The other database: a file and a server."""
+    if "://" not in store_url:
+        rename(store_url, "f" * 32)
+    return store_url
+
+
+@pytest.fixture
+def there(there_url):
+    with Store(there_url) as store:
+        yield store
+
+
+@pytest.fixture
+def here(sqlite_template, tmp_path):
+    """The database that exchanges."""
+    with Store(shutil.copyfile(sqlite_template, tmp_path / "here.db")) as store:
+        yield store
+
+
+# ---------------------------------------------------------------------- what is new
+
+
+def test_a_pull_brings_what_is_new(here, there, there_url):
+    fill(there, *range(5))
+    report = pull(here, there_url)
+    assert (report.new, report.known, report.read) == (5, 0, 5)
+    assert digests(here) == digests(there)
+    again = pull(here, there_url)
+    assert (again.new, again.known, again.read) == (0, 0, 0)
+    fill(there, 5, 6)
+    third = pull(here, there_url)
+    assert (third.new, third.known, third.read) == (2, 0, 2)
+    assert digests(here) == digests(there)
+    assert {s.trust for s in here.query.source_rows()} == {Trust.FOREIGN}
+
+
+def test_a_push_gives_what_is_new(here, there, there_url):
+    fill(here, *range(5))
+    assert push(here, there_url).new == 5
+    assert digests(there) == digests(here)
+    assert push(here, there_url).read == 0
+    fill(here, 5, 6)
+    report = push(here, there_url)
+    assert (report.new, report.read) == (2, 2)
+    assert report.location == there.location
+    assert digests(there) == digests(here)
+
+
+def test_both_ways_end_with_equal_sets(here, there, there_url):
+    fill(here, *range(4))
+    fill(there, *range(2, 6), source=Source("theirs"))
+    push(here, there_url)
+    pull(here, there_url)
+    assert digests(here) == digests(there)
+    assert push(here, there_url).new == pull(here, there_url).new == 0
+
+
+def test_each_selection_has_a_watermark_of_its_own(here, there, there_url):
+    fill(there, *range(3))
+    fill(there, *range(3, 5), workload=1)
+    assert pull(here, there_url, selection=Selection(workloads=("matmul_1",))).new == 2
+    assert pull(here, there_url).new == 3
+    assert pull(here, there_url, selection=Selection(workloads=("matmul_1",))).read == 0
+
+
+def test_the_best_are_chosen_anew(here, there, there_url):
+    best = Selection(best=1, rest=0)
+    fill(there, 5, 6, 7)
+    assert pull(here, there_url, selection=best).new == 1
+    assert pull(here, there_url, selection=best).read == 0
+    fill(there, 3)
+    assert pull(here, there_url, selection=best).new == 1
+    assert here.query.size() == 2
+
+
+def test_what_is_learnt_later_comes_later(here, there, there_url):
+    (made,) = fill(there, 1)
+    failed = make_measurement(2, None)
+    there.add([failed], OWN)
+    pull(here, there_url)
+    assert here.query.failures() == {}
+    there.add_failures([(failed, Failure(FailureKind.TIMEOUT, Phase.RUN, "late"))])
+    assert pull(here, there_url).failures == 1
+    assert here.query.failures() == {"timeout": 1}
+    here.add_failures([(made, Failure(FailureKind.CRASH, Phase.RUN, "odd"))])
+    assert push(here, there_url).failures == 1
+    assert there.query.failures() == {"timeout": 1, "crash": 1}
+
+
+def test_retractions_travel(here, there, there_url):
+    fill(here, 1, 2)
+    push(here, there_url)
+    here.retract([1], "the clock was wrong")
+    assert push(here, there_url).retractions == 1
+    assert there.query.counts().retracted == 1
+    assert push(here, there_url).retractions == 0
+
+
+def test_a_dry_run_changes_nothing(here, there, there_url):
+    fill(there, 0, 1)
+    fill(here, 2)
+    before = digests(here), digests(there)
+    for exchange, new in ((pull, 2), (push, 1)):
+        report = exchange(here, there_url, dry_run=True)
+        assert (report.new, report.dry_run) == (new, True)
+        assert (digests(here), digests(there)) == before
+        assert exchange(here, there_url, dry_run=True).new == new
+    assert pull(here, there_url).new == 2
+
+
+# ---------------------------------------------------------------------- another other side
+
+
+def test_a_server_that_was_restored_gets_again_what_it_lost(here, there, there_url):
+    fill(here, *range(6))
+    push(here, there_url)
+    forget(there_url, above=3)
+    assert push(here, there_url).new == 3
+    assert digests(there) == digests(here)
+
+
+def test_a_server_with_fewer_rows_is_compared_anew(here, there, there_url):
+    fill(there, *range(6))
+    pull(here, there_url)
+    forget(there_url, above=2)
+    fill(there, *range(10, 13))
+    report = pull(here, there_url)
+    assert (report.new, report.known) == (3, 2)
+    assert digests(there) <= digests(here)
+
+
+def test_other_rows_under_the_same_numbers(here, sqlite_file):
+    """As many rows as before, but others: only the digest at the watermark tells."""
+    with Store(rename(sqlite_file, "f" * 32)) as there:
+        fill(there, *range(4))
+        pull(here, sqlite_file)
+        forget(sqlite_file, above=1)
+        fill(there, *range(20, 24))
+        assert there.query.size() == 5
+        assert pull(here, sqlite_file).new == 4
+        assert digests(there) <= digests(here)
+
+
+@pytest.mark.parametrize("exchange", [pull, push])
+def test_what_one_side_has_pruned_stays_away(here, there, there_url, exchange):
+    """The record at the watermark is gone, and that is no reason to compare everything."""
+    giver, taker = (there, here) if exchange is pull else (here, there)
+    fill(giver, *range(8))
+    assert exchange(here, there_url).new == 8
+    # One of its own, and the fastest record at the watermark is not among those that stay.
+    fill(taker, 30, source=Source("its own"))
+    fill(giver, 31)
+    for side in (giver, taker):
+        prune(side, plan(side, Wanted(Selection(best=1, rest=0))))
+    left = digests(taker)
+    assert (giver.query.size(), len(left)) == (2, 2)
+    fill(giver, 40)
+    report = exchange(here, there_url)
+    assert (report.new, report.read) == (2, 2)
+    assert left < digests(taker)
+    assert exchange(here, there_url).read == 0
+    assert exchange(here, there_url, anew=True).read == 3
+
+
+def test_a_copy_with_fewer_records_hides_nothing_of_the_original(here, sqlite_file, tmp_path):
+    """It has the same key, and the same record under its last number."""
+    with Store(rename(sqlite_file, "f" * 32)) as there:
+        fill(there, *range(6))
+    copy = shutil.copyfile(sqlite_file, tmp_path / "copy.db")
+    with Store(copy) as small:
+        prune(small, plan(small, Wanted(Selection(best=1, rest=0))))
+    assert pull(here, copy).new == 2
+    assert pull(here, sqlite_file).new == 4
+    assert pull(here, sqlite_file).read == pull(here, copy).read == 0
+
+
+def test_a_server_that_was_restored_after_a_pruning_is_noticed(here, there, there_url):
+    fill(there, *range(4))
+    prune(there, plan(there, Wanted(Selection(best=1, rest=0))))
+    fill(there, *range(10, 14))
+    pull(here, there_url)
+    forget(there_url, above=5)
+    fill(there, *range(20, 24))
+    assert pull(here, there_url).new == 4
+
+
+def test_all_is_compared_where_that_is_wanted(here, there, there_url):
+    fill(there, *range(3))
+    fill(here, 7)
+    for exchange in (pull, push):
+        exchange(here, there_url)
+        assert exchange(here, there_url).read == 0
+        assert exchange(here, there_url, anew=True).read >= 1
+
+
+# ---------------------------------------------------------------------- whose word counts
+
+
+def test_new_records_of_a_trusted_source_are_refused_until_they_are_believed(
+    here, there, there_url
+):
+    fill(there, 1)
+    pull(here, there_url)
+    (source,) = here.query.source_rows()
+    here.trust_source(source.id, Trust.VERIFIED)
+    fill(there, 2)
+    report = pull(here, there_url)
+    assert (report.new, report.rejected) == (0, 1)
+    assert pull(here, there_url).read == 0
+    assert pull(here, there_url, believe=True).new == 1
+    assert digests(here) == digests(there)
+    assert pull(here, there_url, believe=True).read == 0
+
+
+def test_a_push_is_believed_for_its_own_sources_alone(here, there, there_url, tmp_path):
+    """A forged record that came here from a stranger gains nothing by being passed on."""
+    fill(here, 1)
+    push(here, there_url)
+    (mine,) = there.query.source_rows()
+    there.trust_source(mine.id, Trust.VERIFIED)
+    fill(here, 2)
+    assert push(here, there_url).new == 1
+    assert there.query.counts().measurements == 2
+    assert {s.served for s in there.query.source_rows()} == {2}
+
+    # A source of the other side, under whose name somebody brought a record here.
+    stranger = rename(shutil.copyfile(here.location, tmp_path / "stranger.db"), "a" * 32)
+    fill(there, 5, source=Source("theirs"))
+    with Store(stranger) as forger:
+        rename(stranger, there.query.store_key)
+    with Store(stranger) as forger:
+        fill(forger, 9, source=Source("theirs"))
+    assert pull(here, stranger).new >= 1
+    report = push(here, there_url)
+    assert report.rejected >= 1
+    assert make_measurement(9, (1e-2,)).digest not in {digest for _, digest in digests(there)}
+
+
+# ---------------------------------------------------------------------- interruptions
+
+
+@pytest.fixture
+def small_batches(monkeypatch):
+    monkeypatch.setattr(limits, "BATCH_ROWS", 10)
+    monkeypatch.setattr(limits, "IMPORT_ROWS", 10)
+
+
+class _Stop(Exception):
+    pass
+
+
+def stop_after(records):
+    def show(report):
+        if report.read >= records:
+            raise _Stop
+
+    return show
+
+
+@pytest.mark.parametrize("exchange", [pull, push])
+def test_an_interrupted_exchange_goes_on(here, there, there_url, small_batches, exchange):
+    giver = there if exchange is pull else here
+    fill(giver, *range(60))
+    with pytest.raises(_Stop):
+        exchange(here, there_url, on_progress=stop_after(40))
+    taker = here if exchange is pull else there
+    stored = taker.query.size()
+    assert 0 < stored < 60
+    rest = exchange(here, there_url)
+    assert rest.new == 60 - stored
+    assert rest.known <= 10
+    assert digests(here) == digests(there)
+
+
+@pytest.mark.parametrize("exchange", [pull, push])
+def test_connections_cut_in_the_middle(
+    sqlite_template, tmp_path, postgres_server, postgres_url, small_batches, exchange
+):
+    path = shutil.copyfile(sqlite_template, tmp_path / "here.db")
+    with Store(path) as here:
+        with Store(postgres_url) as there:
+            fill(there if exchange is pull else here, *range(60))
+        cuts = 0
+        for _ in range(20):
+            done = []
+
+            def cut(report, done=done):
+                if report.read >= 30 and not done:
+                    done.append(postgres_server.terminate(postgres_url))
+
+            try:
+                exchange(here, postgres_url, on_progress=cut)
+            except UnreachableError as error:
+                assert "\n" not in str(error)
+                cuts += 1
+            else:
+                break
+        assert cuts
+        assert digests(here) == digests(postgres_url)
+        assert exchange(here, postgres_url).read == 0
+
+
+# ---------------------------------------------------------------------- what cannot be
+
+
+def test_a_database_is_not_exchanged_with_itself(here, there, there_url):
+    for exchange in (pull, push):
+        with pytest.raises(UsageError, match="this is the database itself"):
+            exchange(here, here.location)
+        with pytest.raises(UsageError, match="this is the database itself"):
+            exchange(there, there_url)
+    with Store(":memory:") as store, pytest.raises(UsageError, match="in memory"):
+        push(store, there_url)
+
+
+@pytest.mark.parametrize("exchange", [pull, push])
+def test_a_server_that_is_away(here, postgres_server, postgres_url, exchange):
+    fill(here, 1)
+    url = make_url(postgres_url).set(password="hush").render_as_string(hide_password=False)
+    with away(postgres_server, postgres_url), pytest.raises(UnreachableError) as caught:
+        exchange(here, url)
+    assert "\n" not in str(caught.value)
+    assert "hush" not in str(caught.value)
+    assert exchange(here, url).rejected == 0
+
+
+def test_an_older_schema(here, tmp_path):
+    """It can be pulled from; who pushes is told what to run there."""
+    path = shutil.copyfile(FROZEN / "0003.db", tmp_path / "old.db")
+    before = path.read_bytes()
+    assert pull(here, path).read > 0
+    with pytest.raises(SchemaError, match="tunedb db upgrade"):
+        push(here, path)
+    assert path.read_bytes() == before
+
+
+def test_a_server_with_an_older_schema(here, bare_postgres_url):
+    with Store(bare_postgres_url) as store, store._transaction() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0003'")
+    fill(here, 1)
+    for exchange in (pull, push):
+        with pytest.raises(SchemaError, match="tunedb db upgrade"):
+            exchange(here, bare_postgres_url)
+
+
+def test_a_server_without_tables(here, bare_postgres_url):
+    fill(here, 1)
+    for exchange in (pull, push):
+        with pytest.raises(SchemaError) as caught:
+            exchange(here, bare_postgres_url)
+        assert "tunedb db init" in str(caught.value)
+
+
+@pytest.fixture
+def account(postgres_server, postgres_url):
+    """A function that makes an account with some rights; returns its URL."""
+    made = []
+
+    def account(name, *rights):
+        postgres_server.execute(f"CREATE ROLE {name} LOGIN")
+        made.append(name)
+        url = make_url(postgres_url)
+        for right in rights:
+            postgres_server.execute_in(postgres_url, f"GRANT {right} TO {name}")
+        return url.set(username=name).render_as_string(hide_password=False)
+
+    yield account
+    for name in made:
+        postgres_server.execute_in(postgres_url, f"DROP OWNED BY {name}")
+        postgres_server.execute(f"DROP ROLE {name}")
+
+
+def test_rights(here, postgres_url, account):
+    """Reading is enough for a pull; a push names what is missing."""
+    with Store(postgres_url) as there:
+        fill(there, 1)
+    fill(here, 2)
+    nobody = account("nobody_here")
+    reader = account("reader_here", "SELECT ON ALL TABLES IN SCHEMA public")
+    for exchange in (pull, push):
+        with pytest.raises(StorageError, match=r"SELECT.*permission denied for") as caught:
+            exchange(here, nobody)
+        assert "\n" not in str(caught.value)
+    assert pull(here, reader).new == 1
+    with pytest.raises(StorageError, match=r"INSERT and UPDATE.*permission denied for"):
+        push(here, reader)
+    with Store(postgres_url) as there:
+        assert there.query.size() == 1
+    assert push(here, postgres_url).new == 1
+
+
+def test_nothing_to_do_is_quick(here, there, there_url):
+    """20 to 45 ms, most of them for opening both; processor time, because machines are shared."""
+    fill(there, *range(50))
+    fill(here, *range(50, 60))
+    for exchange in (pull, push):
+        exchange(here, there_url)
+        times = []
+        for _ in range(5):
+            began = time.process_time()
+            exchange(here, there_url)
+            times.append(time.process_time() - began)
+        assert min(times) < 0.15

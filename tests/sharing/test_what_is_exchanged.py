@@ -1,0 +1,117 @@
+"""What leaves a database, and what never does: models, trust, notes, scripts."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from builders import OWN, make_measurement, make_workload
+from bundle_bytes import bundle_of, take_apart
+from click.testing import CliRunner
+from exchanges import rename
+
+from tunedb import schema
+from tunedb.cli import main
+from tunedb.logs.export import export_metaschedule
+from tunedb.records import Source, SourceKind, Trust
+from tunedb.sharing import wire
+from tunedb.sharing.bundle import BundlePeer
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.merge import merge
+from tunedb.sharing.selection import EVERYTHING, Selection
+from tunedb.store import Store
+
+MARK = b"SECRET-BOOSTERS"
+NOTE = "a word about a colleague"
+
+#: Tables that stay where they are.
+AT_HOME = {"meta", "model", "prediction", "session_factor", "quarantine", "watermark"}
+
+
+@pytest.fixture
+def theirs(sqlite_template, tmp_path):
+    """A database with a model, a note, a script and a quarantined line."""
+    path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), "a" * 32)
+    with Store(path) as store:
+        workload = make_workload(script="# a script of ours")
+        store.add([make_measurement(1, workload=workload)], Source("nightly"))
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(
+            "INSERT INTO model VALUES (1, ?, 'ranker', '{}', ?, '{}', 1, ?)",
+            (b"m" * 16, b"t" * 16, MARK),
+        )
+        connection.execute("INSERT INTO prediction VALUES (1, 1, 0.5, 1)")
+        connection.execute("UPDATE source SET note = ?", (NOTE,))
+        connection.execute(
+            "INSERT INTO quarantine VALUES (1, ?, 1, 'log', 1, 'bad', ?, 1)", (b"q" * 16, MARK)
+        )
+    return path
+
+
+def test_tables_that_are_exchanged():
+    tables = set(schema.metadata.tables)
+    # Programs go with their measurements.
+    assert tables - set(wire.COLUMNS) == AT_HOME | {"program"}
+    columns = {column for names in wire.COLUMNS.values() for column in names}
+    assert not columns & {"trust", "note", "served", "script", "card", "score", "factor"}
+
+
+def test_models_stay_at_home(theirs, sqlite_template, tmp_path):
+    """And so does all else that is derived or said among ourselves."""
+    packed = tmp_path / "x.tunedb"
+    with closing(DatabasePeer(theirs)) as peer:
+        packed.write_bytes(bundle_of(peer.chunks(Selection(features=True))))
+    head, frame = take_apart(packed.read_bytes())
+    for secret in (MARK, NOTE.encode(), b"a script of ours"):
+        assert secret not in head + frame
+    for number, peer in enumerate((DatabasePeer(theirs), BundlePeer(packed))):
+        path = tmp_path / f"ours{number}.db"
+        rename(shutil.copyfile(sqlite_template, path), "b" * 32)
+        with closing(peer), Store(path) as store:
+            assert merge(store, peer, selection=EVERYTHING).new == 1
+            assert store.query.counts().measurements == 1
+        with closing(sqlite3.connect(path)) as connection:
+            for table in AT_HOME - {"meta", "watermark"}:
+                (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+                assert count == 0, table
+            dump = "\n".join(connection.iterdump())
+            assert (NOTE in dump, MARK.hex().upper() in dump) == (False, False)
+            rows = connection.execute("SELECT script FROM workload").fetchall()
+            assert rows == [(None,)]
+            assert connection.execute("SELECT DISTINCT trust FROM source").fetchall() == [(0,)]
+
+
+def test_a_password_stays_at_home(theirs, tmp_path):
+    """What is made of a server does not say how to get into it."""
+    url = "postgresql+psycopg://team:hunter2@127.0.0.1:1/none"
+    for command in (
+        ["merge", url],
+        ["pull", url],
+        ["push", url],
+        ["bundle", "-o", str(tmp_path / "x.tunedb")],
+    ):
+        database = url if command[0] == "bundle" else str(theirs)
+        result = CliRunner().invoke(main, ["--db", database, *command])
+        assert result.exit_code != 0, result.output
+        assert "hunter2" not in result.output
+
+
+def test_modules_of_others_are_not_exported(tmp_path, sqlite_template):
+    """TVM parses every module of an exported file."""
+    theirs, ours = (
+        rename(Path(shutil.copyfile(sqlite_template, tmp_path / f"{name}.db")), name * 32)
+        for name in "ab"
+    )
+    with Store(theirs) as store:
+        store.add([make_measurement(0), make_measurement(1, workload=1)], OWN)
+    with Store(ours) as store, closing(DatabasePeer(theirs)) as peer:
+        merge(store, peer)
+        (source,) = store.query.source_rows()
+        store.trust_source(source.id, Trust.VERIFIED)
+        store.add([make_measurement(2, workload=1)], OWN)
+        revalidated = Source("revalidation", SourceKind.LIVE, Trust.VERIFIED)
+        store.add([make_measurement(0, measured_at=1)], revalidated)
+        report = export_metaschedule(store.query, tmp_path / "json")
+    assert report.records == 2
+    assert report.left_out == {"module of another database; tune or import one that is equal": 2}

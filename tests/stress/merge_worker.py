@@ -1,0 +1,64 @@
+"""Merges that are killed. Run as a script; tests read what it prints.
+
+python merge_worker.py URL OTHER KILLS SEED
+
+merges the database OTHER into URL, a few records in each transaction, KILLS times in processes
+that are killed at random moments and then once to its end. With an odd SEED each goes on from the
+watermark of the one before. Prints how many records there were after each, and the watermark.
+"""
+
+import random
+import sys
+import time
+from contextlib import closing
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from kills import in_child, killed_or_done
+
+from tunedb import limits
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.merge import merge
+from tunedb.store import Store
+
+MARK = ("pull", "b" * 32, "everything")
+
+
+def merge_all(url, other, *, resume, began=lambda: None):
+    """Merge in this process."""
+    with Store(url) as store, closing(DatabasePeer(other)) as peer:
+        began()
+        if resume:
+            since, until = store.query.watermark(*MARK), peer.position()
+            report = merge(store, peer, since=since, until=until, watermark=MARK)
+        else:
+            report = merge(store, peer)
+        assert report.rejected == 0, report.reasons
+
+
+def main(url, other, kills, seed):
+    limits.BATCH_ROWS = 16
+    limits.IMPORT_BYTES = 2_000
+    rng = random.Random(int(seed))
+    resume = int(seed) % 2 == 1
+    # Nothing has to be loaded any more, and half of it, so that there is something left to add.
+    merge_all(":memory:", other, resume=False)
+    started = time.perf_counter()
+    merge_all(":memory:", other, resume=False)
+    longest = (time.perf_counter() - started) / 2
+    for _ in range(int(kills)):
+        status = in_child(
+            lambda began: merge_all(url, other, resume=resume, began=began),
+            rng.uniform(0, longest),
+        )
+        assert killed_or_done(status), status
+        with Store(url) as store:
+            mark = store.query.watermark(*MARK)
+            reached = 0 if mark is None else mark.measurement_id
+            print(store.query.size(), reached, flush=True)
+    assert in_child(lambda began: merge_all(url, other, resume=resume, began=began)) == 0
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,92 @@
+"""A merge that is killed at any moment and made again ends as one that was left alone."""
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from builders import make_measurement, make_session
+
+from tunedb.check import check
+from tunedb.records import Alias, Failure, FailureKind, Phase, Source
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.merge import merge
+from tunedb.store import Store
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
+
+from unions import Makes, contents
+
+WORKER = Path(__file__).with_name("merge_worker.py")
+CRASH = Failure(FailureKind.CRASH, Phase.RUN, "Segmentation fault")
+RECORDS = 300
+
+
+@pytest.fixture
+def theirs(sqlite_template, tmp_path):
+    """A database of another team."""
+    path = Makes(sqlite_template, tmp_path).empty("b" * 32)
+    records = [
+        make_measurement(
+            n,
+            None if n % 7 == 0 else (1e-3 * (n + 1),),
+            workload=n % 5,
+            session=make_session(n % 3),
+            measured_at=n,
+            failure=CRASH if n % 7 == 0 else None,
+        )
+        for n in range(RECORDS)
+    ]
+    with Store(path) as store:
+        store.add(records[::2], Source("nightly"))
+        store.add(records[1::2], Source("board"))
+        store.add_workload(records[0].program.workload, [Alias("script", "ab" * 16)])
+        store.retract([3, 5], "the clock was wrong")
+    return path
+
+
+@pytest.fixture
+def alone(theirs, sqlite_template, tmp_path):
+    """What one merge stores."""
+    (tmp_path / "alone").mkdir()
+    path = Makes(sqlite_template, tmp_path / "alone").empty()
+    with Store(path) as store, closing(DatabasePeer(theirs)) as peer:
+        assert merge(store, peer).new == RECORDS
+    return contents(path)
+
+
+def kill(url, other, kills, seed):
+    """Let a merge be killed some times and end; return what each attempt left."""
+    done = subprocess.run(
+        [sys.executable, WORKER, url, other, str(kills), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+
+
+def killed(url, other, alone, kills, seed):
+    sizes = kill(url, other, kills, seed)
+    assert [size for size, _ in sizes] == sorted(size for size, _ in sizes)
+    if seed % 2:
+        # Rows and watermark are one transaction: never one without the other.
+        assert all(size == reached for size, reached in sizes)
+    assert contents(url) == alone
+    assert check(url).problems == []
+    return sizes
+
+
+@pytest.mark.parametrize("seed", [0, 1])
+def test_killed_merges(store_url, theirs, alone, seed):
+    sizes = killed(store_url, theirs, alone, kills=4, seed=seed)
+    assert any(size < RECORDS for size, _ in sizes)
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(2, 7))
+def test_fifty_killed_merges(store_url, theirs, alone, seed):
+    killed(store_url, theirs, alone, kills=10, seed=seed)

@@ -1,0 +1,120 @@
+"""Many processes that merge overlapping databases and bundles into one, while another reads."""
+
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+from builders import OWN, make_measurement, make_session
+
+from tunedb import schema
+from tunedb.check import check
+from tunedb.records import Failure, FailureKind, Phase
+from tunedb.sharing.bundle import manifest_of, write_bundle
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.selection import EVERYTHING
+from tunedb.store import Store
+
+WORKER = Path(__file__).with_name("union_worker.py")
+TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "30 s")
+
+
+def make(number):
+    """Return a record; equal numbers make equal records. Every fifth failed."""
+    failed = number % 5 == 4
+    return make_measurement(
+        number,
+        None if failed else (1e-3 + 1e-6 * number,),
+        workload=number % 3,
+        target=number % 2,
+        session=make_session(number % 4),
+        measured_at=1_700_000_000_000_000 + number,
+        failure=TIMEOUT if failed else None,
+    )
+
+
+def digests(url):
+    with Store(url, read_only=True) as store:
+        return sorted(record.measurement.digest for record in store.query.iterate())
+
+
+def make_peers(folder, count, size):
+    """Make databases of which each shares half of its records with the next; bundles of some.
+
+    No copies of one: that would be one database.
+    """
+    peers = []
+    for number in range(count):
+        path = folder / f"team{number}.db"
+        first = number * size // 2
+        with Store(path) as store:
+            batch = [make(n) for n in range(first, first + size)]
+            store.add_batch(batch, OWN)
+            store.retract([1 + number], "a busy machine")
+        peers.append(bundle(path) if number % 2 else path)
+    return peers
+
+
+def bundle(path):
+    """Write a database as a bundle; return where."""
+    out = path.with_suffix(".tunedb")
+    with closing(DatabasePeer(path, own=True)) as peer:
+        chunks = peer.chunks(EVERYTHING)
+        write_bundle(out, chunks, manifest_of(peer.store_key, EVERYTHING))
+    return out
+
+
+def start(*arguments):
+    return subprocess.Popen(
+        [sys.executable, WORKER, *map(str, arguments)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def merge_at_once(url, peers, processes):
+    """Let processes merge while one reads; return how many records each found new."""
+    reader = start("read", url)
+    writers = []
+    try:
+        assert reader.stdout.readline() == "ready\n"
+        writers = [start("merge", url, seed, *peers) for seed in range(processes)]
+        new = []
+        for writer in writers:
+            output, errors = writer.communicate(timeout=300)
+            assert (writer.returncode, errors) == (0, "")
+            new.append(int(output))
+        output, errors = reader.communicate(timeout=60)
+        assert (reader.returncode, errors) == (0, "")
+        assert int(output.partition("=")[2]) >= 2
+        return new
+    finally:
+        for process in (reader, *writers):
+            process.kill()
+            process.communicate()
+
+
+def merge_overlapping(url, folder, *, processes, count, size):
+    peers = make_peers(folder, count, size)
+    union = sorted({make(n).digest for n in range((count + 1) * size // 2)})
+    new = merge_at_once(url, peers, processes)
+    # Whoever came first, each record was new once.
+    assert sum(new) == len(union)
+    assert digests(url) == union
+    assert check(url).problems == []
+    with Store(url) as store:
+        # Whether they count depends on whose the records are.
+        assert len(store.query._select(schema.retraction.select())) == count
+    assert merge_at_once(url, peers, 2) == [0, 0]
+
+
+def test_three_processes_merge_at_once(store_url, tmp_path):
+    merge_overlapping(store_url, tmp_path, processes=3, count=3, size=60)
+
+
+@pytest.mark.stress
+def test_eight_processes_merge_at_once(store_url, tmp_path):
+    merge_overlapping(store_url, tmp_path, processes=8, count=6, size=4000)

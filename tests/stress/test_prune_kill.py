@@ -1,0 +1,90 @@
+"""A pruning that is killed at any moment leaves a whole database, and the next one ends it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import OWN, make_measurement
+
+from tunedb.check import check
+from tunedb.features.base import feature_set
+from tunedb.pruning import plan
+from tunedb.records import Failure, FailureKind, Phase
+from tunedb.store import Store
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from prune_worker import WANTED
+
+WORKER = Path(__file__).with_name("prune_worker.py")
+
+RECORDS = 400
+BEST = WANTED.selection.best
+TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "30 s")
+
+
+def make(number):
+    """Return a record of one of four workloads; every seventh failed."""
+    failed = number % 7 == 6
+    return make_measurement(
+        number,
+        None if failed else (1e-3 + 1e-6 * (number * 37 % RECORDS),),
+        workload=number % 4,
+        failure=TIMEOUT if failed else None,
+    )
+
+
+@pytest.fixture
+def url(store_url):
+    steps = feature_set("steps")
+    with Store(store_url) as store:
+        ids, _ = store.add_batch([make(number) for number in range(RECORDS)], OWN)
+        store.retract(ids[::10], "a busy machine")
+        row = np.ones((1, len(steps.columns)))
+        store.add_features(steps, [(id_, row) for id_ in range(1, RECORDS + 1)])
+    return store_url
+
+
+def tops(url):
+    """Return the best of each workload."""
+    with Store(url, read_only=True) as store:
+        return [store.query.top_k_ids([workload], [1], BEST) for workload in range(1, 5)]
+
+
+def kill(url, kills, seed):
+    """Let prunings be killed some times and one end; return how many records each left."""
+    done = subprocess.run(
+        [sys.executable, WORKER, url, str(kills), str(seed)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [int(line) for line in done.stdout.split()]
+
+
+def killed(url, kills, seed):
+    before = tops(url)
+    sizes = kill(url, kills, seed)
+    assert sizes == sorted(sizes, reverse=True)
+    assert tops(url) == before
+    with Store(url) as store:
+        assert plan(store, WANTED).rows == 0
+        # As many of each workload as one pruning leaves, and the last records.
+        assert 4 * 2 * BEST <= store.query.size() <= 4 * 2 * BEST + 3
+        assert store.query.stored_features()[0].programs == 0
+    assert check(url).problems == []
+    return sizes
+
+
+def test_killed_prunings(url):
+    assert any(size > 50 for size in killed(url, kills=4, seed=1))
+
+
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(5))
+def test_many_killed_prunings(url, seed):
+    killed(url, kills=10, seed=seed)

@@ -1,0 +1,103 @@
+"""Ten tuners and one server, which is killed and started again in the middle."""
+
+import json
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("tvm")
+
+from postgres import running_postgres
+
+from tunedb.check import check
+from tunedb.store import Store
+
+WORKER = Path(__file__).with_name("server_worker.py")
+PROGRAM = (sys.executable, "-c", "from tunedb.cli import main; main()")
+
+
+def stored(url):
+    """Return (program, measurement) digests of a database, in hexadecimal."""
+    with Store(url, read_only=True) as store:
+        return {
+            (one.measurement.program.digest.hex(), one.measurement.digest.hex())
+            for one in store.query.iterate()
+        }
+
+
+def acknowledged(folder):
+    path = folder / "acknowledged"
+    return (
+        {tuple(line.split()) for line in path.read_text().splitlines()} if path.exists() else set()
+    )
+
+
+def wait_until(condition, process, what, seconds=240):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert process.poll() is None, f"the tuners ended before {what}"
+        assert time.monotonic() < deadline, what
+        time.sleep(0.05)
+
+
+def tell_story(server, folder, *, workers, trials, away, kills=1):
+    """Let tuners work, kill the server in between; return what was stored of it."""
+    url = server.new_database()
+    with (folder / "stderr").open("w+") as errors:
+        process = subprocess.Popen(
+            [sys.executable, WORKER, url, folder, str(workers), str(trials)],
+            # What the server does not take goes to files there.
+            cwd=folder,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+        try:
+            for number in range(kills):
+                aim = len(acknowledged(folder)) + workers * 2
+                wait_until(
+                    lambda aim=aim: len(acknowledged(folder)) >= aim, process, f"kill {number}"
+                )
+                server.kill()
+                time.sleep(away)
+                server.restart()
+            out, _ = process.communicate(timeout=400)
+        finally:
+            process.kill()
+            process.wait()
+            process.stdout.close()
+        errors.seek(0)
+        assert process.returncode == 0, errors.read()
+    told = [json.loads(line) for line in out.splitlines() if line.startswith("{")]
+    assert {one["number"] for one in told} == set(range(workers))
+    assert {one["trials"] for one in told} == {trials}
+
+    files = sorted(folder.glob("*.db"))
+    assert len(files) == workers // 2
+    for file in files:
+        pushed = subprocess.run(
+            [*PROGRAM, "--db", file, "push", url], capture_output=True, text=True, check=False
+        )
+        assert pushed.returncode == 0, pushed.stderr
+        assert check(str(file)).problems == []
+    assert check(url).problems == []
+    union = set().union(*map(stored, files))
+    there = stored(url)
+    assert acknowledged(folder) <= there
+    assert union <= there
+    return there
+
+
+def test_four_tuners_and_a_server_that_is_killed(tmp_path):
+    with running_postgres(durable=True) as server:
+        assert tell_story(server, tmp_path, workers=4, trials=16, away=1)
+
+
+@pytest.mark.stress
+def test_ten_tuners_and_a_server_that_is_killed_three_times(tmp_path):
+    with running_postgres(durable=True) as server:
+        there = tell_story(server, tmp_path, workers=10, trials=48, away=3, kills=3)
+    assert len(there) > 100

@@ -1,0 +1,60 @@
+"""Processes that merge into one database. Run as a script; tests read what it prints.
+
+python union_worker.py merge URL SEED PEER…    merge all in some order; print how many were new
+python union_worker.py read URL                query until stdin closes; complain about parts
+"""
+
+import random
+import sys
+import threading
+from contextlib import closing
+
+from sqlalchemy import func, select
+
+from tunedb import schema
+from tunedb.sharing.merge import merge
+from tunedb.sharing.peers import open_peer
+from tunedb.store import Store
+
+
+def merge_all(url, seed, *peers):
+    """Merge databases and bundles in an order of this process alone."""
+    order = list(peers)
+    random.Random(int(seed)).shuffle(order)
+    with Store(url) as store:
+        new = 0
+        for one in order:
+            with closing(open_peer(one)) as peer:
+                report = merge(store, peer)
+            assert not report.reasons, report
+            new += report.new
+        print(new, flush=True)
+
+
+def read(url):
+    """Look all the time: a failed record never stands without its failure, and none goes."""
+    stop = threading.Event()
+
+    def wait():
+        sys.stdin.read()
+        stop.set()
+
+    threading.Thread(target=wait, daemon=True).start()
+    print("ready", flush=True)
+    m, f = schema.measurement.c, schema.failure.c
+    # One statement, so one snapshot.
+    look = select(func.count(m.id), func.count(m.id) - func.count(m.mean), func.count(f.id))
+    look = look.select_from(schema.measurement.outerjoin(schema.failure, f.measurement_id == m.id))
+    looks = last = 0
+    with Store(url, read_only=True) as store:
+        while not stop.is_set():
+            looks += 1
+            records, failed, failures = store.query._select(look)[0]
+            assert failed == failures, (failed, failures)
+            assert records >= last
+            last = records
+    print(f"looks={looks}", flush=True)
+
+
+if __name__ == "__main__":
+    {"merge": merge_all, "read": read}[sys.argv[1]](*sys.argv[2:])

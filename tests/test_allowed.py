@@ -1,0 +1,672 @@
+"""What a foreign program may hold: all that TVM writes, and nothing else."""
+
+import re
+from pathlib import Path
+from unittest import mock
+
+import orjson
+import pytest
+from builders import make_trace
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunedb import allowed, allowed_instructions, allowed_values, limits
+from tunedb.errors import FormatError
+from tunedb.logs.find import find_logs
+from tunedb.logs.reading import read_log
+from tunedb.records import Measurement, Trace, WorkloadFormat
+from tunedb.steps.ansor import split_steps
+from tunedb.steps.autotvm import split_knobs
+from tunedb.traces import INSTRUCTIONS, OLDER, split_trace
+
+GRAPH, ANSOR, AUTOTVM = WorkloadFormat.GRAPH, WorkloadFormat.ANSOR, WorkloadFormat.AUTOTVM
+DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
+FOLDERS = ("metaschedule", "measured_cpu", "ansor", "tenset", "autotvm")
+
+MAP = (
+    '{"metadata":{"tvm_version":"0.27.0"},"nodes":[{"type":"None"},{"data":"i","type":"ffi.String"},'
+    '{"data":"int32","type":"dtype"},{"data":{"dtype":2},"type":"ir.PrimType"},'
+    '{"data":{"name":1,"span":0,"ty":3},"type":"ir.Var"},{"data":[4],"type":"ffi.Array"},'
+    '{"data":7,"type":"int"},{"data":{"span":0,"ty":3,"value":6},"type":"ir.IntImm"},'
+    '{"data":{"a":4,"b":7,"span":0,"ty":3},"type":"prim.FloorDiv"},{"data":[8],"type":"ffi.Array"},'
+    '{"data":{"final_indices":9,"initial_indices":5,"inverse_index_map":0},"type":"tirx.IndexMap"}],'
+    '"root_index":10}'
+)
+
+#: One instruction of each form that an allow-list must know, over b0 (block), l1 and l2 (loops).
+BEGIN = [
+    ["GetSBlock", [], ["T_matmul_NT", "main"], ["b0"]],
+    ["GetLoops", ["b0"], [], ["l1", "l2"]],
+]
+GOOD = [
+    ["SamplePerfectTile", ["l1"], [2, 64], ["v3", "v4"]],
+    ["SampleCategorical", [], [[0, 16, 64], [0.25, 0.25, 0.5]], ["v5"]],
+    ["SampleComputeLocation", ["b0"], [], ["l6"]],
+    ["Split", ["l1", "v3", "v4"], [1, 0], ["l7", "l8"]],
+    ["Split", ["l2", "None", 4], [1, 0], ["l9", "l10"]],
+    ["Fuse", ["l7", "l9"], [1], ["l11"]],
+    ["Bind", ["l11"], ["threadIdx.x"], []],
+    ["Bind", ["l8"], ["vthread.x"], []],
+    ["CacheRead", ["b0", ["b0"]], [1, "shared.dyn"], ["b12"]],
+    ["CacheWrite", ["b0", []], [0, "wmma.accumulator"], ["b13"]],
+    ["SetScope", ["b12"], [0, "m16n8k8.matrixA"], []],
+    ["StorageAlign", ["b12"], [0, -2, 32, 8], []],
+    ["ReIndex", ["b0"], [0, 1], ["b14"]],
+    ["TransformLayout", ["b14", MAP], [0, 1, None, True], []],
+    ["TransformBlockLayout", ["b14"], [MAP], []],
+    ["Tensorize", ["l10"], ["mma_ldmatrix_f16_a_trans_dyn", True], []],
+    ["Annotate", ["b0", '"SSSRRSRS"'], ["meta_schedule.tiling_structure"], []],
+    ["Annotate", ["b0", "v5"], ["meta_schedule.unroll_explicit"], []],
+    ["Annotate", ["b0", 1024], ["meta_schedule.thread_extent_high_inclusive"], []],
+    ["Annotate", ["b0", True], ["meta_schedule.layout_rewrite_preproc"], []],
+    ["Annotate", ["l10", [0, 0, 3]], ["software_pipeline_stage"], []],
+    ["Annotate", ["b12", '""'], ["meta_schedule.auto_tensorize"], []],
+    ["Annotate", ["b12", '"g2s_A"'], ["permuted_layout"], []],
+    ["Unannotate", ["b0"], ["schedule_rule"], []],
+    ["EnterPostproc", [], [], []],
+    ["Unannotate", ["b0"], ["meta_schedule.unroll_explicit"], []],
+    ["Annotate", ["l11", 512], ["pragma_auto_unroll_max_step"], []],
+    ["Annotate", ["l11", 1], ["pragma_unroll_explicit"], []],
+]
+DECISIONS = [[2, [4, 16]], [3, 1], [4, -1]]
+TRACE = split_trace(BEGIN + GOOD, DECISIONS)
+
+STEPS = [
+    ["CHW", 1, "local"],
+    ["CHR", 0, "shared", [2]],
+    ["SP", 2, 0, 512, [1, 32, 1, 4], 1],
+    ["SP", 2, 5, 0, [None], 0],
+    ["FU", 2, [0, 1]],
+    ["AN", 2, 0, 5],
+    ["PR", 2, 0, "auto_unroll_max_step$512"],
+]
+KNOBS = [
+    ["tile_f", "sp", [-1, 2, 4]],
+    ["order", "re", [0, 2, 1]],
+    ["ann", "an", ["unroll", "vec"]],
+    ["unroll_explicit", "ot", True],
+    ["algorithm", "ot", "winograd"],
+]
+TEMPLATE = {"index": 70482, "template_key": "direct", "code_hash": None}
+
+
+def refused(trace, format=GRAPH):
+    with pytest.raises(FormatError) as caught:
+        allowed.check_trace(trace, format)
+    message = str(caught.value)
+    assert "\n" not in message
+    assert len(message) < 400
+    return message
+
+
+def refused_instruction(*instructions, decisions=()):
+    return refused(split_trace([*BEGIN, *instructions], list(decisions)))
+
+
+# ---- what TVM writes ----------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the collected logs are not here")
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_every_program_of_the_public_logs_is_allowed(folder):
+    looked = 0
+    longest = dict.fromkeys(("part", "decisions"), 0)
+    for file in find_logs([DATA / folder]):
+        try:
+            for found in read_log(file):
+                if not isinstance(found.item, Measurement):
+                    continue
+                program = found.item.program
+                allowed.check_trace(program.trace, program.workload.format)
+                sizes = [len(program.trace.sketch), len(program.trace.tail or b"")]
+                longest["part"] = max(longest["part"], *sizes)
+                longest["decisions"] = max(longest["decisions"], len(program.trace.decisions))
+                looked += 1
+        except FormatError as error:
+            # A companion of a log, and what is no log at all.
+            assert "not allowed" not in str(error), (file.name, error)
+            assert "no tuning log" in str(error) or "empty" in str(error), (file.name, error)
+    assert looked > 5
+    assert longest["part"] < limits.MAX_FOREIGN_PART_BYTES / 4
+    assert longest["decisions"] < limits.MAX_FOREIGN_DECISION_BYTES / 8
+
+
+def test_small_programs_of_each_tool_are_allowed():
+    allowed.check_trace(TRACE, GRAPH)
+    allowed.check_trace(TRACE, WorkloadFormat.NODES)
+    allowed.check_trace(make_trace(3), WorkloadFormat.ARGUMENTS)
+    allowed.check_trace(split_steps(STEPS, 1), ANSOR)
+    allowed.check_trace(split_knobs(KNOBS, TEMPLATE), AUTOTVM)
+    allowed.check_trace(split_trace([], []), GRAPH)
+    allowed.check_trace(split_steps([], None), ANSOR)
+    allowed.check_trace(split_knobs([], {}), AUTOTVM)
+
+
+def test_parts_alone_are_allowed():
+    allowed.check_part("sketch", TRACE.sketch, GRAPH)
+    allowed.check_part("tail", TRACE.tail, GRAPH)
+    allowed.check_decisions(TRACE.decisions, GRAPH)
+    for trace, format in (
+        (split_steps(STEPS, 1), ANSOR),
+        (split_knobs(KNOBS, TEMPLATE), AUTOTVM),
+    ):
+        allowed.check_part("sketch", trace.sketch, format)
+        allowed.check_decisions(trace.decisions, format)
+        with pytest.raises(FormatError, match="has no tail"):
+            allowed.check_part("tail", trace.sketch, format)
+        assert "has no tail" in refused(Trace(trace.sketch, trace.sketch, trace.decisions), format)
+
+
+@pytest.mark.parametrize("instruction", GOOD, ids=lambda one: f"{one[0]} {one[2]}"[:40])
+def test_each_instruction_is_looked_at(instruction):
+    """A word in place of any attribute, and a text in place of any input, is refused."""
+    kind, inputs, attrs, _ = instruction
+    for place in range(len(attrs)):
+        evil = [*attrs[:place], "pragma_import_llvm\n", *attrs[place + 1 :]]
+        text = refused(changed(instruction, attrs=evil))
+        assert f"{kind} at" in text, text
+        assert "not allowed" in text or "for an index map" in text, text
+    for place in range(len(inputs)):
+        evil = [*inputs[:place], '"define void @main() {"', *inputs[place + 1 :]]
+        assert f"{kind} at" in refused(changed(instruction, inputs=evil))
+
+
+def changed(instruction, *, inputs=None, attrs=None):
+    """Return the good trace with another form of one of its instructions."""
+    kind, old_inputs, old_attrs, outputs = instruction
+    new = [
+        kind,
+        old_inputs if inputs is None else inputs,
+        old_attrs if attrs is None else attrs,
+        outputs,
+    ]
+    return split_trace([*BEGIN, *(new if one is instruction else one for one in GOOD)], DECISIONS)
+
+
+# ---- what it never writes -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        *(
+            "pragma_import_llvm",
+            "pragma_import_c",
+            "pragma_debug_skip_region",
+            "pragma_tensor_core",
+        ),
+        *("", "x", "meta_schedule.", "meta_schedule.parallel ", "schedule_rule", "tir.noalias"),
+        *(
+            "hand_threaded",
+            "async_scope",
+            "META_SCHEDULE.PARALLEL",
+            "pragma_auto_unroll_max_step\0",
+        ),
+    ],
+)
+@pytest.mark.parametrize("value", [1, '"x.ll"', "v5", [1]])
+def test_unknown_annotations_are_refused(key, value):
+    text = refused_instruction(GOOD[1], ["Annotate", ["l1", value], [key], []], decisions=[[2, 1]])
+    assert text.startswith(f"sketch: Annotate at 3: the annotation {key!r} is not allowed"[:50])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("pragma_auto_unroll_max_step", '"16"'),
+        ("pragma_auto_unroll_max_step", [1]),
+        ("meta_schedule.parallel", "None"),
+        ("meta_schedule.parallel", {"a": 1}),
+        ("meta_schedule.tiling_structure", 5),
+        ("meta_schedule.tiling_structure", '"SSRS; DROP"'),
+        ("meta_schedule.tiling_structure", f'"{"S" * 33}"'),
+        ("meta_schedule.tiling_structure", "SSRS"),
+        ("meta_schedule.tiling_structure", '"'),
+        ("meta_schedule.auto_tensorize", '"../../evil.ll"'),
+        ("meta_schedule.auto_tensorize", f'"{"a" * 257}"'),
+        ("meta_schedule.auto_tensorize", '"define void"'),
+        ("software_pipeline_stage", 3),
+        ("software_pipeline_stage", ['"x"']),
+        ("software_pipeline_stage", [[1]]),
+        ("permuted_layout", '"g2s A"'),
+        ("double_buffer_scope", {}),
+    ],
+)
+def test_values_of_annotations_are_refused(key, value):
+    refused_instruction(["Annotate", ["b0", value], [key], []])
+
+
+@pytest.mark.parametrize(
+    "instruction",
+    [
+        ["UnsafeSetDType", ["b0"], [0, "float16"], []],
+        ["UnsafeHideBufferAccess", ["b0", '"read"', [0]], [], []],
+        ["AnnotateBufferAccess", ["b0", 0, '"read"', MAP], [], []],
+        ["Nonsense", [], [], []],
+        ["", [], [], []],
+        ["annotate", ["b0", 1], ["meta_schedule.parallel"], []],
+        ["Annotate", ["b0", 1, 2], ["meta_schedule.parallel"], []],
+        ["Annotate", [1, 1], ["meta_schedule.parallel"], []],
+        ["Tensorize", ["l1"], ["evil;intrinsic", True], []],
+        ["Tensorize", ["l1"], ["a" * 257, True], []],
+        ["Bind", ["l1"], ["threadIdx.x\n"], []],
+        ["Bind", ["l1"], ["blockIdx.w"], []],
+        ["SetScope", ["b0"], [0, "local\"; system('x')"], []],
+        ["SetScope", ["b0"], ["0", "local"], []],
+        ["SetScope", ["b0"], [2**70, "local"], []],
+        ["GetSBlock", [], ["a" * 257, "main"], ["b9"]],
+        ["GetSBlock", [], ["\x1b[2J", "main"], ["b9"]],
+        ["GetSBlock", [], [["a"], "main"], ["b9"]],
+        ["Unannotate", ["b0"], ["global_symbol"], []],
+        ["Fuse", ["l1", "l2"], [2], ["l9"]],
+        ["Fuse", ["l1", '"l2"'], [1], ["l9"]],
+        ["Fuse", ["l1", "l3"], [1], ["l9"]],
+        ["Fuse", ["l1", "l2"], [1], ["l1"]],
+        ["Fuse", ["l1", "l2"], [1], ["x9"]],
+        ["Fuse", ["l1", "l2"], [1], ["l" + "9" * 20]],
+        ["Fuse", ["l1", {"a": 1}], [1], ["l9"]],
+        ["Fuse", [[[[["l1"]]]]], [1], ["l9"]],
+        ["Fuse", ["l1", None], [1], ["l9"]],
+        ["SampleCategorical", [], [[1, "x"], [0.5, 0.5]], ["v9"]],
+        ["SampleCategorical", [], [[1, 2], [0.5, True]], ["v9"]],
+    ],
+)
+def test_instructions_that_are_refused(instruction):
+    try:
+        trace = split_trace([*BEGIN, instruction], [])
+    except FormatError:
+        return  # it cannot even be stored
+    refused(trace)
+
+
+def test_all_kinds_are_judged():
+    assert set(INSTRUCTIONS) > allowed_values.UNSAFE
+    assert {*INSTRUCTIONS, *OLDER} == allowed_values.KINDS | allowed_values.UNSAFE
+
+
+# ---- index maps ---------------------------------------------------------------------------------
+
+
+def with_map(change):
+    graph = orjson.loads(MAP)
+    change(graph)
+    text = orjson.dumps(graph).decode()
+    return refused_instruction(["TransformLayout", ["b0", text], [0, 1, None, True], []])
+
+
+def test_an_index_map_may_only_compute():
+    for type_ in ("ir.Call", "ir.Op", "ir.StringImm", "tirx.BufferLoad", "ir.EnvFunc", "Map"):
+        graph = {"nodes": [{"type": type_, "data": {}}]}
+        assert f"an index map with the type '{type_}'" in with_map(
+            lambda g, new=graph: g.update(new)
+        )
+
+
+def test_an_index_map_must_not_go_in_circles():
+    def loop(graph):
+        graph["nodes"][8]["data"]["a"] = 8
+
+    def beyond(graph):
+        graph["nodes"][9]["data"] = [99]
+
+    def negative(graph):
+        graph["nodes"][9]["data"] = [-1]
+
+    for change in (loop, beyond, negative):
+        assert "go in circles" in with_map(change)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda graph: graph.update(root_index=4),
+        lambda graph: graph.update(root_index="10"),
+        lambda graph: graph.update(root_index=99),
+        lambda graph: graph.update(nodes={}),
+        lambda graph: graph.update(nodes=[]),
+        lambda graph: graph.update(nodes=[5]),
+        lambda graph: graph.update(evil=1),
+        lambda graph: graph["nodes"][0].update(evil=1),
+        lambda graph: graph["nodes"][0].update(type=5),
+    ],
+)
+def test_index_maps_that_are_none(change):
+    assert "index map" in with_map(change)
+
+
+def test_an_index_map_is_short():
+    """MAX_INDEX_MAP_CHARS"""
+    text = MAP + " " * (limits.MAX_INDEX_MAP_CHARS - len(MAP))
+    sketch = [*BEGIN, ["TransformBlockLayout", ["b0"], [text], []]]
+    with pytest.raises(FormatError, match="for an index map"):
+        allowed.check_trace(
+            split_trace([*BEGIN, ["TransformBlockLayout", ["b0"], ["{"], []]], []), GRAPH
+        )
+    allowed.check_trace(split_trace(sketch, []), GRAPH)
+    sketch[-1][2] = [text + " "]
+    assert "an index map of 65537 characters" in refused(split_trace(sketch, []))
+
+
+# ---- bounds -------------------------------------------------------------------------------------
+
+
+def test_a_trace_of_a_million_steps_is_refused_before_it_is_parsed(monkeypatch):
+    """MAX_FOREIGN_PART_BYTES"""
+    sketch = b"[" + b",".join([b'["GetSBlock",[],["a","main"],["b0"]]'] * 1_000_000) + b"]"
+    monkeypatch.setattr(orjson, "loads", None)
+    assert refused(Trace(sketch, None, b"[[],[],[]]")) == (
+        f"sketch of {len(sketch)} bytes, over the limit of {limits.MAX_FOREIGN_PART_BYTES}"
+    )
+    assert "tail of" in refused(Trace(make_trace().sketch, sketch, b"[[],[],[]]"))
+    for format in (ANSOR, AUTOTVM):
+        assert "sketch of" in refused(Trace(sketch, None, b""), format)
+
+
+def test_many_steps_in_few_bytes():
+    """MAX_FOREIGN_STEPS"""
+    most = limits.MAX_FOREIGN_STEPS
+    empty = ["EnterPostproc", [], [], []]
+    allowed.check_trace(split_trace([empty] * most, []), GRAPH)
+    assert "4097 instructions" in refused(split_trace([empty] * (most + 1), []))
+    halves = Trace(orjson.dumps([empty] * 3000), orjson.dumps([empty] * 3000), b"[[],[],[]]")
+    assert "6000 instructions" in refused(halves)
+    step = ["CI", 1]
+    allowed.check_trace(split_steps([step] * most, None), ANSOR)
+    assert "4096 steps" in refused(split_steps([step] * (most + 1), None), ANSOR)
+    knob = ["a", "ot", 1]
+    allowed.check_trace(split_knobs([knob] * most, {}), AUTOTVM)
+    assert "4096 knobs" in refused(split_knobs([knob] * (most + 1), {}), AUTOTVM)
+
+
+def test_decisions_are_short():
+    """MAX_FOREIGN_DECISION_BYTES"""
+    body = b" " * (limits.MAX_FOREIGN_DECISION_BYTES + 1)
+    for format in (GRAPH, ANSOR, AUTOTVM):
+        with pytest.raises(FormatError, match="decisions of 65537 bytes"):
+            allowed.check_decisions(body, format)
+
+
+def test_names_are_short():
+    """MAX_FOREIGN_NAME_CHARS"""
+    name = "n" * limits.MAX_FOREIGN_NAME_CHARS
+    allowed.check_trace(split_trace([["GetSBlock", [], [name, "main"], ["b0"]]], []), GRAPH)
+    refused(split_trace([["GetSBlock", [], [name + "n", "main"], ["b0"]]], []))
+    allowed.check_trace(split_knobs([[name, "ot", 1]], {}), AUTOTVM)
+    refused(split_knobs([[name + "n", "ot", 1]], {}), AUTOTVM)
+
+
+def test_a_refusal_is_remembered():
+    """A hostile database refers to one bad sketch a million times."""
+    bad = split_trace([["Nonsense", [], [], []]], [])
+    refused(bad)
+    before = allowed._remembered.cache_info().hits
+    refused(bad)
+    assert allowed._remembered.cache_info().hits == before + 1
+
+
+# ---- decisions ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "decisions",
+    [
+        b"",
+        b"null",
+        b"{}",
+        b"[]",
+        b"[[],[]]",
+        b"[[[2,[4,16]]],[],[],[]]",
+        b"[[[2,[4,16]]],[1],[]]",
+        b"[[[2,[4,16]]],[],[1]]",
+        b"[[[2,4]],[],[]]",
+        b"[[[0,[4,16]]],[],[]]",
+        b"[[[7,[4,16]]],[],[]]",
+        b"[[[-1,[4,16]]],[],[]]",
+        b"[[[2,[4,true]]],[],[]]",
+        b'[[[2,[4,"16"]]],[],[]]',
+        b"[[[2,[4,1.5]]],[],[]]",
+        b"[[[2,[4,[16]]]],[],[]]",
+        b"[[[2,null]],[],[]]",
+        b"[[[2.0,[4,16]]],[],[]]",
+        b"[[[2,[4,18446744073709551615]]],[],[]]",
+        b"[[[2,[4,16]],[2,[4,16]]],[],[]]",
+        b"[[[2,[4,16],1]],[],[]]",
+        b"[[2],[],[]]",
+        b'[[],["x"],[]]',
+        b"[[],[{}],[]]",
+        b"[[],{},[]]",
+        b"[[],null,[]]",
+        b"[" * 2000,
+        b"\xff",
+    ],
+)
+def test_decisions_that_are_refused(decisions):
+    good = make_trace()
+    assert refused(Trace(good.sketch, good.tail, decisions)).startswith("decisions: ")
+
+
+NUMBERS = st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False, allow_infinity=False)
+VALUES = (
+    st.integers(-3, 99)
+    | NUMBERS
+    | st.booleans()
+    | st.none()
+    | st.lists(st.integers(-3, 99) | NUMBERS | st.lists(NUMBERS, max_size=1), max_size=3)
+)
+
+
+@settings(max_examples=500, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(-1, 5) | NUMBERS, VALUES).map(list), max_size=3),
+    st.lists(st.integers(-5, 5) | NUMBERS | VALUES, max_size=3),
+    st.lists(st.integers(-5, 5), max_size=2),
+)
+def test_the_quick_look_at_decisions_is_as_good_as_the_other(chosen, first, second):
+    decisions = orjson.dumps([chosen, first, second])
+
+    def verdict():
+        try:
+            allowed.check_decisions(decisions, GRAPH)
+        except FormatError:
+            return False
+        return True
+
+    quick = verdict()
+    with mock.patch.object(allowed_instructions, "_PLAIN", re.compile(b"(?!)")):
+        assert verdict() == quick
+
+
+def test_parts_that_do_not_belong_together():
+    tail = split_trace([*BEGIN, ["EnterPostproc", [], [], []]], []).tail
+    uses = b'[["EnterPostproc",[],[],[]],["Unroll",["l99"],[],[]]]'
+    again = b'[["EnterPostproc",[],[],[]],["GetLoops",["b0"],[],["l1"]]]'
+    good = make_trace()
+    allowed.check_trace(Trace(good.sketch, tail, good.decisions), GRAPH)
+    assert "tail: 'l99' is used before" in refused(Trace(good.sketch, uses, good.decisions))
+    assert "defines a variable of the sketch" in refused(Trace(good.sketch, again, good.decisions))
+    assert "sketch: 'l99' is used" in refused(Trace(uses, None, b"[[],[],[]]"))
+
+
+@pytest.mark.parametrize(
+    "sketch",
+    [
+        b"",
+        b"{",
+        b"{}",
+        b"5",
+        b'"x"',
+        b"[5]",
+        b"[[]]",
+        b'[["Unroll",["l1"],[]]]',
+        b'[["Unroll","l1",[],[]]]',
+        b"[[5,[],[],[]]]",
+        b'[["EnterPostproc",[],[],[]] ]',
+        b'[["EnterPostproc",[],[],["b0","b0"]]]',
+        b"[" * 1500,
+        b'[["PadEinsum",["b0"],[' + b"[" * 500 + b"]" * 500 + b"],[]]]",
+    ],
+)
+def test_sketches_that_are_none(sketch):
+    for format in (GRAPH, ANSOR, AUTOTVM):
+        refused(Trace(sketch, None, b"[[],[],[]]"), format)
+
+
+# ---- other tools --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "step",
+    [
+        ["PR", 2, 0, "import_llvm$1"],
+        ["PR", 2, 0, "debug_skip_region"],
+        ["PR", 2, 0, "auto_unroll_max_step$"],
+        ["PR", 2, 0, "auto_unroll_max_step$1\n"],
+        ["PR", 2, 0, ""],
+        ["CHW", 1, "local;"],
+        ["CHR", 0, "a" * 100, [2]],
+    ],
+)
+def test_steps_that_are_refused(step):
+    assert "is not allowed" in refused(split_steps([*STEPS, step], 1), ANSOR)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"layout_rewrite":null,"steps":[["XX",1]]}',
+        b'{"layout_rewrite":null,"steps":[["AN",1,0,99]]}',
+        b'{"layout_rewrite":9,"steps":[]}',
+        b'{"layout_rewrite":null,"steps":[],"x":1}',
+        b'{"layout_rewrite":null,"steps":{}}',
+        b'{"layout_rewrite":null,"steps":[["SP",2,0,null,["x"],1]]}',
+        b'{"steps":[],"layout_rewrite":null}',
+        b'{"layout_rewrite":null,"steps":[["SP",2,0,null,null,1]]}',
+    ],
+)
+def test_sketches_of_steps_that_are_refused(body):
+    refused(Trace(body, None, b""), ANSOR)
+
+
+def test_numbers_of_steps():
+    good = split_steps(STEPS, 1)
+    for decisions in (b"", good.decisions + b"\1", good.decisions[:-1], good.decisions + b"\x80"):
+        assert "decisions" in refused(Trace(good.sketch, None, decisions), ANSOR)
+    assert "63 bits" in refused(Trace(good.sketch, None, b"\xff" * 9 + b"\1"), ANSOR)
+
+
+@pytest.mark.parametrize(
+    ("knobs", "template"),
+    [
+        ([["a", "an", ["evil"]]], {}),
+        ([["a", "ot", {"a": 1}]], {}),
+        ([["a", "ot", [[1]]]], {}),
+        ([["a", "ot", "x" * 65]], {}),
+        ([["a", "ot", "rm -rf /"]], {}),
+        ([["\x1b[2J", "ot", 1]], {}),
+        ([], {"template_key": "x y"}),
+        ([], {"code_hash": "x" * 65}),
+    ],
+)
+def test_knobs_that_are_refused(knobs, template):
+    refused(split_knobs(knobs, template), AUTOTVM)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"knobs":[["a","xx",1]],"template":{}}',
+        b'{"knobs":[["a","sp",-1]],"template":{}}',
+        b'{"knobs":[["a","sp",null]],"template":{}}',
+        b'{"knobs":[["a","ot",5]],"template":{}}',
+        b'{"knobs":[["a","sp",99999999]],"template":{}}',
+        b'{"knobs":[["a","sp"]],"template":{}}',
+        b'{"knobs":{},"template":{}}',
+        b'{"knobs":[],"template":{"evil":1}}',
+        b'{"knobs":[],"template":{"index":5}}',
+        b'{"knobs":[],"template":[]}',
+        b'{"template":{},"knobs":[]}',
+    ],
+)
+def test_sketches_of_knobs_that_are_refused(body):
+    refused(Trace(body, None, b"[null]"), AUTOTVM)
+
+
+@pytest.mark.parametrize(
+    "decisions", [b"[1]", b"[1,1,2,3]", b'["x",1,2]', b"[]", b"{}", b"", b'[1,1,"x"]', b"[1,1,1.5]"]
+)
+def test_values_of_knobs_that_are_refused(decisions):
+    good = split_knobs([["a", "sp", [1, 2]]], {})
+    assert "decisions" in refused(Trace(good.sketch, None, decisions), AUTOTVM)
+
+
+def test_other_formats_are_unknown():
+    assert "unknown format 'new-tool'" in refused(make_trace(), "new-tool")
+    with pytest.raises(FormatError, match="unknown format"):
+        allowed.check_decisions(b"[]", "x" * 1000)
+
+
+# ---- anything at all ----------------------------------------------------------------------------
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=12,
+)
+GOODS = {
+    GRAPH: TRACE,
+    ANSOR: split_steps(STEPS, 1),
+    AUTOTVM: split_knobs(KNOBS, TEMPLATE),
+}
+
+
+@settings(max_examples=300, deadline=None)
+@given(
+    st.sampled_from(list(GOODS)),
+    st.sampled_from(["sketch", "tail", "decisions"]),
+    st.integers(0, 10_000),
+    st.integers(0, 8),
+    st.binary(max_size=8),
+)
+def test_changed_bytes_raise_nothing_else(format, field, place, length, data):
+    good = GOODS[format]
+    parts = {"sketch": good.sketch, "tail": good.tail, "decisions": good.decisions}
+    old = parts[field] or b""
+    place %= len(old) + 1
+    parts[field] = old[:place] + data + old[place + length :]
+    try:
+        allowed.check_trace(Trace(**parts), format)
+    except FormatError as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.sampled_from([GRAPH, ANSOR, AUTOTVM]), JSON, JSON)
+def test_any_json_raises_nothing_else(format, sketch, decisions):
+    try:
+        trace = Trace(orjson.dumps(sketch), None, orjson.dumps(decisions))
+    except TypeError:
+        return  # integers of more than 64 bits
+    try:
+        allowed.check_trace(trace, format)
+    except FormatError as error:
+        assert "\n" not in str(error)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.sampled_from([*INSTRUCTIONS, *OLDER]), st.lists(JSON, max_size=4), st.lists(JSON, max_size=4)
+)
+def test_instructions_of_anything_hold_no_free_text(kind, inputs, attrs):
+    """What is accepted has words of the lists alone, names of blocks aside."""
+    try:
+        trace = split_trace([*BEGIN, [kind, inputs, attrs, []]], [])
+        allowed.check_trace(trace, GRAPH)
+    except FormatError:
+        return
+    if kind not in ("GetBlock", "GetSBlock"):
+        words = [value for value in (*inputs, *attrs) if isinstance(value, str)]
+        assert all(
+            word in ("None", "b0", "l1", "l2") or allowed_values.is_text(word) for word in words
+        )

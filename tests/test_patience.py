@@ -1,0 +1,133 @@
+"""Servers that go away while somebody works with them."""
+
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from builders import make_measurement, make_session
+from sqlalchemy.engine import make_url
+
+from tunedb import limits
+from tunedb.errors import StorageError, UnreachableError
+from tunedb.patience import again
+from tunedb.records import Failure, FailureKind, Phase
+from tunedb.store import Store
+
+sys.path.insert(0, str(Path(__file__).parent / "sharing"))
+
+from exchanges import OWN, away, fill
+
+
+def test_a_store_that_waits(postgres_server, postgres_url):
+    with Store(postgres_url) as store:
+        fill(store, 0)
+        store.be_patient(30)
+        for work in (
+            lambda: fill(store, 1),
+            lambda: store.add_session(make_session(1)),
+            lambda: store.add_workload(make_measurement(9, workload=9).program.workload),
+            lambda: store.query.iterate().__next__(),
+            lambda: store.query.meta(),
+        ):
+            began = time.monotonic()
+            with away(postgres_server, postgres_url, seconds=0.3):
+                work()
+            assert time.monotonic() - began < 15
+        made = make_measurement(1, (2e-3,))
+        with away(postgres_server, postgres_url, seconds=0.3):
+            store.add_failures([(made, Failure(FailureKind.CRASH, Phase.RUN, "x"))])
+        assert store.query.size() == 2
+        assert store.query.failures() == {"crash": 1}
+
+
+def test_patience_ends(postgres_server, postgres_url):
+    with Store(postgres_url) as store:
+        store.be_patient(0.5)
+        with away(postgres_server, postgres_url):
+            for work in (lambda: fill(store, 1), store.query.size):
+                began = time.monotonic()
+                with pytest.raises(UnreachableError) as caught:
+                    work()
+                assert "\n" not in str(caught.value)
+                assert 0.2 < time.monotonic() - began < 10
+        assert store.query.size() == 0
+
+
+def test_nobody_waits_unasked(postgres_server, postgres_url):
+    with Store(postgres_url) as store, away(postgres_server, postgres_url):
+        began = time.monotonic()
+        with pytest.raises(UnreachableError):
+            store.query.size()
+        assert time.monotonic() - began < 5
+
+
+def test_waits_grow_up_to_a_bound(monkeypatch):
+    waits = []
+    clock = iter(range(1_000_000))
+    monkeypatch.setattr(time, "sleep", waits.append)
+    monkeypatch.setattr(time, "monotonic", lambda: next(clock) * 0.5)
+
+    def fails():
+        raise UnreachableError(f"{len(waits)}")
+
+    with pytest.raises(UnreachableError):
+        again(fails, UnreachableError("first"), limits.RECONNECT_S)
+    assert waits[0] == limits.FIRST_WAIT_S
+    assert max(waits) == limits.LONGEST_WAIT_S
+    assert waits == sorted(waits)
+
+
+def test_a_server_that_does_not_accept_is_given_up_soon():
+    """An address that nobody answers: without a bound the system waits for two minutes."""
+    assert limits.CONNECT_S <= 15
+    began = time.monotonic()
+    with pytest.raises(UnreachableError) as caught:
+        Store("postgresql://me:secret@127.0.0.1:9/none", create=False)
+    assert time.monotonic() - began < limits.CONNECT_S + 5
+    assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["connect_timeout", "keepalives_idle"])
+def test_what_a_url_says_counts(postgres_url, name):
+    with Store(f"{postgres_url}&{name}=7") as store:
+        driver = store._engine.connect()
+        told = driver.connection.driver_connection.info.get_parameters()
+        driver.close()
+    assert told[name] == "7"
+
+
+def test_an_account_that_does_not_exist_is_not_waited_for(postgres_url):
+    for change in ({"username": "nobody_of_that_name"}, {"database": "no_such_database"}):
+        url = make_url(postgres_url).set(**change).render_as_string(hide_password=False)
+        with pytest.raises(StorageError) as caught:
+            Store(url, create=False)
+        assert not isinstance(caught.value, UnreachableError)
+        assert "the server has no such database or role" in str(caught.value)
+
+
+def test_nothing_is_added_twice(postgres_url, monkeypatch):
+    """A transaction whose end nobody heard of is made again."""
+    with Store(postgres_url) as store:
+        store.be_patient(5)
+        transaction = Store._transaction
+        failed = []
+
+        def cut(self):
+            @contextmanager
+            def cut_after_commit():
+                with transaction(self) as connection:
+                    yield connection
+                if not failed:
+                    failed.append(True)
+                    raise UnreachableError("the connection was cut")
+
+            return cut_after_commit()
+
+        monkeypatch.setattr(Store, "_transaction", cut)
+        made = make_measurement(3)
+        ids, new = store.add_batch([made], OWN)
+        assert failed
+        assert (ids, new) == ([1], 0)
+        assert store.query.size() == 1

@@ -1,0 +1,395 @@
+"""Removing what a database need not keep: what goes, what stays, and that it stays whole."""
+
+import shutil
+import tempfile
+from collections import defaultdict
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import FOREIGN, OWN, make_measurement
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from tunedb import limits, schema
+from tunedb.check import check
+from tunedb.errors import BusyError, NotFoundError, StorageError, UsageError
+from tunedb.features.base import Needs, feature_set
+from tunedb.going import SECONDS
+from tunedb.models.cards import model_digest
+from tunedb.pruning import Wanted, plan, prune
+from tunedb.records import Failure, FailureKind, Phase, Status
+from tunedb.removing import Removed
+from tunedb.results import NewModel
+from tunedb.sharing.selection import Selection
+from tunedb.store import Store
+from tunedb.vacuuming import Room, plan_vacuum, require_room, vacuum
+
+TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "30 s")
+
+#: Tables whose rows many records share.
+SHARED = ("source", "session", "workload", "target", "sketch", "tail", "args_info", "context")
+
+
+class Rows:
+    """A feature set that is not installed."""
+
+    def __init__(self, name="own.rows", version=1):
+        self.name, self.version, self.columns = name, version, ("a", "b")
+        self.needs = Needs.STEPS
+
+
+def add_model(store, marker, kind="ranker"):
+    versions = {"numpy": "2", "tunedb": "0", "xgboost": "3"}
+    digest = model_digest(kind, b"{}", bytes([marker]) * 16, versions)
+    card = {"versions": versions}
+    return store.add_model(NewModel(digest, kind, b"{}", bytes([marker]) * 16, card, None))
+
+
+def fill(store, times, source=OWN):
+    """Add one record for each time, None for one that failed; all have features."""
+    batch = [
+        make_measurement(
+            number,
+            None if secs is None else (secs,),
+            workload=number % 2,
+            failure=TIMEOUT if secs is None else None,
+        )
+        for number, secs in enumerate(times)
+    ]
+    ids, _ = store.add_batch(batch, source)
+    programs = store.query.measurement_numbers()[:, 2].tolist()
+    store.add_features(Rows(), [(id_, np.ones((2, 2))) for id_ in programs])
+    return ids
+
+
+def url_of(store):
+    return store.url.render_as_string(hide_password=False)
+
+
+def rows_of(store):
+    """Return the number of rows of each table."""
+    return {
+        table.name: len(store.query._select(select(table)))
+        for table in schema.metadata.sorted_tables
+    }
+
+
+def everything(store):
+    """Return all rows of all tables."""
+    return {
+        table.name: [tuple(row) for row in store.query._select(select(table))]
+        for table in schema.metadata.sorted_tables
+    }
+
+
+def kept(store):
+    """Return (workload, target) → means of its records, failed ones as None."""
+    m = schema.measurement.c
+    found = defaultdict(list)
+    for row in store.query._select(select(m.workload_id, m.target_id, m.mean).order_by(m.id)):
+        found[row.workload_id, row.target_id].append(row.mean)
+    return found
+
+
+def do(store, **wanted):
+    return prune(store, plan(store, Wanted(**wanted)))
+
+
+# ---------------------------------------------------------------------- records
+
+
+def test_the_best_stay_with_a_rest(store):
+    fill(store, [1e-3 + 1e-6 * i for i in range(39)] + [None])
+    before = rows_of(store)
+    chosen = plan(store, Wanted(Selection(best=5, rest=0.4)))
+    removed = prune(store, chosen)
+    for means in kept(store).values():
+        numbers = sorted(round(mean * 1e6) - 1000 for mean in means if mean is not None)
+        assert len(numbers) >= 5
+        assert numbers[4] <= 9  # the five best of every second record
+        assert 7 <= len(means) <= 8  # the last record of all stays too
+    # Each had a program of its own.
+    after = rows_of(store)
+    assert removed.records == removed.programs == removed.features == 40 - after["measurement"]
+    assert removed.failures == before["failure"] - after["failure"]
+    assert {name: after[name] for name in SHARED} == {name: before[name] for name in SHARED}
+    assert len(chosen.records) == removed.records
+    assert check(url_of(store)).problems == []
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_any_prune_leaves_a_whole_database(data, sqlite_template):
+    """Best-k by a plain reference; top-k of what stays is as before; twice removes nothing."""
+    times = st.one_of(st.none(), st.integers(1, 10**6))
+    drawn = data.draw(st.lists(times, min_size=1, max_size=40, unique_by=lambda t: t or object()))
+    taken = data.draw(st.sets(st.integers(0, len(drawn) - 1)))
+    best, rest = data.draw(st.integers(1, 6)), data.draw(st.sampled_from([0.0, 0.5, 1.0, 3.0]))
+    with tempfile.TemporaryDirectory() as folder:
+        path = shutil.copyfile(sqlite_template, Path(folder) / "store.db")
+        with Store(path) as store:
+            ids = fill(store, [None if t is None else t * 1e-6 for t in drawn])
+            if taken:
+                store.retract([ids[i] for i in taken], "why")
+            tops = {w: store.query.top_k_ids([w], [1], best) for w in (1, 2)}
+            wanted = Wanted(Selection(best=best, rest=rest), retracted=True)
+            chosen = plan(store, wanted)
+            removed = prune(store, chosen)
+            assert removed.records == chosen.rows
+            assert {w: store.query.top_k_ids([w], [1], best) for w in (1, 2)} == tops
+            left = set(store.query.measurement_numbers()[:, 0].tolist())
+            must = set(store.query.lasting_ids())
+            for number, id_ in enumerate(ids):
+                others = [
+                    t
+                    for i, t in enumerate(drawn)
+                    if t is not None and i % 2 == number % 2 and i not in taken
+                ]
+                if number in taken:
+                    assert (id_ in left) == (id_ in must)
+                elif drawn[number] in sorted(others)[:best]:
+                    assert id_ in left
+            for group in kept(store).values():
+                assert len(group) <= best + round(best * rest) + 1 + len(must)
+            assert set(rows_of_programs(store)) == set(
+                store.query.measurement_numbers()[:, 2].tolist()
+            )
+            assert prune(store, plan(store, wanted)) == Removed()
+        assert check(path).problems == []
+
+
+def rows_of_programs(store):
+    return [row.id for row in store.query._select(select(schema.program.c.id))]
+
+
+def test_a_program_stays_while_it_has_a_record(store):
+    first = make_measurement(1, (1e-3,), measured_at=1)
+    slow = make_measurement(1, (2e-3,), measured_at=2)
+    ids, _ = store.add_batch([first, slow, make_measurement(9, (1e-6,))], OWN)
+    removed = store.remove_records(ids[1:2])
+    assert removed == Removed(records=1)
+    assert store.remove_records(ids[:2]) == Removed(records=1, programs=1)
+    assert store.query.size() == 1
+
+
+def test_numbers_are_never_given_twice(store):
+    """The last rows stay, so that new ones are numbered after them."""
+    ids = fill(store, [1e-3, None, None, 2e-3, 3e-3])
+    store.add_failures([(make_measurement(1, None, workload=1), TIMEOUT)])
+    store.retract(ids, "all of it")
+    chosen = plan(store, Wanted(retracted=True))
+    removed = prune(store, chosen)
+    left = store.query.measurement_numbers()
+    assert len(left) == chosen.lasting == 2
+    assert ids[-1] in left[:, 0]
+    assert removed.records + len(left) == 5
+    last = [max(left[:, 0]), max(rows_of_programs(store))]
+    new, _ = store.add_batch([make_measurement(50, (1e-3,))], OWN)
+    assert new[0] > last[0]
+    assert max(rows_of_programs(store)) > last[1]
+    store.remove_records(ids)
+    assert do(store, retracted=True) == Removed()
+
+
+def test_retracted_records_go_and_retractions_stay(store):
+    ids = fill(store, [1e-3, 2e-3, 3e-3, 4e-3])
+    store.retract(ids[:2], "a busy machine")
+    assert do(store, retracted=True).records == 2
+    assert rows_of(store)["retraction"] == 2
+    # What comes in again is still taken back.
+    again, _ = store.add_batch([make_measurement(0, (1e-3,), workload=0)], OWN)
+    assert store.query.record(again[0]).retracted
+
+
+def test_only_what_is_still_retracted_goes(store):
+    ids = fill(store, [1e-3, 2e-3, 3e-3])
+    assert store.remove_records(ids, if_retracted=True) == Removed()
+    assert store.query.size() == 3
+
+
+def test_filters_say_which_records_are_meant(store):
+    fill(store, [1e-3 * (i + 1) for i in range(8)])
+    store.add_batch([make_measurement(90 + i, (1e-3,)) for i in range(4)], FOREIGN)
+    wanted = Wanted(Selection(workloads=("matmul_0",), sources=("foreign",), best=1, rest=0))
+    chosen = plan(store, wanted)
+    assert [(one.name, one.records) for one in chosen.origins] == [("foreign", len(chosen.records))]
+    assert prune(store, chosen).records == len(chosen.records) > 0
+    assert len([m for means in kept(store).values() for m in means]) == 12 - len(chosen.records)
+    with pytest.raises(NotFoundError):
+        plan(store, Wanted(Selection(workloads=("none such",), best=1)))
+
+
+def test_small_batches(store, monkeypatch):
+    monkeypatch.setattr(limits, "BATCH_ROWS", 3)
+    fill(store, [1e-3 * (i + 1) for i in range(20)])
+    chosen = plan(store, Wanted(Selection(best=1, rest=0)))
+    steps = []
+    prune(store, chosen, on_progress=steps.append)
+    assert steps == [*range(3, chosen.rows, 3), chosen.rows]
+    assert len(kept(store)) == 2
+
+
+# ---------------------------------------------------------------------- features and models
+
+
+def test_features_of_a_set_go(store):
+    fill(store, [1e-3, 2e-3, 3e-3])
+    steps = feature_set("steps")
+    row = np.ones((1, len(steps.columns)))
+    store.add_features(steps, [(1, row), (2, row)])
+    chosen = plan(store, Wanted(features="steps"))
+    (part,) = chosen.parts
+    assert (part.kind, part.of, part.rows) == ("features", f"steps {steps.version}", 2)
+    assert part.bytes > 0
+    assert part.seconds == (2 * SECONDS[Needs.STEPS][0],) * 2
+    assert prune(store, chosen) == Removed(features=2)
+    # Of a set that is not installed nobody knows how to compute them.
+    (part,) = plan(store, Wanted(outdated=True)).parts
+    assert (part.of, part.rows, part.seconds) == ("own.rows 1", 3, None)
+    assert do(store, features="") == Removed(features=3)
+    assert plan(store, Wanted(features="")).parts == ()
+    with pytest.raises(NotFoundError, match="steps"):
+        plan(store, Wanted(features="none such"))
+
+
+def test_the_newest_models_of_each_kind_stay(store, monkeypatch):
+    monkeypatch.setattr(limits, "BATCH_ROWS", 2)
+    fill(store, [1e-3, 2e-3, 3e-3, 4e-3, 5e-3])
+    ids = [add_model(store, marker) for marker in range(3)]
+    ids.append(add_model(store, 9, "failures"))
+    for id_ in ids:
+        store.add_predictions(id_, dict.fromkeys(range(1, 6), 0.5))
+    assert do(store, models=2) == Removed(models=1, predictions=5)
+    assert [one.id for one in store.query.models()] == ids[1:]
+    assert do(store, models=1) == Removed(models=1, predictions=5)
+    assert do(store, models=1) == Removed()
+    with pytest.raises(UsageError):
+        plan(store, Wanted(models=0))
+
+
+def test_predictions_go_with_their_program(store):
+    ids = fill(store, [1e-3, 2e-3, 3e-3])
+    model = add_model(store, 1)
+    store.add_predictions(model, {1: 0.5, 2: 0.25, 3: 0.125})
+    assert store.remove_records(ids[:1]).predictions == 1
+    assert rows_of(store)["prediction"] == 2
+
+
+def test_what_is_computed_for_a_removed_program_is_left_out(store):
+    """A run that extracts or tunes meanwhile goes on."""
+    ids = fill(store, [1e-3, 2e-3, 3e-3])
+    store.remove_records(ids[:1])
+    added = store.add_features(Rows(version=2), [(1, np.ones((1, 2))), (2, np.ones((1, 2)))])
+    assert added == 1
+    assert store.add_predictions(add_model(store, 1), {1: 0.5, 3: 0.5}) == 1
+
+
+# ---------------------------------------------------------------------- plans
+
+
+def test_a_plan_writes_nothing_and_says_everything(store):
+    ids = fill(store, [1e-3 * (i + 1) for i in range(10)] + [None, None])
+    store.retract(ids[:1], "why")
+    add_model(store, 1)
+    before = everything(store)
+    wanted = Wanted(Selection(best=1, rest=0), retracted=True, models=1, features="")
+    chosen = plan(store, wanted)
+    assert everything(store) == before
+    parts = {(part.kind, part.of): part.rows for part in chosen.parts}
+    removed = prune(store, chosen)
+    assert parts["records", None] + parts["retracted", None] == removed.records
+    assert parts["failures", None] == removed.failures
+    assert parts["programs", None] == removed.programs
+    assert parts["features", "own.rows 1"] == removed.features == 12
+    assert all(part.bytes > 0 for part in chosen.parts if part.rows)
+    assert [one.records for one in chosen.origins] == [removed.records]
+
+
+def test_nothing_is_removed_unasked(store):
+    fill(store, [1e-3])
+    with pytest.raises(UsageError):
+        plan(store, Wanted())
+    with Store(url_of(store), read_only=True) as other, pytest.raises(StorageError):
+        other.remove_records([1])
+
+
+def test_bytes_without_the_table_of_pages(sqlite_file):
+    """An SQLite that was built without it estimates about the same."""
+    with Store(sqlite_file) as store:
+        fill(store, [1e-3 * (i + 1) for i in range(500)])
+        real = store.query.table_bytes()
+        estimates = {t.name: store.query._estimated(t) for t in schema.metadata.sorted_tables}
+    for name in ("measurement", "program", "feature"):
+        assert real[name] / 3 < estimates[name] < real[name] * 3, name
+
+
+# ---------------------------------------------------------------------- vacuum
+
+
+def test_a_vacuum_gives_space_back(sqlite_file):
+    with Store(sqlite_file) as store:
+        fill(store, [1e-3 * (i + 1) for i in range(2000)])
+        prune(store, plan(store, best_of(1)))
+        planned = plan_vacuum(store)
+        before = everything(store)
+        done = vacuum(store)
+        assert everything(store) == before
+        assert done.before == planned.bytes
+        assert done.after <= planned.bytes - planned.freed
+        assert planned.freed > 100_000
+        assert sqlite_file.stat().st_size == done.after
+        store.add_batch([make_measurement(9000)], OWN)
+    assert check(sqlite_file).problems == []
+
+
+def best_of(number):
+    return Wanted(Selection(best=number, rest=0))
+
+
+def test_a_vacuum_of_a_server(postgres_url):
+    with Store(postgres_url) as store:
+        fill(store, [1e-3 * (i + 1) for i in range(200)])
+        prune(store, plan(store, best_of(1)))
+        planned = plan_vacuum(store)
+        assert not planned.is_file
+        assert planned.rooms == ()
+        assert planned.bytes > 0
+        before = everything(store)
+        vacuum(store)
+        assert everything(store) == before
+
+
+def test_a_vacuum_waits_for_nobody_long(sqlite_file, monkeypatch):
+    monkeypatch.setattr("tunedb.removing._PATIENCE", "PRAGMA busy_timeout=100")
+    with Store(sqlite_file) as store, Store(sqlite_file) as other:
+        with other._transaction(), pytest.raises(BusyError, match="another process is writing"):
+            store.vacuum()
+        store.vacuum()
+    with Store(sqlite_file, read_only=True) as store, pytest.raises(StorageError):
+        store.vacuum()
+
+
+def test_a_vacuum_needs_room(sqlite_file, tmp_path, mount, monkeypatch):
+    with pytest.raises(StorageError, match="SQLITE_TMPDIR"):
+        require_room("x", [Room(tmp_path, 2, 1)])
+    small = mount("1m")
+    monkeypatch.setenv("SQLITE_TMPDIR", str(small))
+    with Store(sqlite_file) as store:
+        fill(store, [1e-3 * (i + 1) for i in range(8000)])
+        before = everything(store)
+        with pytest.raises(StorageError, match=str(small)):
+            vacuum(store)
+        assert everything(store) == before
+
+
+def test_a_failed_status_is_a_record_like_others(store):
+    """Failed records are among the rest."""
+    fill(store, [1e-3, 2e-3] + [None] * 20)
+    do(store, selection=Selection(best=2, rest=2.0))
+    m = schema.measurement.c
+    failed = select(m.id).where(m.status == int(Status.FAILED))
+    assert 2 <= len(store.query._select(failed)) <= 9

@@ -1,0 +1,360 @@
+"""What a retraction means, and what is served: derived from scratch after every change."""
+
+from itertools import count
+
+import pytest
+from builders import make_measurement, make_session, make_target, make_trace, make_workload
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from sqlalchemy import select
+
+from tunedb import check, identity, schema, statements
+from tunedb.records import Measurement, Program, Session, Source, SourceKind, Status, Trace, Trust
+from tunedb.retractions import SUBJECTS, Retraction, is_retracted
+from tunedb.store import Store
+
+#: Keys of other databases: one that a source comes from, and one that nothing comes from.
+THEIRS, OTHERS = "f" * 32, "e" * 32
+
+_fresh = count(1)
+
+
+def add_source(store, name, *, key=None, trust=Trust.OWN):
+    """Make a source, also one of another database as a merge would; return its id and digest."""
+    key = key or store.query.store_key
+    digest = identity.digest("source", key.encode(), name.encode())
+    with store._transaction() as connection:
+        connection.execute(
+            schema.source.insert().values(
+                digest=digest,
+                name=name,
+                kind=SourceKind.FILE.value,
+                trust=int(trust),
+                store=key,
+                created_at=1,
+                tunedb_version="0",
+            )
+        )
+        id_ = connection.execute(
+            select(schema.source.c.id).where(schema.source.c.digest == digest)
+        ).scalar_one()
+    return id_, digest
+
+
+def add_under(store, measurement, source_id, trust):
+    """Insert a measurement under any source, unless it is known; return its id."""
+    with store._transaction() as connection:
+        row = store._rows.measurement(connection, measurement, source_id, int(trust))
+        statements.insert["program"].many(connection, [row["_program"]])
+        statements.insert["measurement"].many(connection, [row])
+        return connection.execute(
+            select(schema.measurement.c.id).where(schema.measurement.c.digest == measurement.digest)
+        ).scalar_one()
+
+
+def take_back(store, digest, key, subject="measurement"):
+    with store._transaction() as connection:
+        return store.add_retractions(connection, [Retraction(digest, key, subject, "why")])
+
+
+def served(store, id_):
+    rows = store.query._select(
+        select(schema.measurement.c.served).where(schema.measurement.c.id == id_)
+    )
+    return bool(rows[0].served)
+
+
+# ---------------------------------------------------------------------- the rule
+
+
+@pytest.mark.parametrize("later", [False, True], ids=["known", "later"])
+@pytest.mark.parametrize("subject", SUBJECTS)
+@pytest.mark.parametrize(
+    ("of", "by", "counts"),
+    [
+        ("ours", "ours", True),
+        ("theirs", "ours", True),
+        ("theirs", "theirs", True),
+        ("ours", "theirs", False),
+        ("ours", "others", False),
+        ("theirs", "others", False),
+    ],
+)
+def test_who_may_take_back_what(store, of, by, counts, subject, later):
+    """Everybody their own, and we what is here; whether the record or the word comes first."""
+    keys = {"ours": store.query.store_key, "theirs": THEIRS, "others": OTHERS}
+    measurement = make_measurement(0, session=make_session())
+    source_id, digest = add_source(store, "them", key=keys[of])
+    named = {
+        "measurement": measurement.digest,
+        "source": digest,
+        "session": make_session().digest,
+    }
+    if later:
+        assert take_back(store, named[subject], keys[by], subject) == 1
+    id_ = add_under(store, measurement, source_id, Trust.OWN)
+    if not later:
+        assert served(store, id_)
+        assert take_back(store, named[subject], keys[by], subject) == 1
+    assert served(store, id_) is not counts
+    assert store.query.record(id_).retracted is counts
+    assert store.query.counts().retracted == counts
+    assert [r.id for r in store.query.top_k([1])] == ([] if counts else [id_])
+    assert [a.id for a in store.query.answers()] == ([] if counts else [id_])
+
+
+def test_a_wrong_subject_changes_nothing(store):
+    """It is a label: two databases that say it differently must come to the same."""
+    source_id, digest = add_source(store, "us")
+    id_ = add_under(store, make_measurement(), source_id, Trust.OWN)
+    take_back(store, digest, store.query.store_key, "session")
+    assert not served(store, id_)
+
+
+def test_a_retraction_is_known_once(store):
+    id_ = add_under(store, make_measurement(), add_source(store, "us")[0], Trust.OWN)
+    digest = store.query.digest_of(id_)
+    assert take_back(store, digest, THEIRS) == 1
+    assert take_back(store, digest, THEIRS) == 0
+    assert take_back(store, digest, store.query.store_key) == 1
+    assert store.query.counts().retracted == 1
+
+
+def test_a_better_source_frees_a_record_of_one_that_was_taken_back(store):
+    """The record itself was never said to be wrong; its session's word stays with it."""
+    session = make_session()
+    plain, throttled = make_measurement(0), make_measurement(1, session=session)
+    stranger = Source("stranger", SourceKind.FILE, Trust.FOREIGN)
+    ids, _ = store.add_batch([plain, throttled], stranger)
+    store.retract_source(1, "who is that?")
+    store.retract_session(1, "throttled")
+    assert store.add_batch([plain, throttled], Source("mine"))[1] == 0
+    assert [served(store, id_) for id_ in ids] == [True, False]
+    assert [store.query.record(id_).retracted for id_ in ids] == [False, True]
+    store.retract_source(2, "mine, too")
+    assert not served(store, ids[0])
+
+
+def test_an_empty_table_costs_one_look():
+    """No source or session is looked up for a record as long as nothing was taken back."""
+    store = Store(":memory:")
+    store.add([make_measurement(number) for number in range(50)], Source("us"))
+    statement = select(schema.measurement.c.id).where(~is_retracted(schema.measurement.c))
+
+    def steps():
+        taken = [0]
+
+        def step():
+            taken[0] += 1
+
+        driver = store.query._connected().connection.driver_connection
+        driver.set_progress_handler(step, 1)
+        rows = store.query._select(statement)
+        driver.set_progress_handler(None, 1)
+        return taken[0], len(rows)
+
+    (empty, n_empty), _ = steps(), take_back(store, b"x" * 16, OTHERS)
+    filled, n_filled = steps()
+    assert n_empty == n_filled == 50
+    assert filled > empty + 50 * 20
+    store.close()
+
+
+# ---------------------------------------------------------------------- any sequence of changes
+
+
+class Universe:
+    """Sources, sessions and measurements that no other example has, and a model of the rules."""
+
+    def __init__(self, store):
+        self.store, self.number = store, next(_fresh)
+        ours = store.query.store_key
+        self.keys = {"ours": ours, "theirs": THEIRS, "others": OTHERS}
+        self.trust = [Trust.OWN, Trust.VERIFIED, Trust.FOREIGN, Trust.FOREIGN]
+        self.stores = [ours, ours, ours, THEIRS]
+        self.names = [f"{self.number}/{index}" for index in range(4)]
+        self.sources = [
+            add_source(store, *named, key=key, trust=trust)
+            for *named, key, trust in zip(self.names, self.stores, self.trust, strict=True)
+        ]
+        self.sessions = [Session(f"{self.number}/{n}", n, b"{}") for n in range(2)]
+        self.measurements = [self.make(index) for index in range(8)]
+        #: Index of a measurement → its source; who said what.
+        self.known, self.retractions = {}, set()
+
+    def make(self, index):
+        """Return a measurement: of two targets, of no or either session, some not valid."""
+        trace = make_trace(index)
+        if index == 6:
+            trace = Trace(b"[]", trace.tail, b"[[],[],[]]")
+        program = Program(make_workload(self.number), make_target(index % 2), trace)
+        return Measurement(
+            program,
+            None if index == 5 else (0.1 + index % 3,),
+            Status.FAILED if index == 5 else Status.OK,
+            session=[None, *self.sessions][index % 3],
+        )
+
+    def add(self, index, source):
+        """Add a measurement, as an import does for our sources."""
+        before = self.known.get(index)
+        if self.stores[source] == THEIRS:
+            if before is None:
+                add_under(
+                    self.store,
+                    self.measurements[index],
+                    self.sources[source][0],
+                    self.trust[source],
+                )
+                self.known[index] = source
+            return
+        self.store.add_batch([self.measurements[index]], Source(self.names[source]))
+        if before is None or (
+            self.trust[source] >= Trust.VERIFIED and self.trust[before] < self.trust[source]
+        ):
+            self.known[index] = source
+
+    def retract(self, subject, index, by):
+        """Add a retraction of what may or may not be there."""
+        digest = {
+            "measurement": lambda: self.measurements[index].digest,
+            "source": lambda: self.sources[index % 4][1],
+            "session": lambda: self.sessions[index % 2].digest,
+        }[subject]()
+        new = take_back(self.store, digest, self.keys[by], subject)
+        assert new == ((digest, self.keys[by]) not in self.retractions)
+        self.retractions.add((digest, self.keys[by]))
+
+    def believe(self, source, trust):
+        """Change the trust of a source, which says how many records it changed."""
+        before = self.all_served()
+        changed = self.store.trust_source(self.sources[source][0], trust)
+        self.trust[source] = trust
+        assert changed == len(before ^ self.all_served())
+
+    def is_retracted(self, index):
+        source, session = self.known[index], self.measurements[index].session
+        named = {self.measurements[index].digest, self.sources[source][1]}
+        named |= {session.digest} if session is not None else set()
+        heard = {self.keys["ours"], self.stores[source]}
+        return any((digest, key) in self.retractions for digest in named for key in heard)
+
+    def all_served(self):
+        """Return the measurements that must be served."""
+        return {
+            index
+            for index, source in self.known.items()
+            if self.measurements[index].is_valid
+            and self.trust[source] >= Trust.VERIFIED
+            and not self.is_retracted(index)
+        }
+
+    def check(self):
+        """Compare what the database says with the model."""
+        query = self.store.query
+        workload = query.workload_id(make_workload(self.number).digest)
+        if workload is None:
+            assert not self.known
+            return
+        by_digest = {m.digest: index for index, m in enumerate(self.measurements)}
+        ids = {}
+        for record in query.iterate(workload):
+            index = by_digest[record.measurement.digest]
+            ids[index] = record.id
+            assert record.source.name == self.names[self.known[index]]
+            assert record.source.trust == self.trust[self.known[index]]
+            assert record.retracted == self.is_retracted(index)
+            assert served(self.store, record.id) == (index in self.all_served())
+        assert ids.keys() == self.known.keys()
+        for target in range(2):
+            target_id = query.target_id(make_target(target).digest)
+            expected = [index for index in self.all_served() if index % 2 == target]
+            means = {index: self.measurements[index].run_secs[0] for index in expected}
+            order = sorted(expected, key=lambda index: (means[index], ids[index]))
+            found = [] if target_id is None else query.top_k_ids([workload], [target_id], 10)
+            assert found == [ids[index] for index in order]
+
+
+changes = st.lists(
+    st.one_of(
+        st.tuples(st.just("add"), st.integers(0, 7), st.integers(0, 3)),
+        st.tuples(
+            st.just("retract"),
+            st.sampled_from(SUBJECTS),
+            st.integers(0, 7),
+            st.sampled_from(["ours", "theirs", "others"]),
+        ),
+        st.tuples(st.just("believe"), st.integers(0, 3), st.sampled_from(Trust)),
+    ),
+    max_size=20,
+)
+
+
+@settings(
+    max_examples=80,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+@given(changes=changes)
+def test_top_k_never_returns_untrusted_retracted_failed_or_other_targets_records(store, changes):
+    """Promise 11, and that `served` is what a derivation from scratch says, after any changes."""
+    universe = Universe(store)
+    for what, *arguments in changes:
+        getattr(universe, what)(*arguments)
+    universe.check()
+
+
+def test_the_check_of_a_database_derives_the_same(store, store_url):
+    universe = Universe(store)
+    for index in range(8):
+        universe.add(index, index % 4)
+    universe.retract("session", 0, "ours")
+    universe.retract("measurement", 3, "theirs")
+    universe.retract("measurement", 0, "theirs")
+    universe.believe(2, Trust.VERIFIED)
+    universe.believe(3, Trust.VERIFIED)
+    universe.check()
+    store.close()
+    assert check.check(store_url).problems == []
+
+
+def test_the_check_of_a_database_finds_a_record_that_is_served_in_spite_of_its_session(
+    store, store_url
+):
+    store.add([make_measurement(0, session=make_session())], Source("us"))
+    store.retract_session(1, "throttled")
+    with store._transaction() as connection:
+        connection.execute(schema.measurement.update().values(served=1))
+    store.close()
+    (problem,) = check.check(store_url).problems
+    assert "served is 1, not 0" in str(problem)
+
+
+def test_readers_leave_out_what_a_session_or_source_was_taken_back_with(store):
+    """Models learn nothing of it, and sessions are not compared by it."""
+    first, second = make_session(0), make_session(1)
+    for session in (first, second):
+        store.add([make_measurement(n, session=session) for n in range(3)], Source("us"))
+    assert len(store.query.shared_times(1)) == 6
+    assert len(store.query.measured_programs([1], 1, [1, 2])) == 6
+    store.retract_session(2, "throttled")
+    assert store.query.shared_times(1) == []
+    assert len(store.query.measured_programs([1], 1, [1, 2])) == 3
+    store.retract_source(1, "all of it")
+    assert store.query.measured_programs([1], 1, [1, 2]) == []
+    assert list(store.query.answers()) == []
+
+
+def test_a_store_that_was_opened_read_only_takes_nothing_back(sqlite_file):
+    from tunedb.errors import StorageError
+
+    with Store(sqlite_file) as store:
+        store.add([make_measurement()], Source("us"))
+    with Store(sqlite_file, read_only=True) as store:
+        for change in (
+            lambda: store.retract([1], "x"),
+            lambda: store.retract_source(1, "x"),
+            lambda: store.trust_source(1, Trust.FOREIGN),
+        ):
+            with pytest.raises(StorageError, match="read-only"):
+                change()

@@ -1,0 +1,1 @@
+"""What databases tell each other (docs/sharing.md)."""

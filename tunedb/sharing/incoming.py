@@ -1,0 +1,184 @@
+"""What an exchange brings, after every row was looked at: from the merge to the store."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .. import identity
+from ..records import Alias, Failure, Measurement, SourceKind, Trust
+from ..retractions import Retraction
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+#: Whose word counts: everybody's, nobody's, or that of the databases with these keys.
+Believe = bool | Set[str]
+
+
+def believes(believe: Believe, store: str) -> bool:
+    """Tell whether what comes in the name of a database is believed to come from it."""
+    return believe if isinstance(believe, bool) else store in believe
+
+
+@dataclass(frozen=True, slots=True)
+class ForeignSource:
+    """A source of another database, or of this one as another knows it.
+
+    Parameters
+    ----------
+    name : str
+        Unique inside its database.
+    kind : SourceKind
+        How its rows came in there.
+    store : str
+        Key of its database.
+    """
+
+    name: str
+    kind: SourceKind
+    store: str
+    digest: bytes = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        digest = identity.digest("source", self.store.encode(), self.name.encode())
+        object.__setattr__(self, "digest", digest)
+
+
+class Standing(NamedTuple):
+    """What a database makes of a source: its local number, its identity and its trust."""
+
+    id: int
+    digest: bytes
+    trust: int
+
+
+def refuses(source: ForeignSource, standing: Standing | None, ours: str, believe: Believe) -> bool:
+    """Tell whether new records of a source are not taken from somebody else.
+
+    Nothing is signed, so anybody can write another's name into a source. Records of one that is
+    trusted here, or that is ours, would be served; they are taken only where the user says that
+    they really come from it.
+
+    Parameters
+    ----------
+    source : ForeignSource
+        Under whose name they come.
+    standing : Standing or None
+        What is known of it here.
+    ours : str
+        Key of the database here.
+    believe : bool or set of str
+        Whose word counts.
+    """
+    if believes(believe, source.store):
+        return False
+    return source.store == ours or (standing is not None and standing.trust >= Trust.VERIFIED)
+
+
+class Claim(NamedTuple):
+    """A record that is known, under the source that somebody gives it.
+
+    Parameters
+    ----------
+    program, measurement : bytes
+        Digests.
+    source : int
+        Which of :attr:`Incoming.sources`.
+    valid : bool
+        Whether it may be an answer, where its source is trusted.
+    """
+
+    program: bytes
+    measurement: bytes
+    source: int
+    valid: bool
+
+
+class Learnt(NamedTuple):
+    """Why a measurement failed; both digests say of which it is."""
+
+    program: bytes
+    measurement: bytes
+    failure: Failure
+
+
+class FeatureRows(NamedTuple):
+    """Rows of a feature set for the program with a digest; `columns` are the set's names."""
+
+    program: bytes
+    name: str
+    version: int
+    columns: tuple[str, ...]
+    rows: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Incoming:
+    """What is written in one transaction. Everything was verified.
+
+    Parameters
+    ----------
+    sources : sequence of ForeignSource
+        To which the others refer by position. One that gives known records alone gets a row too.
+    measurements : sequence of Measurement
+        That are not known, in the order of their insertion.
+    source_of : sequence of int
+        The source of each.
+    claims : sequence of Claim
+        Known records that may belong to another source from now on.
+    failures, features, retractions : sequence
+        What else is not known.
+    aliases : sequence of (bytes, Alias)
+        Digest of a workload, and a name under which it is said to be known.
+    believe : bool or set of str
+        Whose records are taken although their source is trusted here (:func:`refuses`).
+    """
+
+    sources: Sequence[ForeignSource] = ()
+    measurements: Sequence[Measurement] = ()
+    source_of: Sequence[int] = ()
+    claims: Sequence[Claim] = ()
+    failures: Sequence[Learnt] = ()
+    aliases: Sequence[tuple[bytes, Alias]] = ()
+    features: Sequence[FeatureRows] = ()
+    retractions: Sequence[Retraction] = ()
+    believe: Believe = False
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to write."""
+        parts = (self.sources, self.measurements, self.claims, self.failures, self.aliases)
+        return not any((*parts, self.features, self.retractions))
+
+
+@dataclass(frozen=True, slots=True)
+class Merged:
+    """What came of a transaction.
+
+    Parameters
+    ----------
+    new : mapping
+        Position of a source → how many of its measurements were new.
+    refused : mapping
+        Position of a source → how many were not taken, because it is trusted here.
+    moved : int
+        Known records that belong to another source now.
+    failures, aliases, features, retractions : int
+        How many were new.
+    refused_retractions : sequence of Retraction
+        In the name of a database that is trusted here.
+    refused_sets : mapping
+        Name and version of a feature set with other columns here → rows that were not taken.
+    """
+
+    new: Mapping[int, int] = field(default_factory=dict)
+    refused: Mapping[int, int] = field(default_factory=dict)
+    moved: int = 0
+    failures: int = 0
+    aliases: int = 0
+    features: int = 0
+    retractions: int = 0
+    refused_retractions: Sequence[Retraction] = ()
+    refused_sets: Mapping[str, int] = field(default_factory=dict)
