@@ -34,7 +34,7 @@ def command(
     Example:
       tunedb push postgresql://alice@db.example.org/tunedb
       tunedb push --dry-run
-      tunedb push /mnt/team/all.db --target llvm --best 20
+      tunedb push /srv/team.db --target llvm --best 20
     """
     from ..sharing.sync import push
 

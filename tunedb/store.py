@@ -37,10 +37,12 @@ from .engine import (
     make_engine,
     parse_url,
     show_url,
+    sqlite_path,
 )
 from .errors import StorageError, UsageError
 from .governing import Governing
 from .merging import Merging
+from .network import refuse_network_file
 from .patience import patiently
 from .query import Query
 from .records import (
@@ -91,6 +93,8 @@ class Store(Derived, Governing, Merging, Removing):
         self.lock = threading.RLock()
         self._writer: Connection | None = None
         self._closed = False
+        if not read_only:
+            refuse_network_file(sqlite_path(self.url))
         if versions.check_file(self.url, create=create and not read_only) and (
             self.url.database != ":memory:"
         ):

@@ -27,6 +27,7 @@ from .engine import (
     sqlite_path,
 )
 from .errors import NotFoundError, SchemaError, StorageError, UsageError
+from .network import refuse_network_file
 
 #: One page of the smallest size.
 _SMALLEST_FILE = 512
@@ -231,6 +232,7 @@ def upgrade(
 
     where = show_url(url)
     check_file(url, create=False)
+    refuse_network_file(sqlite_path(url))
     engine = make_engine(url)
     if engine.dialect.name == "sqlite":
         # Alembic changes a table of SQLite by making it anew; dropping the old one would delete
