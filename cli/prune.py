@@ -14,8 +14,8 @@ from .progress import bar
 from .selecting import MOST
 
 if TYPE_CHECKING:
-    from ..pruning import Plan, Wanted
     from ..removing import Removed
+    from ..space.pruning import Plan, Wanted
 
 COLUMNS = tuple(
     map(
@@ -119,7 +119,7 @@ def command(settings: Settings, dry_run: bool, yes: bool, **words: Any) -> None:
       tunedb prune --best 1000 --rest 0.5 --workload matmul
       tunedb prune --retracted --models 3 --yes
     """
-    from ..pruning import plan
+    from ..space.pruning import plan
 
     wanted = _wanted(**words)
     with reading(settings) as store:
@@ -148,8 +148,8 @@ def _wanted(
     models: int | None,
 ) -> Wanted:
     """Return what the options mean."""
-    from ..pruning import Wanted
     from ..sharing.selection import Selection
+    from ..space.pruning import Wanted
 
     if rest is not None and best is None:
         raise click.UsageError("--rest is a share of --best K; give both")
@@ -173,7 +173,7 @@ def _prune(settings: Settings, chosen: Plan) -> tuple[Removed, float]:
     """Remove what was chosen; return what went and how long it took."""
     import time
 
-    from ..pruning import prune
+    from ..space.pruning import prune
 
     started = time.monotonic()
     with updating(settings) as store, bar(settings, chosen.rows) as shown:
@@ -182,7 +182,7 @@ def _prune(settings: Settings, chosen: Plan) -> tuple[Removed, float]:
 
 
 def _row(location: str, chosen: Plan, *, dry_run: bool) -> dict[str, Any]:
-    from ..going import total_bytes
+    from ..space.going import total_bytes
 
     return {
         "location": location,
@@ -212,7 +212,7 @@ def _row(location: str, chosen: Plan, *, dry_run: bool) -> dict[str, Any]:
 
 
 def _question(chosen: Plan) -> str:
-    from ..going import total_bytes
+    from ..space.going import total_bytes
 
     records = len(chosen.records) + len(chosen.retracted)
     what = f"{text.count(records, 'record')} and what belongs to them" if records else "all this"

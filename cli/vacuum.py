@@ -11,7 +11,7 @@ from .options import Settings, common_options, pass_settings, reading, updating
 from .output import Column, output_options, print_fields, print_object
 
 if TYPE_CHECKING:
-    from ..vacuuming import VacuumPlan
+    from ..space.vacuuming import VacuumPlan
 
 COLUMNS = tuple(map(Column, ("location", "dry_run", "before", "after", "free", "seconds", "needs")))
 
@@ -32,7 +32,7 @@ def command(settings: Settings, dry_run: bool) -> None:
       tunedb vacuum --dry-run
       tunedb prune --features && tunedb vacuum
     """
-    from ..vacuuming import plan_vacuum, vacuum
+    from ..space.vacuuming import plan_vacuum, vacuum
 
     with reading(settings) as store:
         planned = plan_vacuum(store)

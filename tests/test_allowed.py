@@ -10,7 +10,8 @@ from builders import make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunedb import allowed, allowed_instructions, allowed_values, limits
+from tunedb import allowed, limits
+from tunedb.allowed import instructions, values
 from tunedb.errors import FormatError
 from tunedb.logs.find import find_logs
 from tunedb.logs.reading import read_log
@@ -280,8 +281,8 @@ def test_instructions_that_are_refused(instruction):
 
 
 def test_all_kinds_are_judged():
-    assert set(INSTRUCTIONS) > allowed_values.UNSAFE
-    assert {*INSTRUCTIONS, *OLDER} == allowed_values.KINDS | allowed_values.UNSAFE
+    assert set(INSTRUCTIONS) > values.UNSAFE
+    assert {*INSTRUCTIONS, *OLDER} == values.KINDS | values.UNSAFE
 
 
 # ---- index maps ---------------------------------------------------------------------------------
@@ -472,7 +473,7 @@ def test_the_quick_look_at_decisions_is_as_good_as_the_other(chosen, first, seco
         return True
 
     quick = verdict()
-    with mock.patch.object(allowed_instructions, "_PLAIN", re.compile(b"(?!)")):
+    with mock.patch.object(instructions, "_PLAIN", re.compile(b"(?!)")):
         assert verdict() == quick
 
 
@@ -667,6 +668,4 @@ def test_instructions_of_anything_hold_no_free_text(kind, inputs, attrs):
         return
     if kind not in ("GetBlock", "GetSBlock"):
         words = [value for value in (*inputs, *attrs) if isinstance(value, str)]
-        assert all(
-            word in ("None", "b0", "l1", "l2") or allowed_values.is_text(word) for word in words
-        )
+        assert all(word in ("None", "b0", "l1", "l2") or values.is_text(word) for word in words)

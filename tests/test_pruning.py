@@ -16,15 +16,15 @@ from tunedb import limits, schema
 from tunedb.check import check
 from tunedb.errors import BusyError, NotFoundError, StorageError, UsageError
 from tunedb.features.base import Needs, feature_set
-from tunedb.going import SECONDS
 from tunedb.models.cards import model_digest
-from tunedb.pruning import Wanted, plan, prune
 from tunedb.records import Failure, FailureKind, Phase, Status
 from tunedb.removing import Removed
 from tunedb.results import NewModel
 from tunedb.sharing.selection import Selection
+from tunedb.space.going import SECONDS
+from tunedb.space.pruning import Wanted, plan, prune
+from tunedb.space.vacuuming import Room, plan_vacuum, require_room, vacuum
 from tunedb.store import Store
-from tunedb.vacuuming import Room, plan_vacuum, require_room, vacuum
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "30 s")
 

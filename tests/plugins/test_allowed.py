@@ -16,7 +16,8 @@ from tvm import s_tir  # noqa: E402
 from tvm.script import tirx as T  # noqa: E402
 from tvm.tirx import IndexMap  # noqa: E402
 
-from tunedb import allowed, allowed_values, limits, traces  # noqa: E402
+from tunedb import allowed, limits, traces  # noqa: E402
+from tunedb.allowed import values  # noqa: E402
 from tunedb.errors import FormatError  # noqa: E402
 from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
 from tunedb.records import Trace, WorkloadFormat  # noqa: E402
@@ -68,7 +69,7 @@ def test_every_kind_of_instruction(number: int) -> None:
     function, steps = kinds.CASES[number]
     trace = trace_codec.encode(kinds.schedule_of(function, steps).trace)
     used = {kind for kind, *_ in orjson.loads(trace.sketch)}
-    expected = used & allowed_values.UNSAFE or annotations(trace) - allowed_values.REMOVABLE
+    expected = used & values.UNSAFE or annotations(trace) - values.REMOVABLE
     if not expected:
         allowed.check_trace(trace, GRAPH)
         return
@@ -105,7 +106,7 @@ def test_mutants_of_every_kind_are_refused() -> None:
                 allowed.check_trace(traces.split_trace(mutant, decisions), GRAPH)
     # The others stand in schedules with annotations of words that no rule writes.
     assert len(mutated) > 35
-    assert not mutated & allowed_values.UNSAFE
+    assert not mutated & values.UNSAFE
 
 
 def test_an_index_map_with_a_call_is_refused() -> None:
@@ -113,7 +114,7 @@ def test_an_index_map_with_a_call_is_refused() -> None:
     evil = T.call_extern("int32", "system", "true")
     good = str(tvm.ir.save_json(IndexMap.from_func(lambda i, j: [j * 4 + i % 3, i + 1])))
     bad = str(tvm.ir.save_json(IndexMap.from_func(lambda i, j: [j, i + evil])))
-    allowed_values.check_index_map("TransformLayout at 1", good)
+    values.check_index_map("TransformLayout at 1", good)
     assert "system" in bad
     with pytest.raises(FormatError, match=r"TransformLayout at 1 has an index map with the type"):
-        allowed_values.check_index_map("TransformLayout at 1", bad)
+        values.check_index_map("TransformLayout at 1", bad)

@@ -692,6 +692,38 @@ def test_what_another_process_adds_meanwhile_is_known(store, store_url, chunks, 
     assert contents(store_url) == before
 
 
+def test_a_source_that_another_process_adds_meanwhile(store, chunks, monkeypatch):
+    """Records are known of a source that the batch has not seen: the transaction decides."""
+    merge(store, Given(chunks))
+    monkeypatch.setattr(type(store.query), "standings", lambda _: {})
+    report = merge(store, Given(chunks))
+    assert (report.new, report.known, report.rejected) == (0, len(pool()), 0)
+    assert report.moved == 0
+
+
+def test_a_record_that_comes_twice_from_two_sources(store, makes):
+    """As a hostile bundle may have it; the smaller digest has it, in any order."""
+    record = pool()[0]
+    given, digests = [], []
+    for name in ("one", "two"):
+        path = makes.empty(THEIRS)
+        with Store(path) as theirs:
+            theirs.add_batch([record], Source(name, SourceKind.FILE))
+        with closing(DatabasePeer(path, own=True)) as peer:
+            stream = list(peer.chunks(EVERYTHING))
+        digests.append(value_of(stream, "source", "digest"))
+        given.append(stream)
+    other = changed(given[1], "source", id=99)
+    source = next(chunk for chunk in other if chunk.table == "source")
+    again = changed(other, "measurement", id=98, source=99)
+    rows = [c.rows[0] for c in (*given[0], *again) if c.table == "measurement"]
+    stream = [c for c in given[0] if c.table != "measurement"]
+    report = merge(store, Given([*stream, source, Chunk("measurement", rows)]))
+    assert (report.new, report.known, report.rejected) == (1, 1, 0)
+    (row,) = [row for row in store.query.source_rows() if row.records]
+    assert row.digest == min(digests)
+
+
 def test_features_of_another_shape(store, makes):
     """Columns change with the version only, so one of both is wrong; ours stay."""
     path = makes.empty(THEIRS)

@@ -11,10 +11,10 @@ from sqlalchemy.engine import make_url
 
 from tunedb import limits
 from tunedb.errors import SchemaError, StorageError, UnreachableError, UsageError
-from tunedb.pruning import Wanted, plan, prune
 from tunedb.records import Failure, FailureKind, Phase, Source, Trust
 from tunedb.sharing.selection import Selection
 from tunedb.sharing.sync import pull, push
+from tunedb.space.pruning import Wanted, plan, prune
 from tunedb.store import Store
 
 FROZEN = Path(__file__).parents[1] / "migrations" / "frozen"

@@ -16,8 +16,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kills import in_child, killed_or_done
 
 from tunedb import limits
-from tunedb.pruning import Wanted, plan, prune
 from tunedb.sharing.selection import Selection
+from tunedb.space.pruning import Wanted, plan, prune
 from tunedb.store import Store
 
 WANTED = Wanted(Selection(best=3, rest=1.0), retracted=True, features="")

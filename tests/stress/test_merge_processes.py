@@ -85,7 +85,8 @@ def merge_at_once(url, peers, processes):
         new = []
         for writer in writers:
             output, errors = writer.communicate(timeout=300)
-            assert (writer.returncode, errors) == (0, "")
+            assert writer.returncode == 0, errors
+            assert errors == ""
             new.append(int(output))
         output, errors = reader.communicate(timeout=60)
         assert (reader.returncode, errors) == (0, "")

@@ -10,8 +10,8 @@ from builders import OWN, make_measurement
 
 from tunedb.check import check
 from tunedb.features.base import feature_set
-from tunedb.pruning import plan
 from tunedb.records import Failure, FailureKind, Phase
+from tunedb.space.pruning import plan
 from tunedb.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))

@@ -137,12 +137,14 @@ class Receiver(Following):
         number = row[_SOURCE]
         source = self._shared.sources[number]
         self._report.tally(source.digest, source.name, source.store).known += 1
+        standing = self._standings.get(source.digest)
+        trust = Trust.FOREIGN if standing is None else standing.trust
+        # None too where it waits in this batch, or another process has added its source meanwhile:
+        # the transaction decides then.
         holder = None if held_by is None else self._by_id.get(held_by)
         if holder is not None:
             if holder.digest == source.digest:
                 return
-            standing = self._standings.get(source.digest)
-            trust = Trust.FOREIGN if standing is None else standing.trust
             if (-trust, source.digest) >= (-holder.trust, holder.digest):
                 if standing is None and holder.trust < Trust.VERIFIED and not self._refuses(source):
                     # Its row is made, so that it can be trusted: the other may be a thief.

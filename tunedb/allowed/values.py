@@ -14,10 +14,10 @@ from typing import Any
 
 import orjson
 
-from . import limits
-from .errors import FormatError
-from .traces import INSTRUCTIONS, OLDER, is_variable
-from .values import INT64
+from .. import limits
+from ..errors import FormatError
+from ..traces import INSTRUCTIONS, OLDER, is_variable
+from ..values import INT64
 
 #: Instructions that no rule of TVM uses and that make a program compute or access something else:
 #: they set a type or a region without a check.

@@ -1,6 +1,6 @@
 """Programs of MetaSchedule that a foreign source may give, by their stored parts.
 
-What may stand in them is listed in :mod:`tunedb.allowed_values`.
+What may stand in them is listed in :mod:`tunedb.allowed.values`.
 """
 
 from __future__ import annotations
@@ -12,8 +12,11 @@ from typing import Any
 
 import orjson
 
-from . import limits
-from .allowed_values import (
+from .. import limits
+from ..errors import FormatError
+from ..identity import canonical_json
+from ..traces import INSTRUCTIONS, NO_OUTPUT, check_arity
+from .values import (
     KINDS,
     LISTS,
     MAPPED,
@@ -25,9 +28,6 @@ from .allowed_values import (
     is_int,
     is_name,
 )
-from .errors import FormatError
-from .identity import canonical_json
-from .traces import INSTRUCTIONS, NO_OUTPUT, check_arity
 
 _PLACE: dict[str, Any] = {}
 _MAX_NESTING = 3

@@ -9,11 +9,11 @@ from typing import Any
 
 import orjson
 
-from . import limits
-from .allowed_values import is_int, is_text
-from .errors import FormatError
-from .identity import canonical_json
-from .steps import ansor, autotvm
+from .. import limits
+from ..errors import FormatError
+from ..identity import canonical_json
+from ..steps import ansor, autotvm
+from .values import is_int, is_text
 
 #: The one pragma that auto_scheduler's rules write (``sketch_policy_rules.cc``).
 _PRAGMA = re.compile(r"auto_unroll_max_step\$[0-9]{1,18}")

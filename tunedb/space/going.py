@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from .features.base import FeatureSet, Needs, feature_sets
+from ..features.base import FeatureSet, Needs, feature_sets
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .query import Query
+    from ..query import Query
 
     Ids = NDArray[np.int64]
 

@@ -13,22 +13,22 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from . import limits
-from .errors import NotFoundError, UsageError
-from .features.base import feature_sets
+from .. import limits
+from ..errors import NotFoundError, UsageError
+from ..features.base import feature_sets
+from ..identity import DIGEST_BYTES
+from ..removing import Removed
+from ..results import Exchanged
+from ..sharing.choosing import chosen_ids
+from ..sharing.ranks import Ranks
+from ..sharing.selection import EVERYTHING, Selection
 from .going import GoingRows, Origin, Part
-from .identity import DIGEST_BYTES
-from .removing import Removed
-from .results import Exchanged
-from .sharing.choosing import chosen_ids
-from .sharing.ranks import Ranks
-from .sharing.selection import EVERYTHING, Selection
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from .query import Query
-    from .store import Store
+    from ..query import Query
+    from ..store import Store
 
     Ids = NDArray[np.int64]
 

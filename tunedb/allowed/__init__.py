@@ -2,8 +2,8 @@
 
 A stored program is code: an annotation of a loop alone can hand a text to LLVM's parser when the
 schedule is compiled. So a foreign program is taken only where each instruction, each annotation
-and each value is one that TVM's own rules write (:mod:`tunedb.allowed_instructions` for
-MetaSchedule, :mod:`tunedb.allowed_steps` for auto_scheduler and AutoTVM). What is not on the lists
+and each value is one that TVM's own rules write (:mod:`tunedb.allowed.instructions` for
+MetaSchedule, :mod:`tunedb.allowed.steps` for auto_scheduler and AutoTVM). What is not on the lists
 is refused, whatever it may mean.
 
 Sketches and tails are shared by many programs and are looked at once; what they have places for is
@@ -17,14 +17,15 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, NoReturn
 
-from . import allowed_instructions, allowed_steps, limits
-from .errors import FormatError
-from .records import Trace, WorkloadFormat
+from .. import limits
+from ..errors import FormatError
+from ..records import Trace, WorkloadFormat
+from . import instructions, steps
 
 #: Which of the two stored parts that programs share.
 Part = Literal["sketch", "tail"]
 
-_Facts = allowed_instructions.Facts | allowed_steps.Facts
+_Facts = instructions.Facts | steps.Facts
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +36,13 @@ class _Tool:
     decisions: Callable[[bytes], None]
 
 
-_METASCHEDULE = _Tool(allowed_instructions.part, allowed_instructions.check_decisions)
+_METASCHEDULE = _Tool(instructions.part, instructions.check_decisions)
 _TOOLS: dict[str, _Tool] = {
     WorkloadFormat.GRAPH: _METASCHEDULE,
     WorkloadFormat.NODES: _METASCHEDULE,
     WorkloadFormat.ARGUMENTS: _METASCHEDULE,
-    WorkloadFormat.ANSOR: _Tool(allowed_steps.ansor_part, allowed_steps.check_ansor_decisions),
-    WorkloadFormat.AUTOTVM: _Tool(
-        allowed_steps.autotvm_part, allowed_steps.check_autotvm_decisions
-    ),
+    WorkloadFormat.ANSOR: _Tool(steps.ansor_part, steps.check_ansor_decisions),
+    WorkloadFormat.AUTOTVM: _Tool(steps.autotvm_part, steps.check_autotvm_decisions),
 }
 
 
@@ -64,12 +63,12 @@ def check_trace(trace: Trace, format: str) -> None:
     """
     sketch = _facts("sketch", trace.sketch, format)
     tail = None if trace.tail is None else _facts("tail", trace.tail, format)
-    if isinstance(sketch, allowed_steps.Facts):
+    if isinstance(sketch, steps.Facts):
         if tail is not None:
             raise FormatError(f"a program of {format} has no tail")
-        allowed_steps.check_program(sketch, trace.decisions)
-    elif not isinstance(tail, allowed_steps.Facts):
-        allowed_instructions.check_program(sketch, tail, trace.decisions)
+        steps.check_program(sketch, trace.decisions)
+    elif not isinstance(tail, steps.Facts):
+        instructions.check_program(sketch, tail, trace.decisions)
 
 
 def check_part(part: Part, body: bytes, format: str) -> None:
@@ -90,9 +89,9 @@ def check_part(part: Part, body: bytes, format: str) -> None:
         Something in it is not allowed; the message says what.
     """
     facts = _facts(part, body, format)
-    if isinstance(facts, allowed_instructions.Facts):
+    if isinstance(facts, instructions.Facts):
         if part == "sketch":
-            allowed_instructions.check_begins(facts)
+            instructions.check_begins(facts)
     elif part == "tail":
         raise FormatError(f"a program of {format} has no tail")
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .engine import sqlite_path
-from .errors import StorageError
+from ..engine import sqlite_path
+from ..errors import StorageError
 
 if TYPE_CHECKING:
-    from .store import Store
+    from ..store import Store
 
 #: Bytes of the new file in a second, as measured with 311 MB on a busy cloud machine.
 BYTES_PER_S = 100e6
