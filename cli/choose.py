@@ -124,18 +124,12 @@ def find_session(query: Query, words: str) -> int:
     UsageError
         Several are meant.
     """
-    from ..errors import NotFoundError, UsageError
-
-    found = query.find_sessions(words)
-    if not found:
-        raise NotFoundError(
-            f"no session {words!r}; give its key or id, as tunedb sessions --json and "
-            "tunedb show list them"
-        )
-    if len(found) > 1:
-        listed = _listed(map(str, found))
-        raise UsageError(f"{words!r} means several sessions; give an id: {listed}")
-    return found[0]
+    return _only(
+        query.find_sessions(words),
+        f"no session {words!r}; give its key or id, as tunedb sessions --json and "
+        "tunedb show list them",
+        f"{words!r} means several sessions; give an id",
+    )
 
 
 def find_workload(query: Query, words: str) -> list[int]:
@@ -208,17 +202,22 @@ def find_record(query: Query, words: str) -> int:
     UsageError
         The beginning of a digest fits several.
     """
+    return _only(
+        query.find_records(words),
+        f"no record {words!r}; give an id or four and more digits of a digest, "
+        "as tunedb top lists them",
+        f"{words!r} means several records; give more digits, or an id",
+    )
+
+
+def _only(found: Sequence[int], none: str, several: str) -> int:
+    """Return the one id that was found, or raise with these words."""
     from ..errors import NotFoundError, UsageError
 
-    found = query.find_records(words)
     if not found:
-        raise NotFoundError(
-            f"no record {words!r}; give an id or four and more digits of a digest, "
-            "as tunedb top lists them"
-        )
+        raise NotFoundError(none)
     if len(found) > 1:
-        listed = _listed(map(str, found))
-        raise UsageError(f"{words!r} means several records; give more digits, or an id: {listed}")
+        raise UsageError(f"{several}: {_listed(map(str, found))}")
     return found[0]
 
 

@@ -22,7 +22,6 @@ from .sharing.incoming import (
     Incoming,
     Merged,
     Standing,
-    believes,
     refuses,
 )
 
@@ -245,7 +244,7 @@ def _attribute(
                 "source": id_,
                 "trust": trust,
                 "owner": owners.sources[source].digest,
-                "served": int(valid and trust >= Trust.VERIFIED),
+                "valid": int(valid and trust >= Trust.VERIFIED),
             }
         )
     return statements.attribute.many(connection, rows)
@@ -257,15 +256,7 @@ def _sorted_out(
     """Return the retractions that are taken, and those in the name of somebody trusted here."""
     if not incoming.retractions:
         return [], []
-    s = schema.source.c
-    found = connection.execute(select(s.store).where(s.trust > int(Trust.FOREIGN)).distinct())
-    trusted = {ours, *found.scalars()}
-    taken: list[Retraction] = []
-    others: list[Retraction] = []
-    for row in incoming.retractions:
-        refused = row.store in trusted and not believes(incoming.believe, row.store)
-        (others if refused else taken).append(row)
-    return taken, others
+    return incoming.sorted_out({ours, *statements.trusted_stores(connection).scalars()})
 
 
 def _note(connection: Connection, watermark: Watermark) -> None:

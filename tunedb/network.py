@@ -52,7 +52,7 @@ def file_system_of(path: Path, mounts: Path | None = None) -> str | None:
     """
     try:
         text = (mounts or _MOUNTS).read_text(encoding="utf-8", errors="surrogateescape")
-        place = path.resolve()
+        place = f"{path.resolve()}/"
     except (OSError, RuntimeError):
         return None
     found: tuple[int, str | None] = (-1, None)
@@ -61,10 +61,10 @@ def file_system_of(path: Path, mounts: Path | None = None) -> str | None:
         fields = before.split(" ")
         if not dash or len(fields) < 5:
             continue
-        point = Path(_unescaped(fields[4]))
+        point = f"{_unescaped(fields[4]).rstrip('/')}/"
         # A later mount covers an earlier one at the same place.
-        if place.is_relative_to(point) and len(point.parts) >= found[0]:
-            found = (len(point.parts), after.split(" ")[0])
+        if place.startswith(point) and len(point) >= found[0]:
+            found = (len(point), after.split(" ")[0])
     return found[1]
 
 

@@ -197,6 +197,15 @@ def _taken_back_from(source: str) -> ColumnElement[bool]:
     )
 
 
+#: What a record gets with another source, whose number is ``source``.
+_GIVEN = {
+    "source_id": bindparam("source", type_=schema.Int),
+    "served": case(
+        (_taken_back_from("source"), literal_column("0")),
+        else_=bindparam("valid", type_=schema.Int),
+    ),
+}
+
 #: A record known from a source that is trusted less belongs to the better one from then on.
 take_over = Prepared(
     update(schema.measurement)
@@ -208,13 +217,7 @@ take_over = Prepared(
             )
         ),
     )
-    .values(
-        source_id=bindparam("source", type_=schema.Int),
-        served=case(
-            (_taken_back_from("source"), literal_column("0")),
-            else_=bindparam("valid", type_=schema.Int),
-        ),
-    )
+    .values(_GIVEN)
 )
 
 #: A model that is made again keeps its number, which its predictions have.
@@ -331,15 +334,14 @@ def _better_source() -> ColumnElement[bool]:
 
 #: A known record belongs to the source that is trusted most; of equal ones to the smallest digest.
 attribute = Prepared(
-    update(schema.measurement)
-    .where(this_measurement(), _better_source())
-    .values(
-        source_id=bindparam("source", type_=schema.Int),
-        served=case(
-            (_taken_back_from("source"), literal_column("0")),
-            else_=bindparam("served", type_=schema.Int),
-        ),
-    )
+    update(schema.measurement).where(this_measurement(), _better_source()).values(_GIVEN)
+)
+
+#: Keys of the databases with a source that is trusted here.
+trusted_stores = Prepared(
+    select(schema.source.c.store)
+    .where(schema.source.c.trust > literal_column(str(int(Trust.FOREIGN))))
+    .distinct()
 )
 
 forget_watermark = Prepared(

@@ -55,3 +55,18 @@ def tools():
         llvm_newer=tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v4"}),
         cuda=tvm.target.Target({"kind": "cuda", "arch": "sm_80", "max_threads_per_block": 1024}),
     )
+
+
+@pytest.fixture
+def live(tmp_path, tools):
+    """A module, and a measurement of a program of it, as the plugin stores them."""
+    from tunedb.plugins.metaschedule import Database
+
+    mod = tools.matmul()
+    database = Database(tmp_path / "live.db", target=tools.llvm)
+    database.commit_tuning_record(
+        tools.record(mod, database.commit_workload(mod), [0.5], target=tools.llvm)
+    )
+    (record,) = database.store.query.iterate()
+    database.close()
+    return mod, record.measurement

@@ -55,19 +55,6 @@ def path(tmp_path):
 
 
 @pytest.fixture
-def live(tmp_path, tools):
-    """A module, and a measurement of a program of it."""
-    mod = tools.matmul()
-    database = Database(tmp_path / "live.db", target=tools.llvm)
-    database.commit_tuning_record(
-        tools.record(mod, database.commit_workload(mod), [0.5], target=tools.llvm)
-    )
-    (record,) = database.store.query.iterate()
-    database.close()
-    return mod, record.measurement
-
-
-@pytest.fixture
 def no_parser(monkeypatch):
     """Fail where TVM reads a script or a graph."""
     calls = []

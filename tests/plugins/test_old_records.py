@@ -45,19 +45,6 @@ def path(tmp_path):
     return tmp_path / "tune.db"
 
 
-@pytest.fixture
-def live(tmp_path, tools):
-    """A module, and a measurement of a program of it, as the plugin stores them."""
-    mod = tools.matmul()
-    database = Database(tmp_path / "live.db", target=tools.llvm)
-    database.commit_tuning_record(
-        tools.record(mod, database.commit_workload(mod), [0.5], target=tools.llvm)
-    )
-    (record,) = database.store.query.iterate()
-    database.close()
-    return mod, record.measurement
-
-
 def as_of_0_13(trace):
     """The same trace as TVM 0.13 wrote it."""
     instructions, decisions = join_trace(trace)

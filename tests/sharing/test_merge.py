@@ -831,17 +831,15 @@ def test_bodies_that_do_not_fit_into_memory():
     bodies.close()
 
 
-def test_a_copy_of_ours_is_not_ourselves(store_url, makes):
+def test_a_copy_of_ours_is_not_ourselves(sqlite_file, makes):
     """A backup has our key; what it has beyond us is taken only where we say that it is ours."""
-    if "://" in store_url:
-        pytest.skip("a file's copy")
-    backup = makes.copy(store_url)
+    backup = makes.copy(sqlite_file)
     with Store(backup) as other:
         other.add([make_measurement(1)], Source("nightly"))
-    refused = take(store_url, backup)
+    refused = take(sqlite_file, backup)
     assert (refused.new, refused.rejected) == (0, 1)
-    assert take(store_url, backup, believe=True).new == 1
-    assert take(store_url, rename(backup, THEIRS)).known == 1
+    assert take(sqlite_file, backup, believe=True).new == 1
+    assert take(sqlite_file, rename(backup, THEIRS)).known == 1
 
 
 def test_progress_and_position(store, theirs):

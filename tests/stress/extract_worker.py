@@ -7,7 +7,6 @@ that are killed at random moments and then once to its end. Prints the number of
 rows after each of them.
 """
 
-import random
 import sys
 import time
 from pathlib import Path
@@ -15,7 +14,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).parents[1] / "features"))
 
 from fake_sets import Steps
-from kills import in_child, killed_or_done
+from kills import kill_and_end
 
 from tunedb import limits
 from tunedb.features.extract import extract
@@ -36,26 +35,19 @@ class Slow(Steps):
 SET = Slow(fails=FAILS)
 
 
-def run(url, moment=None):
-    """Extract in a process of its own, killed `moment` seconds after it began; return its end."""
+def main(url, kills, seed):
+    limits.FEATURE_PROGRAMS = 3
 
     def work(begin):
         with Store(url) as store:
             begin()
             extract(store, SET)
 
-    return in_child(work, moment)
-
-
-def main(url, kills, seed):
-    limits.FEATURE_PROGRAMS = 3
-    rng = random.Random(int(seed))
-    for _ in range(int(kills)):
-        status = run(url, rng.uniform(0, 0.1))
-        assert killed_or_done(status), status
+    def tell():
         with Store(url) as store:
             print(sum(s.programs for s in store.query.stored_features()), flush=True)
-    assert run(url) == 0
+
+    kill_and_end(work, tell, kills=kills, seed=seed, longest=0.1)
 
 
 if __name__ == "__main__":

@@ -7,14 +7,13 @@ are killed at random moments and then once to its end. Prints the number of reco
 stored after each of them.
 """
 
-import random
 import sys
 import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from kills import in_child, killed_or_done
+from kills import kill_and_end
 
 from tunedb import limits
 from tunedb.logs.find import find_logs
@@ -30,17 +29,6 @@ def import_all(store, folder):
         assert report.total.read == 24, report
 
 
-def run(url, folder, moment=None):
-    """Import in a process of its own, killed `moment` seconds after it began; return its end."""
-
-    def work(begin):
-        with Store(url) as store:
-            begin()
-            import_all(store, folder)
-
-    return in_child(work, moment)
-
-
 def duration(folder):
     """Return how many seconds an import takes when nothing has to be loaded any more."""
     for _ in range(2):
@@ -53,15 +41,18 @@ def duration(folder):
 def main(url, folder, kills, seed):
     limits.IMPORT_ROWS = 3
     limits.PROGRESS_LINES = 2
-    rng = random.Random(int(seed))
-    # Not all of it, so that there is something left to add after each kill.
-    longest = duration(folder) / 2
-    for _ in range(int(kills)):
-        status = run(url, folder, rng.uniform(0, longest))
-        assert killed_or_done(status), status
+
+    def work(begin):
+        with Store(url) as store:
+            begin()
+            import_all(store, folder)
+
+    def tell():
         with Store(url) as store:
             print(store.query.counts().measurements, flush=True)
-    assert run(url, folder) == 0
+
+    # Not all of it, so that there is something left to add after each kill.
+    kill_and_end(work, tell, kills=kills, seed=seed, longest=duration(folder) / 2)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,10 @@
 """Work in processes that are killed at random moments."""
 
 import os
+import random
 import signal
+import subprocess
+import sys
 import time
 
 
@@ -36,3 +39,38 @@ def in_child(work, moment=None):
 def killed_or_done(status):
     """Tell whether a process ended in one of the two ways that are meant."""
     return status in (0, signal.SIGKILL)
+
+
+def kill_and_end(work, tell, *, kills, seed, longest):
+    """Let work be killed some times at random moments, then end; tell what stands after each kill.
+
+    Parameters
+    ----------
+    work : callable
+        As for :func:`in_child`.
+    tell : callable
+        Called after each kill.
+    kills, seed : str
+        Arguments of a script.
+    longest : float
+        Seconds after which it is killed at the latest.
+    """
+    rng = random.Random(int(seed))
+    for _ in range(int(kills)):
+        status = in_child(work, rng.uniform(0, longest))
+        assert killed_or_done(status), status
+        tell()
+    assert in_child(work) == 0
+
+
+def lines_of(worker, *arguments):
+    """Return the lines of numbers that a script prints, which must end well."""
+    done = subprocess.run(
+        [sys.executable, worker, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]

@@ -7,7 +7,6 @@ that are killed at random moments and then once to its end. With an odd SEED eac
 watermark of the one before. Prints how many records there were after each, and the watermark.
 """
 
-import random
 import sys
 import time
 from contextlib import closing
@@ -15,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from kills import in_child, killed_or_done
+from kills import kill_and_end
 
 from tunedb import limits
 from tunedb.sharing.database import DatabasePeer
@@ -40,24 +39,23 @@ def merge_all(url, other, *, resume, began=lambda: None):
 def main(url, other, kills, seed):
     limits.BATCH_ROWS = 16
     limits.IMPORT_BYTES = 2_000
-    rng = random.Random(int(seed))
     resume = int(seed) % 2 == 1
     # Nothing has to be loaded any more, and half of it, so that there is something left to add.
     merge_all(":memory:", other, resume=False)
     started = time.perf_counter()
     merge_all(":memory:", other, resume=False)
     longest = (time.perf_counter() - started) / 2
-    for _ in range(int(kills)):
-        status = in_child(
-            lambda began: merge_all(url, other, resume=resume, began=began),
-            rng.uniform(0, longest),
-        )
-        assert killed_or_done(status), status
+
+    def work(began):
+        merge_all(url, other, resume=resume, began=began)
+
+    def tell():
         with Store(url) as store:
             mark = store.query.watermark(*MARK)
             reached = 0 if mark is None else mark.measurement_id
             print(store.query.size(), reached, flush=True)
-    assert in_child(lambda began: merge_all(url, other, resume=resume, began=began)) == 0
+
+    kill_and_end(work, tell, kills=kills, seed=seed, longest=longest)
 
 
 if __name__ == "__main__":

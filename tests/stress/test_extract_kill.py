@@ -1,6 +1,5 @@
 """An extraction that is killed at any moment and run again ends as one that was left alone."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from tunedb.store import Store
 sys.path.insert(0, str(Path(__file__).parent))
 
 from extract_worker import FAILS, SET
+from kills import lines_of
 
 WORKER = Path(__file__).with_name("extract_worker.py")
 
@@ -37,15 +37,7 @@ def contents(url):
 
 def kill(url, kills, seed):
     """Let runs be killed some times and one end; return how many programs each attempt left."""
-    done = subprocess.run(
-        [sys.executable, WORKER, url, str(kills), str(seed)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return [int(line) for line in done.stdout.split()]
+    return [number for (number,) in lines_of(WORKER, url, kills, seed)]
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,6 @@
 """An import that is killed at any moment and run again ends as one that was left alone."""
 
 import gzip
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +13,10 @@ from tunedb.logs.base import LogFile
 from tunedb.logs.find import find_logs
 from tunedb.logs.importer import import_log
 from tunedb.store import Store
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from kills import lines_of
 
 WORKER = Path(__file__).with_name("import_worker.py")
 
@@ -68,15 +71,7 @@ def _named(table, column, value, names):
 
 def kill(url, folder, kills, seed):
     """Let an import be killed some times and end; return how many records each attempt left."""
-    done = subprocess.run(
-        [sys.executable, WORKER, url, folder, str(kills), str(seed)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return [int(line) for line in done.stdout.split()]
+    return [number for (number,) in lines_of(WORKER, url, folder, kills, seed)]
 
 
 def import_once(url, folder):

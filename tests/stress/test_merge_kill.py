@@ -1,6 +1,5 @@
 """A merge that is killed at any moment and made again ends as one that was left alone."""
 
-import subprocess
 import sys
 from contextlib import closing
 from pathlib import Path
@@ -14,8 +13,10 @@ from tunedb.sharing.database import DatabasePeer
 from tunedb.sharing.merge import merge
 from tunedb.store import Store
 
+sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
 
+from kills import lines_of
 from unions import Makes, contents
 
 WORKER = Path(__file__).with_name("merge_worker.py")
@@ -58,15 +59,7 @@ def alone(theirs, sqlite_template, tmp_path):
 
 def kill(url, other, kills, seed):
     """Let a merge be killed some times and end; return what each attempt left."""
-    done = subprocess.run(
-        [sys.executable, WORKER, url, other, str(kills), str(seed)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return [tuple(map(int, line.split())) for line in done.stdout.splitlines()]
+    return lines_of(WORKER, url, other, kills, seed)
 
 
 def killed(url, other, alone, kills, seed):

@@ -1,6 +1,5 @@
 """A pruning that is killed at any moment leaves a whole database, and the next one ends it."""
 
-import subprocess
 import sys
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from tunedb.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from kills import lines_of
 from prune_worker import WANTED
 
 WORKER = Path(__file__).with_name("prune_worker.py")
@@ -55,15 +55,7 @@ def tops(url):
 
 def kill(url, kills, seed):
     """Let prunings be killed some times and one end; return how many records each left."""
-    done = subprocess.run(
-        [sys.executable, WORKER, url, str(kills), str(seed)],
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
-    assert (done.returncode, done.stderr) == (0, "")
-    return [int(line) for line in done.stdout.split()]
+    return [number for (number,) in lines_of(WORKER, url, kills, seed)]
 
 
 def killed(url, kills, seed):

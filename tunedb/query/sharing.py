@@ -12,6 +12,7 @@ from ..engine import Prepared
 from ..retractions import Retraction
 from ..sharing.incoming import Standing
 from ..sharing.wire import Position
+from ..statements import trusted_stores
 from .reader import Reader
 
 T = TypeVar("T")
@@ -142,8 +143,7 @@ class Sharing(Reader):
 
     def trusted_stores(self) -> set[str]:
         """Return the keys of the databases with a source that is trusted here, our own included."""
-        found = self._select(select(_s.store).where(_s.trust > 0).distinct())
-        return {self.store_key, *(row.store for row in found)}
+        return {self.store_key, *(row.store for row in self._rows(trusted_stores))}
 
     def watermark(self, direction: str, peer: str, selection: str) -> Position | None:
         """Return how far an exchange has come, or None where there was none.

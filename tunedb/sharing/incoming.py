@@ -152,6 +152,21 @@ class Incoming:
         parts = (self.sources, self.measurements, self.claims, self.failures, self.aliases)
         return not any((*parts, self.features, self.retractions))
 
+    def sorted_out(self, trusted: Set[str]) -> tuple[list[Retraction], list[Retraction]]:
+        """Return the retractions that are taken, and those in the name of somebody trusted here.
+
+        Parameters
+        ----------
+        trusted : set of str
+            Keys of the databases that are trusted here.
+        """
+        taken: list[Retraction] = []
+        others: list[Retraction] = []
+        for row in self.retractions:
+            refused = row.store in trusted and not believes(self.believe, row.store)
+            (others if refused else taken).append(row)
+        return taken, others
+
 
 @dataclass(frozen=True, slots=True)
 class Merged:

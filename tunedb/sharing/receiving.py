@@ -11,7 +11,7 @@ from .. import limits
 from ..errors import TuneDBError
 from ..records import Measurement, Trust
 from .following import Following
-from .incoming import Believe, Claim, ForeignSource, Incoming, Merged, believes, refuses
+from .incoming import Believe, Claim, ForeignSource, Incoming, Merged, refuses
 from .report import MergeReport, SourceTally
 from .verify import Digested, Measurements
 from .wire import COLUMNS, Chunk
@@ -217,12 +217,7 @@ class Receiver(Following):
         """Return what a transaction would come to; failures of refused records count too."""
         sides = [self._refuses(source) for source in incoming.sources]
         counts = Counter(incoming.source_of)
-        trusted = self._query.trusted_stores()
-        others = [
-            one
-            for one in incoming.retractions
-            if one.store in trusted and not believes(self._believe, one.store)
-        ]
+        believed, others = incoming.sorted_out(self._query.trusted_stores())
         return Merged(
             new={source: n for source, n in counts.items() if not sides[source]},
             refused={source: n for source, n in counts.items() if sides[source]},
@@ -230,7 +225,7 @@ class Receiver(Following):
             failures=len(incoming.failures),
             aliases=len(incoming.aliases),
             features=len(incoming.features),
-            retractions=len(incoming.retractions) - len(others),
+            retractions=len(believed),
             refused_retractions=others,
         )
 
