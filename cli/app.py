@@ -75,6 +75,8 @@ COMMANDS = {
         "command",
         "Show what a model looks at, why a program has its score, or why a module has no record.",
     ),
+    "advise": ("advise", "command", "Choose thread-block sizes of GPU kernels."),
+    "report": ("report", "command", "Write pages that explain what the database holds."),
     "quarantine": ("quarantine", "command", "Look after what imports did not understand."),
     "prune": ("prune", "command", "Remove what the database can do without."),
     "vacuum": ("vacuum", "command", "Give back the space of rows that are gone."),

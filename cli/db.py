@@ -270,7 +270,7 @@ def _info_row(found: Description) -> dict[str, Any]:
 def _counts(counts: Counts) -> dict[str, int]:
     names = (
         *("workloads", "targets", "programs", "sketches", "tails", "measurements", "failed"),
-        *("sessions", "sources", "quarantined", "retracted"),
+        *("launches", "sessions", "sources", "quarantined", "retracted"),
     )
     return {name: getattr(counts, name) for name in names}
 

@@ -27,7 +27,18 @@ _SHORT = 8
 _MOST_REASONS = 10
 
 _NUMBERS = ("new", "known", "rejected")
-_OTHERS = ("workloads", "programs", "failures", "aliases", "features", "retractions", "moved")
+#: Number of a merge → what it is of, for the sentence that says what came.
+_NOUNS = {
+    "failures": "failure",
+    "launches": "launch",
+    "retractions": "retraction",
+    "features": "feature",
+}
+
+_OTHERS = (
+    *("workloads", "programs", "failures", "launches", "aliases", "features", "retractions"),
+    "moved",
+)
 
 COLUMNS = tuple(
     map(
@@ -157,11 +168,7 @@ def tell(settings: Settings, row: dict[str, Any], *, is_pull: bool) -> None:
     """Say in a sentence what came of it, and what was refused."""
     other = f"{'from' if is_pull else 'to'} {row['location']}"
     would = "would be " if row["dry_run"] else ""
-    parts = [
-        text.count(row[name], name.removesuffix("s"))
-        for name in ("failures", "retractions", "features")
-        if row[name]
-    ]
+    parts = [text.count(row[name], noun) for name, noun in _NOUNS.items() if row[name]]
     if row["new"]:
         parts.insert(0, text.count(row["new"], "new record"))
     if parts:

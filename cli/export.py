@@ -36,9 +36,9 @@ _SUMMARY = (
 
 def is_written(name: str, format_: LogFormat) -> bool:
     """Tell whether a format can be exported."""
-    from ..logs.base import LineWriter
+    from ..logs.base import DocumentWriter, LineWriter
 
-    return name == DIRECTORY or isinstance(format_, LineWriter)
+    return name == DIRECTORY or isinstance(format_, LineWriter | DocumentWriter)
 
 
 def _complete_format(
@@ -61,13 +61,13 @@ def _complete_format(
     default=DIRECTORY,
     show_default=True,
     shell_complete=_complete_format,
-    help="What to write: metaschedule, ansor, autotvm, or one of tunedb plugins.",
+    help="What to write: metaschedule, ansor, autotvm, t4, or one of tunedb plugins.",
 )
 @click.option(
     *("-o", "--output", "file"),
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    help="Where formats of lines go: a file, or - for standard output (default).",
+    help="Where other formats go: a file, or - for standard output (default).",
 )
 @choose.target_option()
 @click.option(
@@ -93,14 +93,15 @@ def command(
 
     metaschedule writes a work directory that TVM's JSONDatabase loads; what it cannot hold
     (sessions, causes of failure, times of day) stays in the database. ansor and autotvm write one
-    log, each record as it was imported. Records of the other tools, foreign and retracted ones
-    are left out.
+    log, each record as it was imported. t4 writes the results of one GPU kernel on one device as
+    FAIR T4. Records of the other tools, foreign and retracted ones are left out.
 
     Example:
       tunedb export ./work_dir
       tunedb export ./for_llvm --target llvm --workload matmul --force
       tunedb export --format ansor -o tuning.json
       tunedb export --format autotvm | xz > autotvm.log.xz
+      tunedb export --format t4 --workload gemm --target 7 -o gemm__A100_T4.json
     """
     from ..errors import NotFoundError
 
@@ -160,14 +161,17 @@ def _export_lines(
     query: Any, format_: str, file: Path | None, force: bool, chosen: dict[str, Any]
 ) -> ExportReport:
     """Write a log to a file, or to stdout where `file` is None."""
-    from ..logs.export import export_lines
+    from ..logs.base import DocumentWriter, formats
+    from ..logs.export import export_document, export_lines
 
+    is_document = isinstance(formats()[format_], DocumentWriter)
+    write = export_document if is_document else export_lines
     if file is None:
-        report = export_lines(query, format_, sys.stdout.buffer, **chosen)
+        report = write(query, format_, sys.stdout.buffer, **chosen)
         sys.stdout.buffer.flush()
         return report
     with _replacing(file, force=force) as (out, keep):
-        report = export_lines(query, format_, out, **chosen)
+        report = write(query, format_, out, **chosen)
         if report.records:
             keep()
     return report

@@ -109,7 +109,13 @@ def command(
             # What was finished stays, so it is told before the error is.
             _tell(settings, reports)
             raise
+        kernels = store.query.has_kernels()
     _tell(settings, reports)
+    if kernels:
+        settings.note(
+            "configurations of GPU kernels have no features; tunedb advise learns from their "
+            "launches"
+        )
 
 
 def _chosen(settings: Settings, names: tuple[str, ...]) -> Iterator[FeatureSet]:

@@ -8,6 +8,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
@@ -30,7 +32,7 @@ _STOPPING = b"\r\x1b[2KStopping after this batch; Ctrl-C again stops at once\n"
 
 @click.group(
     cls=LazyGroup,
-    lazy={"logs": ("import_logs", "logs", "Import logs of MetaSchedule, Ansor and AutoTVM.")},
+    lazy={"logs": ("import_logs", "logs", "Import logs of tuners and of GPU profilers.")},
     name="import",
 )
 @common_options
@@ -42,6 +44,19 @@ def command() -> None:
     """
 
 
+def _said(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Return what the user says of a file; it becomes a part of names in the database."""
+    from .. import limits
+    from ..identity import clean_text
+
+    if value is None:
+        return None
+    name = clean_text(value).strip()
+    if not name or len(name) > limits.MAX_NAME_CHARS:
+        raise click.BadParameter(f"a name of 1 to {limits.MAX_NAME_CHARS} characters is due")
+    return name
+
+
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--source", metavar="NAME", help="Name of the source; by default each file's path.")
@@ -49,6 +64,24 @@ def command() -> None:
     "--trust",
     type=click.Choice(["own", "verified", "foreign"]),
     help="How far a new source is trusted (default: own). TVM never gets foreign records.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="GPU trace with the times of a profile; for nvprof by default the one beside it.",
+)
+@click.option(
+    "--device",
+    callback=_said,
+    metavar="NAME",
+    help="Device of files that do not name theirs: T4 results, Nsight Compute.",
+)
+@click.option(
+    "--kernel",
+    callback=_said,
+    metavar="NAME",
+    help="Kernel, or profiled program, of files that do not name theirs.",
 )
 @click.option("--dry-run", is_flag=True, help="Read and compare, write nothing.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if any line or file was not understood.")
@@ -60,10 +93,16 @@ def logs(
     paths: tuple[str, ...],
     source: str | None,
     trust: str | None,
+    trace: Path | None,
+    device: str | None,
+    kernel: str | None,
     dry_run: bool,
     strict: bool,
 ) -> None:
-    """Import logs of MetaSchedule, Ansor and AutoTVM.
+    """Import logs of tuners and of GPU profilers.
+
+    Known are logs of MetaSchedule, Ansor, AutoTVM, Kernel Tuner, KTT, CLTune and Triton, T1
+    inputs and T4 results, and tables of nvprof, Nsight Compute and Nsight Systems.
 
     PATH is a file, a directory that is searched to its bottom, a pattern, or - for standard
     input. What a file holds is found out line by line, whatever its name; gzip, bzip2, xz and
@@ -76,11 +115,16 @@ def logs(
       tunedb import logs 'runs/2026-*/' --source nightly
       tunedb import logs ./dataset --trust foreign --dry-run
       ssh board cat tuning.log | tunedb import logs - --source board
+      tunedb import logs metrics.csv --trace trace.csv
+      tunedb import logs results_T4.json --kernel gemm --device 'NVIDIA A100'
     """
     from ..logs.find import find_logs
 
     run = Run(dry_run=dry_run)
-    run.files = find_logs(paths, run.skip)
+    found = find_logs(paths, run.skip)
+    if trace is not None and len(found) != 1:
+        raise click.UsageError(f"--trace belongs to one profile, and there are {len(found)} files")
+    run.files = [replace(file, trace=trace, device=device, kernel=kernel) for file in found]
     importer = _Importer(run, source, trust)
     try:
         with _store(settings, dry_run=dry_run) as store:

@@ -28,14 +28,17 @@ _MOST_FILES = 50
 #: Files that a table has a row each for; those of more are summed up.
 _FEW_FILES = 20
 
-_NUMBERS = ("read", "new", "known", "failed", "unmeasured")
+#: Columns that a table has only where there is something to count.
+_RARE = ("failed", "unmeasured", "launches", "quarantined")
+
+_NUMBERS = ("read", "new", "known", "failed", "unmeasured", "launches")
 
 COLUMNS = tuple(
     map(
         Column,
         (
             *("path", "source", *_NUMBERS, "workloads", "skipped", "quarantined"),
-            *("groups", "reasons", "refused", "dry_run"),
+            *("groups", "reasons", "remarks", "refused", "dry_run"),
         ),
     )
 )
@@ -133,6 +136,9 @@ def tell(settings: Settings, run: Run) -> None:
         _tell_files(settings, refused, "not read, or not to the end")
     if run.skipped:
         _tell_files(settings, run.skipped, "not looked at")
+    remarks = [(report.file, text_) for report, _ in run.results for text_ in report.remarks]
+    if remarks:
+        _tell_files(settings, remarks, "to know of", "thing")
     _tell_lines(settings, run)
     if run.dry_run:
         settings.note("dry run: nothing was written")
@@ -151,6 +157,7 @@ def _row(report: ImportReport, source: str, *, dry_run: bool) -> dict[str, Any]:
             for (format_, target), tally in report.groups.items()
         ],
         "reasons": report.reasons,
+        "remarks": report.remarks,
         "refused": report.refused,
         "dry_run": dry_run,
     }
@@ -175,7 +182,7 @@ def _show(run: Run) -> None:
     else:
         columns = tuple(column for column in columns if column.key != "files")
         label = {"path": "total"}
-    unused = [k for k in ("failed", "unmeasured", "quarantined") if not total[k]]
+    unused = [k for k in _RARE if not total[k]]
     columns = tuple(column for column in columns if column.key not in unused)
     print_table(columns, rows, total | label if len(rows) > 1 else None)
 
@@ -226,8 +233,10 @@ def _tell_rate(settings: Settings, run: Run) -> None:
     settings.note(f"{read}, {run.new:,} {new}, in {text.span(seconds)}{rate}")
 
 
-def _tell_files(settings: Settings, files: list[tuple[str, str]], what: str) -> None:
-    settings.warn(f"{text.count(len(files), 'file')} {what}")
+def _tell_files(
+    settings: Settings, files: list[tuple[str, str]], what: str, of: str = "file"
+) -> None:
+    settings.warn(f"{text.count(len(files), of)} {what}")
     for name, reason in files[:_MOST_FILES]:
         click.echo(text.clean(f"  {name}: {reason}"), err=True)
     _tell_rest(len(files) - _MOST_FILES)

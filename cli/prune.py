@@ -44,6 +44,7 @@ _WHAT = {
     "records": "records beyond the best",
     "retracted": "records taken back",
     "failures": "  with their failures",
+    "launches": "  with their launches",
     "programs": "  and their programs",
     "models": "models",
     "predictions": "  predictions",

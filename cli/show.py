@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from . import choose, lineage, text
+from . import choose, launches, lineage, text
 from .options import Settings, common_options, pass_settings, reading
 from .output import Column, bold, output_options, print_fields, print_object
 
@@ -26,7 +26,7 @@ COLUMNS = tuple(
             *("id", "digest", "status", "mean", "median", "minimum", "spread", "run_secs"),
             *("measured_at", "all_cost", "occurrence", "retracted", "failure"),
             *("workload", "target", "program", "origin", "donor", "lineage", "source", "session"),
-            *("context", "extra", "decisions", "steps", "trace", "script"),
+            *("context", "extra", "launches", "decisions", "steps", "trace", "script"),
         ),
     )
 )
@@ -54,13 +54,15 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
     with reading(settings) as store:
         found = store.query.record(choose.find_record(store.query, record))
         steps = lineage.lineage_of(store.query, found)
+        kernels = launches.rows_of(store.query.launches_of(found.id))
 
     def show() -> None:
         _show_record(found, steps)
+        launches.show(kernels)
         _show_steps(found, whole=whole_trace)
         _show_script(found.measurement.program.workload.script, whole=whole_script)
 
-    print_object(settings, COLUMNS, _row(found, steps), show)
+    print_object(settings, COLUMNS, _row(found, steps) | {"launches": kernels}, show)
 
 
 def _row(record: Record, steps: Sequence[lineage.Step]) -> dict[str, Any]:
@@ -120,7 +122,8 @@ def _trace(program: Program) -> list[Any] | None:
     from ..records import WorkloadFormat
     from ..traces import join_trace
 
-    if program.workload.format in (WorkloadFormat.ANSOR, WorkloadFormat.AUTOTVM):
+    others = (WorkloadFormat.ANSOR, WorkloadFormat.AUTOTVM, WorkloadFormat.KERNEL)
+    if program.workload.format in others:
         return None
     return list(join_trace(program.trace))
 

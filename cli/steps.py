@@ -26,6 +26,7 @@ _CHOSEN = {
     "re": ("perm",),
     "an": ("anns",),
     "ot": ("val",),
+    "parameter": ("value",),
 }
 
 
@@ -40,8 +41,13 @@ def line_of(step: Step) -> str:
     >>> values = {"outputs": ["v5", "v6"], "inputs": ["l2"], "n": 2, "decision": [16, 8]}
     >>> line_of(Step(0, "SamplePerfectTile", "sample_perfect_tile", None, None, values))
     'v5, v6 = sample_perfect_tile(l2, n=2, decision=[16, 8])'
+    >>> values = {"name": "block_size_x", "value": 32}
+    >>> line_of(Step(0, "parameter", "parameter", None, None, values))
+    'block_size_x = 32'
     """
     arguments = dict(step.arguments)
+    if step.code == "parameter":
+        return clean(f"{arguments['name']} = {_value(arguments['value'])}")
     results = [*arguments.pop("outputs", ())]
     if "knob" in arguments:
         results.append(arguments.pop("knob"))

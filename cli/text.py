@@ -107,8 +107,9 @@ def size(value: int | None) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """Return ``1 record`` or ``2,304 records``."""
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+    """Return ``1 record``, ``2,304 records`` or ``2 launches``."""
+    plural = "es" if noun.endswith("ch") else "s"
+    return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
 def number(value: int | None) -> str:

@@ -140,7 +140,7 @@ def test_only_the_database_rooms_know_sqlalchemy():
             f"tunedb/{name}.py"
             for name in (
                 *("store", "derived", "governing", "retractions", "rows", "statements"),
-                *("removing", "merging"),
+                *("removing", "merging", "learnt"),
             )
         ),
         *(
@@ -148,11 +148,11 @@ def test_only_the_database_rooms_know_sqlalchemy():
             for name in (
                 *("reader", "catalog", "programs", "models", "sessions"),
                 *("training", "ledger", "records", "known", "neighbours", "sources"),
-                *("space", "sharing"),
+                *("space", "sharing", "launches"),
             )
         ),
         "tunedb/query/statements.py",
-        *(f"tunedb/sharing/{name}.py" for name in ("database", "tables", "choosing")),
+        *(f"tunedb/sharing/{name}.py" for name in ("opened", "tables", "choosing")),
     }
 
 

@@ -331,7 +331,7 @@ def test_history_is_in_order_of_time(store):
 
 
 def test_an_empty_database(store):
-    assert store.query.counts() == Counts(*[0] * 11)
+    assert store.query.counts() == Counts(*[0] * 12)
     assert store.query.size() == store.query.last_workload() == 0
     assert store.query.workloads() == store.query.targets() == []
     assert store.query.failures() == {}
@@ -361,6 +361,7 @@ def test_counts(store):
         sources=2,
         quarantined=1,
         retracted=1,
+        launches=0,
     )
     assert all(type(n) is int for n in vars_of(store.query.counts()))
     assert store.query.size() == 3

@@ -19,7 +19,10 @@ from .check_derived import (
     PAGE,
     PLAIN,
     check_features,
+    counter_set_digest,
     feature_rows,
+    launch_digest,
+    launches_to_check,
     model_digest,
     n_features,
     rows_of,
@@ -249,7 +252,8 @@ def _quarantine_digest(row: Any) -> bytes:
     return identity.digest("quarantine", row.file.encode(), line, bytes(row.data))
 
 
-#: Tables whose digest follows from their own columns (for failures, from the measurement's too).
+#: Tables whose digest follows from their own columns (for failures and launches, from the
+#: measurement's too).
 _CONTENT: dict[Table, Callable[[Any], bytes]] = {
     schema.workload: _workload_digest,
     schema.target: lambda row: Target(row.kind, row.config.encode()).digest,
@@ -262,10 +266,14 @@ _CONTENT: dict[Table, Callable[[Any], bytes]] = {
     schema.failure: _failure_digest,
     schema.quarantine: _quarantine_digest,
     schema.model: model_digest,
+    schema.counter_set: counter_set_digest,
+    schema.launch: launch_digest,
 }
 
 
 def _statement(table: Table) -> Select[Any]:
+    if table is schema.launch:
+        return launches_to_check()
     if table is not schema.failure:
         return select(table)
     measurement = schema.measurement.c

@@ -1,4 +1,4 @@
-"""Whether what follows from records is whole: features, models, predictions, factors of sessions.
+"""Whether what follows from records is whole: launches, features, models, predictions, factors.
 
 A part of :mod:`tunedb.check`.
 """
@@ -8,17 +8,21 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Select, Table, bindparam, func, literal, select, tuple_
 
 from . import schema
-from .errors import NotFoundError, TuneDBError
+from .errors import FormatError, NotFoundError, TuneDBError
+from .launches import CounterSet, counters_of
 from .values import parse_json
 
 if TYPE_CHECKING:
     from .check import CheckReport
     from .query import Query
+
+_l = schema.launch.c
 
 #: Rows that are read at a time.
 PAGE = 1000
@@ -86,6 +90,46 @@ def check_features(row: Any, report: CheckReport) -> None:
     if columns and len(columns) != row.n_columns:
         words = f"{label}: {row.n_columns} columns, not {len(columns)}"
         report.add("derived", "feature", row.program_id, words)
+
+
+# ---------------------------------------------------------------------- launches
+
+
+def launches_to_check() -> Select[Any]:
+    """Return the query of launches with their measurement's digest and their set of counters."""
+    s = schema.counter_set.c
+    return (
+        select(
+            schema.launch,
+            schema.measurement.c.digest.label("measurement"),
+            *(c.label(f"set_{c.name}") for c in s if c.name not in ("id", "digest")),
+        )
+        .join_from(schema.launch, schema.measurement, schema.measurement.c.id == _l.measurement_id)
+        .outerjoin(schema.counter_set, s.id == _l.counter_set_id)
+    )
+
+
+@lru_cache(maxsize=64)
+def _counter_set(tool: str, version: str | None, capability: str | None, text: str) -> CounterSet:
+    return CounterSet(tool, version, capability, counters_of(text.encode()))
+
+
+def counter_set_digest(row: Any) -> bytes:
+    """Return the digest that a row of table ``counter_set`` must have."""
+    return _counter_set(row.tool, row.tool_version, row.compute_capability, row.counters).digest
+
+
+def launch_digest(row: Any) -> bytes:
+    """Return the digest that a row of :func:`launches_to_check` must have."""
+    from .query.launches import launch_of
+
+    found = None
+    if row.counter_set_id is not None:
+        if row.set_tool is None:
+            raise FormatError("its set of counters is missing")
+        columns = (row.set_tool, row.set_tool_version, row.set_compute_capability)
+        found = _counter_set(*columns, row.set_counters)
+    return launch_of(row, found).digest(bytes(row.measurement))
 
 
 # ---------------------------------------------------------------------- models

@@ -14,6 +14,38 @@ MAX_INSTRUCTIONS = 100_000
 #: of the longest allowed length could take 2 GB. The largest public module has 150,000.
 MAX_VALUES = 1_000_000
 
+#: Bytes of a file of a GPU tuner that is one JSON document, unpacked. The largest public one has
+#: 12 MB; parsed it takes up to ten times as much.
+MAX_DOCUMENT_BYTES = 64 * 2**20
+
+#: Values in such a document. The largest public one has 600,000; a float of ten digits takes 24
+#: bytes as an object and eight in its list.
+MAX_DOCUMENT_VALUES = 8_000_000
+
+#: Bytes of a file beside such a document that are looked at for its kernel and its device. T1
+#: inputs have 8 KB.
+MAX_NEIGHBOUR_BYTES = 2**20
+
+#: Warps of a thread block that a file of Triton may name. No GPU has a block of more than 32.
+MAX_WARPS = 64
+
+#: Characters of an expression in a T1 input. Those of the public ones stay below 200.
+MAX_EXPRESSION_CHARS = 4_096
+
+#: Values in a list that an expression of a T1 input makes. Those of the public ones stay below 40.
+MAX_EXPRESSION_VALUES = 100_000
+
+#: Operations that evaluating one such expression may take: a list of the longest, three each.
+MAX_EXPRESSION_STEPS = 1_000_000
+
+#: Deepest nesting of such an expression, which is walked recursively: a sum of n terms nests n
+#: deep.
+MAX_EXPRESSION_DEPTH = 64
+
+#: Bytes of a tuning space that records of its file keep besides. Those of the public ones stay
+#: below 2 KB.
+MAX_SPACE_BYTES = 32 * 2**10
+
 #: Deepest nesting of a JSON value. Real ones nest five deep, and every walk over them is recursive.
 MAX_DEPTH = 32
 
@@ -188,3 +220,67 @@ MAX_FOREIGN_EXTRA_BYTES = 64 * 2**10
 #: Longest name of a source, a session or a workload, and longest key of an alias, that comes from
 #: another database. Paths have up to 4,096.
 MAX_FOREIGN_LABEL_CHARS = 4_096
+
+#: Counters of one launch. Nsight Compute's full set has 200, all that it knows for a GPU 3,000.
+MAX_COUNTERS = 4_096
+
+#: Longest name of a counter, its unit, a profiler or its version. Names of Nsight Compute stay
+#: below 100.
+MAX_COUNTER_CHARS = 256
+
+#: Longest name of a kernel: templates nested in templates make some thousand characters.
+MAX_KERNEL_CHARS = 16_384
+
+#: Threads of a block. CUDA and ROCm end at 1,024; OpenCL on processors at 8,192.
+MAX_BLOCK_THREADS = 65_536
+
+#: Thread blocks that a FAIR T1 input may state by its values, each of which is looked at. The
+#: largest space of the public inputs has 1,066.
+MAX_STATED_BLOCKS = 16_384
+
+#: Launches of one measurement: programs of several kernels have tens.
+MAX_LAUNCHES = 4_096
+
+#: Bytes of a configuration of programs to be profiled. A hundred programs take 50 KB.
+MAX_CONFIGURATION_BYTES = 2**20
+
+#: Largest extent of a thread block that a configuration may name. CUDA's limit is 1,024, OpenCL
+#: devices go up to 8,192.
+MAX_BLOCK_EXTENT = 16_384
+
+#: Variants of one plan. Each is run a dozen times under a profiler: that many take days.
+MAX_VARIANTS = 20_000
+
+#: Bytes of a program's output that are compared number by number; a larger one has to be equal
+#: byte by byte. Comparing takes about fifty times as many bytes of memory.
+MAX_COMPARED_BYTES = 32 * 2**20
+
+#: Bytes of a program's output in which its printed time is looked for.
+MAX_PRINTED_BYTES = 2**20
+
+#: Bytes of what a failed program printed last that are kept with the failure.
+MAX_TAIL_BYTES = 2_000
+
+#: Seconds that a program may say it took: it cannot take longer than its own time limit of a month.
+MAX_PRINTED_SECONDS = 30 * 86_400
+
+#: Kernels with their geometries in one file of a profiler, which are held together. The longest of
+#: the public traces has 190; an application that launches 100,000 different ones is damage.
+MAX_PROFILED_KERNELS = 100_000
+
+#: Launches in one trace, whose times are held together: 32 bytes each. A program that launches a
+#: thousand kernels in a second for an hour makes 3.6 million.
+MAX_TRACE_ROWS = 5_000_000
+
+#: Launches that the page about the advisor looks for kinds, components and a tree in; of more a
+#: part is drawn by lot. Ten rounds of k-means take 3 s on 10,000 with 30 inputs, the tree 1.
+MAX_ANALYSED_LAUNCHES = 20_000
+
+#: Launches that one plot of the page draws, each 60 bytes of it and 150 in its table.
+MAX_DRAWN_LAUNCHES = 2_000
+
+#: Kernels whose times the page draws, those with most launches first; 25 are 100 KB.
+MAX_DRAWN_KERNELS = 24
+
+#: Bytes of the names and units of one set of counters: 3,000 of Nsight Compute's take 180 KB.
+MAX_COUNTER_SET_BYTES = 512 * 2**10

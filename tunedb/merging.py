@@ -20,6 +20,7 @@ from .rows import Rows, failure_row_of, now
 from .sharing.incoming import (
     ForeignSource,
     Incoming,
+    Launched,
     Merged,
     Standing,
     refuses,
@@ -54,6 +55,10 @@ class Merging(ABC):
     @abstractmethod
     def add_retractions(self, connection: Connection, rows: Sequence[Retraction]) -> int:
         """Add retractions inside a transaction; return how many were new."""
+
+    @abstractmethod
+    def _insert_launches(self, connection: Connection, launches: Sequence[Launched]) -> int:
+        """Insert launches inside a transaction; return how many were new."""
 
     def merge_batch(self, incoming: Incoming, *, watermark: Watermark | None = None) -> Merged:
         """Write what was verified of another database, in one transaction.
@@ -120,6 +125,7 @@ class Merging(ABC):
             aliases=statements.alias_of.many(connection, aliases),
             features=features,
             retractions=self.add_retractions(connection, believed) if believed else 0,
+            launches=self._insert_launches(connection, incoming.launches),
             refused_retractions=others,
             refused_sets=refused_sets,
         )
@@ -270,6 +276,7 @@ def _note(connection: Connection, watermark: Watermark) -> None:
         measurement_id=position.measurement_id,
         measurement_digest=position.measurement_digest,
         failure_id=position.failure_id,
+        launch_id=position.launch_id,
         retractions=position.retractions,
         exchanged_at=now(),
     )

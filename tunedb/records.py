@@ -13,6 +13,7 @@ from typing import Any
 import orjson
 
 from . import identity
+from .launches import Launch
 
 
 class Status(IntEnum):
@@ -120,6 +121,10 @@ class WorkloadFormat(StrEnum):
     ANSOR = "ansor-key"
     #: AutoTVM's ``[task name, args, kwargs]``; knobs.
     AUTOTVM = "autotvm-task"
+    #: ``{"kernel": name, "problem": its size or null}`` of a GPU kernel; tuning parameters.
+    KERNEL = "gpu-kernel"
+    #: A FAIR T1 input: a kernel's tuning parameters, their defaults and conditions; no programs.
+    T1 = "t1-input"
 
 
 #: Formats of workloads that are modules, whose programs TVM may get.
@@ -370,6 +375,9 @@ class Measurement:
         Canonical JSON of what this line alone says and no other field holds.
     failure : Failure or None
         The cause, where it is known. Not part of the identity: it may be learnt later.
+    launches : tuple of Launch
+        GPU kernels that the program launched, with their counters. Not part of the identity: more
+        may be learnt later. Records that are read have none; see ``Query.launches_of``.
     """
 
     program: Program
@@ -385,6 +393,7 @@ class Measurement:
     context: bytes | None = None
     extra: bytes | None = None
     failure: Failure | None = None
+    launches: tuple[Launch, ...] = ()
     digest: bytes = field(init=False, repr=False)
 
     def __post_init__(self) -> None:

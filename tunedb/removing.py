@@ -30,6 +30,7 @@ from .retractions import is_retracted
 
 _m, _p, _x = schema.measurement.c, schema.program.c, schema.failure.c
 _f, _d, _k = schema.feature.c, schema.prediction.c, schema.model.c
+_l = schema.launch.c
 
 #: Seconds that a vacuum waits for its turn: whoever writes now will write again.
 _VACUUM_TURN_MS = 5_000
@@ -44,6 +45,7 @@ def _id(name: str) -> Any:
 
 
 _failures_of = Prepared(delete(schema.failure).where(_x.measurement_id == _id("measurement")))
+_launches_of = Prepared(delete(schema.launch).where(_l.measurement_id == _id("measurement")))
 _measurement = Prepared(delete(schema.measurement).where(_m.id == _id("measurement")))
 _features_of = Prepared(delete(schema.feature).where(_f.program_id == _id("program")))
 _predictions_of = Prepared(delete(schema.prediction).where(_d.program_id == _id("program")))
@@ -72,6 +74,7 @@ class Removed:
     features: int = 0
     predictions: int = 0
     models: int = 0
+    launches: int = 0
 
     def __add__(self, other: Removed) -> Removed:
         return Removed(*(getattr(self, n) + getattr(other, n) for n in self.__slots__))
@@ -80,16 +83,18 @@ class Removed:
 def lasting() -> Any:
     """Return the condition for measurements that are never removed.
 
-    The last measurement, those of the last program, and that of the last failure: SQLite gives the
-    number of a last row again, and other processes may remember it, or have written it down as
-    how far they have read.
+    The last measurement, those of the last program, and those of the last failure and the last
+    launch: SQLite gives the number of a last row again, and other processes may remember it, or
+    have written it down as how far they have read.
     """
     other = schema.measurement.alias().c
     failure = select(_x.measurement_id).order_by(_x.id.desc()).limit(literal_column("1"))
+    launch = select(_l.measurement_id).order_by(_l.id.desc()).limit(literal_column("1"))
     return or_(
         _m.id == _or_zero(select(func.max(other.id))),
         _m.program_id == _or_zero(select(func.max(_p.id))),
         _m.id == _or_zero(failure),
+        _m.id == _or_zero(launch),
     )
 
 
@@ -102,9 +107,9 @@ class Removing(ABC):
     """The part of :class:`tunedb.store.Store` that removes; its guarantees hold.
 
     What many records share stays: workloads, targets, sketches, tails, sessions, sources,
-    descriptions of arguments and contexts. Other processes remember the numbers of those rows
-    (:class:`tunedb.rows.Ids`), and there are few. Retractions stay, because they only ever grow
-    and what they mean may come again; so does how far exchanges have come.
+    descriptions of arguments, contexts and sets of counters. Other processes remember the numbers
+    of those rows (:class:`tunedb.rows.Ids`), and there are few. Retractions stay, because they only
+    ever grow and what they mean may come again; so does how far exchanges have come.
     """
 
     lock: threading.RLock
@@ -121,7 +126,7 @@ class Removing(ABC):
         """Raise UsageError for a store that was closed."""
 
     def remove_records(self, ids: Sequence[int], *, if_retracted: bool = False) -> Removed:
-        """Remove measurements with their failures, in one transaction.
+        """Remove measurements with their failures and launches, in one transaction.
 
         A program that has no measurement left goes too, with its features and predictions. What
         must stay does (:func:`lasting`), and so does what is gone already.
@@ -144,6 +149,7 @@ class Removing(ABC):
             rows = connection.execute(found).all()
             measurements = [{"measurement": row.id} for row in rows]
             failures = _failures_of.many(connection, measurements)
+            launches = _launches_of.many(connection, measurements)
             records = _measurement.many(connection, measurements)
             bare = _bare(connection, sorted({row.program_id for row in rows}))
             features = _features_of.many(connection, bare)
@@ -151,7 +157,7 @@ class Removing(ABC):
             programs = _program.many(connection, bare)
             if records:
                 _note_pruned(connection)
-        return Removed(records, failures, programs, features, predictions)
+        return Removed(records, failures, programs, features, predictions, launches=launches)
 
     def remove_features(self, feature_set_id: int, program_ids: Sequence[int]) -> Removed:
         """Remove the rows that programs have of a feature set, in one transaction.

@@ -5,7 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from .records import Measurement, Quarantined, Signature, Source, Target, Trace, Workload
+from .launches import Launch
+from .records import (
+    Measurement,
+    Quarantined,
+    Signature,
+    Source,
+    Status,
+    Target,
+    Trace,
+    Trust,
+    Workload,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +70,51 @@ class Answer:
     trace: Trace
     run_secs: tuple[float, ...] | None
     args_info: bytes | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class LaunchRow:
+    """A launch with the measurement that it belongs to.
+
+    Rows of one workload, target, sketch or counter set share the objects.
+
+    Parameters
+    ----------
+    id, record_id, program_id, workload_id, target_id, source_id : int
+        Local numbers of the launch, its measurement, and what that refers to.
+    launch : Launch
+        The kernel, its geometry and its counters, in the words of the tool.
+    digest : bytes
+        Digest of the measurement.
+    workload : Workload
+        What was computed, without the script. Where it is a kernel, its body is the JSON of
+        :func:`tunedb.logs.gpu.kernels.kernel_workload`, and `trace` holds tuning parameters
+        (:func:`tunedb.steps.parameters.join_parameters`).
+    target, trace, status, run_secs, measured_at, context : object
+        As of :class:`tunedb.records.Measurement` and its program.
+    mean : float or None
+        Mean of ``run_secs`` in seconds, which ranks records.
+    trust : Trust
+        How far the record's source is trusted.
+    """
+
+    id: int
+    launch: Launch
+    record_id: int
+    digest: bytes
+    program_id: int
+    workload_id: int
+    workload: Workload
+    target_id: int
+    target: Target
+    trace: Trace
+    status: Status
+    run_secs: tuple[float, ...] | None
+    mean: float | None
+    measured_at: int
+    context: bytes | None
+    source_id: int
+    trust: Trust
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +187,7 @@ class Counts:
     sources: int
     quarantined: int
     retracted: int
+    launches: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,7 @@ from sqlalchemy import Connection, select
 from . import identity, limits, schema, statements
 from .compression import compress
 from .errors import FormatError, UsageError
+from .launches import CounterSet, Launch
 from .records import (
     Failure,
     Measurement,
@@ -218,6 +219,20 @@ class Rows:
         }
         return self._ensure(connection, "workload", row)
 
+    def counter_set(self, connection: Connection, counter_set: CounterSet) -> int:
+        """Return the id of a set of counters."""
+        id_ = self.ids.get(counter_set.digest)
+        if id_ is not None:
+            return id_
+        row = {
+            "digest": counter_set.digest,
+            "tool": counter_set.tool,
+            "tool_version": counter_set.tool_version,
+            "compute_capability": counter_set.compute_capability,
+            "counters": counter_set.body.decode(),
+        }
+        return self._ensure(connection, "counter_set", row)
+
     def own(self, connection: Connection, workload: Workload) -> None:
         """Store what an own source says of a workload, besides its body.
 
@@ -347,4 +362,27 @@ def failure_row_of(program: bytes, measurement: bytes, failure: Failure) -> dict
         "phase": failure.phase.value,
         "message": failure.message,
         "seconds": failure.seconds,
+    }
+
+
+def launch_row_of(
+    program: bytes, measurement: bytes, launch: Launch, counter_set_id: int | None
+) -> dict[str, Any]:
+    """Return the parameters of a launch's insertion, of the measurement with these digests."""
+    block, grid = launch.block or (None,) * 3, launch.grid or (None,) * 3
+    return {
+        "digest": launch.digest(measurement),
+        "measurement": measurement,
+        "program": program,
+        "number": launch.number,
+        "kernel": launch.kernel,
+        "threads": launch.threads,
+        **{f"block_{axis}": extent for axis, extent in zip("xyz", block, strict=True)},
+        **{f"grid_{axis}": extent for axis, extent in zip("xyz", grid, strict=True)},
+        "registers": launch.registers,
+        "static_shared": launch.static_shared,
+        "dynamic_shared": launch.dynamic_shared,
+        "seconds": launch.seconds,
+        "counter_set_id": counter_set_id,
+        "counters": identity.pack_floats(launch.values) if launch.values else None,
     }

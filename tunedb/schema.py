@@ -31,7 +31,7 @@ from sqlalchemy.types import REAL, TypeEngine
 
 #: Revisions of ``migrations/versions`` in order, so that a database can be checked without
 #: importing Alembic (0.2 s). A test compares them with the scripts.
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005")
 HEAD = REVISIONS[-1]
 
 #: ``PRAGMA application_id`` of a tunedb file: "tndb".
@@ -203,6 +203,41 @@ failure = _table(
     Column("seconds", Real),
 )
 
+#: Which counters a profiler gave: JSON of ``[[name, unit], …]`` in the order of the values.
+counter_set = _table(
+    "counter_set",
+    _id(),
+    _digest(),
+    Column("tool", Text, nullable=False),
+    Column("tool_version", Text),
+    Column("compute_capability", Text),
+    Column("counters", Text, nullable=False),
+)
+
+#: One GPU kernel that a measured program launched. Counters are float64, little-endian, in the
+#: order of their set; NaN is what was not measured.
+launch = _table(
+    "launch",
+    _id(),
+    _digest(),
+    Column("measurement_id", Int, ForeignKey("measurement.id"), nullable=False, index=True),
+    Column("number", Int, nullable=False),
+    Column("kernel", Text, nullable=False),
+    Column("threads", Int, nullable=False),
+    Column("block_x", Int),
+    Column("block_y", Int),
+    Column("block_z", Int),
+    Column("grid_x", Int),
+    Column("grid_y", Int),
+    Column("grid_z", Int),
+    Column("registers", Int),
+    Column("static_shared", Int),
+    Column("dynamic_shared", Int),
+    Column("seconds", Real),
+    Column("counter_set_id", Int, ForeignKey("counter_set.id")),
+    Column("counters", Blob),
+)
+
 quarantine = _table(
     "quarantine",
     _id(),
@@ -294,6 +329,7 @@ watermark = _table(
     Column("measurement_id", Int, nullable=False),
     Column("measurement_digest", Blob),
     Column("failure_id", Int, nullable=False),
+    Column("launch_id", Int, nullable=False),
     Column("retractions", Int, nullable=False),
     Column("exchanged_at", Int, nullable=False),
     rowid=False,

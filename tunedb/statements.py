@@ -93,10 +93,10 @@ def _insertion_where(
     return Prepared(statements)
 
 
-def _insert_failure() -> Prepared:
+def _insert_of_measurement(table: Table) -> Prepared:
     """Return the insertion that finds its measurement; without one it inserts nothing."""
     found = {"measurement_id": schema.measurement.c.id}
-    return _insertion_where(schema.failure, this_measurement(), found)
+    return _insertion_where(table, this_measurement(), found)
 
 
 def _insert_of_program(table: Table) -> Prepared:
@@ -124,10 +124,12 @@ insert = {
         schema.feature_set,
         schema.model,
         schema.session_factor,
+        schema.counter_set,
     )
 }
 insert["measurement"] = _insert_measurement()
-insert["failure"] = _insert_failure()
+for _table in (schema.failure, schema.launch):
+    insert[_table.name] = _insert_of_measurement(_table)
 for _table in (schema.feature, schema.prediction):
     insert[_table.name] = _insert_of_program(_table)
 

@@ -41,13 +41,13 @@ from .engine import (
 )
 from .errors import StorageError, UsageError
 from .governing import Governing
+from .learnt import Learnt
 from .merging import Merging
 from .network import refuse_network_file
 from .patience import patiently
 from .query import Query
 from .records import (
     Alias,
-    Failure,
     Measurement,
     Quarantined,
     Session,
@@ -61,7 +61,7 @@ from .results import AddReport
 from .rows import Rows, failure_row, label, now, quarantine_row
 
 
-class Store(Derived, Governing, Merging, Removing):
+class Store(Derived, Learnt, Governing, Merging, Removing):
     """A database of tuning records (see the module for its guarantees).
 
     Parameters
@@ -288,6 +288,10 @@ class Store(Derived, Governing, Merging, Removing):
         statements.insert["failure"].many(
             connection, [failure_row(m, m.failure) for m in batch if m.failure is not None]
         )
+        self._insert_launches(
+            connection,
+            [(m.program.digest, m.digest, one) for m in batch if m.launches for one in m.launches],
+        )
         return new
 
     def _take_over(
@@ -339,13 +343,6 @@ class Store(Derived, Governing, Merging, Removing):
         """Add a session that has no measurements (yet)."""
         with self._transaction() as connection:
             self._rows.session(connection, session)
-
-    @patiently
-    def add_failures(self, failures: Iterable[tuple[Measurement, Failure]]) -> None:
-        """Add what was learnt later about measurements that are stored."""
-        rows = [failure_row(measurement, failure) for measurement, failure in failures]
-        with self._transaction() as connection:
-            statements.insert["failure"].many(connection, rows)
 
     def quarantine(self, rows: Iterable[Quarantined], source: Source) -> int:
         """Keep bytes that could not be understood; return how many were new."""

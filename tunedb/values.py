@@ -22,8 +22,15 @@ _LONG_NUMBER = re.compile(rb"[\[,:\s]-?\d{19}")
 _FEW_BYTES = 2**20
 
 
-def parse_json(data: bytes) -> Any:
+def parse_json(data: bytes, most: int = limits.MAX_VALUES) -> Any:
     """Return a JSON value.
+
+    Parameters
+    ----------
+    data : bytes
+        The text.
+    most : int
+        How many values it may have.
 
     Raises
     ------
@@ -31,8 +38,8 @@ def parse_json(data: bytes) -> Any:
         It is no JSON, has more values than its objects may take memory, or an integer beyond
         64 bits, which orjson would make a float.
     """
-    if len(data) > _FEW_BYTES and sum(map(data.count, (b",", b"[", b"{"))) > limits.MAX_VALUES:
-        raise FormatError(f"more than {limits.MAX_VALUES} values")
+    if len(data) > _FEW_BYTES and sum(map(data.count, (b",", b"[", b"{"))) > most:
+        raise FormatError(f"more than {most} values")
     try:
         value = orjson.loads(data)
     except orjson.JSONDecodeError as error:

@@ -13,6 +13,7 @@ from click.testing import CliRunner
 from tunedb.cli import main
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "logs"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "logs" / "gpu"))
 sys.path.insert(0, str(Path(__file__).parent))
 
 import legacy

@@ -87,3 +87,55 @@ def test_a_place_that_cannot_be_written(run, filled, tmp_path):
     assert result.stderr.startswith("Error: ")
     run("--db", filled, "export", tmp_path / "file", code=2)
     run("--db", filled, "export", tmp_path / "out", "--format", "csv", code=2)
+
+
+def t4(folder, name, value=2.0):
+    """Write results of FAIR T4, one of them with a time that may not be its run times'."""
+    rows = [
+        {
+            "configuration": {"block_size_x": size},
+            "times": {"runtimes": [time, time]},
+            "invalidity": "correct",
+            "correctness": 1,
+            "measurements": [{"name": "time", "value": time, "unit": "ms"}],
+        }
+        for size, time in [(32, 2.0), (64, 1.0)]
+    ]
+    rows[0]["measurements"][0]["value"] = value
+    path = folder / name
+    path.write_text(json.dumps({"schema_version": "1.0.0", "results": rows}))
+    return path
+
+
+def test_results_of_one_kernel_on_one_device(run, run_json, sqlite_file, tmp_path):
+    a100, v100 = t4(tmp_path, "gemm__A100_T4.json"), t4(tmp_path, "gemm__V100_T4.json")
+    run("--db", sqlite_file, "import", "logs", a100, v100)
+    result = run("--db", sqlite_file, "export", "--format", "t4", code=2)
+    assert result.stdout == ""
+    assert "one kernel on one device; choose with --workload and --target" in result.stderr
+    out = tmp_path / "out.json"
+    chosen = ("--format", "t4", "--target", '{"model": "V100"}')
+    report = run_json("--db", sqlite_file, "export", *chosen, "-o", out)
+    assert (report["records"], report["file"]) == (2, str(out))
+    document = json.loads(out.read_text())
+    assert document["metadata"]["device_name"] == "V100"
+    assert (
+        document["results"]
+        == json.loads(run("--db", sqlite_file, "export", *chosen).stdout)["results"]
+    )
+    again = run_json("--db", tmp_path / "again.db", "import", "logs", out)
+    assert [file["new"] for file in again] == [2]
+
+
+def test_nothing_to_write_as_results(run, filled, tmp_path):
+    out = tmp_path / "out.json"
+    run("--db", filled, "export", "--format", "t4", "-o", out, code=3)
+    assert not out.exists()
+
+
+def test_times_that_contradict_each_other_are_told(run, run_json, sqlite_file, tmp_path):
+    path = t4(tmp_path, "gemm__A100_T4.json", value=3.0)
+    result = run("--db", sqlite_file, "import", "logs", path)
+    assert "inconsistent: 1 of 2 rows have a time over 2% from the mean" in result.stderr
+    (best,) = run_json("--db", sqlite_file, "top", "gemm", "-k", "5")
+    assert best["mean"] == 0.001

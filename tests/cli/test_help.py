@@ -42,6 +42,8 @@ def test_all_commands_are_there():
         *("push", "pull"),
         "merge",
         *("models", "models list", "models show", "models drift"),
+        *("advise", "advise train", "advise show", "advise evaluate", "advise launches"),
+        *("advise configure", "advise collect", "report", "report advisor"),
     }
 
 
@@ -84,7 +86,7 @@ def test_lazy_summaries_are_those_of_the_commands(group):
 
 
 def test_every_command_that_prints_data_has_all_formats():
-    prints_none = {(), ("import",), ("db",), ("completion",)}
+    prints_none = {(), ("import",), ("db",), ("completion",), ("advise",), ("report",)}
     for path, command in COMMANDS.items():
         names = {name for parameter in command.params for name in parameter.opts}
         assert ({"--json", "--jsonl", "--csv"} <= names) == (path not in prints_none), path

@@ -31,8 +31,8 @@ KEYS = {
     "features steps --columns": "index name",
     "extract --set steps": "set version programs known done failed passed unable seconds rate "
     "reasons",
-    "import logs LOG": "path source read new known failed unmeasured workloads skipped quarantined "
-    "groups reasons refused dry_run",
+    "import logs LOG": "path source read new known failed unmeasured launches workloads skipped "
+    "quarantined groups reasons remarks refused dry_run",
 }
 OBJECT_KEYS = {
     "features steps": "name version needs columns installed with without unable rows bytes",
@@ -49,6 +49,7 @@ OBJECT_KEYS = {
     "db init": "location revision created",
     "db upgrade": "location before after backup dry_run",
     "export OUT": "format directories file workloads records left_out",
+    "advise launches": "records known filled unknown launches",
 }
 
 

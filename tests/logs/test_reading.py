@@ -481,6 +481,14 @@ class Choosy(Lines):
         raise SystemError("not on this machine")
 
 
+#: The formats of this package.
+OWN = {
+    *("ansor", "autotvm", "metaschedule", "metaschedule-sqlite"),
+    *("kernel-tuner", "t1", "t4", "cltune", "triton"),
+    *("ktt", "ktt-csv", "ktt-xml", "nvprof", "ncu"),
+}
+
+
 def test_formats_that_do_not_load(register, tmp_path, monkeypatch):
     said = []
     monkeypatch.setattr(
@@ -494,7 +502,7 @@ def test_formats_that_do_not_load(register, tmp_path, monkeypatch):
         mine=lambda: Lines,
     )
     found, failed = base.load_formats()
-    assert {"mine", "ansor", "autotvm", "metaschedule", "metaschedule-sqlite"} == set(found)
+    assert {"mine", *OWN} == set(found)
     assert failed.pop("broken") == "ImportError: libfoo is missing"
     assert failed.pop("choosy") == "SystemError: not on this machine"
     assert failed.pop("nothing").startswith("TypeError: it is no LineFormat and no FileFormat")
@@ -516,7 +524,7 @@ def test_only_our_own_formats(register, monkeypatch):
     register(mine=lambda: Lines, broken=broken)
     monkeypatch.setenv("TUNEDB_PLUGINS", "")
     found, failed = base.load_formats()
-    assert set(found) == {"ansor", "autotvm", "metaschedule", "metaschedule-sqlite"}
+    assert set(found) == OWN
     assert failed == {}
 
 

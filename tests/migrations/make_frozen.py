@@ -7,6 +7,7 @@ written again: it stands for what users have.
 """
 
 import itertools
+import math
 import sqlite3
 import sys
 import uuid
@@ -22,6 +23,8 @@ from builders import FOREIGN, OWN, make_session, make_target, make_workload
 
 from tunedb import identity, schema
 from tunedb.compression import compress
+from tunedb.launches import CounterSet, Launch
+from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
 from tunedb.records import (
     NO_TARGET,
     Alias,
@@ -40,6 +43,7 @@ from tunedb.records import (
     Workload,
 )
 from tunedb.retractions import Retraction
+from tunedb.steps.parameters import split_parameters
 from tunedb.store import Store
 
 HERE = Path(__file__).parent
@@ -121,6 +125,28 @@ def shared():
     return [throttled, make_measurement(21, (1e-12,), workload=1)]
 
 
+def launched():
+    """Return records of GPU kernels with what a profiler said of them: since revision 0005."""
+    workload, target = kernel_workload("matmul", [64, 64]), gpu_target("cuda", "Tesla K40c")
+    counters = CounterSet("ncu", "2026.1", "7.5", (("sm__warps_active.avg", "%"), ("launch", "")))
+    programs = [
+        Program(workload, target, split_parameters({"block_size_x": 32 * n, "mode": "a"}))
+        for n in (1, 2)
+    ]
+    # A value that was not measured, and one block that is not known.
+    profiled = Launch(
+        *("matmul<32>", 32, (32, 1, 1), (64, 1, 1), 0, 32, 1024, 0, 0.25),
+        counter_set=counters,
+        values=(math.nan, 12.5),
+    )
+    again = Launch("reduce", 64, number=1)
+    fields = {"measured_at": NOW, "context": b'{"log":"ktt"}'}
+    return [
+        Measurement(programs[0], (0.25,), **fields, launches=(profiled, again)),
+        Measurement(programs[1], (0.5, 0.75), **fields, launches=(Launch("matmul<64>", 64),)),
+    ]
+
+
 def share(store):
     """Put in what databases tell each other."""
     throttled, theirs = shared()
@@ -148,6 +174,7 @@ def share(store):
                 measurement_id=1,
                 measurement_digest=theirs.digest,
                 failure_id=0,
+                launch_id=0,
                 retractions=2,
                 exchanged_at=NOW,
             )
@@ -170,6 +197,7 @@ def fill(path):
         store.add_workload(make_workload(3), [Alias("tvm:0.27:structural", "17")])
         store.add_batch(logged(), OWN)
         share(store)
+        store.add_batch(launched(), OWN)
         data = compress(identity.pack_floats([1.0] * 4))
         parameters = identity.canonical_json({"max_depth": 6})
         with store._transaction() as connection:

@@ -6,6 +6,12 @@ args_info.body: text NOT NULL
 context.id: bigint NOT NULL DEFAULT nextval('context_id_seq'::regclass)
 context.digest: bytea NOT NULL
 context.body: text NOT NULL
+counter_set.id: bigint NOT NULL DEFAULT nextval('counter_set_id_seq'::regclass)
+counter_set.digest: bytea NOT NULL
+counter_set.tool: text NOT NULL
+counter_set.tool_version: text
+counter_set.compute_capability: text
+counter_set.counters: text NOT NULL
 failure.id: bigint NOT NULL DEFAULT nextval('failure_id_seq'::regclass)
 failure.digest: bytea NOT NULL
 failure.measurement_id: bigint NOT NULL
@@ -22,6 +28,24 @@ feature_set.id: bigint NOT NULL DEFAULT nextval('feature_set_id_seq'::regclass)
 feature_set.name: text NOT NULL
 feature_set.version: bigint NOT NULL
 feature_set.columns: text NOT NULL
+launch.id: bigint NOT NULL DEFAULT nextval('launch_id_seq'::regclass)
+launch.digest: bytea NOT NULL
+launch.measurement_id: bigint NOT NULL
+launch.number: bigint NOT NULL
+launch.kernel: text NOT NULL
+launch.threads: bigint NOT NULL
+launch.block_x: bigint
+launch.block_y: bigint
+launch.block_z: bigint
+launch.grid_x: bigint
+launch.grid_y: bigint
+launch.grid_z: bigint
+launch.registers: bigint
+launch.static_shared: bigint
+launch.dynamic_shared: bigint
+launch.seconds: double precision
+launch.counter_set_id: bigint
+launch.counters: bytea
 measurement.id: bigint NOT NULL DEFAULT nextval('measurement_id_seq'::regclass)
 measurement.digest: bytea NOT NULL
 measurement.program_id: bigint NOT NULL
@@ -115,6 +139,7 @@ watermark.selection: text NOT NULL
 watermark.measurement_id: bigint NOT NULL
 watermark.measurement_digest: bytea
 watermark.failure_id: bigint NOT NULL
+watermark.launch_id: bigint NOT NULL
 watermark.retractions: bigint NOT NULL
 watermark.exchanged_at: bigint NOT NULL
 workload.id: bigint NOT NULL DEFAULT nextval('workload_id_seq'::regclass)
@@ -139,6 +164,8 @@ args_info.pk_args_info: PRIMARY KEY (id)
 args_info.uq_args_info_digest: UNIQUE (digest)
 context.pk_context: PRIMARY KEY (id)
 context.uq_context_digest: UNIQUE (digest)
+counter_set.pk_counter_set: PRIMARY KEY (id)
+counter_set.uq_counter_set_digest: UNIQUE (digest)
 failure.fk_failure_measurement_id_measurement: FOREIGN KEY (measurement_id) REFERENCES measurement(id)
 failure.pk_failure: PRIMARY KEY (id)
 failure.uq_failure_digest: UNIQUE (digest)
@@ -147,6 +174,10 @@ feature.fk_feature_program_id_program: FOREIGN KEY (program_id) REFERENCES progr
 feature.pk_feature: PRIMARY KEY (program_id, feature_set_id)
 feature_set.pk_feature_set: PRIMARY KEY (id)
 feature_set.uq_feature_set_name_version: UNIQUE (name, version)
+launch.fk_launch_counter_set_id_counter_set: FOREIGN KEY (counter_set_id) REFERENCES counter_set(id)
+launch.fk_launch_measurement_id_measurement: FOREIGN KEY (measurement_id) REFERENCES measurement(id)
+launch.pk_launch: PRIMARY KEY (id)
+launch.uq_launch_digest: UNIQUE (digest)
 measurement.fk_measurement_args_info_id_args_info: FOREIGN KEY (args_info_id) REFERENCES args_info(id)
 measurement.fk_measurement_context_id_context: FOREIGN KEY (context_id) REFERENCES context(id)
 measurement.fk_measurement_program_id_program: FOREIGN KEY (program_id) REFERENCES program(id)
@@ -193,14 +224,17 @@ workload_alias.pk_workload_alias: PRIMARY KEY (scheme, key, workload_id)
 -- indexes
 CREATE UNIQUE INDEX alembic_version_pkc ON public.alembic_version USING btree (version_num)
 CREATE INDEX ix_failure_measurement_id ON public.failure USING btree (measurement_id)
+CREATE INDEX ix_launch_measurement_id ON public.launch USING btree (measurement_id)
 CREATE INDEX ix_measurement_top_k ON public.measurement USING btree (workload_id, target_id, mean, id, served) WHERE (served = 1)
 CREATE INDEX ix_prediction_program_id ON public.prediction USING btree (program_id)
 CREATE INDEX ix_workload_alias_workload_id ON public.workload_alias USING btree (workload_id)
 CREATE UNIQUE INDEX pk_args_info ON public.args_info USING btree (id)
 CREATE UNIQUE INDEX pk_context ON public.context USING btree (id)
+CREATE UNIQUE INDEX pk_counter_set ON public.counter_set USING btree (id)
 CREATE UNIQUE INDEX pk_failure ON public.failure USING btree (id)
 CREATE UNIQUE INDEX pk_feature ON public.feature USING btree (program_id, feature_set_id)
 CREATE UNIQUE INDEX pk_feature_set ON public.feature_set USING btree (id)
+CREATE UNIQUE INDEX pk_launch ON public.launch USING btree (id)
 CREATE UNIQUE INDEX pk_measurement ON public.measurement USING btree (id)
 CREATE UNIQUE INDEX pk_meta ON public.meta USING btree (key)
 CREATE UNIQUE INDEX pk_model ON public.model USING btree (id)
@@ -219,8 +253,10 @@ CREATE UNIQUE INDEX pk_workload ON public.workload USING btree (id)
 CREATE UNIQUE INDEX pk_workload_alias ON public.workload_alias USING btree (scheme, key, workload_id)
 CREATE UNIQUE INDEX uq_args_info_digest ON public.args_info USING btree (digest)
 CREATE UNIQUE INDEX uq_context_digest ON public.context USING btree (digest)
+CREATE UNIQUE INDEX uq_counter_set_digest ON public.counter_set USING btree (digest)
 CREATE UNIQUE INDEX uq_failure_digest ON public.failure USING btree (digest)
 CREATE UNIQUE INDEX uq_feature_set_name_version ON public.feature_set USING btree (name, version)
+CREATE UNIQUE INDEX uq_launch_digest ON public.launch USING btree (digest)
 CREATE UNIQUE INDEX uq_measurement_program_id_digest ON public.measurement USING btree (program_id, digest)
 CREATE UNIQUE INDEX uq_model_digest ON public.model USING btree (digest)
 CREATE UNIQUE INDEX uq_program_digest ON public.program USING btree (digest)
@@ -235,8 +271,10 @@ CREATE UNIQUE INDEX uq_workload_digest ON public.workload USING btree (digest)
 -- others
 S args_info_id_seq
 S context_id_seq
+S counter_set_id_seq
 S failure_id_seq
 S feature_set_id_seq
+S launch_id_seq
 S measurement_id_seq
 S model_id_seq
 S program_id_seq

@@ -21,6 +21,18 @@ CREATE TABLE context (
 )
  STRICT;
 
+CREATE TABLE counter_set (
+    id INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    tool TEXT NOT NULL,
+    tool_version TEXT,
+    compute_capability TEXT,
+    counters TEXT NOT NULL,
+    CONSTRAINT pk_counter_set PRIMARY KEY (id),
+    CONSTRAINT uq_counter_set_digest UNIQUE (digest)
+)
+ STRICT;
+
 CREATE TABLE failure (
     id INTEGER NOT NULL,
     digest BLOB NOT NULL,
@@ -55,6 +67,32 @@ CREATE TABLE feature_set (
     columns TEXT NOT NULL,
     CONSTRAINT pk_feature_set PRIMARY KEY (id),
     CONSTRAINT uq_feature_set_name_version UNIQUE (name, version)
+)
+ STRICT;
+
+CREATE TABLE launch (
+    id INTEGER NOT NULL,
+    digest BLOB NOT NULL,
+    measurement_id INTEGER NOT NULL,
+    number INTEGER NOT NULL,
+    kernel TEXT NOT NULL,
+    threads INTEGER NOT NULL,
+    block_x INTEGER,
+    block_y INTEGER,
+    block_z INTEGER,
+    grid_x INTEGER,
+    grid_y INTEGER,
+    grid_z INTEGER,
+    registers INTEGER,
+    static_shared INTEGER,
+    dynamic_shared INTEGER,
+    seconds REAL,
+    counter_set_id INTEGER,
+    counters BLOB,
+    CONSTRAINT pk_launch PRIMARY KEY (id),
+    CONSTRAINT fk_launch_counter_set_id_counter_set FOREIGN KEY(counter_set_id) REFERENCES counter_set (id),
+    CONSTRAINT fk_launch_measurement_id_measurement FOREIGN KEY(measurement_id) REFERENCES measurement (id),
+    CONSTRAINT uq_launch_digest UNIQUE (digest)
 )
  STRICT;
 
@@ -244,6 +282,7 @@ CREATE TABLE watermark (
     measurement_id INTEGER NOT NULL,
     measurement_digest BLOB,
     failure_id INTEGER NOT NULL,
+    launch_id INTEGER NOT NULL,
     retractions INTEGER NOT NULL,
     exchanged_at INTEGER NOT NULL,
     CONSTRAINT pk_watermark PRIMARY KEY (direction, peer, selection)
@@ -280,6 +319,8 @@ CREATE TABLE workload_alias (
  STRICT;
 
 CREATE INDEX ix_failure_measurement_id ON failure (measurement_id);
+
+CREATE INDEX ix_launch_measurement_id ON launch (measurement_id);
 
 CREATE INDEX ix_measurement_top_k ON measurement (workload_id, target_id, mean, id, served) WHERE served = 1;
 

@@ -185,8 +185,13 @@ def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
         shared = make_frozen.shared() if frozen_revision > "0003" else []
         assert [r.measurement.digest for r in records[:11]] == [m.digest for m in expected]
         assert [r.measurement for r in records[12:][: len(later)]] == later
+        launched = make_frozen.launched() if frozen_revision > "0004" else []
         last = [r.measurement.digest for r in records[12 + len(later) :]]
-        assert last == [m.digest for m in shared]
+        assert last == [m.digest for m in shared + launched]
+        profiled = records[len(records) - len(launched) :]
+        for record, measurement in zip(profiled, launched, strict=True):
+            found = store.query.launches_of(record.id)
+            assert repr(found) == repr(list(measurement.launches))
         # Alone, by their session, by the database that they come from.
         gone = [record.id for record in records if record.retracted]
         assert gone == ([11, 12, 16, 17] if shared else [11])

@@ -9,9 +9,44 @@ from sqlalchemy.engine import make_url
 
 from tunedb import schema
 from tunedb.records import Source
+from tunedb.sharing.wire import COLUMNS, Chunk
 from tunedb.store import Store
 
 OWN = Source("nightly")
+
+#: Key of the database that :class:`Given` says it is.
+THEIRS = "b" * 32
+
+
+class Given:
+    """A peer that gives these chunks."""
+
+    location = "given"
+
+    def __init__(self, chunks, store_key=THEIRS):
+        self.given = chunks
+        self.store_key = store_key
+        self.total = sum(len(c.rows) for c in chunks if c.table == "measurement")
+
+    def chunks(self, selection, since=None, until=None):
+        yield from self.given
+
+    def close(self):
+        pass
+
+
+def changed(chunks, table, *, row=0, **values):
+    """Return chunks with other values in the row of that position in a table."""
+    found = [Chunk(c.table, list(c.rows)) for c in chunks]
+    for chunk in found:
+        if chunk.table != table:
+            continue
+        if row < len(chunk.rows):
+            old = dict(zip(COLUMNS[table], chunk.rows[row], strict=True))
+            chunk.rows[row] = tuple((old | values).values())
+            return found
+        row -= len(chunk.rows)
+    raise AssertionError(f"no such row of {table}")
 
 
 def rename(path, key):
@@ -43,6 +78,7 @@ def forget(url, above):
     with Store(url) as store, store._transaction() as connection:
         for table, column in (
             (schema.failure, schema.failure.c.measurement_id),
+            (schema.launch, schema.launch.c.measurement_id),
             (schema.measurement, schema.measurement.c.id),
         ):
             connection.execute(table.delete().where(column > above))

@@ -14,6 +14,7 @@ REFERENCES = {
         if name in COLUMNS and name not in ("measurement",)
     },
     "failure": {"measurement": "measurement"},
+    "launch": {"measurement": "measurement", "counter_set": "counter_set"},
     "feature": {"measurement": "measurement", "feature_set": "feature_set"},
 }
 

@@ -251,7 +251,7 @@ def nested(depth):
 
 
 HOSTILE = {
-    "newer": (seal(HEAD, zstd.compress(UNPACKED), version=2), "upgrade tunedb"),
+    "newer": (seal(HEAD, zstd.compress(UNPACKED), version=framing.VERSION + 1), "upgrade tunedb"),
     "no version": (seal(HEAD, zstd.compress(UNPACKED), version=0), "a bundle of version 0"),
     "manifest too long": (seal(HEAD, b"", length=2**32 - 1), "a manifest of 4294967295 bytes"),
     "manifest over the end": (seal(HEAD, b"", length=len(HEAD) + 1), "longer than all that is"),

@@ -13,6 +13,7 @@ from tunedb import identity, limits, schema
 from tunedb.compression import compress
 from tunedb.engine import make_engine, parse_url
 from tunedb.errors import NotFoundError, SchemaError, StorageError
+from tunedb.launches import CounterSet, Launch
 from tunedb.records import Alias, Failure, FailureKind, Origin, Phase, Source
 from tunedb.sharing.database import DatabasePeer
 from tunedb.sharing.peers import open_peer
@@ -56,6 +57,9 @@ def filled(store_url):
         store.add_batch(some_of_everything(), OWN)
         store.add_batch([make_measurement(0, (2.0,), workload=0, target=0)], Source("other"))
         store.retract([3], "measured under load")
+        counters = CounterSet("ncu", "2026.1", "7.5", (("dram__bytes.sum", "byte"),))
+        launch = Launch("k", 64, (64, 1, 1), counter_set=counters, values=(2.0,))
+        store.add_launches([(some_of_everything()[0], launch)])
         store.add_workload(make_workload(1), [Alias("script", "ab" * 16), Alias("link", "x")])
         add_features(store)
     return store_url
@@ -91,6 +95,10 @@ def test_all_that_is_exchanged_is_given(filled, own):
         ("script", "ab" * 16),
         ("link", "x"),
     }
+    (launch,) = found["launch"]
+    assert (launch["kernel"], launch["block_x"], launch["grid_x"]) == ("k", 64, None)
+    assert launch["measurement"] == found["measurement"][0]["id"]
+    assert [row["counters"] for row in found["counter_set"]] == ['[["dram__bytes.sum","byte"]]']
     (retraction,) = found["retraction"]
     assert retraction["digest"] == found["measurement"][2]["digest"]
     assert retraction["store"] == peer.store_key

@@ -8,7 +8,7 @@ from exchanges import rename
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
-from unions import CRASH, Makes, contents, pool, take
+from unions import CRASH, Makes, contents, launch, pool, take
 
 from tunedb import schema
 from tunedb.check import check
@@ -57,6 +57,8 @@ def fill(path, team, trust):
             return path
         failed = [pool()[number] for number in first]
         store.add_failures([(failed[n % len(failed)], CRASH) for n in later if failed])
+        # Whatever a program is, a profiler may have looked at it later.
+        store.add_launches([(failed[n % len(failed)], launch(n % 3)) for n in later if failed])
         store.retract(sorted({ids[n % len(ids)] for n in taken_back}), f"wrong ({path.name})")
         if whole == "source":
             store.retract_source(1, f"bad clock ({path.name})")

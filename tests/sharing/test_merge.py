@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import make_measurement, make_session, make_target, make_workload
-from exchanges import rename
+from exchanges import THEIRS, Given, changed, rename
 from unions import Makes, contents, pool, take
 
 from tunedb import limits
@@ -27,25 +27,6 @@ from tunedb.sharing.merge import merge
 from tunedb.sharing.selection import EVERYTHING, Selection
 from tunedb.sharing.wire import COLUMNS, Chunk, Position
 from tunedb.store import Store
-
-THEIRS = "b" * 32
-
-
-class Given:
-    """A peer that gives these chunks."""
-
-    location = "given"
-
-    def __init__(self, chunks, store_key=THEIRS):
-        self.given = chunks
-        self.store_key = store_key
-        self.total = sum(len(c.rows) for c in chunks if c.table == "measurement")
-
-    def chunks(self, selection, since=None, until=None):
-        yield from self.given
-
-    def close(self):
-        pass
 
 
 @pytest.fixture
@@ -69,20 +50,6 @@ def chunks(theirs):
     """What it gives, to be changed."""
     with closing(DatabasePeer(theirs, own=True)) as peer:
         return list(peer.chunks(Selection(features=True)))
-
-
-def changed(chunks, table, *, row=0, **values):
-    """Return chunks with other values in the row of that position in a table."""
-    found = [Chunk(c.table, list(c.rows)) for c in chunks]
-    for chunk in found:
-        if chunk.table != table:
-            continue
-        if row < len(chunk.rows):
-            old = dict(zip(COLUMNS[table], chunk.rows[row], strict=True))
-            chunk.rows[row] = tuple((old | values).values())
-            return found
-        row -= len(chunk.rows)
-    raise AssertionError(f"no such row of {table}")
 
 
 def value_of(chunks, table, column, row=0):

@@ -1,5 +1,6 @@
 """Databases whose contents are compared as sets: what a merge must not depend on is left out."""
 
+import math
 import shutil
 import sqlite3
 from contextlib import closing
@@ -11,6 +12,8 @@ from exchanges import rename
 from sqlalchemy import select
 
 from tunedb import schema
+from tunedb.launches import CounterSet, Launch
+from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
 from tunedb.records import (
     NO_TARGET,
     Failure,
@@ -26,6 +29,7 @@ from tunedb.records import (
 from tunedb.sharing.database import DatabasePeer
 from tunedb.sharing.merge import merge
 from tunedb.steps.autotvm import split_knobs
+from tunedb.steps.parameters import split_parameters
 from tunedb.store import Store
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed after 10 s", 10.0)
@@ -41,6 +45,7 @@ LABELS = {
 TABLES = (
     *("workload", "workload_alias", "target", "sketch", "tail", "args_info", "context"),
     *("session", "program", "measurement", "failure", "feature_set", "feature", "retraction"),
+    *("counter_set", "launch"),
 )
 
 
@@ -64,6 +69,15 @@ def _programs(number):
         Program(ansor, make_target(), Trace(steps, None, bytes([64, 4, number % 100 + 1]))),
         Program(autotvm, make_target(), knobs),
     ]
+
+
+def launch(block, **fields):
+    """Return a launch; some have counters."""
+    counters = CounterSet("ncu", None, "3.5", (("gld_request", ""), ("ipc", "%"))[: 1 + block % 2])
+    if block:
+        fields |= {"counter_set": counters, "values": (1.5, math.nan)[: 1 + block % 2]}
+    threads = 32 << block
+    return Launch("matmul<int>", threads, (threads, 1, 1), (8, 1, 1), registers=block, **fields)
 
 
 @cache
@@ -94,6 +108,16 @@ def pool():
             ),
         ]
     found.append(Measurement(_programs(0)[0], None, Status.UNMEASURED))
+    workload, target = kernel_workload("matmul", [64, 64]), gpu_target("cuda", "Tesla K40c")
+    for number in range(3):
+        found.append(
+            Measurement(
+                Program(workload, target, split_parameters({"block_size_x": 32 << number})),
+                (1e-3,),
+                context=b'{"log":"ktt"}',
+                launches=(launch(number), launch(number + 1, number=1)),
+            )
+        )
     return tuple(found)
 
 

@@ -3,8 +3,9 @@
 A stored program is code: an annotation of a loop alone can hand a text to LLVM's parser when the
 schedule is compiled. So a foreign program is taken only where each instruction, each annotation
 and each value is one that TVM's own rules write (:mod:`tunedb.allowed.instructions` for
-MetaSchedule, :mod:`tunedb.allowed.steps` for auto_scheduler and AutoTVM). What is not on the lists
-is refused, whatever it may mean.
+MetaSchedule, :mod:`tunedb.allowed.steps` for auto_scheduler and AutoTVM,
+:mod:`tunedb.allowed.parameters` for tuners of GPU kernels). What is not on the lists is refused,
+whatever it may mean.
 
 Sketches and tails are shared by many programs and are looked at once; what they have places for is
 remembered, so that a program costs no more than its decisions.
@@ -20,7 +21,7 @@ from typing import Literal, NoReturn
 from .. import limits
 from ..errors import FormatError
 from ..records import Trace, WorkloadFormat
-from . import instructions, steps
+from . import instructions, parameters, steps
 
 #: Which of the two stored parts that programs share.
 Part = Literal["sketch", "tail"]
@@ -43,6 +44,7 @@ _TOOLS: dict[str, _Tool] = {
     WorkloadFormat.ARGUMENTS: _METASCHEDULE,
     WorkloadFormat.ANSOR: _Tool(steps.ansor_part, steps.check_ansor_decisions),
     WorkloadFormat.AUTOTVM: _Tool(steps.autotvm_part, steps.check_autotvm_decisions),
+    WorkloadFormat.KERNEL: _Tool(parameters.part, parameters.check_decisions),
 }
 
 
@@ -66,7 +68,8 @@ def check_trace(trace: Trace, format: str) -> None:
     if isinstance(sketch, steps.Facts):
         if tail is not None:
             raise FormatError(f"a program of {format} has no tail")
-        steps.check_program(sketch, trace.decisions)
+        check = steps if sketch.parameters is None else parameters
+        check.check_program(sketch, trace.decisions)
     elif not isinstance(tail, steps.Facts):
         instructions.check_program(sketch, tail, trace.decisions)
 

@@ -45,10 +45,13 @@ class Facts:
         Numbers of auto_scheduler; -1 for knobs.
     knobs : tuple
         Type and length of each of AutoTVM's knobs; the length is None for a single value.
+    parameters : int or None
+        How many parameters of a GPU kernel; None for steps and knobs.
     """
 
     places: int
     knobs: tuple[tuple[str, int | None], ...] = ()
+    parameters: int | None = None
 
 
 def check_program(sketch: Facts, decisions: bytes) -> None:
@@ -90,7 +93,7 @@ def ansor_part(body: bytes) -> Facts:
     FormatError
         It is none, or has a step that is not allowed.
     """
-    sketch = _read_sketch(body, {"layout_rewrite", "steps"})
+    sketch = read_sketch(body, {"layout_rewrite", "steps"})
     steps, layout_rewrite = sketch["steps"], sketch["layout_rewrite"]
     if not isinstance(steps, list) or len(steps) > limits.MAX_FOREIGN_STEPS:
         raise FormatError(f"no list of {limits.MAX_FOREIGN_STEPS} steps at most")
@@ -127,7 +130,7 @@ def check_ansor_decisions(decisions: bytes) -> None:
     decisions : bytes
         Unsigned LEB128, one number after the other.
     """
-    _check_length(decisions)
+    check_length(decisions)
     if decisions and (decisions[-1] >= 128 or _TOO_LONG.search(decisions)):
         raise FormatError("decisions: no numbers of 63 bits")
 
@@ -143,7 +146,7 @@ def autotvm_part(body: bytes) -> Facts:
     FormatError
         It is none, or has a knob or a template that is not allowed.
     """
-    sketch = _read_sketch(body, {"knobs", "template"})
+    sketch = read_sketch(body, {"knobs", "template"})
     _check_template(sketch["template"])
     knobs = sketch["knobs"]
     if not isinstance(knobs, list) or len(knobs) > limits.MAX_FOREIGN_STEPS:
@@ -193,7 +196,7 @@ def check_autotvm_decisions(decisions: bytes) -> None:
 
 def _read_values(decisions: bytes) -> list[Any]:
     """Return the number of a configuration and its values."""
-    _check_length(decisions)
+    check_length(decisions)
     try:
         values = orjson.loads(decisions)
     except orjson.JSONDecodeError as error:
@@ -224,14 +227,20 @@ def _fits(kind: str, value: Any) -> bool:
 # ---- both ---------------------------------------------------------------------------------------
 
 
-def _check_length(decisions: bytes) -> None:
+def is_word(text: str) -> bool:
+    """Tell whether a text is a short word, such as the name of a layout."""
+    return _WORD.fullmatch(text) is not None
+
+
+def check_length(decisions: bytes) -> None:
+    """Raise FormatError for decisions that are too long."""
     if len(decisions) > limits.MAX_FOREIGN_DECISION_BYTES:
         raise FormatError(
             f"decisions of {len(decisions)} bytes, over {limits.MAX_FOREIGN_DECISION_BYTES}"
         )
 
 
-def _read_sketch(body: bytes, keys: set[str]) -> dict[str, Any]:
+def read_sketch(body: bytes, keys: set[str]) -> dict[str, Any]:
     """Return the object that a sketch is, or raise FormatError."""
     try:
         sketch = orjson.loads(body)

@@ -20,7 +20,8 @@ from typing import Any, Protocol, runtime_checkable
 
 from .. import extensions
 from ..errors import PluginError
-from ..records import Measurement, Quarantined, Workload
+from ..launches import Launch
+from ..records import Measurement, Quarantined, Target, Workload
 from ..results import Record
 from .lines import Line
 
@@ -29,6 +30,13 @@ GROUP = "tunedb.logs"
 
 #: What a reader yields: a record, a workload without one, or bytes that were not understood.
 Item = Measurement | Workload | Quarantined
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """What the user is to hear of a file that was read, in one line; it is stored nowhere."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,10 +49,17 @@ class LogFile:
         Where it is; None for standard input.
     name : str
         For messages and quarantine: the path as given, or ``<stdin>``.
+    kernel, device : str or None
+        What the user says of a file that does not say it: its kernel and its device.
+    trace : Path or None
+        The GPU trace that belongs to counters of nvprof, where it is not found by name.
     """
 
     path: Path | None
     name: str
+    kernel: str | None = None
+    device: str | None = None
+    trace: Path | None = None
 
 
 class LineReader(Protocol):
@@ -138,6 +153,33 @@ class LineWriter(Protocol):
 
 
 @runtime_checkable
+class DocumentWriter(Protocol):
+    """A file format whose records are written as one document: of one workload and target."""
+
+    def writes(self, workload: Workload) -> bool:
+        """Tell whether records of this workload can be in a document of the format."""
+        ...
+
+    def begin(self, workload: Workload, target: Target) -> bytes:
+        """Return what stands before the first record."""
+        ...
+
+    def result(self, measurement: Measurement, launches: list[Launch]) -> bytes:
+        """Return a record; a comma and a line break follow before the next one.
+
+        Raises
+        ------
+        FormatError
+            What is stored is damaged, or cannot be said in the format.
+        """
+        ...
+
+    def end(self) -> bytes:
+        """Return what stands after the last record."""
+        ...
+
+
+@runtime_checkable
 class FileFormat(Protocol):
     """A format that is read as a whole file.
 
@@ -153,12 +195,21 @@ class FileFormat(Protocol):
         """Tell whether a file has this format, by its first 4,096 bytes (decompressed)."""
         ...
 
-    def read_file(self, file: LogFile) -> Iterator[Item]:
+    def read_file(self, file: LogFile) -> Iterator[Item | Remark]:
         """Yield what the file holds, in its order. Never raises for a bad row."""
         ...
 
 
 LogFormat = LineFormat | FileFormat
+
+
+@runtime_checkable
+class HasCompanions(Protocol):
+    """A format of files that are read together with others: each :class:`LineFormat` is one."""
+
+    def companions(self, path: Path) -> list[Path]:
+        """Return existing files that reading `path` reads besides, judged by name."""
+        ...
 
 
 @cache

@@ -22,10 +22,10 @@ import orjson
 
 from ..errors import FormatError, StorageError, UsageError
 from ..query import Query
-from ..records import MODULES, Trust, WorkloadFormat
+from ..records import MODULES, Trust, Workload, WorkloadFormat
 from ..results import Record
 from ..signatures import is_rebuildable
-from .base import LineWriter, formats
+from .base import DocumentWriter, LineWriter, formats
 from .metaschedule import RECORDS, WORKLOADS, record_fields, workload_line
 
 _OF_OTHERS = "module of another database; tune or import one that is equal"
@@ -212,16 +212,102 @@ def export_lines(
         except FormatError as error:
             report.leave_out(str(error))
             continue
-        try:
-            out.write(line)
-        except BrokenPipeError:  # `| head`
-            raise
-        except OSError as error:
-            raise StorageError(f"the log cannot be written ({error.strerror})") from None
+        _write(out, line)
         report.records += 1
         met.add(record.workload_id)
     report.workloads = len(met)
     return report
+
+
+def export_document(
+    query: Query,
+    format_name: str,
+    out: IO[bytes],
+    *,
+    target_ids: Sequence[int] | None = None,
+    workload_ids: Sequence[int] | None = None,
+    on_record: Callable[[], None] | None = None,
+) -> ExportReport:
+    """Write the records of one workload on one target as a document of a format, as they come.
+
+    Own and verified records in order of insertion, failed ones included; nothing is written where
+    there is none.
+
+    Parameters
+    ----------
+    query, out, target_ids, workload_ids, on_record
+        As :func:`export_lines` has them.
+    format_name : str
+        A format whose records are a document: ``t4``.
+
+    Raises
+    ------
+    UsageError
+        The format cannot be written, or the records are of several workloads or targets.
+    StorageError
+        `out` cannot be written.
+    """
+    writer = formats().get(format_name)
+    if not isinstance(writer, DocumentWriter):
+        raise UsageError(f"{format_name}: no format that is written as a document")
+    if target_ids is None:
+        _require_one(query, writer, format_name, workload_ids)
+    report = ExportReport()
+    chosen: tuple[int, int] | None = None
+    for record in query.iterate(target_ids=target_ids):
+        if on_record is not None:
+            on_record()
+        reason = _reason_to_leave_out(record, workload_ids)
+        measurement = record.measurement
+        workload, target = measurement.program.workload, measurement.program.target
+        if reason is None and not writer.writes(workload):
+            reason = f"no {format_name} workload"
+        if reason is not None:
+            report.leave_out(reason)
+            continue
+        of = record.workload_id, record.target_id
+        if chosen not in (None, of):
+            raise UsageError(_ONE.format(format_name))
+        try:
+            data = writer.result(measurement, query.launches_of(record.id))
+        except FormatError as error:
+            report.leave_out(str(error))
+            continue
+        begin = writer.begin(workload, target) if chosen is None else b",\n"
+        _write(out, begin + data)
+        chosen = of
+        report.records += 1
+    if chosen is not None:
+        _write(out, writer.end())
+    report.workloads = int(chosen is not None)
+    return report
+
+
+_ONE = "{} holds one kernel on one device; choose with --workload and --target"
+
+
+def _require_one(
+    query: Query, writer: DocumentWriter, format_name: str, ids: Sequence[int] | None
+) -> None:
+    """Raise UsageError, before anything is written, where records are of several workloads."""
+    found = [
+        summary
+        for summary in query.workloads()
+        if summary.records
+        and (ids is None or summary.id in ids)
+        and writer.writes(Workload(summary.format, b"{}"))
+    ]
+    if len(found) > 1 or any(summary.targets > 1 for summary in found):
+        raise UsageError(_ONE.format(format_name))
+
+
+def _write(out: IO[bytes], data: bytes) -> None:
+    try:
+        out.write(data)
+    except BrokenPipeError:  # `| head`
+        raise
+    except OSError as error:
+        raise StorageError(f"the log cannot be written ({error.strerror})") from None
 
 
 class _Writer:

@@ -11,7 +11,7 @@ from fnmatch import translate
 from pathlib import Path
 
 from ..errors import NotFoundError
-from .base import LineFormat, LogFile, formats
+from .base import HasCompanions, LogFile, formats
 from .streams import STDIN_NAME
 
 #: Names standard input, as in other tools.
@@ -73,10 +73,10 @@ def _identity(status: os.stat_result) -> _Identity:
 
 def _companions(files: Iterable[LogFile]) -> set[_Identity | None]:
     """Return which files are read together with one of `files`."""
-    line_formats = [known for known in formats().values() if isinstance(known, LineFormat)]
+    known = [known for known in formats().values() if isinstance(known, HasCompanions)]
     paths = [file.path for file in files if file.path is not None]
     found: set[_Identity | None] = set()
-    for companion in (c for path in paths for f in line_formats for c in f.companions(path)):
+    for companion in (c for path in paths for one in known for c in one.companions(path)):
         with suppress(OSError):  # it vanished meanwhile
             found.add(_identity(companion.stat()))
     return found

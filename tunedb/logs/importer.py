@@ -21,7 +21,7 @@ from ..errors import FormatError, StorageError
 from ..identity import clean_text
 from ..records import Measurement, Quarantined, Source, SourceKind, Status, Trust, Workload
 from ..store import Store
-from .base import LogFile
+from .base import LogFile, Remark
 from .reading import Found, read_log
 
 
@@ -39,6 +39,8 @@ class Tally:
         Those of failed measurements.
     unmeasured : int
         Programs that nobody ran.
+    launches : int
+        Launches of GPU kernels that the records have.
     """
 
     read: int = 0
@@ -46,17 +48,19 @@ class Tally:
     known: int = 0
     failed: int = 0
     unmeasured: int = 0
+    launches: int = 0
 
-    def count(self, number: int, status: Status, *, new: bool) -> None:
+    def count(self, number: int, status: Status, *, new: bool, launches: int = 0) -> None:
         """Count records."""
         self.read += number
         self.new += number if new else 0
         self.known += 0 if new else number
         self.failed += number if status is Status.FAILED else 0
         self.unmeasured += number if status is Status.UNMEASURED else 0
+        self.launches += launches
 
     def __iadd__(self, other: Tally) -> Tally:
-        for name in ("read", "new", "known", "failed", "unmeasured"):
+        for name in ("read", "new", "known", "failed", "unmeasured", "launches"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         return self
 
@@ -81,6 +85,8 @@ class ImportReport:
         Reason → number of lines, for what was not understood.
     bad : list of Quarantined
         The first of them.
+    remarks : list of str
+        What else there is to say of the file, a line each.
     refused : str or None
         Why the file was not read, or not to its end.
     """
@@ -92,6 +98,7 @@ class ImportReport:
     quarantined: int = 0
     reasons: dict[str, int] = field(default_factory=dict)
     bad: list[Quarantined] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
     refused: str | None = None
 
     @property
@@ -284,6 +291,9 @@ class _Batch:
             self.bad_lines += 1
         elif isinstance(item, Workload):
             self._workloads.append(item)
+        elif isinstance(item, Remark):
+            if len(self._report.remarks) < limits.MAX_REASONS:
+                self._report.remarks.append(item.text)
         else:
             self._report.skipped += 1
 
@@ -310,13 +320,14 @@ class _Batch:
         targets = [m.program.target for m in self._measurements]
         statuses = [int(m.status) for m in self._measurements]
         by_number = {id(target): target for target in targets}
-        kinds = Counter(zip(self._formats, map(id, targets), statuses, new, strict=True))
-        for (format_, number_, status, is_new), number in kinds.items():
+        launches = [len(m.launches) for m in self._measurements]
+        kinds = Counter(zip(self._formats, map(id, targets), statuses, new, launches, strict=True))
+        for (format_, number_, status, is_new, each), number in kinds.items():
             key = format_, by_number[number_].label[: limits.MAX_NAME_CHARS]
             if key not in report.groups and len(report.groups) >= limits.MAX_GROUPS:
                 key = format_, "other targets"
             tally = report.groups.setdefault(key, Tally())
-            tally.count(number, Status(status), new=is_new)
+            tally.count(number, Status(status), new=is_new, launches=number * each)
         report.workloads += len(self._workloads)
         report.quarantined += len(self._bad)
         for row in self._bad:

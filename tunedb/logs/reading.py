@@ -18,6 +18,7 @@ from .base import (
     LineReader,
     LogFile,
     NumberedReader,
+    Remark,
     TextReader,
     formats,
 )
@@ -35,7 +36,7 @@ class Found(NamedTuple):
     ----------
     format : str
         Name of the format; empty for a line that matches none.
-    item : Measurement, Workload, Quarantined or None
+    item : Measurement, Workload, Quarantined, Remark or None
         None for a line that says nothing, such as a comment.
     size : int
         How many bytes it was read from, about.
@@ -44,7 +45,7 @@ class Found(NamedTuple):
     """
 
     format: str
-    item: Item | None
+    item: Item | Remark | None
     size: int = 0
     line: int = 0
 
@@ -82,6 +83,9 @@ def read_log(
         whole = _file_format(file, head)
         if whole is not None:
             for item in whole.read_file(file):
+                if isinstance(item, Remark):
+                    yield Found(whole.name, item)
+                    continue
                 yield Found(whole.name, _accepted(file, item, accept), _size(item))
             return
         yield from LogReader(file, on_position, accept=accept).read(stream, position)

@@ -128,7 +128,7 @@ def _items(reader: LogReader, kept: Quarantined) -> Iterator[Measurement | Workl
             # What a companion file holds wrong is quarantined on its own.
             if found.item.file == kept.file and found.item.line == kept.line:
                 raise FormatError(found.item.reason)
-        elif found.item is not None:
+        elif isinstance(found.item, Measurement | Workload):
             yield _whole(found.item)
 
 

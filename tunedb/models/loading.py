@@ -251,6 +251,11 @@ def _nothing_measured(store: Store, *, everything: bool) -> str:
     where = store.location
     if not store.query.size():
         return f"{where}: there are no records to learn from; run: tunedb import logs PATH"
+    if everything and store.query.has_kernels():
+        return (
+            f"{where}: no record but those of GPU kernels was measured; "
+            "tunedb advise learns from these"
+        )
     if everything:
         return f"{where}: none of its records was measured; run: tunedb import logs PATH"
     return (

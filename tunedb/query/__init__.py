@@ -6,6 +6,7 @@ Every method is one statement, so it sees one snapshot, or says that it is made 
 from __future__ import annotations
 
 from .known import KnownPrograms
+from .launches import Launches
 from .neighbours import Neighbours
 from .sharing import Sharing
 from .sources import Sources
@@ -14,5 +15,5 @@ from .space import Space
 __all__ = ["Query"]
 
 
-class Query(Neighbours, KnownPrograms, Sources, Space, Sharing):
+class Query(Neighbours, KnownPrograms, Sources, Space, Launches, Sharing):
     """Reads of one database. Made by :class:`tunedb.store.Store` as its ``query``."""

@@ -20,6 +20,7 @@ from ..records import (
     Target,
     Trust,
     Workload,
+    WorkloadFormat,
 )
 from ..results import QuarantineRow, TargetSummary, WorkloadSummary
 from ..signatures import is_rebuildable, signature_of
@@ -139,17 +140,24 @@ class Catalog(Reader):
         return sorted(found)
 
     def find_workloads(self, text: str) -> list[int]:
-        """Return the ids of workloads whose name, id or digest (from its start) is `text`."""
+        """Return the ids of workloads whose name, id or digest (from its start) is `text`.
+
+        A FAIR T1 input has the name of the kernel that it describes, and is meant by its number or
+        digest alone.
+        """
         table = schema.workload.c
-        rows = self._select(select(table.id, table.name, table.digest).order_by(table.id))
-        exact = [row.id for row in rows if text in (row.name, str(row.id))]
+        rows = self._select(
+            select(table.id, table.name, table.digest, table.format).order_by(table.id)
+        )
+        names = {row.id: "" if row.format == WorkloadFormat.T1 else row.name for row in rows}
+        exact = [row.id for row in rows if text and text in (names[row.id], str(row.id))]
         if exact:
             return exact
         short = text.lower()
         return [
             row.id
             for row in rows
-            if text in row.name or (len(short) >= 4 and row.digest.hex().startswith(short))
+            if text in names[row.id] or (len(short) >= 4 and row.digest.hex().startswith(short))
         ]
 
     def find_targets(self, text: str) -> list[int]:

@@ -63,6 +63,8 @@ class Programs(Catalog):
     ) -> list[StoredProgram]:
         """Return programs without rows of a feature set, in order of their ids.
 
+        Configurations of GPU kernels are none: :mod:`tunedb.blocksize` learns from their launches.
+
         Parameters
         ----------
         feature_set : FeatureSet
@@ -129,6 +131,9 @@ class Programs(Catalog):
             statement = statement.where(_among(_p.workload_id, workload_ids))
         if target_ids is not None:
             statement = statement.where(_among(_p.target_id, target_ids))
+        # Most databases have no kernels, and then no program need be asked.
+        if self.has_kernels():
+            statement = statement.where(_p.workload_id.not_in(st.kernels))
         # Most databases have trusted sources alone, and then no program need be asked.
         if for_tvm and self._rows(st.untrusted_sources):
             trusted = (
@@ -187,6 +192,10 @@ class Programs(Catalog):
         return self._bodies[table].fetch(id_, lambda k: decompress(self._one(table, k).body))
 
     # ------------------------------------------------------------------ features
+
+    def has_kernels(self) -> bool:
+        """Tell whether there are workloads of GPU kernels, whose programs have no features."""
+        return bool(self._rows(st.first_kernel))
 
     def feature_rows(
         self, feature_set: NamedSet, program_ids: Sequence[int]

@@ -143,7 +143,7 @@ class Reader:
         """Return the number of rows of each kind."""
         names = (
             *("workload", "target", "sketch", "tail", "program", "measurement"),
-            *("session", "source", "quarantine"),
+            *("session", "source", "quarantine", "launch"),
         )
         tables = schema.metadata.tables
         parts = [select(func.count()).select_from(tables[n]).scalar_subquery() for n in names]
@@ -164,4 +164,5 @@ class Reader:
             sources=values["source"],
             quarantined=values["quarantine"],
             retracted=row[-1],
+            launches=values["launch"],
         )

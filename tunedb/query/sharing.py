@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import and_, bindparam, column, func, select, values
+from sqlalchemy import Table, and_, bindparam, column, func, select, values
 
 from .. import schema
 from ..engine import Prepared
@@ -52,10 +52,10 @@ def _known_measurements() -> Prepared:
     )
 
 
-def _known_failures() -> Prepared:
+def _known_digests(table: Table) -> Prepared:
     wanted = _wanted("b")
-    digest = schema.failure.c.digest
-    return Prepared(select(digest).join_from(wanted, schema.failure, digest == wanted.c.a))
+    digest = table.c.digest
+    return Prepared(select(digest).join_from(wanted, table, digest == wanted.c.a))
 
 
 def _known_features() -> Prepared:
@@ -69,11 +69,8 @@ def _known_features() -> Prepared:
     )
 
 
-_MEASUREMENTS, _FAILURES, _FEATURES = (
-    _known_measurements(),
-    _known_failures(),
-    _known_features(),
-)
+_MEASUREMENTS, _FEATURES = _known_measurements(), _known_features()
+_FAILURES, _LAUNCHES = _known_digests(schema.failure), _known_digests(schema.launch)
 
 
 class Sharing(Reader):
@@ -124,6 +121,10 @@ class Sharing(Reader):
         """Return those of these digests under which a failure is stored."""
         return set(self._looked_up(_FAILURES, [(d,) for d in digests], lambda row: row[0]))
 
+    def known_launches(self, digests: Sequence[bytes]) -> set[bytes]:
+        """Return those of these digests under which a launch is stored."""
+        return set(self._looked_up(_LAUNCHES, [(d,) for d in digests], lambda row: row[0]))
+
     def known_features(self, keys: Sequence[tuple[bytes, str, int]]) -> set[tuple[bytes, str, int]]:
         """Return those of (digest of a program, name and version of a set) that have rows."""
         return set(self._looked_up(_FEATURES, keys, tuple))
@@ -158,9 +159,10 @@ class Sharing(Reader):
             :attr:`tunedb.sharing.selection.Selection.key`.
         """
         rows = self._select(
-            select(_w.measurement_id, _w.failure_id, _w.measurement_digest, _w.retractions).where(
-                _w.direction == direction, _w.peer == peer, _w.selection == selection
-            )
+            select(
+                *(_w.measurement_id, _w.failure_id, _w.measurement_digest),
+                *(_w.retractions, _w.launch_id),
+            ).where(_w.direction == direction, _w.peer == peer, _w.selection == selection)
         )
         return Position(*rows[0]) if rows else None
 

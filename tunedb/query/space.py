@@ -57,6 +57,10 @@ class Space(Reader):
         """Return id and measurement of all failures: shape (n, 2)."""
         return self._numbers(schema.failure, schema.failure.c.measurement_id)
 
+    def launch_numbers(self) -> NDArray[np.int64]:
+        """Return id and measurement of all launches: shape (n, 2)."""
+        return self._numbers(schema.launch, schema.launch.c.measurement_id)
+
     def feature_numbers(self) -> NDArray[np.int64]:
         """Return program, feature set and bytes of all programs' features: shape (n, 3)."""
         return self._numbers(schema.feature, func.length(_f.data))

@@ -8,7 +8,7 @@ from sqlalchemy import Select, and_, bindparam, case, func, literal_column, or_,
 
 from .. import schema
 from ..engine import Prepared
-from ..records import MODULES, Trust
+from ..records import MODULES, Trust, WorkloadFormat
 from ..retractions import is_retracted
 from ..statements import this_measurement
 
@@ -258,6 +258,11 @@ untrusted_sources = Prepared(
     .where(schema.source.c.trust < literal_column(str(int(Trust.VERIFIED))))
     .limit(literal_column("1"))
 )
+#: Workloads of GPU kernels: their parameters have no features, and models are not trained on them.
+kernels = select(schema.workload.c.id).where(
+    schema.workload.c.format == literal_column(f"'{WorkloadFormat.KERNEL}'")
+)
+first_kernel = Prepared(kernels.limit(literal_column("1")))
 feature_set = Prepared(
     select(schema.feature_set.c.id).where(
         schema.feature_set.c.name == bindparam("name", type_=schema.Text),

@@ -236,6 +236,14 @@ LAYOUT: dict[str, tuple[str, ...]] = {
     ),
     "feature": ("steps", "integer", "integer", "integer", "frames"),
     "retraction": ("bytes", "text", "text", "text"),
+    "counter_set": ("steps", "", "text", "text?", "text?", "text"),
+    "launch": (
+        *("steps", "", "steps?", "bytes?", "bytes?"),
+        *("integer", "text", "integer"),
+        *("integer?", "integer?", "integer?", "integer?", "integer?", "integer?"),
+        *("integer?", "integer?", "integer?", "real?"),
+        *("integer?", "times?"),
+    ),
 }
 
 

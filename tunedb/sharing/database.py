@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Generator, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
-from sqlalchemy import Connection, Engine, create_engine, event, select
-from sqlalchemy.engine import URL
-from sqlalchemy.pool import StaticPool
 
-from .. import compression, limits, schema, versions
-from ..engine import Prepared, converted_errors, make_engine, parse_url, show_url, sqlite_path
-from ..errors import LimitError, SchemaError, StorageError
+from .. import compression, limits
+from ..engine import Prepared
+from ..errors import LimitError, StorageError
 from . import choosing
 from .cutting import Row, cut, taken
-from .foreign import ForeignFile, foreign_errors, open_file
+from .opened import OpenedDatabase
 from .selection import Selection
-from .tables import COMPRESSED, PRUNED, tables_of
+from .tables import COMPRESSED
 from .wire import COLUMNS, Chunk, Position
 
 #: Where a row of ``measurement`` names a shared row, and of which table.
@@ -39,7 +32,7 @@ _REFERENCES = tuple(
 _NUMBERS = 500
 
 
-class DatabasePeer:
+class DatabasePeer(OpenedDatabase):
     """A database that gives its records (:class:`tunedb.sharing.wire.Peer`).
 
     What was measured is added to a database and hardly ever taken out, so that
@@ -73,142 +66,6 @@ class DatabasePeer:
         Its schema.
     """
 
-    def __init__(self, url: str | Path | URL, *, own: bool = False, check: bool = True) -> None:
-        parsed = parse_url(url)
-        self.location = show_url(parsed)
-        self._is_sqlite = parsed.get_backend_name() == "sqlite"
-        self._foreign: ForeignFile | None = None
-        path = sqlite_path(parsed)
-        if path is not None and not own:
-            self._foreign = open_file(path, check=check)
-        self._engine = self._make_engine(parsed)
-        self._connection: Connection | None = None
-        try:
-            self._open(parsed)
-        except BaseException:
-            self.close()
-            raise
-
-    def _make_engine(self, url: URL) -> Engine:
-        foreign = self._foreign
-        if foreign is None:
-            return make_engine(url, read_only=True)
-        engine = create_engine(
-            "sqlite://", creator=lambda: foreign.connection, poolclass=StaticPool
-        )
-
-        @event.listens_for(engine, "before_cursor_execute")
-        def restart(*_: object) -> None:
-            foreign.watch.restart()
-
-        return engine
-
-    def _open(self, url: URL) -> None:
-        """Connect, and read what the database says of itself."""
-        if self._foreign is None:
-            if sqlite_path(url) is not None:
-                versions.check_file(url, create=False)
-            versions.prepare(self._engine, url, create=False)
-        self.revision = schema.HEAD if self._foreign is None else self._foreign.revision
-        self._tables = tables_of(self.revision)
-        options: dict[str, Any] = {"tunedb_reads": True}
-        if not self._is_sqlite:
-            options |= {"isolation_level": "REPEATABLE READ", "stream_results": True}
-        with self._errors():
-            self._connection = self._engine.connect().execution_options(**options)
-        self.store_key = self._own_key() if self._foreign is None else self._foreign.store_key
-        self.total = self.position().measurement_id
-
-    def _own_key(self) -> str:
-        meta = schema.meta.c
-        with self._snapshot() as connection:
-            key: str | None = connection.execute(
-                select(meta.value).where(meta.key == "store")
-            ).scalar()
-        if key is None:
-            raise SchemaError(f"{self.location}: it does not say which store it is")
-        return key
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the connection. Closing twice is fine."""
-        connection, self._connection = self._connection, None
-        # A connection that was cut may refuse to be rolled back.
-        with self._errors():
-            if connection is not None:
-                connection.close()
-            self._engine.dispose()
-        if self._foreign is not None:
-            self._foreign.connection.close()
-
-    def _errors(self) -> AbstractContextManager[None]:
-        of = converted_errors if self._foreign is None else foreign_errors
-        return of(self.location)
-
-    @contextmanager
-    def _snapshot(self) -> Iterator[Connection]:
-        """Yield the connection inside a transaction that reads; one inside another is the same."""
-        connection = self._connection
-        if connection is None:
-            raise StorageError(f"{self.location}: it was closed")
-        with self._errors():
-            if connection.in_transaction():
-                yield connection
-                return
-            with connection.begin():
-                if self._is_sqlite:
-                    connection.exec_driver_sql("BEGIN")
-                yield connection
-
-    def _rows(self, prepared: Prepared, **parameters: Any) -> Generator[Row]:
-        """Yield the rows of a statement as plain tuples."""
-        with self._snapshot() as connection:
-            result = prepared(connection, **parameters)
-            try:
-                # SQLAlchemy makes a row of each, which takes as long as reading it does; but only
-                # it tells its own errors from a server's driver's.
-                yield from (result.cursor if self._is_sqlite else map(tuple, result))  # type: ignore[misc]
-            finally:
-                result.close()
-
-    def _among(self, prepared: Prepared, ids: Sequence[int], **parameters: Any) -> Generator[Row]:
-        """Yield the rows of a statement that asks for `ids`."""
-        listed = orjson.dumps(ids).decode() if self._is_sqlite else list(ids)
-        return self._rows(prepared, ids=listed, **parameters)
-
-    # ------------------------------------------------------------------ where it stands
-
-    def position(self) -> Position:
-        """Return how far its rows go."""
-        ((last, digest, failure, retractions),) = self._rows(self._tables.position)
-        self._require(last or 0, failure or 0)
-        return Position(last or 0, failure or 0, digest, retractions)
-
-    def digest_at(self, measurement_id: int) -> bytes | None:
-        """Return the digest of a measurement; None where there is none of that number."""
-        rows = list(self._rows(self._tables.digest, id=measurement_id))
-        return rows[0][0] if rows else None
-
-    def pruned_until(self) -> int:
-        """Return the number up to which records may have been pruned; 0 where none were."""
-        said = [value for (value,) in self._rows(PRUNED)]
-        return int(said[0]) if said and re.fullmatch("[0-9]{1,19}", said[0]) else 0
-
-    def _require(self, *numbers: object) -> None:
-        """Raise StorageError for a number of a row that is none."""
-        if not all(isinstance(number, int) for number in numbers):
-            raise StorageError(f"{self.location}: damaged: a row has no number")
-
     # ------------------------------------------------------------------ what it gives
 
     def chunks(
@@ -221,8 +78,8 @@ class DatabasePeer:
         selection : Selection
             What to give.
         since, until : Position or None
-            Only measurements and failures after and up to there. The best of a workload may be
-            others with each record that is added: with ``best`` all of them are given where
+            Only measurements, failures and launches after and up to there. The best of a workload
+            may be others with each record that is added: with ``best`` all of them are given where
             anything was added.
 
         Yields
@@ -255,8 +112,8 @@ class DatabasePeer:
             for at in range(first, len(chosen), limits.BATCH_ROWS):
                 ids = chosen[at : at + limits.BATCH_ROWS].tolist()
                 yield from self._listed(ids, until, selection, given)
-        if start and since.failure_id < until.failure_id:
-            yield from self._later(since, until, start, chosen)
+        if start:
+            yield from self._later(since, until, start, chosen, given)
         if since.retractions != until.retractions:
             rows = self._rows(self._tables.retractions)
             own = self.store_key
@@ -275,21 +132,17 @@ class DatabasePeer:
         self, after: int, until: Position, selection: Selection, given: dict[str, set[Any]]
     ) -> Iterator[Chunk]:
         """Yield all measurements after one, with what belongs to them."""
-        tables, newest = self._tables, until.failure_id
         while after < until.measurement_id:
             with self._snapshot():
                 page = self._rows(
-                    tables.page, after=after, until=until.measurement_id, n=limits.BATCH_ROWS
+                    self._tables.page, after=after, until=until.measurement_id, n=limits.BATCH_ROWS
                 )
                 rows, more = taken(page, after, self.location)
                 if not rows:
                     return
-                ends = {"first": rows[0][0], "last": rows[-1][0]}
-                yield from self._with_shared(rows, given)
-                yield from cut("failure", self._rows(tables.failures, newest=newest, **ends))
-                if selection.features:
-                    yield from self._features(self._rows(tables.features, **ends), given)
-            after = rows[-1][0]
+                after = rows[-1][0]
+                pick = partial(self._of_range, first=rows[0][0], last=after)
+                yield from self._with_learnt(rows, pick, until, selection, given)
             if not more and len(rows) < limits.BATCH_ROWS:
                 return
 
@@ -301,22 +154,49 @@ class DatabasePeer:
         given: dict[str, set[Any]],
     ) -> Iterator[Chunk]:
         """Yield some measurements, with what belongs to them."""
-        tables = self._tables
         after, more = ids[0] - 1, True
         while more:
             with self._snapshot():
                 left = [id_ for id_ in ids if id_ > after]
-                page = self._among(tables.page_of, left)
+                page = self._among(self._tables.page_of, left)
                 rows, more = taken(page, after, self.location)
                 if not rows:
                     return
                 after = rows[-1][0]
-                had = [row[0] for row in rows]
-                yield from self._with_shared(rows, given)
-                failures = self._among(tables.failures_of, had, newest=until.failure_id)
-                yield from cut("failure", failures)
-                if selection.features:
-                    yield from self._features(self._among(tables.features_of, had), given)
+                pick = partial(self._of_listed, [row[0] for row in rows])
+                yield from self._with_learnt(rows, pick, until, selection, given)
+
+    def _of_range(self, ranged: Prepared, _: Prepared, **parameters: Any) -> Iterator[Row]:
+        return self._rows(ranged, **parameters)
+
+    def _of_listed(
+        self, ids: list[int], _: Prepared, listed: Prepared, **parameters: Any
+    ) -> Iterator[Row]:
+        return self._among(listed, ids, **parameters)
+
+    def _with_learnt(
+        self,
+        rows: list[Row],
+        pick: Callable[..., Iterator[Row]],
+        until: Position,
+        selection: Selection,
+        given: dict[str, set[Any]],
+    ) -> Iterator[Chunk]:
+        """Yield a page of measurements after what they refer to, and then what belongs to them.
+
+        `pick` runs one of two statements: that for a range of measurements, or that for some.
+        """
+        tables, launches = self._tables, self._tables.launches
+        yield from self._with_shared(rows, given)
+        failures = pick(tables.failures, tables.failures_of, newest=until.failure_id)
+        yield from cut("failure", failures)
+        if launches is not None and until.launch_id:
+            newest = until.launch_id
+            sets = pick(launches.sets_of_range, launches.sets_of, newest=newest)
+            found = pick(launches.of_range, launches.of, newest=newest)
+            yield from self._launched(sets, found, given)
+        if selection.features:
+            yield from self._features(pick(tables.features, tables.features_of), given)
 
     def _with_shared(self, rows: list[Row], given: dict[str, set[Any]]) -> Iterator[Chunk]:
         """Yield measurements after the shared rows that are needed for the first time."""
@@ -369,13 +249,36 @@ class DatabasePeer:
 
         yield from cut("feature", new())
 
-    def _later(
-        self, since: Position, until: Position, last: int, chosen: NDArray[np.int64] | None
+    def _launched(
+        self, sets: Iterator[Row], launches: Iterator[Row], given: dict[str, set[Any]]
     ) -> Iterator[Chunk]:
-        """Yield failures that were learnt after their measurements were given."""
-        rows = self._rows(
-            self._tables.later, oldest=since.failure_id, newest=until.failure_id, last=last
-        )
-        yield from cut(
-            "failure", (row[1:] for row in rows if chosen is None or choosing.has(chosen, row[0]))
-        )
+        """Yield launches after the sets of counters that are needed for the first time."""
+        known = given.setdefault("counter_set", set())
+        new = [row for row in sets if row[0] not in known]
+        known.update(row[0] for row in new)
+        yield from cut("counter_set", new)
+        yield from cut("launch", launches)
+
+    def _later(
+        self,
+        since: Position,
+        until: Position,
+        last: int,
+        chosen: NDArray[np.int64] | None,
+        given: dict[str, set[Any]],
+    ) -> Iterator[Chunk]:
+        """Yield failures and launches that were learnt after their measurements were given."""
+
+        def meant(rows: Iterator[Row]) -> Iterator[Row]:
+            for row in rows:
+                if chosen is None or choosing.has(chosen, row[0]):
+                    yield row[1:]
+
+        if since.failure_id < until.failure_id:
+            ends = {"oldest": since.failure_id, "newest": until.failure_id, "last": last}
+            yield from cut("failure", meant(self._rows(self._tables.later, **ends)))
+        launches = self._tables.launches
+        if launches is not None and since.launch_id < until.launch_id:
+            ends = {"oldest": since.launch_id, "newest": until.launch_id, "last": last}
+            found = meant(self._rows(launches.later, **ends))
+            yield from self._launched(self._rows(launches.sets_later, **ends), found, given)

@@ -33,6 +33,7 @@ _NOTHING = bytes(identity.DIGEST_BYTES)
 _WRONG = (TypeError, ValueError, AttributeError, OverflowError, KeyError, IndexError, struct.error)
 
 _AT = {name: at for at, name in enumerate(COLUMNS["measurement"])}
+_SET = COLUMNS["launch"].index("counter_set")
 _BODIED = frozenset({"args_info", "context"})
 
 #: Shared rows among which records are chosen: more than are taken over, and still some that fit
@@ -98,13 +99,17 @@ def _members(rows: Sequence[Row], at: int, ids: Ids) -> list[bool]:
 def _needed(chunks: Chunks, chosen: Ids) -> dict[str, set[Any]]:
     """Return the numbers of the shared rows to which chosen measurements refer."""
     needed: dict[str, set[Any]] = {name: set() for name in _SHARED}
+    sets: set[Any] = set()
     for chunk in chunks():
         if chunk.table == "measurement":
             rows = _only(chunk.rows, 0, chosen)
             for name, numbers in needed.items():
                 at = _AT[name]
                 numbers.update(row[at] for row in rows if row[at].__class__ is int)
-    return needed
+        elif chunk.table == "launch":
+            rows = _kept(chunk, chosen, {}, features=False)
+            sets.update(row[_SET] for row in rows if row[_SET].__class__ is int)
+    return {**needed, "counter_set": sets}
 
 
 def _only(rows: Sequence[Row], at: int, ids: Ids) -> list[Row]:
@@ -120,7 +125,7 @@ def _kept(chunk: Chunk, chosen: Ids, needed: dict[str, set[Any]], *, features: b
         return [row for row in rows if row[0] in needed[table]]
     if table == "workload_alias":
         return [row for row in rows if row[0] in needed["workload"]]
-    if table == "failure":
+    if table in ("failure", "launch"):
         # One that names its measurement by digests is of a record that was given before.
         later = [row for row in rows if row[2] is None]
         return later + _only([row for row in rows if row[2] is not None], 2, chosen)

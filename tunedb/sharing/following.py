@@ -1,23 +1,25 @@
-"""What follows the measurements of an exchange: aliases, failures, features, retractions."""
+"""What follows measurements in an exchange: aliases, failures, launches, features, retractions."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from .. import limits
 from ..errors import LimitError, TuneDBError
-from ..records import Alias
+from ..launches import Launch
+from ..records import Alias, Failure
 from ..retractions import Retraction
-from .incoming import FeatureRows, Learnt
+from .incoming import FeatureRows, Launched, Learnt
 from .report import MergeReport
 from .shared_rows import DIFFERENT, SharedRows, refuse, text
-from .verify import failure_of, features_of, retraction_of
+from .verify import failure_of, features_of, launch_of, retraction_of
 
 if TYPE_CHECKING:
     from ..query import Query
 
 Row = tuple[Any, ...]
+T = TypeVar("T", Failure, Launch)
 
 _GONE = "it refers to a measurement that was not taken or did not come"
 
@@ -61,6 +63,7 @@ class Following:
         self._takers: dict[str, Callable[[Sequence[Row]], None]] = {
             "workload_alias": self._take_aliases,
             "failure": self._take_failures,
+            "launch": self._take_launches,
             "feature": self._take_features,
             "retraction": self._take_retractions,
         }
@@ -69,6 +72,7 @@ class Following:
     def _forget_following(self) -> None:
         """Begin a batch."""
         self._failures: list[Learnt] = []
+        self._launches: list[Launched] = []
         self._queued: list[tuple[bytes, Alias]] = []
         self._features: list[FeatureRows] = []
         self._retractions: list[Retraction] = []
@@ -126,7 +130,32 @@ class Following:
         self._report.reject(f"{table}: {reason}", table)
 
     def _take_failures(self, rows: Sequence[Row]) -> None:
-        found: dict[bytes, Learnt] = {}
+        found = self._learnt("failure", rows, failure_of)
+        known = self._query.known_failures([digest for digest, *_ in found])
+        for digest, program, measurement, failure in found:
+            if digest not in known:
+                self._failures.append(Learnt(program, measurement, failure))
+                self.bytes += len(failure.message) + _OBJECT_BYTES
+
+    def _take_launches(self, rows: Sequence[Row]) -> None:
+        digests = self._shared.digests["counter_set"]
+        known_sets = self._shared.counter_sets.items()
+        sets = {number: one for number, one in known_sets if digests[number] is not None}
+        found = self._learnt("launch", rows, lambda row: launch_of(row, sets))
+        known = self._query.known_launches([digest for digest, *_ in found])
+        for digest, program, measurement, launch in found:
+            if digest not in known:
+                self._launches.append(Launched(program, measurement, launch))
+                self.bytes += len(launch.kernel) + 40 * len(launch.values) + _OBJECT_BYTES
+
+    def _learnt(
+        self, table: str, rows: Sequence[Row], make: Callable[[Row], T]
+    ) -> list[tuple[bytes, bytes, bytes, T]]:
+        """Return what was learnt of measurements that are stored or will be, each once.
+
+        Digests of it, its program and its measurement stand before it.
+        """
+        found: dict[bytes, tuple[bytes, bytes, bytes, T]] = {}
         later: list[tuple[bytes, bytes]] = []
         for row in rows:
             try:
@@ -137,23 +166,19 @@ class Following:
                     program, measurement = self._recent[number]
                 elif {type(program), type(measurement)} != {bytes}:
                     refuse("it is of no measurement")
-                failure = failure_of(row)
-                digest = failure.digest(measurement)
+                made = make(row)
+                digest = made.digest(measurement)
                 if stated is not None and stated != digest:
                     refuse(DIFFERENT)
             except _BAD as error:
-                self._refuse_row("failure", error)
+                self._refuse_row(table, error)
                 continue
-            found[digest] = Learnt(program, measurement, failure)
+            found[digest] = digest, program, measurement, made
             if number is None:
                 later.append((program, measurement))
         stored, _ = self._query.known_measurements(later)
         absent = {measurement for _, measurement in later} - stored.keys() - self._pending
-        known = self._query.known_failures(list(found))
-        for digest, one in found.items():
-            if digest not in known and one.measurement not in absent:
-                self._failures.append(one)
-                self.bytes += len(one.failure.message) + _OBJECT_BYTES
+        return [one for one in found.values() if one[2] not in absent]
 
     def _take_features(self, rows: Sequence[Row]) -> None:
         from ..features import blobs

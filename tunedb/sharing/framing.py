@@ -19,7 +19,7 @@ import hashlib
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -39,12 +39,15 @@ else:
 MAGIC = b"\x89TDB\r\n\x1a\n"
 
 #: Raised with any change that an older reader would not understand.
-VERSION = 1
+VERSION = 2
 
 _HEAD = struct.Struct("<HI")
 _BLOCK = struct.Struct("<BIQ")
 _END = 255
 _TABLES = tuple(wire.COLUMNS)
+
+#: Version → the tables that its bundles may hold, in the order of their numbers.
+_TABLES_OF = {1: _TABLES[: _TABLES.index("counter_set")], VERSION: _TABLES}
 
 DIGEST_BYTES = 32
 
@@ -202,9 +205,9 @@ def read_sealed(file: IO[bytes]) -> Sealed:
     if len(head) < len(MAGIC) + _HEAD.size:
         raise FormatError("cut off; get it again")
     version, length = _HEAD.unpack(head[len(MAGIC) :])
-    if version != VERSION:
+    if version not in _TABLES_OF:
         raise FormatError(
-            f"a bundle of version {version}; this tunedb reads version {VERSION}: "
+            f"a bundle of version {version}; this tunedb reads versions 1 to {VERSION}: "
             + ("upgrade tunedb" if version > VERSION else "get it again")
         )
     digest = _checked_digest(file, size)
@@ -213,10 +216,11 @@ def read_sealed(file: IO[bytes]) -> Sealed:
     if len(head) + length > size - DIGEST_BYTES:
         raise FormatError("its manifest is longer than all that is there")
     manifest = _read_object(_read(file, len(head), length), "the manifest")
-    blocks = _Blocks(_Stream(file, len(head) + length, size - DIGEST_BYTES))
+    stream = _Stream(file, len(head) + length, size - DIGEST_BYTES)
+    blocks = _Blocks(stream, _TABLES_OF[version])
     for _ in blocks:
         pass
-    return Sealed(manifest, blocks.counts, size, digest)
+    return Sealed(manifest, dict.fromkeys(_TABLES, 0) | blocks.counts, size, digest)
 
 
 def _checked_digest(file: IO[bytes], size: int) -> bytes:
@@ -250,9 +254,12 @@ def read_frames(file: IO[bytes]) -> Iterator[wire.Chunk]:
         It is another file by now.
     """
     start = len(MAGIC) + _HEAD.size
-    _, length = _HEAD.unpack(_read(file, len(MAGIC), _HEAD.size))
+    version, length = _HEAD.unpack(_read(file, len(MAGIC), _HEAD.size))
+    if version not in _TABLES_OF:
+        raise FormatError("it is another file by now")
     size = os.fstat(file.fileno()).st_size
-    yield from _Blocks(_Stream(file, start + length, size - DIGEST_BYTES))
+    stream = _Stream(file, start + length, size - DIGEST_BYTES)
+    yield from _Blocks(stream, _TABLES_OF[version])
 
 
 def _read(file: IO[bytes], at: int, size: int) -> bytes:
@@ -327,15 +334,23 @@ class _Stream:
 class _Blocks:
     """The chunks that a frame holds, in order.
 
+    Parameters
+    ----------
+    stream : _Stream
+        The bytes.
+    tables : sequence of str
+        Which tables it may hold.
+
     Attributes
     ----------
     counts : dict
         Table → rows so far; at the end they are those that the frame says.
     """
 
-    def __init__(self, stream: _Stream) -> None:
+    def __init__(self, stream: _Stream, tables: Sequence[str]) -> None:
         self._stream = stream
-        self.counts = dict.fromkeys(_TABLES, 0)
+        self._tables = tables
+        self.counts = dict.fromkeys(tables, 0)
 
     def __iter__(self) -> Iterator[wire.Chunk]:
         total = 0
@@ -344,7 +359,7 @@ class _Blocks:
             if number == _END:
                 self._finish(length)
                 return
-            if number >= len(_TABLES):
+            if number >= len(self._tables):
                 raise FormatError(f"a table of number {number}, which this version does not have")
             if not 0 < rows <= limits.BATCH_ROWS:
                 raise LimitError(f"a block of {rows} rows; {limits.BATCH_ROWS} are the most")
@@ -353,7 +368,7 @@ class _Blocks:
             total += rows
             # Before they are unpacked: a column of equal numbers takes no bytes at all.
             _check_rows(total, self._stream.consumed)
-            table = _TABLES[number]
+            table = self._tables[number]
             self.counts[table] += rows
             yield wire.Chunk(table, decode(table, rows, self._stream.take(length)))
 

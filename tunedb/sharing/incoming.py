@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .. import identity
+from ..launches import Launch
 from ..records import Alias, Failure, Measurement, SourceKind, Trust
 from ..retractions import Retraction
 
@@ -104,6 +105,14 @@ class Learnt(NamedTuple):
     failure: Failure
 
 
+class Launched(NamedTuple):
+    """A kernel that a measurement launched; both digests say of which it is."""
+
+    program: bytes
+    measurement: bytes
+    launch: Launch
+
+
 class FeatureRows(NamedTuple):
     """Rows of a feature set for the program with a digest; `columns` are the set's names."""
 
@@ -128,7 +137,7 @@ class Incoming:
         The source of each.
     claims : sequence of Claim
         Known records that may belong to another source from now on.
-    failures, features, retractions : sequence
+    failures, launches, features, retractions : sequence
         What else is not known.
     aliases : sequence of (bytes, Alias)
         Digest of a workload, and a name under which it is said to be known.
@@ -144,13 +153,14 @@ class Incoming:
     aliases: Sequence[tuple[bytes, Alias]] = ()
     features: Sequence[FeatureRows] = ()
     retractions: Sequence[Retraction] = ()
+    launches: Sequence[Launched] = ()
     believe: Believe = False
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to write."""
         parts = (self.sources, self.measurements, self.claims, self.failures, self.aliases)
-        return not any((*parts, self.features, self.retractions))
+        return not any((*parts, self.features, self.retractions, self.launches))
 
     def sorted_out(self, trusted: Set[str]) -> tuple[list[Retraction], list[Retraction]]:
         """Return the retractions that are taken, and those in the name of somebody trusted here.
@@ -180,7 +190,7 @@ class Merged:
         Position of a source → how many were not taken, because it is trusted here.
     moved : int
         Known records that belong to another source now.
-    failures, aliases, features, retractions : int
+    failures, aliases, features, retractions, launches : int
         How many were new.
     refused_retractions : sequence of Retraction
         In the name of a database that is trusted here.
@@ -195,5 +205,6 @@ class Merged:
     aliases: int = 0
     features: int = 0
     retractions: int = 0
+    launches: int = 0
     refused_retractions: Sequence[Retraction] = ()
     refused_sets: Mapping[str, int] = field(default_factory=dict)

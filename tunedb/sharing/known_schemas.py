@@ -12,10 +12,12 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "alembic_version": (("0001", "f36ba38fdd826aac6646ff6d5b38503f"),),
     "args_info": (("0001", "f07f02fd416be3524eea77499ef27518"),),
     "context": (("0002", "331687f54859a2807144b759d3c2bda0"),),
+    "counter_set": (("0005", "0cfbee5b91c0e44bc76af07ff9761fc2"),),
     "failure": (("0001", "ac9e951c28d8d80a92fea4f22a87b65e"),),
     "feature": (("0001", "8b69ad0e86b8dd69d70e267a4d5c2a49"),),
     "feature_set": (("0001", "f9f836d6ddd5ecd5f606c10e7b6cdd42"),),
     "ix_failure_measurement_id": (("0001", "0f478b3df7c25ca0856942e467526066"),),
+    "ix_launch_measurement_id": (("0005", "32c4fd6bb73a13236ebf93b6d8375bd5"),),
     "ix_measurement_program_id": (
         ("0001", "4f91859bb76d4484bd8770a415e611b0"),
         ("0002", None),
@@ -23,6 +25,7 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "ix_measurement_top_k": (("0001", "dae6e9566826f0dbb2ca4a2312b8dd21"),),
     "ix_prediction_program_id": (("0004", "872ac2118f23eb6daea1b4c780787b20"),),
     "ix_workload_alias_workload_id": (("0001", "ea947089aa222ad8d4d6094afd1e46cd"),),
+    "launch": (("0005", "f456d0b558f97bed864fbfbc794d86b3"),),
     "measurement": (
         ("0001", "a36d5b6a6935c8abcb475b21686f0960"),
         ("0002", "35c5d2c4f14d0c350be379a4c0657ea3"),
@@ -45,7 +48,10 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "source": (("0001", "902779729b0e47bf258efb384fbd54bb"),),
     "tail": (("0001", "4c96aed491e7cde94752d854acdceeca"),),
     "target": (("0001", "102da0920d92d562722617df9ee0c094"),),
-    "watermark": (("0004", "8bfbe3ed08db0489c78d54e4abeb83c3"),),
+    "watermark": (
+        ("0004", "8bfbe3ed08db0489c78d54e4abeb83c3"),
+        ("0005", "441510190c8ed2b1f303c4df98389667"),
+    ),
     "workload": (
         ("0001", "3fdc5a8dc592243d895188336a329efd"),
         ("0002", "887daa2a2c50e0c9afe6da17b70330df"),

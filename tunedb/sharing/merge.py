@@ -158,12 +158,12 @@ class _Writer:
                 self.flush(self._reached())
 
     def _reached(self) -> Position:
-        """Return how far all measurements were looked at; failures come again with the next."""
+        """Return how far all measurements were looked at; what is learnt comes with the next."""
         since, receiver = self._since, self._receiver
         if receiver.last is None or receiver.last[0] <= since.measurement_id:
             return since
         number, digest = receiver.last
-        return Position(number, since.failure_id, digest, since.retractions)
+        return Position(number, since.failure_id, digest, since.retractions, since.launch_id)
 
     def finish(self, until: Position | None) -> None:
         """Write the rest; all that the other side had was looked at."""

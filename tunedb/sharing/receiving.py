@@ -210,6 +210,7 @@ class Receiver(Following):
             aliases=self._queued,
             features=self._features,
             retractions=self._retractions,
+            launches=self._launches,
             believe=self._believe,
         )
 
@@ -226,6 +227,7 @@ class Receiver(Following):
             aliases=len(incoming.aliases),
             features=len(incoming.features),
             retractions=len(believed),
+            launches=len(incoming.launches),
             refused_retractions=others,
         )
 
@@ -247,7 +249,7 @@ class Receiver(Following):
             report.reject(reason, f"{one.subject} {one.digest.hex()}")
         for name, count in merged.refused_sets.items():
             report.reject(f"feature: {name} has other columns here", name, count)
-        for name in ("moved", "failures", "aliases", "features", "retractions"):
+        for name in ("moved", "failures", "launches", "aliases", "features", "retractions"):
             setattr(report, name, getattr(report, name) + getattr(merged, name))
         self._clear()
 

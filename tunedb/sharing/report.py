@@ -65,7 +65,7 @@ class MergeReport:
         ``b""``.
     reasons : dict
         Reason → :class:`Reason`, for rows of all tables.
-    workloads, programs, failures, aliases, features, retractions : int
+    workloads, programs, failures, launches, aliases, features, retractions : int
         How many were new.
     moved : int
         Known records that belong to another source now.
@@ -85,6 +85,7 @@ class MergeReport:
     workloads: int = 0
     programs: int = 0
     failures: int = 0
+    launches: int = 0
     aliases: int = 0
     features: int = 0
     retractions: int = 0

@@ -9,6 +9,7 @@ from typing import Any, NoReturn
 from .. import identity, limits
 from ..errors import FormatError, LimitError, TuneDBError
 from ..identity import canonical_json, clean_text
+from ..launches import CounterSet, counters_of
 from ..records import NO_TARGET, Session, SourceKind, Target, Workload, WorkloadFormat
 from ..values import INT64, check_value, parse_json
 from .bodies import Bodies
@@ -49,7 +50,7 @@ class SharedRows:
     ----------
     digests : dict
         Table → number → digest, None for a row that was not taken.
-    sources, sessions, targets, feature_sets : dict
+    sources, sessions, targets, feature_sets, counter_sets : dict
         Number → what it stands for.
     """
 
@@ -62,6 +63,7 @@ class SharedRows:
         self.sessions: dict[int, Session] = {}
         self.targets: dict[int, Target] = {}
         self.feature_sets: dict[int, FeatureSet] = {}
+        self.counter_sets: dict[int, CounterSet] = {}
         self._workloads: dict[int, tuple[str, str, str | None]] = {}
         self._bodies = Bodies()
         self._count = 0
@@ -76,6 +78,7 @@ class SharedRows:
             "args_info": self._text,
             "context": self._text,
             "feature_set": self._feature_set,
+            "counter_set": self._counter_set,
         }
 
     def close(self) -> None:
@@ -259,6 +262,30 @@ class SharedRows:
         _check_installed(name, integer(version), tuple(names))
         self.feature_sets[number] = FeatureSet(name, version, tuple(names))
         return b"feature set"
+
+    def _counter_set(
+        self,
+        _: str,
+        number: int,
+        _stated: Any,
+        tool: Any,
+        version: Any,
+        capability: Any,
+        counters: Any,
+    ) -> bytes:
+        most = limits.MAX_COUNTER_CHARS
+        body = canonical(counters, "its counters", limits.MAX_COUNTER_SET_BYTES)
+        found = CounterSet(
+            text(tool, "its tool", most),
+            None if version is None else text(version, "its tool's version", most),
+            None if capability is None else text(capability, "its compute capability", most),
+            counters_of(body),
+        )
+        if found.body != body:
+            refuse("a name or unit has NUL or lone surrogates")
+        self._held(body)
+        self.counter_sets[number] = found
+        return found.digest
 
 
 def _check_installed(name: str, version: int, columns: tuple[str, ...]) -> None:

@@ -220,6 +220,7 @@ def _still_there(peer: DatabasePeer, mark: Position | None, now: Position) -> Po
     if mark is None or (
         now.measurement_id < mark.measurement_id
         or now.failure_id < mark.failure_id
+        or now.launch_id < mark.launch_id
         or now.retractions < mark.retractions
     ):
         return None

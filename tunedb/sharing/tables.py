@@ -28,12 +28,13 @@ from .. import schema
 from ..engine import Prepared
 
 _m, _p, _f, _v = schema.measurement.c, schema.program.c, schema.failure.c, schema.feature.c
+_l, _c = schema.launch.c, schema.counter_set.c
 
 _ROWS = schema.measurement.join(schema.program, _p.id == _m.program_id)
 
-#: The first revision with contexts, whole trials and bytes as decisions; and with retractions of
-#: other databases.
-_LOGS, _SHARING = "0002", "0004"
+#: The first revision with contexts, whole trials and bytes as decisions; with retractions of other
+#: databases; and with launches.
+_LOGS, _SHARING, _LAUNCHES = "0002", "0004", "0005"
 
 #: What shared rows are read from, by the name that wire.COLUMNS gives them.
 _SHARED: Mapping[str, tuple[Any, ...]] = {
@@ -60,13 +61,33 @@ def _number(name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
+class Launches:
+    """The statements for launches, up to number ``newest``.
+
+    Parameters
+    ----------
+    of_range, of, later : Prepared
+        As :attr:`Tables.failures`, :attr:`Tables.failures_of` and :attr:`Tables.later`.
+    sets_of_range, sets_of, sets_later : Prepared
+        The sets of counters that these refer to.
+    """
+
+    of_range: Prepared
+    of: Prepared
+    later: Prepared
+    sets_of_range: Prepared
+    sets_of: Prepared
+    sets_later: Prepared
+
+
+@dataclass(frozen=True, slots=True)
 class Tables:
     """The statements for one revision.
 
     Parameters
     ----------
     position : Prepared
-        Last measurement, its digest, last failure, number of retractions.
+        Last measurement, its digest, last failure, number of retractions, last launch.
     digest : Prepared
         The digest of measurement ``id``.
     page, page_of : Prepared
@@ -86,6 +107,8 @@ class Tables:
         The aliases of workloads ``ids``.
     shared : mapping
         Table → its rows with numbers ``ids``.
+    launches : Launches or None
+        None where the revision has none.
     """
 
     position: Prepared
@@ -101,6 +124,7 @@ class Tables:
     retractions: Prepared
     aliases_of: Prepared
     shared: Mapping[str, Prepared]
+    launches: Launches | None
 
 
 def among(column: Any, statement: Select[Any]) -> Prepared:
@@ -135,7 +159,7 @@ def tables_of(revision: str) -> Tables:
     store = retraction.store if revision >= _SHARING else null()
     sets = schema.feature_set.c
     return Tables(
-        position=_position(),
+        position=_position(revision),
         digest=Prepared(select(_m.digest).where(_m.id == _number("id"))),
         page=Prepared(
             measurement.where(_m.id > _number("after"), _m.id <= _number("until"))
@@ -160,6 +184,7 @@ def tables_of(revision: str) -> Tables:
             for name, columns in _SHARED.items()
             if name != "context" or revision >= _LOGS
         },
+        launches=_launches() if revision >= _LAUNCHES else None,
     )
 
 
@@ -192,7 +217,41 @@ def _later() -> Prepared:
     )
 
 
-def _position() -> Prepared:
+def _launches() -> Launches:
+    """Return the statements for launches."""
+    said = (
+        *(_l.number, _l.kernel, _l.threads),
+        *(_l.block_x, _l.block_y, _l.block_z, _l.grid_x, _l.grid_y, _l.grid_z),
+        *(_l.registers, _l.static_shared, _l.dynamic_shared, _l.seconds),
+        *(_l.counter_set_id, _l.counters),
+    )
+    until = _l.id <= _number("newest")
+    own = select(_l.id, _l.digest, _l.measurement_id, null(), null(), *said).where(until)
+    named = (_c.id, _c.digest, _c.tool, _c.tool_version, _c.compute_capability, _c.counters)
+    sets = (
+        select(*named)
+        .distinct()
+        .join_from(schema.launch, schema.counter_set, _c.id == _l.counter_set_id)
+        .where(until)
+    )
+    ends = _l.measurement_id.between(_number("first"), _number("last"))
+    after = (_l.id > _number("oldest"), _l.measurement_id <= _number("last"))
+    return Launches(
+        of_range=Prepared(own.where(ends)),
+        of=among(_l.measurement_id, own),
+        later=Prepared(
+            select(_l.measurement_id, _l.id, _l.digest, null(), _p.digest, _m.digest, *said)
+            .select_from(schema.launch.join(_ROWS, _m.id == _l.measurement_id))
+            .where(until, *after)
+            .order_by(_l.id)
+        ),
+        sets_of_range=Prepared(sets.where(ends)),
+        sets_of=among(_l.measurement_id, sets),
+        sets_later=Prepared(sets.where(*after)),
+    )
+
+
+def _position(revision: str) -> Prepared:
     """Return how far the rows of a database go."""
     other = schema.measurement.alias().c
     last = select(func.max(other.id)).scalar_subquery()
@@ -202,5 +261,6 @@ def _position() -> Prepared:
             select(_m.digest).where(_m.id == last).scalar_subquery(),
             select(func.max(_f.id)).scalar_subquery(),
             select(func.count()).select_from(schema.retraction).scalar_subquery(),
+            select(func.max(_l.id)).scalar_subquery() if revision >= _LAUNCHES else null(),
         )
     )

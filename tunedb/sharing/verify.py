@@ -8,12 +8,13 @@ equal digests are equal records. One that is new is looked at in full (:func:`ch
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import orjson
 
 from .. import allowed, identity, limits
+from ..launches import CounterSet, Launch, values_of
 from ..records import (
     Failure,
     FailureKind,
@@ -295,6 +296,42 @@ def failure_of(row: Row) -> Failure:
     if seconds is not None and not (type(seconds) is float and math.isfinite(seconds)):
         refuse("its duration is no finite number")
     return Failure(FailureKind(kind), Phase(phase), message, seconds)
+
+
+def launch_of(row: Row, counter_sets: Mapping[int, CounterSet]) -> Launch:
+    """Return what a row of launches says, or raise FormatError; its digest covers more.
+
+    Parameters
+    ----------
+    row : tuple
+        Values in the order of :data:`tunedb.sharing.wire.COLUMNS`.
+    counter_sets : mapping
+        Number → set of counters that was taken.
+    """
+    number, kernel, threads, *extents = row[5:14]
+    registers, static, dynamic, seconds, of, packed = row[14:]
+    if kernel != "":
+        text(kernel, "its kernel", limits.MAX_KERNEL_CHARS)
+    if seconds is not None and not (type(seconds) is float and math.isfinite(seconds)):
+        refuse("its time is no finite number")
+    if packed is not None and type(packed) is not bytes:
+        refuse("its counters are no numbers")
+    if of is not None and of not in counter_sets:
+        refuse("its set of counters was not taken or did not come")
+    block, grid = (None if part == [None] * 3 else part for part in (extents[:3], extents[3:]))
+    return Launch(
+        kernel,
+        threads,
+        None if block is None else (block[0], block[1], block[2]),
+        None if grid is None else (grid[0], grid[1], grid[2]),
+        number,
+        registers,
+        static,
+        dynamic,
+        seconds,
+        None if of is None else counter_sets[of],
+        values_of(packed),
+    )
 
 
 def retraction_of(row: Row) -> Retraction:

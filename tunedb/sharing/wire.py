@@ -16,7 +16,7 @@ from .selection import Selection
 #: the number of a row that came before. A ``digest`` is what the other side says, None where it
 #: says nothing (bundles: everybody computes it). Bodies are not compressed; ``run_secs`` are
 #: float64, little-endian; ``data`` of a feature is what table ``feature`` holds. A body that could
-#: not be unpacked is None.
+#: not be unpacked is None. Bundles number the tables in this order: new ones come last.
 COLUMNS: dict[str, tuple[str, ...]] = {
     "source": ("id", "digest", "name", "kind", "store"),
     "session": ("id", "digest", "key", "started_at", "fingerprint"),
@@ -42,6 +42,15 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     # Of the program of a measurement of this stream.
     "feature": ("measurement", "feature_set", "n_rows", "n_columns", "data"),
     "retraction": ("digest", "store", "subject", "reason"),
+    "counter_set": ("id", "digest", "tool", "tool_version", "compute_capability", "counters"),
+    # As a failure. ``counters`` are float64, little-endian.
+    "launch": (
+        *("id", "digest", "measurement", "program_digest", "measurement_digest"),
+        *("number", "kernel", "threads"),
+        *("block_x", "block_y", "block_z", "grid_x", "grid_y", "grid_z"),
+        *("registers", "static_shared", "dynamic_shared", "seconds"),
+        *("counter_set", "counters"),
+    ),
 }
 
 
@@ -67,8 +76,8 @@ class Position:
 
     Parameters
     ----------
-    measurement_id, failure_id : int
-        The last measurement and failure; 0 where there is none.
+    measurement_id, failure_id, launch_id : int
+        The last measurement, failure and launch; 0 where there is none.
     measurement_digest : bytes or None
         Of the last measurement: another one under its number is another database.
     retractions : int
@@ -79,6 +88,7 @@ class Position:
     failure_id: int = 0
     measurement_digest: bytes | None = None
     retractions: int = 0
+    launch_id: int = 0
 
 
 class Peer(Protocol):
@@ -108,7 +118,8 @@ class Peer(Protocol):
         selection : Selection
             What to give.
         since, until : Position or None
-            Only measurements and failures after and up to there. A bundle has no positions.
+            Only measurements, failures and launches after and up to there. A bundle has no
+            positions.
         """
         ...
 

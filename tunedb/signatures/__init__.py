@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
 from typing import Any
 
 import orjson
 
+from .. import limits
 from ..records import Signature, Workload, WorkloadFormat
 from .blocks import family_of_blocks
 from .counting import operations_of
@@ -48,17 +50,8 @@ def signature_of(workload: Workload) -> Signature:
         value = orjson.loads(workload.body)
     except orjson.JSONDecodeError:
         return Signature()
-    match workload.format:
-        case WorkloadFormat.GRAPH | WorkloadFormat.NODES:
-            return _of_graph(value)
-        case WorkloadFormat.ANSOR:
-            return of_ansor(value)
-        case WorkloadFormat.AUTOTVM:
-            return of_autotvm(value)
-        case WorkloadFormat.ARGUMENTS:
-            return of_arguments(value)
-        case _:
-            return Signature()
+    tell = _TELLERS.get(workload.format)
+    return Signature() if tell is None else tell(value)
 
 
 def is_rebuildable(format: str, tvm_version: str | None, *, has_script: bool) -> bool:
@@ -77,6 +70,18 @@ def is_rebuildable(format: str, tvm_version: str | None, *, has_script: bool) ->
         return True
     is_loadable = tvm_version is not None and _LOADABLE.fullmatch(tvm_version) is not None
     return format == WorkloadFormat.GRAPH and is_loadable
+
+
+def _of_kernel(value: Any) -> Signature:
+    """Return the name of a GPU kernel: of a program's workload, or of a FAIR T1 input."""
+    if isinstance(value, dict):
+        inside = value.get("KernelSpecification")
+        named = value.get("kernel")
+        if named is None and isinstance(inside, dict):
+            named = inside.get("KernelName")
+        if isinstance(named, str) and named:
+            return Signature(named[: limits.MAX_NAME_CHARS])
+    return Signature()
 
 
 def _of_graph(value: Any) -> Signature:
@@ -108,3 +113,15 @@ def _flops(graph: Graph, functions: list[Function]) -> float | None:
     except Unreadable:
         return None
     return count if math.isfinite(count) else None
+
+
+#: Format → what tells its signature.
+_TELLERS: dict[str, Callable[[Any], Signature]] = {
+    WorkloadFormat.GRAPH: _of_graph,
+    WorkloadFormat.NODES: _of_graph,
+    WorkloadFormat.ANSOR: of_ansor,
+    WorkloadFormat.AUTOTVM: of_autotvm,
+    WorkloadFormat.ARGUMENTS: of_arguments,
+    WorkloadFormat.KERNEL: _of_kernel,
+    WorkloadFormat.T1: _of_kernel,
+}

@@ -34,8 +34,8 @@ class Part:
     Parameters
     ----------
     kind : str
-        ``records``, ``retracted``, ``failures``, ``programs``, ``features``, ``models`` or
-        ``predictions``.
+        ``records``, ``retracted``, ``failures``, ``launches``, ``programs``, ``features``,
+        ``models`` or ``predictions``.
     of : str or None
         Features: their set and version.
     rows : int
@@ -98,6 +98,7 @@ class GoingRows:
         self._bytes = query.table_bytes()
         self._measurements = query.measurement_numbers()
         self._failures = query.failure_numbers() if len(gone) else None
+        self._launches = query.launch_numbers() if len(gone) else None
         self._features = query.feature_numbers()
         self._predictions = query.prediction_numbers()
         mine = np.isin(self._measurements[:, 0], gone, assume_unique=True)
@@ -132,6 +133,9 @@ class GoingRows:
         if self._failures is not None:
             failed = int(np.isin(self._failures[:, 1], self.gone).sum())
             yield from self._part("failures", "failure", failed, len(self._failures))
+        if self._launches is not None:
+            number = int(np.isin(self._launches[:, 1], self.gone).sum())
+            yield from self._part("launches", "launch", number, len(self._launches))
         yield from self._part("programs", "program", len(self._programs), self._all_programs)
         loose = ~np.isin(self._features[:, 1], list(self._sets))
         mine = self._features[loose & np.isin(self._features[:, 0], self._programs)]

@@ -24,6 +24,10 @@ def steps_of(program: Program) -> list[Step]:
             from . import autotvm
 
             return autotvm.steps_of(program.trace)
+        case WorkloadFormat.KERNEL:
+            from . import parameters
+
+            return parameters.steps_of(program.trace)
         case WorkloadFormat.GRAPH | WorkloadFormat.NODES | WorkloadFormat.ARGUMENTS:
             from . import metaschedule
 

@@ -1,0 +1,134 @@
+"""Standardised inputs and their principal components."""
+
+import numpy as np
+import pytest
+
+from tunedb.blocksize.analysis.components import components, signs_of, standardise
+from tunedb.blocksize.analysis.correlation import correlation
+from tunedb.blocksize.observations import Inputs
+
+NAN = float("nan")
+
+
+def inputs(**columns):
+    return Inputs(tuple(columns), np.array(list(columns.values()), dtype=float).T)
+
+
+def mixed(rows=40, seed=0):
+    """Return six inputs that stand for two things, and noise."""
+    random = np.random.default_rng(seed)
+    one, other = random.normal(size=(2, rows))
+    columns = {f"a{i}": one + 0.1 * random.normal(size=rows) for i in range(3)}
+    columns |= {f"b{i}": other + 0.1 * random.normal(size=rows) for i in range(3)}
+    return inputs(**columns)
+
+
+def test_standardised_inputs_have_mean_0_and_variance_1():
+    found = standardise(mixed())
+    np.testing.assert_allclose(found.values.mean(axis=0), 0, atol=1e-12)
+    np.testing.assert_allclose(found.values.std(axis=0), 1)
+    assert found.logarithmic == ()
+    assert found.rows.tolist() == list(range(40))
+
+
+def test_what_says_nothing_is_left_out_and_gaps_are_filled_with_the_median():
+    found = standardise(
+        inputs(
+            constant=[5, 5, 5, 5],
+            nearly=[1e9, 1e9, 1e9, 1e9 + 1e-6],
+            never=[NAN] * 4,
+            gap=[1, 2, 9, NAN],
+            infinite=[1, 2, float("inf"), 5],
+        )
+    )
+    assert found.names == ("gap", "infinite")
+    gap = np.array([1, 2, 9, 2.0])
+    np.testing.assert_allclose(found.values[:, 0], (gap - gap.mean()) / gap.std())
+
+
+def test_launches_without_half_of_the_inputs_take_no_part():
+    found = standardise(
+        inputs(a=[1, 2, 3, NAN], b=[1, NAN, 2, NAN], c=[3, NAN, 4, 7], d=[0, 1, 5, 2])
+    )
+    assert found.rows.tolist() == [0, 1, 2, 3]
+    found = standardise(inputs(a=[1, 2, 3, NAN], b=[1, NAN, 2, NAN], c=[3, NAN, 4, NAN]))
+    assert found.rows.tolist() == [0, 2]
+    assert standardise(inputs(a=[NAN, NAN])).values.shape == (0, 0)
+
+
+def test_counts_become_logarithms_and_shares_do_not():
+    counts = np.array([10, 1000, 100000.0])
+    found = standardise(inputs(count=counts, share=[1, 50, 100], signed=[-5000, 0, 5000]))
+    assert found.logarithmic == ("count",)
+    logs = np.log1p(counts)
+    np.testing.assert_allclose(found.values[:, 0], (logs - logs.mean()) / logs.std())
+
+
+def test_components_are_those_of_scikit_learn():
+    decomposition = pytest.importorskip("sklearn.decomposition")
+    values = standardise(mixed())
+    found, known = components(values), decomposition.PCA().fit(values.values)
+    np.testing.assert_allclose(found.shares, known.explained_variance_ratio_)
+    scores = known.transform(values.values)
+    np.testing.assert_allclose(np.abs(found.scores), np.abs(scores), atol=1e-9)
+    assert found.shares.sum() == pytest.approx(1)
+
+
+def test_loadings_are_correlations_of_inputs_with_components():
+    values = standardise(mixed())
+    found = components(values)
+    for i in range(6):
+        for k in range(6):
+            r = np.corrcoef(values.values[:, i], found.scores[:, k])[0, 1]
+            assert found.loadings[i, k] == pytest.approx(r, abs=1e-9)
+    largest = np.abs(found.loadings).argmax(axis=0)
+    assert (found.loadings[largest, range(6)] > 0).all()
+
+
+def test_rotated_components_are_the_two_things():
+    found = components(standardise(mixed()))
+    assert found.rotated.shape == (6, 2)
+    strong = np.abs(found.rotated) > 0.9
+    assert strong.sum(axis=1).tolist() == [1] * 6
+    assert len({tuple(row) for row in strong[:3].tolist()}) == 1
+    assert strong[0].tolist() != strong[3].tolist()
+    np.testing.assert_allclose(
+        (found.rotated**2).sum(axis=1), (found.loadings[:, :2] ** 2).sum(axis=1)
+    )
+    assert found.rotated_shares[0] >= found.rotated_shares[1]
+    np.testing.assert_allclose(found.rotated_shares, (found.rotated**2).sum(axis=0) / 6)
+
+
+def test_the_order_of_rows_does_not_flip_components():
+    data = mixed()
+    turned = Inputs(data.names, data.values[::-1])
+    one, other = components(standardise(data)), components(standardise(turned))
+    np.testing.assert_allclose(one.scores[:, :2], other.scores[::-1, :2], atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "data", [inputs(a=[1, 2], b=[3, 1]), inputs(a=[1, 2, 3]), inputs(a=[1, 1, 1], b=[1, 1, 1])]
+)
+def test_too_little_has_no_components(data):
+    assert components(standardise(data)) is None
+
+
+def test_inputs_that_are_one_have_two_columns_of_scores():
+    found = components(standardise(inputs(a=[1, 2, 3, 5], b=[2, 4, 6, 10])))
+    assert found.scores.shape == (4, 2)
+    np.testing.assert_allclose(found.scores[:, 1], 0, atol=1e-9)
+    assert found.rotated.shape[1] == 1
+
+
+def test_signs():
+    assert signs_of(np.array([[1.0, -3.0], [-2.0, 1.0]])).tolist() == [-1, -1]
+
+
+def test_correlation_uses_what_both_have():
+    data = inputs(a=[1, 2, 3, NAN, 9], b=[2, 4, 7, 1, NAN], c=[1, 1, 1, 5, 5], d=[NAN] * 5)
+    found = correlation(data, ("a", "b", "c", "d"))
+    assert found[0, 1] == found[1, 0] == pytest.approx(np.corrcoef([1, 2, 3], [2, 4, 7])[0, 1])
+    assert np.isnan(found[1, 3])
+    assert np.diag(found).tolist() == [1] * 4
+    big = inputs(a=[1e15, 1e15 + 8, 1e15 + 16], b=[1, 2, 3])
+    assert correlation(big, ("a", "b"))[0, 1] == pytest.approx(1)

@@ -1,0 +1,322 @@
+"""The page: what is drawn is in its tables, whatever there is, whoever named it."""
+
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from observing import observe
+from pages import EVIL, Tables, all_of, axis, findings, launches, picture
+
+from tunedb import limits
+from tunedb.blocksize.analysis import style
+from tunedb.blocksize.analysis.analyzer import Threshold, analyse
+from tunedb.blocksize.analysis.report import write
+from tunedb.errors import UsageError
+
+pytest.importorskip("sklearn")
+
+
+@pytest.fixture(scope="module")
+def page():
+    return write(analyse(launches()), findings())
+
+
+@pytest.fixture(scope="module")
+def tables(page):
+    return Tables(page)
+
+
+def numbers(rows, *names):
+    return [tuple(float(row[name]) for name in names) for row in rows]
+
+
+def test_the_page_is_whole(page, tables):
+    assert page.startswith('<!DOCTYPE html>\n<html lang="en">')
+    assert tables.opened == []
+    assert len(set(tables.ids)) == len(tables.ids)
+    for title in ("What was measured", "Time against block size", "What is at stake"):
+        assert title in tables.text
+    assert "3 launches" not in tables.text
+    assert tables.rows("Kernels")[0]["launches"] == "20"
+
+
+def test_equal_launches_give_equal_pages(page):
+    assert write(analyse(launches()), findings()) == page
+    assert write(analyse(launches(seed=1)), findings()) != page
+
+
+def test_nothing_is_loaded_and_nothing_runs(page):
+    assert "default-src 'none'" in page
+    assert not re.search(r"<script|<link|<img|<iframe|https?:|url\(|@import|\son\w+=", page)
+    assert all(one.startswith("#") for one in re.findall(r'href="([^"]*)"', page))
+
+
+def test_pictures_have_names_and_references_lead_somewhere(page, tables):
+    pictures = re.findall(r"<svg [^>]*role=\"img\".*?</svg>", page, re.DOTALL)
+    assert len(pictures) == 12
+    for text in pictures:
+        svg = ElementTree.fromstring(text)
+        assert svg.find("title").text
+        assert svg.find("desc").text
+    for reference in re.findall(r'(?:href="#|for="|aria-labelledby=")([^"]*)"', page):
+        assert set(reference.split()) <= set(tables.ids)
+
+
+def test_points_are_those_of_the_table(page, tables):
+    svg, rows = picture(page, "kinds"), tables.rows("Kinds of launches")
+    x, y = axis(svg, "x"), axis(svg, "y")
+    points = list(next(g for g in svg.iter("g") if g.get("class") == "points"))
+    drawn = [(x(float(one.get("x"))), y(float(one.get("y")))) for one in points]
+    told = numbers(rows, "component 1", "component 2")
+    assert len(drawn) == len(told) == 60
+    np.testing.assert_allclose(drawn, told, atol=0.03)
+    colours = {
+        row["kernel"]: one.get("class").split()[0] for row, one in zip(rows, points, strict=True)
+    }
+    assert sorted(colours.values()) == ["a-c0", "a-c1", "a-c2"]
+    shapes = {row["kernel"]: one.get("href") for row, one in zip(rows, points, strict=True)}
+    assert len(set(shapes.values())) == 3
+    labels = {"decrease": "b-c1", "noChange": "b-c2", "increase": "b-c0"}
+    over = {"yes": "c-c1", "no": "c-c0"}
+    for row, one in zip(rows, points, strict=True):
+        assert one.get("class").split()[1:] == [
+            labels[row["label"]],
+            over[row["time / best > 1.1"]],
+        ]
+    clusters = {row["cluster"] for row in rows}
+    assert {one.text for one in all_of(svg, "text", "cluster")} <= clusters
+    assert len(all_of(svg, "path", "ellipse")) == len(clusters)
+
+
+def test_medians_are_those_of_the_table(page, tables):
+    svg = picture(page, "time0")
+    title = svg.find("title").text
+    rows = tables.rows(title)
+    y = axis(svg, "y")
+    medians = [y(float(one.get("cy"))) for one in all_of(svg, "circle", "median")]
+    np.testing.assert_allclose(medians, [v for (v,) in numbers(rows, "median")], atol=0.005)
+    corners = re.findall(r"[ML]?(-?[\d.]+) (-?[\d.]+)", all_of(svg, "path", "band")[0].get("d"))
+    heights = [y(float(one)) for _, one in corners]
+    expected = [v for (v,) in numbers(rows, "90 %")] + [v for (v,) in numbers(rows, "10 %")][::-1]
+    np.testing.assert_allclose(heights, expected, atol=0.005)
+    assert sum(int(row["best of slices"]) for row in rows) == 4
+
+
+def test_bars_of_gains_are_those_of_the_table(page, tables):
+    svg, rows = picture(page, "gains"), tables.rows("What the block alone buys")
+    y = axis(svg, "y")
+    for kernel, colour in zip(("sum", "blur", "sort"), ("c0", "c1", "c2"), strict=True):
+        bars = all_of(svg, "rect", colour)
+        heights = [
+            y(float(b.get("y"))) - y(float(b.get("y")) + float(b.get("height"))) for b in bars
+        ]
+        told = [float(row[kernel]) for row in rows if row[kernel] != "0"]
+        np.testing.assert_allclose(heights, told, atol=0.02)
+    assert sum(int(row["all"]) for row in rows) == 12
+
+
+def test_silhouettes_are_those_of_the_table(page, tables):
+    svg, rows = picture(page, "silhouette"), tables.rows("How many kinds")
+    y = axis(svg, "y")
+    tops = [y(float(one.get("y"))) for one in all_of(svg, "rect", "bar")]
+    np.testing.assert_allclose(tops, [v for (v,) in numbers(rows, "silhouette")], atol=0.005)
+
+
+def test_segments_are_those_of_the_table(page, tables):
+    svg, rows = picture(page, "rotated"), tables.rows("Rotated components")
+    count = len(rows[0]) - 1
+    bars = all_of(svg, "rect", "segment")
+    told = [float(row[f"component {k + 1}"]) for row in rows for k in range(count)]
+    column = max(96.0, min(150.0, 640.0 / count)) / 2 - 5
+    drawn = [
+        float(one.get("width")) / column * (1 if "positive" in one.get("class") else -1)
+        for one in bars
+    ]
+    np.testing.assert_allclose(drawn, told, atol=0.002)
+    weak = ["weak" in one.get("class") for one in bars]
+    assert weak == [abs(value) < 0.7 for value in told]
+
+
+def test_squares_of_the_correlation_are_those_of_the_table(page, tables):
+    svg, rows = picture(page, "corr"), tables.rows("Correlation of the inputs")
+    told = [float(row[name]) for row in rows for name in list(row)[1:]]
+    cells = all_of(svg, "rect", "cell")
+    drawn = [
+        float(one.get("fill-opacity")) * (1 if "positive" in one.get("class") else -1)
+        for one in cells
+    ]
+    np.testing.assert_allclose(drawn, told, atol=0.0051)
+
+
+def test_leaves_and_boxes_are_those_of_the_table(page, tables):
+    svg, rows = picture(page, "tree"), tables.rows("Decision tree")
+    groups = [g for g in svg.iter("g") if g.get("class") in ("node", "leaf")]
+    assert len(groups) == len(rows)
+    for group, row in zip(groups, rows, strict=True):
+        assert group.find("title").text.startswith(f"{row['box']}: {row['asks or says']}")
+        counts = [int(row[name]) for name in ("decrease", "noChange", "increase")]
+        assert sum(counts) == int(row["launches"])
+        if group.get("class") == "leaf":
+            widths = [float(one.get("width")) for one in all_of(group, "rect", "bar")]
+            shares = [count / sum(counts) for count in counts if count]
+            np.testing.assert_allclose(np.array(widths) / sum(widths), shares, atol=0.001)
+    assert "→" in tables.text
+
+
+def test_judgements_are_those_of_the_tables(page, tables):
+    rows = tables.rows("Advice of svm")
+    assert [row["advice decrease"] for row in rows] == ["10", "0", "7"]
+    svg = picture(page, "confusion0")
+    assert [one.text for one in svg.iter("text") if one.text.isdigit()][:3] == ["10", "5", "5"]
+    svg, rows = picture(page, "regret"), tables.rows("Time lost")
+    x = axis(svg, "x")
+    drawn = [x(float(one.get("x"))) for one in svg.iter("use")]
+    np.testing.assert_allclose(drawn, [v for (v,) in numbers(rows, "time / best")], atol=0.003)
+    ends = [(x(float(o.get("x1"))), x(float(o.get("x2")))) for o in all_of(svg, "line", "interval")]
+    np.testing.assert_allclose(ends, numbers(rows, "low", "high"), atol=0.003)
+    svg, rows = picture(page, "accuracy"), tables.rows("Balanced accuracy")
+    x = axis(svg, "x")
+    drawn = sorted(x(float(one.get("x"))) for one in svg.iter("use"))
+    np.testing.assert_allclose(drawn, sorted(v for (v,) in numbers(rows, "balanced")), atol=0.003)
+    assert "svm loses least: 1.1 times the best time, against 1.33" in tables.text
+    assert "Three kernels are few." in tables.text
+
+
+def test_hostile_names_are_shown_and_do_nothing():
+    made = [
+        observe(
+            one.threads,
+            one.seconds,
+            slice=one.slice,
+            record=one.record,
+            kernel=EVIL + one.kernel,
+            device=EVIL,
+            counters=dict(one.counters) | {EVIL: one.counters["dram_utilization"] ** 2},
+        )
+        for one in launches(slices=2)
+    ]
+    page = write(analyse(made, kind="raw", threshold=Threshold(EVIL, 1.0)))
+    assert "<script" not in page
+    assert "<b>" not in page
+    assert not {"\x1b", "\u202e"} & set(page)
+    tables = Tables(page)
+    assert tables.opened == []
+    shown = tables.rows("Kernels")[0]["kernel"]
+    assert shown.startswith("<script>alert(1)</script>&\"'\\u{202e}kernel\\u{1b}[31m]]>\\u{a}<b>")
+    assert page.encode()
+
+
+@pytest.mark.parametrize(
+    ("made", "says"),
+    [
+        (launches(slices=1, sizes=(64, 128), kernels=("sum",)), "fewer than three launches"),
+        (launches(slices=1, sizes=(64,), kernels=("sum",)), "No slice holds two block sizes"),
+        (launches(kernels=("sum",)), "20 launches of 1 kernel"),
+        ([observe(t, 1.0, record=t) for t in (32, 64, 128, 256)], "No launch has the label"),
+        (
+            [observe(t, 1.0 + t / 512, record=t, counters={"c": 5.0}) for t in (32, 64, 128)],
+            "constant or never measured",
+        ),
+        ([observe(t, 1.0 + abs(t - 64), record=t) for t in (32, 64, 128)], "Time against block"),
+    ],
+    ids=["two", "one", "one kernel", "one label", "constant", "no counters"],
+)
+@pytest.mark.parametrize("kind", ["ratios", "raw"])
+def test_little_data_has_a_page(made, says, kind):
+    page = Tables(write(analyse(made, kind=kind)))
+    assert page.opened == []
+    assert says in page.text
+
+
+def test_paper_labels_and_unlabelled_launches():
+    made = [*launches(), observe(256, 1.0, slice=b"alone", record=999)]
+    analysis = analyse(made, method="paper")
+    assert analysis.labels[-1] is None
+    assert analysis.counts[None] >= 1
+    assert f"; {analysis.counts[None]:,} without." in Tables(write(analysis)).text
+
+
+def test_launches_of_another_tool_and_without_counters_do_not_blur_the_rest():
+    made = launches()
+    alone = [observe(64, 1.0, slice=b"x", record=900 + i) for i in range(100)]
+    other = [
+        observe(64, 1.0, slice=b"y", record=800 + i, counters={"sm_efficiency": float(i)})
+        for i in range(9)
+    ]
+    analysis = analyse([*made, *alone, *other], kind="raw")
+    assert analysis.rare == ("sm_efficiency",)
+    assert analysis.subject == 69
+    assert analysis.rows.tolist() == list(range(60))
+    text = Tables(write(analysis)).text
+    assert "100 launches without counters take no part. 9 launches lack more than half" in text
+    assert "rarely measured" in text
+
+
+def test_no_launch_is_one_clear_line():
+    with pytest.raises(UsageError, match=r"no launch with a run time .* tunedb import logs"):
+        analyse([])
+
+
+def test_a_mark_is_an_input_or_a_known_number():
+    analysis = analyse(launches(), threshold=Threshold("registers", 32))
+    assert analysis.over.count(True) == 20
+    assert "by registers over 32" in write(analysis)
+    analysis = analyse(launches(), threshold=Threshold("dram_utilization", 49))
+    assert analysis.over.count(True) >= 20
+    with pytest.raises(UsageError, match=r"'nothing' is no input .* known: time / best, threads"):
+        analyse(launches(), threshold=Threshold("nothing", 1))
+
+
+def test_reasons_why_nothing_was_judged_are_told():
+    analysis = analyse(launches())
+    assert "See: tunedb advise evaluate" in write(analysis)
+    assert "Not judged: there is one kernel." in write(analysis, "there is one kernel")
+
+
+def test_many_kernels_share_a_colour_and_the_rest_is_counted():
+    names = tuple(f"kernel{i}" for i in range(30))
+    page = Tables(write(analyse(launches(names, slices=1, sizes=(64, 128, 256)))))
+    assert "22 other kernels" in page.text
+    assert f"{30 - limits.MAX_DRAWN_KERNELS} more with fewer launches are left out" in page.text
+
+
+def test_only_a_part_of_many_launches_is_drawn(monkeypatch):
+    """MAX_DRAWN_LAUNCHES and MAX_ANALYSED_LAUNCHES"""
+    monkeypatch.setattr(limits, "MAX_DRAWN_LAUNCHES", 20)
+    monkeypatch.setattr(limits, "MAX_ANALYSED_LAUNCHES", 50)
+    page = write(analyse(launches()))
+    tables = Tables(page)
+    assert len(tables.rows("Kinds of launches")) == 20
+    assert "20 of 50, drawn by lot" in tables.text
+    assert "50 of 60 launches were drawn by lot" in tables.text
+    assert page == write(analyse(launches()))
+
+
+def luminance(colour):
+    """Relative luminance of WCAG 2."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def contrast(one, other):
+    light, dark = sorted((luminance(one), luminance(other)), reverse=True)
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("theme", [style._BY_DAY, style._BY_NIGHT], ids=["day", "night"])
+def test_contrast(theme):
+    values = dict(re.findall(r"--(\w+):(#\w+)", theme))
+    for ground in ("paper", "card"):
+        for text in ("ink", "muted", "link"):
+            assert contrast(values[text], values[ground]) >= 4.5, text
+        for name in (*(f"c{i}" for i in range(8)), "other"):
+            assert contrast(values[name], values[ground]) >= 3, name
+
+
+def test_each_colour_of_each_marking_has_a_rule(page):
+    css = style.sheet()
+    for name in set(re.findall(r'class="([a-c]-\w+ [^"]*)"', page)):
+        for one in name.split():
+            assert f".frame .{one}{{" in css

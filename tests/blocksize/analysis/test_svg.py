@@ -1,0 +1,86 @@
+"""Scales, ticks and text of pictures."""
+
+from xml.etree.ElementTree import Element, fromstring, tostring
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.blocksize.analysis.svg import (
+    Scale,
+    add,
+    cut,
+    figure,
+    linear_ticks,
+    number,
+    padded,
+    percent,
+    polyline,
+    significant,
+    visible,
+)
+
+finite = st.floats(-1e12, 1e12)
+
+
+@given(finite, st.floats(1e-3, 1e12), st.integers(2, 10))
+def test_ticks_are_round_and_inside(low, width, count):
+    high = low + width
+    ticks = linear_ticks(low, high, count)
+    step = (high - low) * 1e-6
+    assert all(low - step <= tick <= high + step for tick in ticks)
+    assert len(ticks) <= count + 2
+    gaps = np.diff(ticks)
+    if len(gaps) > 1:
+        # Ticks of 1e12 are rounded to 1e-4.
+        np.testing.assert_allclose(gaps, gaps[0], rtol=1e-3, atol=1e-3)
+
+
+def test_ticks_that_people_would_choose():
+    assert linear_ticks(0, 1) == pytest.approx([0, 0.2, 0.4, 0.6, 0.8, 1])
+    assert linear_ticks(-3, 9) == pytest.approx([-2.5, 0, 2.5, 5, 7.5])
+    assert linear_ticks(2, 2) == [2]
+    assert Scale(30, 1100, 0, 1, logarithmic=True).ticks() == [32, 64, 128, 256, 512, 1024]
+    assert Scale(1, 2.0**20, 0, 1, logarithmic=True).ticks()[:3] == [1, 8, 64]
+
+
+@given(st.floats(0.1, 1e6), st.floats(1.01, 1e6), st.floats(0, 1), st.booleans())
+def test_scales_map_ends_to_ends_and_keep_the_order(low, factor, part, logarithmic):
+    scale = Scale(low, low * factor, 300, 20, logarithmic)
+    assert scale(low) == 300
+    assert scale(low * factor) == pytest.approx(20)
+    middle = low + part * (low * factor - low)
+    assert 20 - 1e-6 <= scale(middle) <= 300 + 1e-6
+
+
+def test_numbers():
+    assert [number(one) for one in (1.0, 1.234, -0.001, 10.5)] == ["1", "1.23", "0", "10.5"]
+    shown = [significant(one) for one in (0.25, 1234567890.0, -0.0, 1e-9, float("nan"))]
+    assert shown == ["0.25", "1.235e9", "0", "1e-9", "–"]  # noqa: RUF001
+    assert percent(0.444) == "44 %"
+    assert padded(np.array([])) == (-1, 1)
+    assert padded(np.array([2.0, 2.0])) == (1, 3)
+    assert polyline([(0, 1), (2, 3.5)], closed=True) == "M0 1L2 3.5Z"
+
+
+@given(st.text())
+def test_text_is_visible_and_can_be_written(text):
+    shown = visible(text)
+    assert shown.isprintable() or not {"\x1b", "\u202e", "\n"} & set(shown)
+    element = Element("p")
+    add(element, "b", text)
+    fromstring(tostring(element))
+    tostring(element, encoding="utf-8")
+
+
+def test_text_is_cut_in_the_middle():
+    assert cut("abcdefghij", 10) == "abcdefghij"
+    assert cut("abcdefghijk", 7) == "abcd…jk"
+    assert cut("a\nb", 20) == "a\\u{a}b"
+
+
+def test_pictures_say_what_they_show():
+    svg = figure(10, 20, "Name", "What is seen", "key")
+    assert (svg.find("title").text, svg.find("desc").text) == ("Name", "What is seen")
+    assert svg.get("aria-labelledby") == "key-title key-desc"

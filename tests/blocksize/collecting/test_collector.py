@@ -1,0 +1,475 @@
+"""Runs with a toy program and stub profilers: what is run, what is kept, what comes of it."""
+
+import json
+import math
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import toy_gpu
+
+from tunedb import limits
+from tunedb.blocksize.collecting.building import fingerprint
+from tunedb.blocksize.collecting.collector import Collector
+from tunedb.blocksize.collecting.configuration import Clock
+from tunedb.blocksize.collecting.plan import make_plan
+from tunedb.blocksize.collecting.program_runs import Failed, printed_time
+from tunedb.blocksize.collecting.reading import read
+from tunedb.blocksize.collecting.recording import Outcome, from_json, measurement, to_json
+from tunedb.blocksize.collecting.variants import Variant
+from tunedb.blocksize.loading import load
+from tunedb.errors import FormatError, NotFoundError, UsageError
+from tunedb.host import new_session
+from tunedb.launches import CounterSet, Launch
+from tunedb.records import Failure, FailureKind, Phase, Source, Status
+from tunedb.store import Store
+
+
+def collector(path, *, again=False, change=None):
+    configuration = read(path)
+    if change is not None:
+        configuration = change(configuration)
+    work = path.parent / "work"
+    work.mkdir(exist_ok=True)
+    plan = make_plan(configuration)
+    return Collector(configuration, plan, path.parent, work, new_session(), again=again)
+
+
+def collect(path, **options):
+    """Return the outcomes by block (and limit of registers), and how many were run just now."""
+    rows = list(collector(path, **options).run())
+    found = {}
+    for outcome, _, _ in rows:
+        key = "x".join(map(str, outcome.variant.block[:2]))
+        limit = outcome.variant.registers
+        found[key if limit is None else f"{key} r{limit}"] = outcome
+    return found, sum(is_new for _, _, is_new in rows)
+
+
+def runs(tmp_path):
+    """Return the runs of the toy program: block, input and limit of registers each."""
+    return toy_gpu.lines(tmp_path / "runs")
+
+
+def test_each_variant_is_checked_and_timed(tmp_path):
+    found, new = collect(toy_gpu.configuration(tmp_path))
+    assert new == 4
+    assert list(found) == ["32x2", "16x4", "32x4", "64x2"]
+    assert all(outcome.failure is None and outcome.compared for outcome in found.values())
+    assert found["32x2"].run_secs == pytest.approx([33.25e-6] * 2)
+    assert found["64x2"].run_secs == pytest.approx([17.625e-6] * 2)
+    (launch,) = found["64x2"].launches
+    assert (launch.kernel, launch.block, launch.threads) == ("step", (64, 2, 1), 128)
+    # The original twice for its output, the others once; two timed runs each.
+    assert [line.split()[0] for line in runs(tmp_path)] == [
+        *["32x2"] * 4, *["16x4"] * 3, *["32x4"] * 3, *["64x2"] * 3,
+    ]  # fmt: skip
+
+
+def test_wall_clock(tmp_path):
+    path = toy_gpu.configuration(tmp_path, rest="slow", **{"from": '"wall"', "repeats": "1"})
+    found, _ = collect(path)
+    assert all(0.05 <= outcome.run_secs[0] < 20 for outcome in found.values())
+
+
+def test_builds_are_made_once_for_each_command(tmp_path):
+    """The command holds the limit of registers alone, so four blocks share a build."""
+    path = toy_gpu.configuration(tmp_path, registers='["default", 32, 16]')
+    found, _ = collect(path)
+    built = list((tmp_path / "work").glob("toy/build-*/built"))
+    assert len(built) == 2
+    assert all(file.read_text() == "once\n" for file in built)
+    assert not (tmp_path / "toy" / "built").exists()
+    assert {line.split()[2] for line in runs(tmp_path)} == {"default", "-maxrregcount=32"}
+    for block in ("32x2", "16x4", "32x4", "64x2"):
+        assert found[f"{block} r32"].failure is None
+        failure = found[f"{block} r16"].failure
+        assert (failure.kind, failure.phase) == (FailureKind.COMPILE_ERROR, Phase.BUILD)
+        assert failure.message == "the build ended with status 1: ptxas fatal: too few registers"
+
+
+def test_a_wrong_result_fails_with_its_cause(tmp_path):
+    found, _ = collect(toy_gpu.configuration(tmp_path, rest="wrong"))
+    failure = found["16x4"].failure
+    assert (failure.kind, failure.phase) == (FailureKind.WRONG_RESULT, Phase.RUN)
+    assert "its output is not the original's: word 2 is 1001.0" in failure.message
+    assert found["16x4"].run_secs == ()
+    assert found["32x4"].failure is None
+    # Nobody times what is wrong.
+    assert [line.split()[0] for line in runs(tmp_path)].count("16x4") == 1
+
+
+def test_a_crash_is_kept(tmp_path):
+    found, _ = collect(toy_gpu.configuration(tmp_path, rest="crash"))
+    assert found["32x4"].failure.kind is FailureKind.CRASH
+    assert "SIGSEGV" in found["32x4"].failure.message
+    assert found["64x2"].failure is None
+
+
+def test_a_hung_program_is_ended_with_its_children(tmp_path):
+    path = toy_gpu.configuration(tmp_path, rest="hang")
+    path.write_text(path.read_text().replace("timeout = 20", "timeout = 4"))
+    found, _ = collect(path)
+    assert found["64x2"].failure.kind is FailureKind.TIMEOUT
+    assert found["64x2"].failure.seconds >= 4
+    child = (tmp_path / "child").read_text()
+    for _ in range(200):
+        stat = Path("/proc", child, "stat")
+        if not stat.exists() or stat.read_text().rpartition(")")[2].split()[0] == "Z":
+            break
+        time.sleep(0.05)
+    else:
+        raise AssertionError("the child lives on")
+    # Known failures are not run again, unless that is wanted.
+    before = len(runs(tmp_path))
+    assert collect(path)[1] == 0
+    assert len(runs(tmp_path)) == before
+    path.write_text(path.read_text().replace(" hang", ""))
+
+
+def test_failures_are_tried_again_when_asked(tmp_path):
+    path = toy_gpu.configuration(tmp_path, rest="crash")
+    collect(path)
+    found, new = collect(path, again=True)
+    assert new == 1
+    assert found["32x4"].failure is not None
+
+
+def test_an_output_that_changes_is_not_compared(tmp_path):
+    found, _ = collect(toy_gpu.configuration(tmp_path, rest="random wrong"))
+    assert not any(outcome.compared for outcome in found.values())
+    assert found["16x4"].failure is None
+
+
+def test_an_output_file_of_this_run_counts(tmp_path):
+    path = toy_gpu.configuration(tmp_path, rest="file")
+    output = '[programs.output]\nfrom = "out.bin"\ntype = "float32"\n'
+    path.write_text(path.read_text().replace("[programs.output]\n", output))
+    found, _ = collect(path)
+    # The second number grows with the block's x: within no tolerance of 1e-6.
+    assert found["32x4"].compared
+    assert found["64x2"].failure.kind is FailureKind.WRONG_RESULT
+    assert found["64x2"].failure.message.endswith("number 2 is 6.4e-06 instead of 3.2e-06")
+
+
+def test_an_old_output_file_is_not_taken_for_a_new_one(tmp_path):
+    """The folder comes with one, and the program writes none."""
+    path = toy_gpu.configuration(tmp_path)
+    (tmp_path / "toy" / "out.bin").write_bytes(b"old")
+    output = '[programs.output]\nfrom = "out.bin"\n'
+    path.write_text(path.read_text().replace("[programs.output]\n", output))
+    found, _ = collect(path)
+    assert list(found) == ["32x2"]
+    assert found["32x2"].failure.message.startswith("it wrote no out.bin: ")
+
+
+def test_nothing_is_compared_with_an_original_that_fails(tmp_path):
+    path = toy_gpu.configuration(tmp_path, rest="crash")
+    path.write_text(path.read_text().replace("block = [32, 2]", "block = [32, 4]"))
+    found, _ = collect(path)
+    assert list(found) == ["32x4"]
+    assert len(runs(tmp_path)) == 1
+
+
+def test_a_time_that_is_not_printed(tmp_path):
+    pattern = "'no such time (.*)'"
+    found, _ = collect(toy_gpu.configuration(tmp_path, pattern=pattern))
+    assert "it prints no time" in found["32x2"].failure.message
+
+
+@pytest.mark.parametrize("command", ["run", "build"])
+def test_a_command_that_does_not_exist(tmp_path, command):
+    def change(configuration):
+        words = ("./none", "{block_x}", "{block_y}", "{input}")
+        program = replace(configuration.programs[0], **{command: words})
+        return replace(configuration, programs=(program,))
+
+    found, _ = collect(toy_gpu.configuration(tmp_path), change=change)
+    assert found["32x2"].failure.kind is FailureKind.INFRASTRUCTURE
+    assert "./none: No such file" in found["32x2"].failure.message
+
+
+# ------------------------------------------------------------------------ profilers
+
+
+@pytest.mark.parametrize("tool", ["ncu", "nvprof"])
+def test_counters_of_all_groups_are_joined(tmp_path, tool):
+    found, _ = collect(toy_gpu.configuration(tmp_path, tool=tool))
+    plan = make_plan(read(tmp_path / "advise.toml"))
+    (launch,) = found["64x2"].launches
+    names = [name for name, _ in launch.counter_set.counters]
+    assert sorted(names) == sorted(name for group in plan.groups for name in group)
+    assert launch.values == tuple(128 * (len(name) + 1) for name in names)
+    assert (launch.registers, launch.static_shared, launch.dynamic_shared) == (24, 1024, 0)
+    assert (launch.block, launch.grid) == ((64, 2, 1), (16, 1, 1))
+    capability = {"ncu": "7.5", "nvprof": "3.5"}[tool]
+    assert launch.counter_set.compute_capability == capability
+    # Under the profiler nothing was timed.
+    assert found["64x2"].run_secs == pytest.approx([17.625e-6] * 2)
+    profiled = [json.loads(line) for line in toy_gpu.lines(tmp_path / "profiled")]
+    runs_of_one = len(plan.groups) + (tool == "nvprof")
+    assert len(profiled) == 4 * runs_of_one
+
+
+def test_times_of_the_trace_are_the_kernels(tmp_path):
+    path = toy_gpu.configuration(tmp_path, tool="nvprof", **{"from": '"trace"'})
+    found, _ = collect(path)
+    assert found["32x2"].run_secs == pytest.approx([1e-3 / 32] * 2)
+    assert found["64x2"].run_secs == pytest.approx([1e-3 / 64] * 2)
+
+
+def test_times_of_a_trace_need_nvprof(tmp_path):
+    path = toy_gpu.configuration(tmp_path, tool="ncu", **{"from": '"trace"'})
+    with pytest.raises(UsageError, match='timing from "trace" needs nvprof'):
+        collect(path)
+
+
+def test_a_group_that_fails_takes_nothing_down(tmp_path):
+    path = toy_gpu.configuration(tmp_path, tool="ncu")
+    counters = 'counters = ["a__x.sum", "unknown_counter", "b__x.sum"]\n'
+    text = path.read_text().replace("per_run = 30", "per_run = 1")
+    path.write_text(text.replace("[profiler]\n", f"[profiler]\n{counters}"))
+    found, _ = collect(path)
+    outcome = found["32x4"]
+    assert outcome.failure is None
+    assert [name for name, _ in outcome.launches[0].counter_set.counters] == [
+        "a__x.sum",
+        "b__x.sum",
+    ]
+    (note,) = outcome.notes
+    assert note.startswith("group 2 (unknown_counter): group2: the run ended with status 1")
+
+
+def test_a_program_that_ignores_the_block_is_found_out(tmp_path):
+    found, _ = collect(toy_gpu.configuration(tmp_path, tool="ncu", rest="ignore"))
+    assert found["32x2"].failure is None
+    assert found["64x2"].failure.message == (
+        "no kernel was launched with a block of 64x2x1; launched: step(float *, int) with 32x2x1"
+    )
+
+
+def test_several_launches_have_times_of_their_own(tmp_path):
+    """nvprof's trace tells them; under Nsight Compute the largest stands for the kernel."""
+    found, _ = collect(toy_gpu.configuration(tmp_path, tool="nvprof", rest="twice"))
+    told = [(one.grid[0], one.seconds) for one in found["64x2"].launches]
+    assert told == [(16, pytest.approx(1e-3 / 64)), (2, pytest.approx(1e-5))]
+
+
+def test_the_largest_launch_stands_for_the_kernel(tmp_path):
+    found, _ = collect(toy_gpu.configuration(tmp_path, tool="ncu", rest="twice"))
+    assert [(one.grid[0], one.seconds) for one in found["64x2"].launches] == [(16, None)]
+    assert not found["64x2"].notes
+
+
+@pytest.mark.parametrize("source", ["output", "trace"])
+def test_a_profiler_that_may_not_read_counters(tmp_path, source):
+    """Times stand without it, but those of its own trace."""
+    path = toy_gpu.configuration(tmp_path, tool="nvprof", **{"from": f'"{source}"'})
+    stub = tmp_path / "bin" / "nvprof"
+    stub.write_text(
+        "#!/bin/sh\nwhile [ $# -gt 0 ]; do [ $1 = --log-file ] && log=$2; shift; done\n"
+        "echo '==7== Error: no permission' > $log; exit 1\n"
+    )
+    found, _ = collect(path)
+    outcome = found["32x2"]
+    if source == "trace":
+        assert outcome.failure.kind is FailureKind.INFRASTRUCTURE
+        assert outcome.failure.message == "trace0: no permission"
+        return
+    assert outcome.failure is None
+    assert outcome.run_secs
+    assert outcome.notes[0] == "trace0: no permission"
+    assert outcome.notes[-1] == "nvprof saw no launch"
+    assert [launch.counter_set for launch in outcome.launches] == [None]
+
+
+def test_a_profiler_that_is_missing(tmp_path):
+    path = toy_gpu.configuration(tmp_path, tool="ncu")
+    (tmp_path / "bin" / "ncu").unlink()
+    with pytest.raises(UsageError, match="ncu is not on the PATH"):
+        collect(path)
+
+
+# ------------------------------------------------------------------------ going on
+
+
+def test_an_interrupted_run_goes_on(tmp_path):
+    path = toy_gpu.configuration(tmp_path)
+    running = collector(path).run()
+    first = [next(running), next(running)]
+    running.close()
+    before = len(runs(tmp_path))
+    found, new = collect(path)
+    assert new == 2
+    assert len(runs(tmp_path)) == before + 2 * 3
+    assert [found[key].run_secs for key in ("32x2", "16x4")] == [o.run_secs for o, _, _ in first]
+
+
+def test_a_variant_that_was_cut_off_is_run_whole(tmp_path, monkeypatch):
+    path = toy_gpu.configuration(tmp_path)
+    from tunedb.blocksize.collecting import program_runs as module
+
+    real = module.run
+    monkeypatch.setattr(module, "run", lambda *a, **k: stop(real, *a, **k))
+    calls = []
+
+    def stop(real, *args, **options):
+        calls.append(args)
+        if len(calls) == 6:
+            raise KeyboardInterrupt
+        return real(*args, **options)
+
+    with pytest.raises(KeyboardInterrupt):
+        collect(path)
+    monkeypatch.undo()
+    found, new = collect(path)
+    assert new == 3
+    assert all(outcome.failure is None and outcome.compared for outcome in found.values())
+
+
+def test_a_build_that_was_cut_off_is_made_anew(tmp_path):
+    path = toy_gpu.configuration(tmp_path)
+    collect(path)
+    (folder,) = (tmp_path / "work" / "toy").glob("build-*[0-9a-f]")
+    (folder / "limit").unlink()
+    state = tmp_path / "work" / "state.jsonl"
+    state.write_text("")
+    found, new = collect(path)
+    assert new == 4
+    assert (folder / "limit").read_text() == "default"
+    assert found["32x2"].failure is None
+
+
+def test_more_blocks_are_only_those(tmp_path):
+    path = toy_gpu.configuration(tmp_path)
+    collect(path)
+    path.write_text(path.read_text().replace("[32, 4]]", "[32, 4], [128, 1]]"))
+    assert collect(path)[1] == 1
+
+
+def test_an_edited_program_is_run_anew(tmp_path):
+    path = toy_gpu.configuration(tmp_path)
+    collect(path)
+    assert collect(path)[1] == 0
+    app = tmp_path / "toy" / "app.py"
+    app.write_text(app.read_text() + "\n# edited\n")
+    assert collect(path)[1] == 4
+
+
+def test_a_fingerprint_leaves_the_work_folder_out(tmp_path):
+    folder = toy_gpu.program(tmp_path / "toy")
+    work = folder / "work"
+    before = fingerprint(folder, work)
+    work.mkdir()
+    (work / "x").write_text("x")
+    assert fingerprint(folder, work) == before
+    (folder / "x").write_text("x")
+    assert fingerprint(folder, work) != before
+
+
+def test_a_work_folder_inside_the_program_is_not_copied(tmp_path):
+    path = toy_gpu.configuration(tmp_path)
+    path.write_text(path.read_text().replace('directory = "toy"', 'directory = "."'))
+    for name in ("app.py", "build.py"):
+        os.link(tmp_path / "toy" / name, tmp_path / name)
+    found, _ = collect(path)
+    assert found["32x2"].failure is None
+    assert not list((tmp_path / "work").glob("toy/build-*/work"))
+
+
+def test_a_missing_folder(tmp_path):
+    path = toy_gpu.configuration(tmp_path)
+    path.write_text(path.read_text().replace('directory = "toy"', 'directory = "none"'))
+    with pytest.raises(NotFoundError, match=r"programs\.toy\.directory: .*none is no folder"):
+        collect(path)
+
+
+# ------------------------------------------------------------------------ into the database
+
+
+@pytest.mark.parametrize("tool", ["ncu", "nvprof", "none"])
+def test_variants_that_differ_in_the_block_alone_are_a_slice(tmp_path, tool):
+    path = toy_gpu.configuration(tmp_path, tool=tool, rest="wrong", registers='["default", 32]')
+    configuration = read(path)
+    with Store(":memory:") as store:
+        for _ in range(2):
+            made = [
+                measurement(o, configuration.programs[0], configuration.devices[0], tool, s)
+                for o, s, _ in collector(path).run()
+            ]
+            report = store.add(made, Source("collect"))
+        # The second run is known already: nothing is stored twice.
+        assert report.new == 0
+        failed = [m for m in made if m.status is Status.FAILED]
+        assert {m.failure.kind for m in failed} == {FailureKind.WRONG_RESULT}
+        assert all(m.run_secs is None for m in failed)
+        found = load(store.query)
+    # Without a launch of another kernel, and without the two that were wrong.
+    assert len(found) == 6
+    slices = {}
+    for seen in found:
+        assert seen.kernel == "step"
+        slices.setdefault(seen.slice, set()).add((seen.parameters["maxrregcount"], seen.block))
+    assert sorted(map(len, slices.values())) == [3, 3]
+    for rows in slices.values():
+        assert len({limit for limit, _ in rows}) == 1
+        assert {block for _, block in rows} == {(32, 2, 1), (32, 4, 1), (64, 2, 1)}
+
+
+def test_a_line_of_the_state_is_the_outcome():
+    session = new_session()
+    variant = Variant("p", (32, 1, 1), 32, "1024")
+    counters = CounterSet("ncu", None, "7.5", (("a", "byte"), ("b", "")))
+    launch = Launch(
+        "k", 32, (32, 1, 1), None, 3, registers=24, counter_set=counters, values=(1.5, math.nan)
+    )
+    for outcome in (
+        Outcome(variant, (1e-3, 2e-3), None, (launch,), compared=True, notes=("x",), measured_at=5),
+        Outcome(variant, failure=Failure(FailureKind.TIMEOUT, Phase.BUILD, "slow", 1.5)),
+    ):
+        row = json.loads(json.dumps(to_json(outcome, session)))
+        again, same = from_json(row, variant)
+        assert same.digest == session.digest
+        assert repr(again) == repr(outcome)
+    del row["launches"]
+    with pytest.raises(FormatError, match=r"a state that cannot be read .*; remove it"):
+        from_json(row, variant)
+
+
+# ------------------------------------------------------------------------ printed times
+
+
+@pytest.mark.parametrize(
+    ("text", "pattern", "unit", "seconds"),
+    [
+        ("time 1.5 ms", "time (.*) ms", "ms", 1.5e-3),
+        ("a 1 b 2e3", r"[ab] (\S+)", "us", 2.001e-3),
+        ("time 2", "time (.*)", "s", 2),
+        ("time 7", "time (.*)", "ns", 7e-9),
+    ],
+)
+def test_printed_times(tmp_path, text, pattern, unit, seconds):
+    path = tmp_path / "out"
+    path.write_text(text)
+    assert printed_time(path, Clock("output", pattern, unit)) == pytest.approx(seconds)
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("time soon", "is no number"),
+        ("time 0", "it prints 0.0 s"),
+        ("time nan", "it prints nan s"),
+        ("time -1", "it prints -1.0 s"),
+        ("", "it prints no time; the pattern is time"),
+        (f"time {limits.MAX_PRINTED_SECONDS}", "it prints 2592000.0 s"),
+        ("x" * limits.MAX_PRINTED_BYTES + "time 1", "it prints no time"),
+    ],
+)
+def test_times_that_cannot_be(tmp_path, text, told):
+    path = tmp_path / "out"
+    path.write_text(text)
+    with pytest.raises(Failed, match=told):
+        printed_time(path, Clock("output", "time (.*)", "s"))

@@ -1,0 +1,65 @@
+"""Devices and tools of a machine."""
+
+import pytest
+
+from tunedb.blocksize.collecting.configuration import GPU
+from tunedb.blocksize.collecting.detecting import (
+    detect_devices,
+    device_of,
+    find_programs,
+    missing_folders,
+    parse_devices,
+)
+from tunedb.errors import UsageError
+
+
+def test_what_nvidia_smi_lists():
+    listed = "0, Tesla K40c, 3.5\n1, NVIDIA GeForce RTX 2080 Ti, 7.5\n\nNo devices were found\n"
+    assert parse_devices(listed) == (
+        GPU("Tesla K40c", 0, "3.5"),
+        GPU("NVIDIA GeForce RTX 2080 Ti", 1, "7.5"),
+    )
+
+
+def test_an_old_driver_says_no_capability():
+    assert parse_devices("0, Tesla K40c\n1, Future GPU\n") == (
+        GPU("Tesla K40c", 0, "3.5"),
+        GPU("Future GPU", 1, None),
+    )
+
+
+def smi(folder, text):
+    path = folder / "nvidia-smi"
+    path.write_text("#!/bin/sh\n" + text)
+    path.chmod(0o755)
+    return str(folder)
+
+
+def test_nvidia_smi_is_asked(tmp_path):
+    path = smi(tmp_path, 'case "$1" in *compute_cap*) exit 2;; esac\necho "1, Tesla K40c"\n')
+    assert detect_devices(path) == (GPU("Tesla K40c", 1, "3.5"),)
+    assert detect_devices(smi(tmp_path, "exit 9\n")) == ()
+
+
+def test_tools_are_found_on_the_path(tmp_path):
+    path = smi(tmp_path, "true\n")
+    assert find_programs(path)["nvidia-smi"] == tmp_path / "nvidia-smi"
+    assert str(tmp_path) not in missing_folders(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("Tesla K40c", GPU("Tesla K40c", 2, "3.5")),
+        ("My GPU:8.6", GPU("My GPU", 2, "8.6")),
+        ("Tesla K40c:3.7", GPU("Tesla K40c", 2, "3.7")),
+    ],
+)
+def test_a_device_of_the_user(text, device):
+    assert device_of(text, 2) == device
+
+
+@pytest.mark.parametrize("text", ["My GPU", "My GPU:new", ":7.5"])
+def test_a_device_that_nobody_knows(text):
+    with pytest.raises(UsageError, match="is no device that tunedb knows; give its compute"):
+        device_of(text)

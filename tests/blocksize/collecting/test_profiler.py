@@ -1,0 +1,144 @@
+"""Command lines of profilers, and launches of several runs as one."""
+
+import math
+
+import pytest
+
+from tunedb.blocksize.collecting.profiler import (
+    complaint,
+    counter_command,
+    dominant,
+    find_tool,
+    merge,
+    read_launches,
+)
+from tunedb.errors import FormatError, NotFoundError, UsageError
+from tunedb.launches import CounterSet, Launch
+
+BLOCK = (32, 2, 1)
+
+
+def launch(names="a", values=(1.0,), kernel="step(int)", block=BLOCK, grid=(4, 1, 1), **more):
+    counters = CounterSet("ncu", "1", None, tuple((name, "") for name in names))
+    return Launch(
+        kernel, math.prod(block), block, grid,
+        counter_set=counters if names else None, values=tuple(values), **more,
+    )  # fmt: skip
+
+
+def test_counters_of_all_runs_are_one_set():
+    (made,) = merge(
+        [
+            [launch("", ())],
+            [launch("ab", (1, 2), registers=24)],
+            [launch("c", (3,), static_shared=512, seconds=0.5)],
+        ],
+        "step",
+        BLOCK,
+        "7.5",
+    )
+    assert made.counter_set.counters == (("a", ""), ("b", ""), ("c", ""))
+    assert made.values == (1, 2, 3)
+    assert (made.registers, made.static_shared, made.seconds) == (24, 512, None)
+    assert (made.counter_set.tool_version, made.counter_set.compute_capability) == ("1", "7.5")
+
+
+def test_launches_of_one_geometry_are_averaged():
+    """NaN is what was not measured, and stays that where no launch has a value."""
+    one, other = merge(
+        [
+            [launch("ab", (1, math.nan)), launch("ab", (3, math.nan))],
+            [launch("a", (10,), grid=(8, 1, 1))],
+        ],
+        None,
+        BLOCK,
+    )
+    assert one.values[0] == 2
+    assert math.isnan(one.values[1])
+    assert (other.values, other.number) == ((10,), 1)
+
+
+def test_a_value_that_one_launch_lacks():
+    (made,) = merge([[launch("a", (math.nan,)), launch("a", (4,))]], None, BLOCK)
+    assert made.values == (4,)
+
+
+def test_other_blocks_and_kernels_are_left_out():
+    runs = [[launch(block=(64, 1, 1)), launch(kernel="clear"), launch(kernel="mystep(int)")]]
+    assert merge(runs, "step", BLOCK) == []
+    assert len(merge(runs, None, BLOCK)) == 2
+
+
+@pytest.mark.parametrize("name", ["step", "step(int)", "void ns::step<float, 32>(int)"])
+def test_a_kernel_is_known_by_its_name(name):
+    assert len(merge([[launch(kernel=name)]], "step", BLOCK)) == 1
+
+
+def command(tool, group, **more):
+    from pathlib import Path
+
+    said = {"kernel": None, "options": (), "first": False, **more}
+    return counter_command(tool, f"/bin/{tool}", group, Path("log.csv"), **said)
+
+
+def test_ncu():
+    words = command("ncu", ("a.sum", "b.sum"), kernel="k", options=["--clock-control", "none"])
+    assert words[:2] == ["/bin/ncu", "--csv"]
+    assert words[-6:] == [
+        "--kernel-name", "k", "--metrics", "a.sum,b.sum", "--clock-control", "none",
+    ]  # fmt: skip
+    first = command("ncu", ("a.sum",), first=True)
+    assert "launch__registers_per_thread" in first[first.index("--metrics") + 1].split(",")
+    assert "--kernel-name" not in first
+
+
+def test_nvprof_tells_events_from_metrics():
+    words = command("nvprof", ("gld_request", "achieved_occupancy", "gst_request"), kernel="k.x")
+    assert words[-6:] == [
+        "--kernels", "^k\\.x", "--events", "gld_request,gst_request",
+        "--metrics", "achieved_occupancy",
+    ]  # fmt: skip
+    # A colon would begin a filter of contexts and streams.
+    assert "--kernels" not in command("nvprof", ("gld_request",), kernel="ns::k")
+
+
+def test_a_missing_tool(tmp_path):
+    with pytest.raises(UsageError, match=r"ncu is not on the PATH; .* or take --profiler none"):
+        find_tool("ncu", str(tmp_path))
+
+
+def test_files_that_are_no_profile(tmp_path):
+    path = tmp_path / "log.csv"
+    for tool in ("ncu", "nvprof"):
+        with pytest.raises(NotFoundError):
+            read_launches(tool, tmp_path / "none.csv", device="x")
+        path.write_text("==ERROR== no permission\n")
+        with pytest.raises(FormatError):
+            read_launches(tool, path, device="x")
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("==PROF== Connected\n==ERROR== ERR_NVGPUCTRPERM: no\n", "ERR_NVGPUCTRPERM: no"),
+        ("==27== NVPROF is profiling\n======== Error: no device\n", "no device"),
+        ("==7== Error: unable to collect\n", "unable to collect"),
+        ("==PROF== Connected\nError of the program\n", None),
+    ],
+)  # fmt: skip
+def test_what_a_profiler_complains_of(tmp_path, text, told):
+    path = tmp_path / "log.csv"
+    path.write_text(text)
+    assert complaint(path) == told
+    assert complaint(tmp_path / "none") is None
+
+
+def test_without_times_of_its_own_the_largest_launch_stands_for_a_kernel():
+    small, large = launch(grid=(4, 1, 1)), launch(grid=(4, 8, 1), number=1)
+    other = launch(kernel="b", number=2)
+    made = dominant([small, large, other])
+    assert [(one.kernel, one.grid, one.number) for one in made] == [
+        ("step(int)", (4, 8, 1), 0), ("b", (4, 1, 1), 1),
+    ]  # fmt: skip
+    timed = [launch(seconds=1.0), launch(grid=(8, 1, 1), seconds=2.0, number=1)]
+    assert dominant(timed) == timed

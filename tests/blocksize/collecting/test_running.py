@@ -1,0 +1,135 @@
+"""Processes: limits, leftovers, environments."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tunedb import limits
+from tunedb.blocksize.collecting.configuration import Environment
+from tunedb.blocksize.collecting.running import environment_of, run, tail
+
+
+def start(tmp_path, *words, timeout=30.0, environment=None):
+    return run(
+        words,
+        folder=tmp_path,
+        environment=environment or dict(os.environ),
+        timeout=timeout,
+        logs=tmp_path / "log",
+    )
+
+
+def python(tmp_path, text, **options):
+    return start(tmp_path, sys.executable, "-c", text, **options)
+
+
+def is_alive(pid):
+    """Tell whether a process runs; one that nobody waited for does not."""
+    try:
+        stat = Path("/proc", pid, "stat").read_text()
+        return stat.rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_what_is_printed_and_how_it_ended(tmp_path):
+    ran = python(tmp_path, "import sys; print('out'); sys.exit('no good')")
+    assert (ran.code, ran.is_ok) == (1, False)
+    assert ran.stdout.read_text() == "out\n"
+    assert ran.reason == "ended with status 1: no good"
+    assert python(tmp_path, "print(1)").is_ok
+
+
+@pytest.mark.parametrize("shell", [False, True])
+def test_a_crash_is_told_by_its_signal(tmp_path, shell):
+    text = "import os; os.kill(os.getpid(), 11)"
+    words = [sys.executable, "-c", text]
+    if shell:
+        words = ["/bin/sh", "-c", f"{sys.executable} -c '{text}'; exit $?"]
+    ran = start(tmp_path, *words)
+    assert ran.code == -11
+    assert ran.reason.startswith("was ended by SIGSEGV")
+
+
+def test_a_missing_command(tmp_path):
+    with pytest.raises(FileNotFoundError):
+        start(tmp_path, "no-such-command")
+
+
+def test_a_hung_command_is_killed_with_its_children(tmp_path):
+    """The command ignores being asked, and its child too."""
+    text = (
+        "import os, signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open('pids', 'w').write(f'{os.getpid()} {child.pid}')\n"
+        "time.sleep(600)\n"
+    )
+    ran = python(tmp_path, text, timeout=3)
+    assert ran.code is None
+    assert ran.reason.startswith("ran past its limit and was killed after ")
+    pids = (tmp_path / "pids").read_text().split()
+    wait_for_end(pids)
+
+
+def test_what_a_command_leaves_behind_is_ended(tmp_path):
+    """It ends well, and its child would go on, holding what it prints to."""
+    text = (
+        "import subprocess, sys\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "open('pids', 'w').write(str(child.pid))\n"
+    )
+    assert python(tmp_path, text).is_ok
+    wait_for_end((tmp_path / "pids").read_text().split())
+
+
+def wait_for_end(pids):
+    assert pids
+    for _ in range(200):
+        if not any(map(is_alive, pids)):
+            return
+        time.sleep(0.05)
+    raise AssertionError(f"{pids} live on")
+
+
+def test_an_interrupt_ends_the_command(tmp_path, monkeypatch):
+    import subprocess
+
+    seen = []
+
+    def interrupted(process, timeout=None):
+        seen.append(process.pid)
+        if len(seen) == 1:
+            raise KeyboardInterrupt
+        return wait(process, timeout)
+
+    wait = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        python(tmp_path, "import time; time.sleep(600)")
+    wait_for_end([str(seen[0])])
+
+
+def test_the_end_of_a_long_output_is_kept(tmp_path):
+    """MAX_TAIL_BYTES"""
+    path = tmp_path / "long"
+    path.write_bytes(b"first\n" + b"x" * limits.MAX_TAIL_BYTES)
+    assert tail(path) == "x" * limits.MAX_TAIL_BYTES
+    path.write_bytes(b"\xff last \n")
+    assert tail(path) == "\\xff last"
+    assert tail(tmp_path / "none") == ""
+
+
+def test_environments(tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", "/bin")
+    monkeypatch.setenv("MINE", "1")
+    made = environment_of(
+        Environment(("tools", "/opt/x"), {"A": "b", "CUDA_VISIBLE_DEVICES": "7"}),
+        tmp_path,
+        {"CUDA_VISIBLE_DEVICES": "1"},
+    )
+    assert made["PATH"] == f"{tmp_path}/tools:/opt/x:/bin"
+    assert (made["A"], made["MINE"], made["CUDA_VISIBLE_DEVICES"]) == ("b", "1", "1")

@@ -1,0 +1,205 @@
+"""Which variants there are, and how their values get into commands."""
+
+import math
+import shlex
+import subprocess
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.blocksize.collecting.commands import command_for
+from tunedb.blocksize.collecting.configuration import GPU, Configuration, Profiler, Program
+from tunedb.blocksize.collecting.plan import make_plan, suitable
+from tunedb.blocksize.collecting.variants import Variant, illegal, variants_of
+from tunedb.errors import LimitError, NotFoundError, UsageError
+
+K40 = GPU("Tesla K40c", 0, "3.5")
+
+
+def program(block, **more):
+    return Program("p", ".", ("./p", "{block_x}"), block=block, **more)
+
+
+def blocks(made):
+    return [variant.block for variant in made[0]]
+
+
+def test_one_dimension_gets_powers_of_two_of_whole_warps():
+    made = blocks(variants_of(program((256,)), K40))
+    assert made == [(n, 1, 1) for n in (256, 32, 64, 128, 512, 1024)]
+
+
+def test_an_odd_original_is_among_them_and_first():
+    assert blocks(variants_of(program((100,)), K40))[:2] == [(100, 1, 1), (32, 1, 1)]
+
+
+@pytest.mark.parametrize("dimensions", [2, 3])
+def test_blocks_keep_their_dimensions(dimensions):
+    original = (8,) * dimensions
+    made, refused = variants_of(program(original), K40)
+    found = [variant.block for variant in made]
+    assert not refused
+    assert len(set(found)) == len(found) > 20
+    for block in found:
+        assert all(extent >= 2 for extent in block[:dimensions])
+        assert block[dimensions:] == (1,) * (3 - dimensions)
+        assert 32 <= math.prod(block) <= 1024
+        assert math.prod(block) % 32 == 0
+        assert block[2] <= 64
+    if dimensions == 2:
+        # 4 + 5 + … + 9 shapes of 32 to 1,024 threads.
+        assert len(found) == 39
+
+
+def test_named_sizes_are_taken_as_they_are_and_illegal_ones_told():
+    made, refused = variants_of(program((16, 16), sizes={"x": (8, 64), "y": (5, 32)}), K40)
+    assert sorted(v.block for v in made) == [(8, 5, 1), (8, 32, 1), (16, 16, 1), (64, 5, 1)]
+    assert [(r.block, r.reason) for r in refused] == [
+        ((64, 32, 1), "2048 threads; the device takes 1024")
+    ]
+
+
+def test_one_named_axis_leaves_the_other_to_the_device():
+    made = blocks(variants_of(program((16, 16), sizes={"y": (16,)}), K40))
+    assert {block[1] for block in made} == {16}
+    assert {block[0] for block in made} == {2, 4, 8, 16, 32, 64}
+
+
+@pytest.mark.parametrize(
+    ("block", "reason"),
+    [
+        ((1024, 1, 1), None),
+        ((2048, 1, 1), "2048 threads; the device takes 1024"),
+        ((1, 1, 64), None),
+        ((2, 2, 128), "128 along z; the device takes 64"),
+    ],
+)
+def test_what_a_device_takes(block, reason):
+    assert illegal(block, K40) == reason
+
+
+def test_groups_by_input_and_registers_begin_with_the_original():
+    made, _ = variants_of(
+        program((64,), blocks=((64,), (32,)), registers=(None, 32), inputs=("a", "b")), K40
+    )
+    assert [(v.input, v.registers, v.threads, v.original) for v in made] == [
+        (word, limit, threads, threads == 64)
+        for word in "ab"
+        for limit in (None, 32)
+        for threads in (64, 32)
+    ]
+    assert [v.label for v in made[:4]] == [
+        "64x1x1 a", "32x1x1 a", "64x1x1 r32 a", "32x1x1 r32 a",
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------ commands
+
+NASTY = "$(touch x) `ls` ; \"'\\ *"
+
+
+def test_words_stay_words():
+    variant = Variant("p", (32, 4, 2), 64, NASTY)
+    command = ("./p", "-x={block_x},{block_y}", "{block_z}", "{threads}", "{input}", "{{x}}")
+    assert command_for(command, variant) == ("./p", "-x=32,4", "2", "256", NASTY, "{{x}}")
+
+
+@given(st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), max_size=20))
+def test_a_shell_gets_values_as_one_word(value):
+    command = command_for("printf %s {input} {block_x}", Variant("p", (7, 1, 1), None, value))
+    assert command[:2] == ("/bin/sh", "-c")
+    assert shlex.split(command[2]) == ["printf", "%s", value, "7"]
+
+
+def test_a_real_shell_runs_nothing_that_a_value_says(tmp_path):
+    command = command_for("printf %s {input}", Variant("p", (1, 1, 1), None, NASTY))
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=True)
+    assert done.stdout == NASTY
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_values_are_not_looked_at_for_placeholders():
+    variant = Variant("p", (32, 1, 1), None, "{block_x}")
+    assert command_for(("{input}",), variant) == ("{block_x}",)
+    assert command_for("echo {input} ${block_x}", variant)[2] == "echo '{block_x}' ${block_x}"
+
+
+@pytest.mark.parametrize(("limit", "flag"), [(None, []), (32, ["-maxrregcount=32"])])
+def test_without_a_limit_no_flag(limit, flag):
+    variant = Variant("p", (32, 1, 1), limit)
+    assert list(command_for(("nvcc", "{register_flag}", "x.cu"), variant)) == [
+        "nvcc", *flag, "x.cu",
+    ]  # fmt: skip
+    assert list(command_for(("nvcc", "-maxrregcount={maxrregcount}", "x.cu"), variant)) == [
+        "nvcc", *flag, "x.cu",
+    ]  # fmt: skip
+    assert shlex.split(command_for("nvcc {register_flag} x.cu", variant)[2]) == [
+        "nvcc", *flag, "x.cu",
+    ]  # fmt: skip
+
+
+# ------------------------------------------------------------------------ plans
+
+
+def plan(*programs, tool="none", device=K40, **more):
+    return make_plan(Configuration(devices=(device,), programs=programs), tool=tool, **more)
+
+
+def test_runs_are_counted():
+    made = plan(program((64,), blocks=((64,), (32,))), tool="nvprof")
+    original, other = made.variants
+    # Two and one for the output, five for the time, one trace, and a run for each group.
+    assert made.runs(original) == 2 + 5 + 1 + len(made.groups)
+    assert made.runs(other) == 1 + 5 + 1 + len(made.groups)
+
+
+def test_a_plan_is_json():
+    import json
+
+    told = json.loads(json.dumps(plan(program((64,), blocks=((64,), (2048,)))).to_json()))
+    assert told["device"] == {"name": "Tesla K40c", "index": 0, "compute_capability": "3.5"}
+    assert [(v["block"], v["runs"]) for v in told["variants"]] == [([64, 1, 1], 7)]
+    assert told["refused"][0]["reason"] == "2048 threads; the device takes 1024"
+
+
+def test_what_is_missing_is_said():
+    with pytest.raises(UsageError, match="no program is configured"):
+        plan()
+    with pytest.raises(UsageError, match="no device is configured; name one with --device"):
+        make_plan(Configuration(programs=(program((64,)),)), tool="none")
+    with pytest.raises(NotFoundError, match="program 'q' is not configured; there is: p"):
+        plan(program((64,)), programs=["q"])
+    with pytest.raises(UsageError, match=r"programs\.p\.block: 2048 threads; the device takes"):
+        plan(program((2048,)))
+
+
+def test_there_are_not_too_many(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_VARIANTS", 5)
+    plan(program((64,), blocks=tuple((32 * n,) for n in range(1, 6))))
+    with pytest.raises(LimitError, match=r"more than 5 variants up to programs\.p"):
+        plan(program((64,), blocks=tuple((32 * n,) for n in range(1, 7))))
+
+
+@pytest.mark.parametrize(
+    ("capability", "tool"), [("3.5", "nvprof"), ("6.1", "nvprof"), ("7.0", "ncu"), ("12.0", "ncu")]
+)
+def test_a_device_decides_which_profiler(capability, tool):
+    device = GPU("x", 0, capability)
+    assert suitable("auto", device) == tool
+    assert plan(program((64,)), tool=None, device=device).tool == tool
+    assert suitable("none", device) == "none"
+
+
+@pytest.mark.parametrize(("tool", "capability"), [("ncu", "3.5"), ("nvprof", "8.0")])
+def test_a_profiler_that_reads_nothing_there_is_refused(tool, capability):
+    with pytest.raises(UsageError, match=f"{tool} reads no counters on compute capability"):
+        plan(program((64,)), tool=tool, device=GPU("x", 0, capability))
+
+
+def test_named_counters_are_those_that_are_read():
+    configuration = Configuration(
+        devices=(K40,), programs=(program((64,)),), profiler=Profiler("nvprof", ("a", "b"), 1)
+    )
+    assert make_plan(configuration).groups == (("a",), ("b",))

@@ -1,0 +1,63 @@
+"""Made-up kernels whose best block is known."""
+
+import hashlib
+import math
+
+import numpy as np
+
+from tunedb.blocksize.observations import Observation
+
+SIZES = (32, 64, 128, 256, 512, 1024)
+
+
+def launch(kernel, tile, threads, seconds, *, block=None, counters=None, record=1, **given):
+    """One observation; the tile is what tells slices apart."""
+    name = hashlib.blake2b(f"{kernel} {tile}".encode(), digest_size=16).digest()
+    values = {
+        "record": record,
+        "launch": record,
+        "kernel": kernel,
+        "workload": kernel,
+        "slice": name,
+        "device": "NVIDIA GeForce RTX 2080 Ti",
+        "compute_capability": "7.5",
+        "threads": threads,
+        "block": block or (threads, 1, 1),
+        "grid": (2**20 // threads, 1, 1),
+        "registers": 32,
+        "static_shared": 0,
+        "dynamic_shared": 0,
+        "seconds": seconds,
+        "counters": counters or {},
+    }
+    return Observation(**(values | given))
+
+
+def kernel(name, best, *, tiles=6, strength=0.2, noise=0.0, sizes=SIZES, seed=0, counters=True):
+    """A kernel whose run time grows with the distance from its best number of threads."""
+    rng = np.random.default_rng(seed)
+    found = []
+    for tile in range(tiles):
+        for threads in sizes:
+            apart = abs(math.log2(threads / best))
+            seconds = 1e-3 * (1 + tile) * math.exp(strength * apart + noise * rng.normal())
+            values = {
+                "inst_executed": 1e6 * (1 + tile),
+                "issue_utilization": 90 - 10 * apart + rng.normal(),
+                "dram_utilization": float(rng.uniform(5, 60)),
+                "useless": 1.0,
+            }
+            found.append(
+                launch(name, tile, threads, seconds, counters=values if counters else None)
+            )
+    return found
+
+
+def three(*, bests=(128, 128, 128), **given):
+    """Three kernels."""
+    names = ("saxpy_kernel", "Stencil", "reduceSum")
+    made = [
+        kernel(name, best, seed=i, **given)
+        for i, (name, best) in enumerate(zip(names, bests, strict=True))
+    ]
+    return [one for several in made for one in several]

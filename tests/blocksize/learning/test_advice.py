@@ -1,0 +1,157 @@
+"""Advice on launches, and advisors in a database."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_kernels import kernel, launch, three
+
+from tunedb.blocksize.labels import slice_best
+from tunedb.blocksize.learning import gain, stored
+from tunedb.blocksize.learning.advice import advise
+from tunedb.blocksize.learning.model import Advisor
+from tunedb.blocksize.learning.stored import find, label, train_advisor, training_digest
+from tunedb.blocksize.learning.training import train
+from tunedb.blocksize.observations import Label
+from tunedb.errors import IntegrityError, NotFoundError, UsageError
+from tunedb.store import Store
+
+#: Best at 128 threads, without doubt and without reach.
+MODEL = gain.Gain(("log2 threads squared",), np.array([0.1]), 0.02)
+ADVISOR = Advisor("gain", "ratios", None, MODEL, temperature=0.1)
+
+
+def test_advice_without_other_blocks_in_the_slice():
+    # Nothing else was measured: legal blocks are the candidates.
+    small, right, large = (launch("k", i, t, 1.0) for i, t in enumerate((32, 128, 1024)))
+    told = advise(ADVISOR, [small, right, large], [0, 1, 2])
+    assert [one.label for one in told] == [Label.INCREASE, Label.NO_CHANGE, Label.DECREASE]
+    assert [one.block for one in told] == [(64, 1, 1), None, (512, 1, 1)]
+    assert [one.stake for one in told] == [None] * 3
+    assert [reason.name for reason in told[0].reasons] == ["log2 threads squared"]
+    assert told[0].reasons[0].value == 4 and told[0].reasons[0].weight == pytest.approx(0.3)
+    assert told[0].probability == max(told[0].probabilities)
+    assert sum(told[0].probabilities) == pytest.approx(1)
+
+
+def test_blocks_that_ran_come_next():
+    rows = [launch("k", 0, 32, 2.0), launch("k", 0, 48, 1.0)]
+    (told,) = advise(ADVISOR, rows, [0])
+    assert told.block == (48, 1, 1) and told.stake == 2.0
+
+
+def test_what_is_at_stake_is_never_below_one():
+    rows = [launch("k", 0, 128, 1.0), launch("k", 0, 256, 3.0)]
+    assert advise(ADVISOR, rows, [0])[0].stake == 1.0
+
+
+def test_what_such_a_step_gave_elsewhere():
+    # Two other slices, from 64 to 128 threads: 2 times and 4 times as fast.
+    rows = [launch("k", 0, 64, 1.0)]
+    rows += [launch("k", 1, 64, 2.0), launch("k", 1, 128, 1.0)]
+    rows += [launch("k", 2, 64, 4.0), launch("k", 2, 128, 1.0)]
+    # Far larger blocks, and slices where no step was possible, say nothing.
+    rows += [launch("k", 3, 1024, 1.0), launch("k", 4, 64, 1.0)]
+    (told,) = advise(ADVISOR, rows, [0])
+    assert told.expected.slices == 2
+    assert (told.expected.low, told.expected.middle, told.expected.high) == (2.5, 3.0, 3.5)
+    assert advise(ADVISOR, [launch("k", 0, 128, 1.0)], [0])[0].expected is None
+
+
+def test_no_advice_on_what_is_out_of_reach():
+    rows = three(noise=0.01)
+    advisor = train(rows, slice_best(rows), learner="gain").advisor
+    odd = {"inst_executed": 1.0, "issue_utilization": 1e6}
+    strange = replace(rows[0], counters=odd, slice=b"other")
+    (told,) = advise(advisor, [*rows, strange], [len(rows)])
+    assert told.label is None and told.block is None
+    assert told.reasons == () and told.expected is None
+    assert told.probability == max(told.probabilities)
+
+
+@pytest.mark.parametrize("learner", ["svm", "boosted"])
+def test_counters_that_speak_for_it(learner):
+    pytest.importorskip("sklearn")
+    rows = []
+    for one in three(noise=0.01):
+        # One counter alone tells the label.
+        apart = np.log2(one.threads / 128)
+        rows.append(replace(one, threads=128, counters={"signal": apart, "noise": one.seconds % 1}))
+    labels = [
+        Label.NO_CHANGE
+        if one.counters["signal"] == 0
+        else (Label.DECREASE if one.counters["signal"] > 0 else Label.INCREASE)
+        for one in rows
+    ]
+    advisor = replace(train(rows, labels, learner=learner, inputs="raw").advisor, reach=None)
+    told = advise(advisor, rows, range(len(rows)))
+    assert [one.label for one in told] == labels
+    strongest = [one.reasons[0].name for one in told if one.label != Label.NO_CHANGE]
+    assert strongest.count("signal") > 0.9 * len(strongest)
+    assert all(reason.weight > 0 for one in told for reason in one.reasons)
+
+
+@pytest.fixture
+def made(sqlite_file, monkeypatch):
+    """A database whose launches are made up."""
+    rows = three(noise=0.01)
+    monkeypatch.setattr(stored, "load", lambda query: rows)
+    with Store(sqlite_file) as store:
+        yield store, rows
+
+
+def test_an_advisor_in_a_database(made):
+    store, rows = made
+    found = train_advisor(store, learner="gain")
+    assert not found.was_there
+    advisor, row = find(store.query)
+    assert row.id == found.stored.id and row.kind == "advisor"
+    assert advisor.to_bytes() == found.training.advisor.to_bytes()
+    assert row.card["launches"] == len(rows) and row.card["learner"] == "gain"
+    again = train_advisor(store, learner="gain")
+    assert again.was_there and again.stored.id == found.stored.id
+    other = train_advisor(store, learner="gain", tolerance=0.2)
+    assert other.stored.id != found.stored.id
+    assert find(store.query)[1].id == other.stored.id
+    assert find(store.query, found.stored.id)[1].id == found.stored.id
+
+
+def test_a_database_with_an_advisor_is_sound(made, sqlite_file):
+    from tunedb.check import check
+
+    store, _ = made
+    train_advisor(store, learner="gain")
+    assert check(sqlite_file).problems == []
+
+
+def test_no_advisor(made):
+    store, _ = made
+    with pytest.raises(NotFoundError, match="no advisor yet; make one: tunedb advise train"):
+        find(store.query)
+    with pytest.raises(NotFoundError, match="model 7 is no advisor"):
+        find(store.query, 7)
+
+
+def test_a_changed_advisor_is_refused(made, monkeypatch):
+    store, _ = made
+    train_advisor(store, learner="gain")
+    body = store.query.model_body(1).replace(b'"tolerance":0.0', b'"tolerance":0.9')
+    monkeypatch.setattr(type(store.query), "model_body", lambda self, id_: body)
+    with pytest.raises(IntegrityError, match="tunedb advise train"):
+        find(store.query)
+
+
+def test_the_training_digest_is_of_times_labels_and_counters():
+    rows = kernel("k", 128)
+    labels = slice_best(rows)
+    digest = training_digest(rows, labels)
+    assert training_digest([replace(one, record=9, launch=9) for one in rows], labels) == digest
+    assert training_digest(rows, [None, *labels[1:]]) != digest
+    assert training_digest([replace(rows[0], seconds=2.0), *rows[1:]], labels) != digest
+    assert training_digest([replace(rows[0], counters={}), *rows[1:]], labels) != digest
+
+
+@pytest.mark.parametrize("given", [("best", 0.05), ("slice-best", 1.5), ("slice-best", -0.1)])
+def test_labels_that_do_not_exist(given):
+    with pytest.raises(UsageError):
+        label(kernel("k", 128), *given)

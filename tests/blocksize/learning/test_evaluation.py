@@ -1,0 +1,175 @@
+"""Judging: nothing of what is held out is known, and baselines stand beside."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from made_kernels import kernel, three
+
+from tunedb.blocksize.labels import slice_best
+from tunedb.blocksize.learning import evaluation, training
+from tunedb.blocksize.learning.codes import to_codes
+from tunedb.blocksize.learning.evaluation import evaluate
+from tunedb.blocksize.learning.protocol import ten_splits
+from tunedb.blocksize.learning.splits import families
+from tunedb.blocksize.observations import Inputs, Label
+from tunedb.errors import UsageError
+
+
+def score(found, method, split="kernel", held_out=""):
+    return next(one for one in found.scores_of(split, held_out) if one.method == method)
+
+
+def test_what_is_learnt_holds_for_another_kernel():
+    rows = three(noise=0.01)
+    found = evaluate(rows, slice_best(rows), methods=("gain",))
+    ours = score(found, "gain")
+    for baseline in ("majority", "rule", "occupancy", "nothing"):
+        beside = score(found, baseline)
+        assert ours.regret.value < beside.regret.value and ours.balanced > beside.balanced
+    assert score(found, "nothing").against_nothing.value == pytest.approx(1)
+    assert ours.against_nothing.value < 0.9
+    assert ours.rows == len(rows) and found.slices == 18
+    assert found.kernels == ("saxpy", "stencil", "reducesum")
+    assert {one.held_out for one in found.scores} == {"", *found.kernels}
+    assert found.confusion["gain"].sum() == ours.advised
+    assert found.confusion["nothing"].sum(axis=1).tolist() == list(found.counts)
+    assert found.confusion["nothing"][:, [0, 2]].sum() == 0
+
+
+def test_findings_are_json():
+    rows = three(noise=0.01)
+    found = evaluate(rows, slice_best(rows), methods=("gain",), splits=("kernel", "slice"))
+    told = json.loads(json.dumps(found.to_json(), allow_nan=False))
+    assert told["classes"] == ["decrease", "noChange", "increase"]
+    assert len(told["gains"]) == 18 and len(told["correlation"]) == len(told["kept"])
+
+
+@pytest.mark.parametrize("learner", ["svm", "boosted"])
+def test_a_feature_that_names_the_kernel_tells_nothing_of_a_held_out_one(learner):
+    """A sentinel: columns that name the kernel explain every label, until it is held out."""
+    pytest.importorskip("sklearn")
+    names = [letter * 3 for letter in "abcdef"]
+    rows, labels = [], []
+    for i, name in enumerate(names):
+        for one in kernel(name, 128, tiles=8, seed=i):
+            named = {f"is_{other}": float(other == name) for other in names}
+            rows.append(replace(one, counters=named, seconds=1.0))
+            labels.append(list(Label)[i % 3])
+    inside = evaluate(rows, labels, methods=(learner,), splits=("slice",), inputs="raw")
+    assert score(inside, learner, "slice").accuracy > 0.95
+    scores, judged = training.held_out_scores(rows, to_codes(labels), learner, "raw")
+    assert judged.all()
+    # Chance is a third; the rows of a kernel are all alike, so six draws decide.
+    assert np.mean(scores.argmax(axis=1) == to_codes(labels)) <= 0.5
+
+
+@pytest.mark.parametrize("method", ["gain", "svm", "boosted"])
+def test_nothing_is_fitted_to_the_held_out_kernel(method, monkeypatch):
+    """Every look at data while a kernel is held out is without it, its times and its labels."""
+    if method != "gain":
+        pytest.importorskip("sklearn")
+    rows = three(noise=0.02)
+    labels = slice_best(rows)
+    seen = []
+    genuine = evaluation.fit
+
+    def fit(observations, truth, *given):
+        seen.append(set(families(observations)))
+        return genuine(observations, truth, *given)
+
+    monkeypatch.setattr(evaluation, "fit", fit)
+    found = evaluate(rows, labels, methods=(method,))
+    assert [len(one) for one in seen] == [2, 2, 2]
+    assert {frozenset(one) for one in seen} == {
+        frozenset(set(found.kernels) - {name}) for name in found.kernels
+    }
+
+
+def test_advice_on_the_held_out_kernel_does_not_depend_on_its_times():
+    rows = three(noise=0.02)
+    truth = to_codes(slice_best(rows))
+    position = np.flatnonzero(families(rows) == "stencil")
+    left = np.flatnonzero(families(rows) != "stencil")
+    told = []
+    for power in (1, 2):
+        changed = [replace(one, seconds=one.seconds**power) for one in rows]
+        codes = np.where(families(rows) == "stencil", power, truth).astype(np.int8)
+        mixed = [changed[i] if i in set(position) else rows[i] for i in range(len(rows))]
+        told.append(evaluation._advice(mixed, codes, position, left, "gain", "ratios", True))
+    assert np.array_equal(*told)
+
+
+def test_profiled_launches_are_judged_and_others_only_learnt_from():
+    rows = three(noise=0.01)
+    bare = [
+        replace(one, registers=None, counters={})
+        for one in kernel("gemm", 512, tiles=8, seed=5, counters=False)
+    ]
+    with_others = rows + bare
+    found = evaluate(with_others, slice_best(with_others), methods=("gain",))
+    assert found.kernels == ("saxpy", "stencil", "reducesum")
+    assert score(found, "gain").rows == len(rows)
+    assert "gemm" in training.train(with_others, slice_best(with_others), learner="gain").kernels
+    alone = evaluate(bare, slice_best(bare), methods=("gain",), splits=("slice",))
+    assert alone.observations == len(bare)
+
+
+def test_one_kernel_cannot_be_held_out():
+    rows = kernel("alone", 128)
+    found = evaluate(rows, slice_best(rows), methods=("gain",))
+    assert score(found, "gain").advised == 0 and np.isnan(score(found, "gain").accuracy)
+    assert any("too few labels" in note for note in found.notes)
+
+
+def test_unlabelled_rows_are_counted():
+    rows = three()
+    labels = [
+        None if one.threads == 32 else label
+        for one, label in zip(rows, slice_best(rows), strict=True)
+    ]
+    found = evaluate(rows, labels, methods=("gain",))
+    assert found.unlabelled == 18 and sum(found.counts) == len(rows) - 18
+    assert score(found, "rule").rows == len(rows) - 18
+
+
+@pytest.mark.parametrize("given", [{"splits": ("row",)}, {"methods": ("forest",)}])
+def test_names_that_do_not_exist(given):
+    with pytest.raises(UsageError, match="there is no"):
+        evaluate(three(), slice_best(three()), **given)
+
+
+def test_ten_random_splits():
+    pytest.importorskip("sklearn")
+    rng = np.random.default_rng(0)
+    truth = rng.integers(0, 3, 400).astype(np.int8)
+    values = np.column_stack([truth + 0.3 * rng.normal(size=400), rng.normal(size=400)])
+    groups = np.array(["k"] * 400)
+    found = ten_splits(Inputs(("a", "b"), values), truth, groups, "svm", "ratios", splits=4)
+    assert len(found.validation) == 4 and min(found.validation) > 0.8
+    assert found.test.sum() == len(found.advice) and 78 <= len(found.advice) <= 82
+    assert np.mean(found.advice == truth[found.test]) > 0.8
+    # No model saw the test rows: other inputs there change advice, and no validation figure.
+    moved = np.where(found.test[:, None], values + 100, values)
+    again = ten_splits(Inputs(("a", "b"), moved), truth, groups, "svm", "ratios", splits=4)
+    assert again.validation == found.validation
+    assert not np.array_equal(again.advice, found.advice)
+
+
+def test_random_splits_stand_beside_the_rest():
+    pytest.importorskip("sklearn")
+    rows = three(noise=0.02)
+    found = evaluate(rows, slice_best(rows), methods=("svm",), splits=("random", "kernel"))
+    at_random = score(found, "svm", "random")
+    assert at_random.rows < len(rows) / 3 and at_random.accuracy > 0.7
+    assert any("10 random splits" in note for note in found.notes)
+    assert {one.method for one in found.scores_of("random")} == {
+        *("svm", "majority", "rule", "occupancy", "nothing")
+    }
+
+
+def test_stakes():
+    rows = kernel("k", 32, tiles=1, strength=0.5)
+    gains, kernels = evaluation.stakes(rows)
+    assert gains.tolist() == pytest.approx([np.exp(1.5)]) and kernels == ("k",)

@@ -1,0 +1,128 @@
+"""What following advice costs, and what the baselines say."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_kernels import kernel, launch
+
+from tunedb.blocksize.labels import slice_best
+from tunedb.blocksize.learning import baselines
+from tunedb.blocksize.learning.codes import (
+    DECREASE,
+    INCREASE,
+    NO_CHANGE,
+    NONE,
+    accuracy,
+    balanced_accuracy,
+    confusion,
+    to_codes,
+    to_labels,
+)
+from tunedb.blocksize.learning.regret import Course
+
+#: Times 4, 1, 2 at 64, 128 and 256 threads.
+SLICE = [
+    launch("k", 0, threads, seconds) for threads, seconds in ((64, 4.0), (128, 1.0), (256, 2.0))
+]
+
+
+def codes(*values):
+    return np.array(values, np.int8)
+
+
+@pytest.mark.parametrize(
+    ("advice", "times"),
+    [
+        ((NO_CHANGE,) * 3, (4, 1, 2)),
+        ((INCREASE,) * 3, (1, 2, 2)),
+        ((DECREASE,) * 3, (4, 4, 1)),
+        ((NONE,) * 3, (4, 1, 2)),
+        ((INCREASE, NO_CHANGE, DECREASE), (1, 1, 1)),
+    ],
+)
+def test_one_step_leads_to_the_next_block(advice, times):
+    course = Course.of(SLICE)
+    assert course.times(codes(*advice)).tolist() == list(times)
+    regret = course.regret(codes(*advice))
+    assert regret.value == pytest.approx(np.prod(times) ** (1 / 3))
+    assert regret.low == regret.high == regret.value  # one slice has no spread
+    against = course.against_nothing(codes(*advice))
+    assert against.value == pytest.approx((np.prod(times) / 8) ** (1 / 3))
+
+
+def test_of_several_shapes_the_nearest_is_next():
+    rows = [
+        launch("k", 0, 64, 1.0, block=(32, 2, 1)),
+        launch("k", 0, 128, 2.0, block=(128, 1, 1)),
+        launch("k", 0, 128, 3.0, block=(32, 4, 1)),
+        launch("k", 0, 128, 4.0, block=(64, 2, 1)),
+    ]
+    # 32x4 and 64x2 are equally far from 32x2: the wider one.
+    assert Course.of(rows).after[0].tolist() == [0, 0, 3]
+
+
+def test_slices_are_never_mixed():
+    rows = [launch("k", 0, 64, 1.0), launch("k", 1, 128, 9.0)]
+    course = Course.of(rows)
+    assert course.after.tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert course.best.tolist() == [1.0, 9.0]
+
+
+def test_regret_counts_the_rows_that_are_asked_for():
+    course, rows = Course.of(SLICE), np.array([True, False, False])
+    assert course.regret(codes(1, 0, 0), rows).value == pytest.approx(4)
+    assert course.regret(codes(1, 0, 0), np.zeros(3, bool)) is None
+
+
+def test_the_interval_is_by_slice():
+    # Rows of a slice are no independent evidence: 100 of one slice count as one.
+    rows = [launch("k", 0, 64 + i, 2.0) for i in range(99)] + [launch("k", 0, 512, 1.0)]
+    rows += [launch("k", 1, 64, 1.0), launch("k", 1, 128, 1.0)]
+    found = Course.of(rows).regret(np.full(len(rows), NO_CHANGE, np.int8))
+    assert found.low == pytest.approx(1.0) and found.high > found.value
+
+
+@given(st.lists(st.tuples(st.sampled_from(range(3)), st.sampled_from([-1, 0, 1, 2]))))
+def test_figures_against_scikit_learn(rows):
+    metrics = pytest.importorskip("sklearn.metrics")
+    truth, advice = codes(*(a for a, _ in rows)), codes(*(b for _, b in rows))
+    told = advice != NONE
+    if not told.any():
+        assert np.isnan(accuracy(truth, advice)) and np.isnan(balanced_accuracy(truth, advice))
+        return
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # it warns of advice that no row has as label
+        expected = metrics.balanced_accuracy_score(truth[told], advice[told])
+    assert balanced_accuracy(truth, advice) == pytest.approx(expected)
+    assert accuracy(truth, advice) == metrics.accuracy_score(truth[told], advice[told])
+    matrix = metrics.confusion_matrix(truth[told], advice[told], labels=range(3))
+    assert np.array_equal(confusion(truth, advice), matrix)
+
+
+def test_codes_and_labels():
+    labels = [*slice_best(SLICE), None]
+    assert to_codes(labels).tolist() == [INCREASE, NO_CHANGE, DECREASE, NONE]
+    assert to_labels(to_codes(labels)) == labels
+
+
+def test_the_rule():
+    rows = [launch("k", 0, threads, 1.0) for threads in (127, 128, 256, 257)]
+    assert baselines.rule(rows).tolist() == [INCREASE, NO_CHANGE, NO_CHANGE, DECREASE]
+
+
+def test_maximum_occupancy_goes_to_the_nearest_full_block():
+    # 7.5 holds 1,024 threads and 16 blocks: 32 threads fill a half, 64 to 1,024 all of it.
+    rows = kernel("k", 128, tiles=1)
+    assert baselines.occupancy(rows).tolist() == [INCREASE, *[NO_CHANGE] * 5]
+    # 128 registers leave 512 threads: a block of 1,024 does not run, all others reach a half.
+    heavy = kernel("k", 128, tiles=1, sizes=(64, 512, 1024))
+    heavy = [launch("k", 0, one.threads, one.seconds, registers=128) for one in heavy]
+    assert baselines.occupancy(heavy).tolist() == [NO_CHANGE, NO_CHANGE, DECREASE]
+
+
+def test_the_majority():
+    assert baselines.majority(codes(0, 0, 2, NONE, NONE, NONE)) == DECREASE
+    assert baselines.majority(codes(NONE)) == NO_CHANGE

@@ -1,0 +1,92 @@
+"""Observations and databases to test the advisor on."""
+
+import math
+from pathlib import Path
+
+from tunedb.blocksize.observations import Observation
+from tunedb.launches import CounterSet, Launch
+from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
+from tunedb.records import Measurement, Program, Status
+from tunedb.steps.parameters import split_parameters
+from tunedb.traces import split_trace
+
+#: Real files of profilers and tuners (``SOURCES.md`` says which); not part of the project.
+DATA = Path(__file__).parents[2].parent / "shared" / "data" / "gpu"
+
+#: All runs of KTT with counters on one RTX 2080 Ti.
+PROFILED = (
+    "coulomb_2080_full_search_space",
+    "KTConvolutionOutput_2080Ti",
+    "KTPnpolyOutput_2080Ti",
+)
+
+NCU = CounterSet("ncu", None, "7.5", (("smsp__inst_executed.sum", "inst"),))
+
+
+def observe(threads=256, seconds=1.0, *, slice=b"a", **fields):
+    """Return an observation; a block gives its threads."""
+    if "block" in fields and fields["block"] is not None:
+        threads = math.prod(fields["block"])
+    known = {
+        "record": 1,
+        "launch": 1,
+        "kernel": "k",
+        "workload": "k",
+        "device": "NVIDIA GeForce RTX 2080 Ti",
+        "compute_capability": "7.5",
+        "block": (threads, 1, 1),
+        "grid": None,
+        "registers": None,
+        "static_shared": None,
+        "dynamic_shared": None,
+    }
+    return Observation(slice=slice, threads=threads, seconds=seconds, **{**known, **fields})
+
+
+def measure(parameters, secs, block, **fields):
+    """Return a measurement of a kernel with one launch, or with `launches`."""
+    launch = fields.pop("launch", {})
+    launches = fields.pop("launches", None)
+    kernel = fields.pop("kernel", "scale")
+    device = fields.pop("device", "NVIDIA GeForce RTX 2080 Ti")
+    log = fields.pop("log", "ktt")
+    if launches is None:
+        threads = math.prod(block)
+        launches = (Launch(launch.pop("kernel", kernel), threads, block, **launch),)
+    return Measurement(
+        Program(kernel_workload(kernel), gpu_target("cuda", device), split_parameters(parameters)),
+        None if secs is None else tuple(secs),
+        fields.pop("status", Status.OK),
+        context=b'{"log":"%s"}' % log.encode(),
+        launches=launches,
+        **fields,
+    )
+
+
+def counted(value=1.0):
+    """Return what a launch with one counter has."""
+    return {"counter_set": NCU, "values": (value,)}
+
+
+def elementwise(threads, tile=4, unroll=16):
+    """Return a trace as MetaSchedule makes for a GPU: tiles fused, split and bound."""
+    instructions = [
+        ["GetSBlock", [], ["T", "main"], ["b0"]],
+        ["GetLoops", ["b0"], [], ["l1", "l2"]],
+        ["SamplePerfectTile", ["l2"], [3, 64], ["v3", "v4", "v5"]],
+        ["Split", ["l2", "v3", "v4", "v5"], [1, 0], ["l6", "l7", "l8"]],
+        ["Fuse", ["l1", "l6"], [1], ["l9"]],
+        ["Bind", ["l9"], ["blockIdx.x"], []],
+        ["SampleCategorical", [], [[32, 64, 128], [0.3, 0.3, 0.4]], ["v10"]],
+        ["Split", ["l7", None, "v10", 2], [1, 0], ["l11", "l12", "l13"]],
+        ["Bind", ["l12"], ["threadIdx.x"], []],
+        ["Bind", ["l13"], ["vthread.x"], []],
+        ["SampleCategorical", [], [[0, 16], [0.5, 0.5]], ["v14"]],
+        ["Annotate", ["b0", "v14"], ["pragma_auto_unroll_max_step"], []],
+        ["EnterPostproc", [], [], []],
+        ["Split", ["l8", None, threads], [1, 0], ["l15", "l16"]],
+        ["SampleCategorical", [], [[1, 2], [0.5, 0.5]], ["v17"]],
+    ]
+    choice = {32: 0, 64: 1, 128: 2}[threads]
+    decisions = [[2, [256 // tile, 1, tile]], [6, choice], [10, unroll // 16], [14, choice % 2]]
+    return split_trace(instructions, decisions)

@@ -1,0 +1,283 @@
+"""Neutral names of counters."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb.blocksize.counters import (
+    aliases,
+    describe,
+    known_names,
+    neutral,
+    parse_capability,
+)
+from tunedb.launches import CounterSet
+
+DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "gpu"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the collected data are not here")
+
+#: Table I of the paper, repaired.
+TABLE_ONE = (
+    "gld_request",
+    "gst_request",
+    "fb_read_sectors",
+    "fb_write_sectors",
+    "l1_local_load_hit",
+    "l1_local_load_miss",
+    "l1_local_store_hit",
+    "l1_local_store_miss",
+    "l1_global_load_hit",
+    "l1_global_load_miss",
+    "uncached_global_load_transaction",
+    "global_store_transaction",
+    "gld_inst_32bit",
+    "gst_inst_32bit",
+    "inst_issued",
+    "inst_executed",
+    "thread_inst_executed",
+    "not_predicated_off_thread_inst_executed",
+    "l2_write_sector_misses",
+    "l2_read_sector_misses",
+    "l2_read_l1_hit_sectors",
+    "l2_total_read_sector_queries",
+    "l2_total_write_sector_queries",
+    "shared_load_replay",
+    "global_ld_mem_divergence_replays",
+    "global_st_mem_divergence_replays",
+)
+
+#: Those that are events of several slices, or made of two.
+PARTS = {
+    "fb_read_sectors": "fb_subp0_read_sectors fb_subp1_read_sectors",
+    "fb_write_sectors": "fb_subp0_write_sectors fb_subp1_write_sectors",
+    "inst_issued": "inst_issued1 inst_issued2",
+    **{
+        f"l2_{what}": " ".join(f"l2_subp{n}_{what}" for n in range(4))
+        for what in (
+            *("write_sector_misses", "read_sector_misses", "read_l1_hit_sectors"),
+            *("total_read_sector_queries", "total_write_sector_queries"),
+        )
+    },
+}
+
+
+def named(tool, values, capability=None):
+    """Return the neutral counters of a mapping."""
+    names = tuple((name, "") for name in values)
+    return neutral(CounterSet(tool, None, capability, names), tuple(values.values()))
+
+
+def ktt_names():
+    """KTT's counters of Nsight Compute, with what they are paired with."""
+    return [a for a in aliases() if a.origin == "ktt" and a.checked == "data"]
+
+
+def test_table_one_has_26_events_and_all_are_known():
+    assert len(TABLE_ONE) == 26
+    for token in TABLE_ONE:
+        events = PARTS.get(token, token).split()
+        found = named("nvprof", dict.fromkeys(events, 1.0), "3.5")
+        assert len(found) == 1, token
+        (name,) = found
+        assert describe(name).kind == "count"
+
+
+def test_all_of_table_one_together_keep_apart():
+    events = [event for token in TABLE_ONE for event in PARTS.get(token, token).split()]
+    found = named("nvprof", dict.fromkeys(events, 1.0), "3.5")
+    assert len(found) == 26
+
+
+def test_slices_are_summed():
+    values = {"l2_subp0_read_sector_misses": 1.0, "l2_subp1_read_sector_misses": 2.0}
+    assert named("nvprof", values, "3.5") == {"l2_read_sector_misses": 3.0}
+    values |= {"l2_subp2_read_sector_misses": 4.0, "l2_subp3_read_sector_misses": 8.0}
+    assert named("nvprof", values, "3.5") == {"l2_read_sector_misses": 15.0}
+    reads = {"fb_subp0_read_sectors": 3.0, "fb_subp1_read_sectors": 4.0}
+    assert named("nvprof", reads, "3.5") == {"dram_read_transactions": 7.0}
+
+
+def test_instructions_issued_are_made_of_single_and_dual_issues():
+    both = {"inst_issued1": 10.0, "inst_issued2": 3.0}
+    assert named("nvprof", both, "3.5") == {"inst_issued": 16.0}
+    # One of them says nothing about all.
+    assert named("nvprof", {"inst_issued1": 10.0}, "3.5") == {"inst_issued1": 10.0}
+    # A metric of that name is the thing itself.
+    assert named("nvprof", both | {"inst_issued": 17.0}) == both | {"inst_issued": 17.0}
+
+
+def test_a_slice_that_was_not_measured_makes_no_sum():
+    values = {"fb_subp0_read_sectors": 3.0, "fb_subp1_read_sectors": math.nan, "inst_executed": 1.0}
+    assert named("nvprof", values) == {"inst_executed": 1.0}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "expected"),
+    [
+        (
+            "dram__throughput.avg.pct_of_peak_sustained_elapsed",
+            73.0,
+            {"dram_utilization": 7.3},
+        ),
+        (
+            "sm__warps_active.avg.pct_of_peak_sustained_active",
+            50.0,
+            {"achieved_occupancy": 0.5},
+        ),
+        (
+            "smsp__thread_inst_executed_per_inst_executed.ratio",
+            16.0,
+            {"warp_execution_efficiency": 50.0},
+        ),
+        ("dram__bytes_read.sum", 640.0, {"dram_read_transactions": 20.0}),
+        ("Occupancy: Achieved Occupancy", 25.0, {"achieved_occupancy": 0.25}),
+    ],
+)
+def test_scales_are_those_of_nvprof(name, value, expected):
+    assert named("ncu", {name: value}, "8.6") == pytest.approx(expected)
+
+
+def test_names_depend_on_the_compute_capability():
+    requests = {"l1tex__t_requests_pipe_lsu_mem_global_op_ld.sum": 5.0}
+    assert named("ncu", requests, "8.6") == {"tex_cache_transactions": 5.0}
+    assert named("ncu", requests, "12.0") == {"gld_request": 5.0}
+    assert named("ncu", {"dram__bytes_op_read.sum": 64.0}, "12.0") == {
+        "dram_read_transactions": 2.0
+    }
+    # Before Blackwell there is no such name, so nothing is claimed of it.
+    assert named("ncu", {"dram__bytes_op_read.sum": 64.0}, "8.6") == {
+        "dram__bytes_op_read.sum": 64.0
+    }
+
+
+def test_a_counter_is_used_once():
+    values = {a.name: float(n) for n, a in enumerate(ktt_names(), 1)}
+    assert len(values) == 33
+    found = named("ncu", values, "7.5")
+    assert len(found) == 33
+    assert set(found) <= {a.canonical for a in aliases()}
+
+
+def test_unknown_counters_keep_their_names_and_order():
+    values = {"zz__own.sum": 1.0, "aa__own.sum": 2.0, "smsp__inst_executed.sum": 3.0}
+    found = named("ncu", values)
+    assert list(found.items()) == [
+        ("inst_executed", 3.0),
+        ("zz__own.sum", 1.0),
+        ("aa__own.sum", 2.0),
+    ]
+
+
+def test_other_tools_are_known_by_the_names():
+    assert named("kernel_tuner", {"smsp__inst_executed.sum": 3.0}) == {"inst_executed": 3.0}
+    assert named("nvprof", {"smsp__inst_executed.sum": 3.0}) == {"smsp__inst_executed.sum": 3.0}
+
+
+def test_what_was_not_measured_is_left_out():
+    values = {"inst_executed": math.nan, "ipc": math.inf, "gld_transactions": 0.0}
+    assert named("nvprof", values) == {"gld_transactions": 0.0}
+
+
+def test_as_many_values_as_counters():
+    with pytest.raises(ValueError, match="1 values of 2"):
+        neutral(CounterSet("ncu", None, None, (("a", ""), ("b", ""))), (1.0,))
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*sorted(known_names()), "own"]), st.floats(1, 1e9), max_size=30
+    ),
+    st.sampled_from(["ncu", "nvprof", "kernel_tuner"]),
+    st.sampled_from([None, "3.5", "5.2", "8.6", "12.0"]),
+)
+def test_no_counter_gets_lost(values, tool, capability):
+    """Each measured counter is in one neutral one, so their number never grows."""
+    found = named(tool, values, capability)
+    assert len(found) <= len(values)
+    assert bool(found) == bool(values)
+    assert all(math.isfinite(value) for value in found.values())
+    for name in values:
+        # What no row of the table takes is there under its own name.
+        rows = [a for a in aliases() if a.name == name]
+        assert rows or found[name] == values[name]
+
+
+def test_the_table_is_sound():
+    for alias in aliases():
+        assert alias.tool in ("ncu", "nvprof")
+        assert alias.aggregation in ("one", "parts", "all")
+        assert alias.exactness in ("exact", "near", "none")
+        assert alias.checked in ("data", "source", "no")
+        assert alias.scale > 0
+        assert alias.cc_min is None or alias.cc_max is None or alias.cc_min <= alias.cc_max
+        assert alias.name or alias.exactness == "none"
+        assert describe(alias.canonical).text != alias.canonical
+        # Only what is of Table I was taken from memory there.
+        assert "__" not in alias.canonical
+    keys = Counter((a.canonical, a.tool, a.name) for a in aliases())
+    assert max(keys.values()) == 1
+
+
+def test_unverified_names_are_marked():
+    unsure = {a.name for a in aliases() if a.checked == "no"}
+    assert "smsp__thread_inst_executed_pred_on.sum" in unsure
+    assert "lts__t_sectors_srcunit_tex_op_read_lookup_hit.sum" in unsure
+    assert "dram__sectors_read.sum" not in unsure
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "unit"),
+    [
+        ("dram_utilization", "level", "0 to 10"),
+        ("sm_efficiency", "percent", "%"),
+        ("inst_executed", "count", ""),
+        ("ipc", "ratio", ""),
+        ("gld_throughput", "rate", "byte/s"),
+        ("duration", "time", "s"),
+        ("any__thing.avg.pct_of_peak_sustained_elapsed", "percent", "%"),
+        ("any__thing.sum", "count", ""),
+        ("any__thing.sum.per_second", "rate", "1/s"),
+        ("nothing", "unknown", ""),
+    ],
+)
+def test_counters_are_described(name, kind, unit):
+    found = describe(name)
+    assert (found.name, found.kind, found.unit) == (name, kind, unit)
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [("7.5", (7, 5)), ("10.0", (10, 0)), ("9", (9, 0)), ("", None), (None, None), ("x.y", None)],
+)
+def test_compute_capabilities(text, parsed):
+    assert parse_capability(text) == parsed
+
+
+@needs_data
+def test_counters_of_ktt_before_and_after_7_0_meet():
+    """Each of the 33 finds its partner among the metrics of nvprof's time."""
+    names = (DATA / "ktt" / "1070_profile_counters.pc.txt").read_text().split("\n")[1:]
+    sizes = {"Global size", "Local size", "Maximum work-group size", "Registers count"}
+    sizes |= {f"{space} memory size" for space in ("Local", "Private", "Constant")}
+    old = [name for name in names if name and name not in sizes]
+    assert len(names[:44]) == 44
+    found = named("nvprof", {name: float(n) for n, name in enumerate(old, 1)}, "6.1")
+    assert found == {name: float(n) for n, name in enumerate(old, 1)}
+    assert set(found) <= known_names()
+    new = {a.canonical for a in ktt_names() if a.name.endswith(".sum")}
+    assert new - set(old) == {"inst_fp16_pipe"}
+
+
+@needs_data
+def test_the_table_has_the_33_names_of_the_real_files():
+    document = json.loads((DATA / "ktt" / "2080-vectorAdd_output_DT.sav.metadata.json").read_text())
+    names = [name for name in document["pc"] if "__" in name]
+    assert set(names) == {a.name for a in ktt_names()}
+    assert len(names) == 33

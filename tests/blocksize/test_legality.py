@@ -1,0 +1,174 @@
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from observing import observe
+
+from tunedb import limits
+from tunedb.blocksize.blocks import dimensions
+from tunedb.blocksize.legality import fits, legal_blocks, next_block
+from tunedb.blocksize.observations import Label
+from tunedb.logs.gpu.t1 import t1_input
+
+UP, STAY, DOWN = Label.INCREASE, Label.NO_CHANGE, Label.DECREASE
+
+
+def make_t1(values="[32, 64, 96, 128]", conditions=(), size=None, **more):
+    return t1_input(
+        {
+            "ConfigurationSpace": {
+                "TuningParameters": [
+                    {"Name": "x", "Values": values},
+                    {"Name": "tile", "Values": "[1, 2]"},
+                    *({"Name": name, "Values": text} for name, text in more.items()),
+                ],
+                "Conditions": [{"Expression": text} for text in conditions],
+            },
+            "KernelSpecification": {"KernelName": "k", "LocalSize": size or {"X": "x"}},
+        }
+    )
+
+
+def test_powers_of_two_along_the_originals_dimensions():
+    assert legal_blocks(observe(256)) == [(2**i, 1, 1) for i in range(11)]
+    plane = legal_blocks(observe(block=(16, 16, 1)))
+    assert (1024, 1, 1) not in plane
+    assert (512, 2, 1) in plane
+    assert {dimensions(block) for block in plane} == {2}
+    assert {dimensions(block) for block in legal_blocks(observe(block=(4, 4, 4)))} == {3}
+
+
+def test_the_original_itself_is_legal():
+    assert (96, 1, 1) in legal_blocks(observe(96))
+    assert (1, 1, 1) in legal_blocks(observe(1))
+
+
+BLOCKS = st.tuples(st.integers(1, 64), st.integers(1, 16), st.integers(1, 4)).filter(
+    lambda block: math.prod(block) <= 1024
+)
+
+
+@given(BLOCKS, st.sampled_from([None, 32, 128, 255]))
+def test_what_is_legal_runs(block, registers):
+    run = observe(block=block, registers=registers)
+    found = legal_blocks(run)
+    assert block in found
+    assert found == sorted(found, key=lambda b: (math.prod(b), b))
+    for other in found:
+        assert other == block or fits(run, other)
+        assert math.prod(other) <= 1024
+        assert other[2] <= 64
+        assert other == block or dimensions(other) == dimensions(block)
+
+
+def test_registers_and_shared_memory_have_to_do():
+    # 65,536 registers: 128 of each of 512 threads.
+    assert legal_blocks(observe(64, registers=128))[-1] == (512, 1, 1)
+    assert not fits(observe(64, static_shared=65 * 1024), (32, 1, 1))
+    unknown = observe(64, device="Testing", compute_capability=None, registers=255)
+    assert legal_blocks(unknown)[-1] == (1024, 1, 1)
+    assert not fits(unknown, (2048, 1, 1))
+    assert not fits(unknown, (1, 1, 128))
+
+
+@pytest.mark.parametrize(
+    ("block", "label", "following"),
+    [
+        ((64, 1, 1), UP, (128, 1, 1)),
+        ((64, 1, 1), DOWN, (32, 1, 1)),
+        ((64, 1, 1), STAY, None),
+        ((1024, 1, 1), UP, None),
+        ((1, 1, 1), DOWN, None),
+        ((96, 1, 1), UP, (128, 1, 1)),
+        ((96, 1, 1), DOWN, (64, 1, 1)),
+        # A shape as near as can be; the wider of two.
+        ((16, 16, 1), UP, (32, 16, 1)),
+        ((16, 16, 1), DOWN, (16, 8, 1)),
+        ((8, 8, 4), UP, (16, 8, 4)),
+    ],
+)
+def test_the_next_block(block, label, following):
+    assert next_block(observe(block=block), label) == following
+
+
+def test_only_the_threads_are_known():
+    assert next_block(observe(64, block=None), UP) == (128, 1, 1)
+
+
+def test_what_was_seen_comes_first():
+    run = observe(64)
+    assert next_block(run, UP, seen=[(256, 1, 1), (512, 1, 1)]) == (256, 1, 1)
+    assert next_block(run, UP, seen=[(16, 1, 1)]) == (128, 1, 1)
+    assert next_block(run, DOWN, seen=[(16, 1, 1)]) == (16, 1, 1)
+    # It ran, whatever its shape and what the tables say.
+    assert next_block(observe(64, registers=255), UP, seen=[(64, 16, 1)]) == (64, 16, 1)
+
+
+def test_multiples_of_the_warp_are_preferred_where_they_are_near():
+    seen = [(72, 1, 1), (128, 1, 1)]
+    assert next_block(observe(64), UP, seen=seen) == (128, 1, 1)
+    assert next_block(observe(64), UP, seen=[(72, 1, 1), (256, 1, 1)]) == (72, 1, 1)
+    amd = observe(64, device="MI250X", compute_capability=None)
+    assert next_block(amd, UP, seen=[(96, 1, 1), (128, 1, 1)]) == (128, 1, 1)
+    assert next_block(observe(64), UP, seen=[(96, 1, 1), (128, 1, 1)]) == (96, 1, 1)
+
+
+def test_the_input_of_the_kernel_says_what_is_legal():
+    run = observe(64, parameters={"x": 64, "tile": 2})
+    t1 = make_t1()
+    assert legal_blocks(run, t1=t1) == [(32, 1, 1), (64, 1, 1), (96, 1, 1), (128, 1, 1)]
+    assert next_block(run, UP, t1=t1) == (96, 1, 1)
+    odd = make_t1(conditions=["x % 64 == 0 or tile == 1"])
+    assert next_block(run, UP, t1=odd) == (128, 1, 1)
+    assert next_block(run, DOWN, t1=odd) is None
+    # What was seen is legal too.
+    assert next_block(run, DOWN, t1=odd, seen=[(32, 1, 1)]) == (32, 1, 1)
+
+
+def test_the_device_limits_what_the_input_allows():
+    run = observe(512, parameters={"x": 512, "tile": 1})
+    assert legal_blocks(run, t1=make_t1("[512, 1024, 2048]")) == [(512, 1, 1), (1024, 1, 1)]
+
+
+def test_blocks_are_made_of_expressions():
+    run = observe(block=(32, 4, 1), parameters={"x": 2, "tile": 1, "y": 4})
+    t1 = make_t1("[1, 2]", size={"X": "16 * x", "Y": "y"}, y="[2, 4]")
+    found = legal_blocks(run, t1=t1)
+    assert found == [(16, 2, 1), (16, 4, 1), (32, 2, 1), (32, 4, 1)]
+
+
+def test_inputs_that_say_nothing_of_the_observation():
+    run = observe(64, parameters={"other": 64})
+    assert legal_blocks(run, t1=make_t1()) == legal_blocks(run)
+
+
+def test_a_condition_that_cannot_be_computed_does_not_hold():
+    run = observe(64, parameters={"x": 64, "tile": 1})
+    t1 = make_t1("[32, 64, 128]", ["128 // (x - 128) < 0"])
+    assert legal_blocks(run, t1=t1) == [(32, 1, 1), (64, 1, 1)]
+
+
+def test_too_many_stated_blocks():
+    """MAX_STATED_BLOCKS"""
+    run = observe(64, parameters={"x": 64, "tile": 1, "y": 1})
+    size = {"X": "x", "Y": "y"}
+    fits_in = make_t1("list(range(1, 65))", size=size, y="list(range(1, 257))")
+    assert limits.MAX_STATED_BLOCKS == 64 * 256
+    assert (63, 3, 1) in legal_blocks(run, t1=fits_in)
+    too_many = make_t1("list(range(1, 65))", size=size, y="list(range(1, 258))")
+    assert legal_blocks(run, t1=too_many) == legal_blocks(run)
+
+
+@given(BLOCKS, st.sampled_from([UP, DOWN]), st.lists(BLOCKS, max_size=4))
+def test_the_next_block_lies_in_its_direction(block, label, seen):
+    run = observe(block=block)
+    found = next_block(run, label, seen=seen)
+    if found is None:
+        others = [math.prod(other) for other in legal_blocks(run, seen=seen)]
+        extreme = max(others) if label == UP else min(others)
+        assert extreme == run.threads
+    else:
+        assert found in legal_blocks(run, seen=seen)
+        assert (math.prod(found) > run.threads) == (label == UP)
+        assert math.prod(found) != run.threads

@@ -1,0 +1,322 @@
+"""What becomes an observation, and which of them may be compared."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from builders import FOREIGN, OWN, make_measurement, make_program
+from observing import DATA, counted, elementwise, measure
+
+from tunedb.blocksize.labels import by_slice, verdicts
+from tunedb.blocksize.loading import device_of, load, t1_inputs
+from tunedb.launches import CounterSet, Launch
+from tunedb.logs.base import LogFile
+from tunedb.logs.gpu.kernels import gpu_target
+from tunedb.logs.importer import import_log
+from tunedb.records import (
+    Failure,
+    FailureKind,
+    Measurement,
+    Phase,
+    Program,
+    Status,
+    Target,
+    Workload,
+    WorkloadFormat,
+)
+from tunedb.store import Store
+
+
+@pytest.fixture
+def store(sqlite_file):
+    with Store(sqlite_file) as opened:
+        yield opened
+
+
+def add(store, *measurements, source=OWN):
+    ids, _ = store.add_batch(measurements, source)
+    return ids
+
+
+def scale(x, tile=1, secs=(1.0,), **fields):
+    return measure({"block_size_x": x, "tile": tile}, secs, (x, 1, 1), **fields)
+
+
+def test_an_observation(store):
+    launch = {
+        "kernel": "void scale<float, int=64>(float*)",
+        "grid": (16, 2, 1),
+        "registers": 40,
+        "static_shared": 1024,
+        "dynamic_shared": 512,
+        **counted(7.0),
+    }
+    (id_,) = add(store, scale(64, secs=(1.0, 3.0), launch=launch))
+    (found,) = load(store.query)
+    assert (found.record, found.kernel, found.workload) == (id_, "scale", "scale")
+    assert found.device == "NVIDIA GeForce RTX 2080 Ti"
+    assert found.compute_capability == "7.5"
+    assert (found.threads, found.block, found.grid) == (64, (64, 1, 1), (16, 2, 1))
+    assert (found.registers, found.static_shared, found.dynamic_shared) == (40, 1024, 512)
+    assert found.seconds == 2.0
+    assert found.spread == pytest.approx(math.sqrt(2) / 2)
+    assert found.counters == {"inst_executed": 7.0}
+    assert found.parameters == {"block_size_x": 64, "tile": 1}
+
+
+def test_slices_differ_in_the_block_alone(store):
+    add(
+        store,
+        scale(32),
+        scale(64),
+        scale(64, tile=2),
+        scale(64, device="NVIDIA GeForce RTX 3090"),
+        scale(64, kernel="other"),
+    )
+    found = load(store.query)
+    assert [len(positions) for positions in by_slice(found)] == [2, 1, 1, 1]
+    assert [observation.threads for observation in found] == [32, 64, 64, 64, 64]
+
+
+def test_what_has_no_time_is_left_out(store):
+    failure = Failure(FailureKind.WRONG_RESULT, Phase.RUN, "wrong")
+    ids = add(
+        store,
+        scale(32),
+        scale(64, secs=None, status=Status.FAILED, failure=failure),
+        scale(128, secs=None, status=Status.UNMEASURED),
+        scale(256),
+        make_measurement(),
+    )
+    store.retract([ids[3]], "wrong")
+    assert [observation.record for observation in load(store.query)] == [ids[0]]
+
+
+def test_foreign_sources_count(store):
+    add(store, scale(32), source=FOREIGN)
+    assert len(load(store.query)) == 1
+
+
+def test_measurements_of_one_configuration_are_one_observation(store):
+    add(store, scale(32, secs=(1.0,)), scale(32, secs=(9.0,)), scale(32, secs=(2.0,)))
+    (found,) = load(store.query)
+    assert found.seconds == 2.0
+    assert found.spread == pytest.approx(math.sqrt(19) / 4)
+    (id_,) = add(store, scale(64, secs=(4.0,)))
+    alone = load(store.query)[-1]
+    assert (alone.record, alone.spread) == (id_, None)
+
+
+def test_times_under_a_profiler_are_kept_apart(store):
+    """Three blocks without a profiler, two with: those without are compared."""
+    add(store, *(scale(x, secs=(1.0,)) for x in (32, 64, 128)))
+    profiled = add(store, *(scale(x, secs=(2.0,), launch=counted(x)) for x in (32, 64)))
+    found = {observation.threads: observation for observation in load(store.query)}
+    assert [found[x].seconds for x in (32, 64, 128)] == [1.0] * 3
+    assert [found[x].counters for x in (32, 64, 128)] == [
+        {"inst_executed": 32.0},
+        {"inst_executed": 64.0},
+        {},
+    ]
+    # The counters' measurement is the one that is named.
+    assert [found[x].record for x in (32, 64)] == profiled
+    assert [o.seconds for o in load(store.query, profiled=True)] == [2.0] * 2
+    assert [o.seconds for o in load(store.query, profiled=False)] == [1.0] * 3
+    add(store, scale(128, secs=(2.0,), launch=counted()))
+    assert [observation.seconds for observation in load(store.query)] == [2.0] * 3
+
+
+def test_other_tools_time_apart_from_profiling(store):
+    add(
+        store,
+        measure({"block_size_x": 32}, (1.0,), (32, 1, 1), log="kernel-tuner", launch=counted()),
+        measure({"block_size_x": 64}, (2.0,), (64, 1, 1), log="kernel-tuner"),
+    )
+    assert [observation.seconds for observation in load(store.query)] == [1.0, 2.0]
+
+
+def test_a_kernel_of_several_has_its_own_time(store):
+    launches = (
+        Launch("first", 32, (32, 1, 1), seconds=0.25),
+        Launch("second", 64, (64, 1, 1), number=1, seconds=0.75),
+        Launch("third", 64, (64, 1, 1), number=2),
+    )
+    add(store, scale(32, launches=launches))
+    found = load(store.query)
+    assert [(o.kernel, o.seconds) for o in found] == [("first", 0.25), ("second", 0.75)]
+    # Also where only one of them is asked for.
+    assert [o.seconds for o in load(store.query, kernels=["second"])] == [0.75]
+    assert load(store.query, kernels=["third"]) == []
+
+
+def test_what_kernel_tuner_computes_of_the_time_is_no_counter(store):
+    names = (("GFLOP/s", ""), ("smsp__inst_executed.sum", "inst"))
+    both = CounterSet("kernel_tuner", None, None, names)
+    computed = CounterSet("kernel_tuner", None, None, names[:1])
+    add(
+        store,
+        scale(32, log="kernel-tuner", launch={"counter_set": both, "values": (5.0, 6.0)}),
+        scale(64, log="kernel-tuner", launch={"counter_set": computed, "values": (5.0,)}),
+    )
+    first, second = load(store.query)
+    assert (first.counters, second.counters) == ({"inst_executed": 6.0}, {})
+    assert [o.threads for o in load(store.query, profiled=True)] == [32]
+
+
+def test_kernels_and_devices_are_chosen_by_their_names(store):
+    add(
+        store,
+        scale(32, launch={"kernel": "void scale<int=1>(int)"}),
+        scale(64, device="NVIDIA GeForce RTX 3090"),
+    )
+    for name in ("scale", "void scale<int=1>(int)"):
+        assert 32 in {o.threads for o in load(store.query, kernels=[name])}
+    assert load(store.query, kernels=[]) == []
+    for name in ("NVIDIA GeForce RTX 3090", "RTX 3090", "rtx_3090"):
+        assert [o.threads for o in load(store.query, devices=[name])] == [64]
+    assert load(store.query, devices=["RTX 4090"]) == []
+
+
+def test_blocks_are_found_by_what_was_launched(store):
+    rows = [({"multiply": 32, "n": 1}, 32), ({"multiply": 64, "n": 1}, 64)]
+    add(store, *(measure(parameters, (1.0,), (x, 1, 1)) for parameters, x in rows))
+    first, second = load(store.query)
+    assert first.slice == second.slice
+
+
+def test_blocks_are_found_by_the_input_of_the_kernel(store):
+    body = (
+        b'{"ConfigurationSpace":{"TuningParameters":[{"Name":"w","Values":"[1, 2]"},'
+        b'{"Name":"block_size_x","Values":"[7]"}]},'
+        b'"KernelSpecification":{"KernelName":"scale","LocalSize":{"X":"32 * w"}}}'
+    )
+    add(
+        store,
+        measure({"w": 1, "block_size_x": 7}, (1.0,), (32, 1, 1)),
+        measure({"w": 2, "block_size_x": 7}, (1.0,), (64, 1, 1)),
+    )
+    assert len(by_slice(load(store.query))) == 2
+    store.add_workload(Workload(WorkloadFormat.T1, body, "scale"))
+    assert len(by_slice(load(store.query))) == 1
+    # A second input of the kernel contradicts it, so neither counts.
+    store.add_workload(Workload(WorkloadFormat.T1, body.replace(b"32 * w", b"64 * w"), "scale"))
+    store.add_workload(Workload(WorkloadFormat.T1, b'{"broken":1}', "broken"))
+    assert t1_inputs(store.query) == {}
+    assert len(by_slice(load(store.query))) == 2
+
+
+def test_problems_of_a_profilers_kernel_are_kept_apart(store):
+    def seen(x, blocks):
+        return measure(
+            {"block_x": x, "block_y": 1, "block_z": 1},
+            (1.0,),
+            (x, 1, 1),
+            log="nvprof",
+            launch={"grid": (blocks, 1, 1)},
+        )
+
+    add(store, seen(64, 100), seen(128, 50), seen(256, 50))
+    slices = [[load(store.query)[i].threads for i in s] for s in by_slice(load(store.query))]
+    assert slices == [[64, 128], [256]]
+
+
+def test_programs_of_metaschedule(store):
+    """Threads apart they are one slice; the tile makes another one."""
+    workload = Workload(WorkloadFormat.GRAPH, b"{}", "main", "0.27.0")
+    target = Target.from_config({"kind": "cuda", "arch": "sm_80"})
+    for threads, tile in ((32, 4), (64, 4), (128, 4), (32, 8)):
+        program = Program(workload, target, elementwise(threads, tile))
+        launch = Launch("main_kernel", threads, (threads, 1, 1))
+        add(store, Measurement(program, (1.0,), launches=(launch,)))
+    found = load(store.query)
+    assert [sorted(found[i].threads for i in s) for s in by_slice(found)] == [[32, 64, 128], [32]]
+    assert (found[0].kernel, found[0].workload) == ("main_kernel", "main")
+    assert (found[0].device, found[0].compute_capability) == ("cuda", "8.0")
+    assert found[0].parameters == {}
+
+
+def test_programs_of_other_tools_are_compared_with_nothing(store):
+    workload = Workload(WorkloadFormat.ANSOR, b'["w"]', "w")
+    for number in range(2):
+        program = replace(make_program(number), workload=workload)
+        add(store, Measurement(program, (1.0,), launches=(Launch("k", 32 * (number + 1)),)))
+    assert len(by_slice(load(store.query))) == 2
+
+
+@pytest.mark.parametrize(
+    ("target", "device", "capability"),
+    [
+        (gpu_target("cuda", "Tesla K40c"), "Tesla K40c", "3.5"),
+        (gpu_target("unknown", ""), "unknown", None),
+        (Target.from_config({"kind": "cuda", "arch": "sm_86"}), "cuda", "8.6"),
+        (Target.from_config({"kind": "cuda", "arch": "sm_90a", "model": "unknown"}), "cuda", "9.0"),
+        (Target.from_config({"kind": "rocm", "arch": "gfx90a"}), "rocm", None),
+        (Target.from_config({"kind": "cuda", "arch": "sm_x"}), "cuda", None),
+    ],
+)
+def test_devices(store, target, device, capability):
+    assert device_of(target) == device
+    measurement = scale(32)
+    add(store, replace(measurement, program=replace(measurement.program, target=target)))
+    (found,) = load(store.query)
+    assert (found.device, found.compute_capability) == (device, capability)
+
+
+def test_profiled_runs_of_one_device(profiled_runs):
+    """``specs/block-size.md`` 1.5: 9,305 runs in 362 slices; failed ones are none of them."""
+    assert len(profiled_runs) == 9305
+    assert len(by_slice(profiled_runs)) == 362
+    assert {len(run.counters) for run in profiled_runs} == {33}
+    assert {run.compute_capability for run in profiled_runs} == {"7.5"}
+    kernels = [run.kernel for run in profiled_runs]
+    counts = [kernels.count(name) for name in ("directCoulombSum", "Convolution", "Pnpoly")]
+    assert counts == [210, 5280, 3815]
+    assert min(run.seconds for run in profiled_runs) > 1e-5
+
+
+def loaded(path, *names):
+    with Store(path) as store:
+        for name in names:
+            import_log(store, LogFile(DATA / name, name), source=name)
+        return load(store.query)
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real files are not there")
+def test_a_conversion_has_the_slices_of_its_original(tmp_path):
+    """``specs/block-size.md``, check 8: KTT's JSON and what FAIR T4 made of it."""
+
+    def slices(rows):
+        return {
+            frozenset((tuple(sorted(rows[i].parameters.items())), rows[i].threads) for i in several)
+            for several in by_slice(rows)
+        }
+
+    name = "ktt/coulomb_2080_full_search_space"
+    original = loaded(tmp_path / "ktt.db", f"{name}.json.gz")
+    converted = loaded(tmp_path / "t4.db", f"{name}_converted.json.gz")
+    assert len(original) == len(converted) == 210
+    assert len(slices(original)) == 42
+    assert slices(converted) == slices(original)
+    times = [sorted(round(run.seconds, 12) for run in rows) for rows in (original, converted)]
+    assert times[0] == times[1]
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real files are not there")
+def test_profiled_and_plain_runs_of_one_file(tmp_path):
+    """475 results of 210 configurations, 67 of them with counters."""
+    found = loaded(tmp_path / "ktt.db", "ktt/TuningOutput.json.gz")
+    assert len(found) == 210
+    assert 0 < sum(bool(run.counters) for run in found) <= 67
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the real files are not there")
+def test_slices_that_a_profiler_saw(tmp_path):
+    """nvprof on a GTX 950: vectorAdd in blocks of 32 to 1,024 threads, each from its own file."""
+    sizes = ["", "32", "64", "128", "256", "512", "1024"]
+    names = [f"nvprof/vector_add/metrics{size}.csv" for size in sizes]
+    found = loaded(tmp_path / "nvprof.db", *(n for n in names if (DATA / n).exists()))
+    (positions,) = by_slice(found)
+    assert sorted(found[i].threads for i in positions) == [32, 64, 128, 256, 512, 1024]
+    assert {found[i].compute_capability for i in positions} == {"5.2"}
+    assert all(found[i].counters for i in positions)
+    assert verdicts(found)[0].best in positions

@@ -1,0 +1,125 @@
+import gzip
+import math
+
+import numpy as np
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import arrays
+from observing import DATA, PROFILED
+
+from tunedb.blocksize.inputs import raw
+from tunedb.blocksize.observations import Inputs
+from tunedb.blocksize.selection import correlations, select
+
+X = np.array([1.0, 2, 3, 4, 5])
+NOISE = np.array([1.0, -1, 1, -1, 0.5])
+
+
+def inputs(**columns):
+    return Inputs(tuple(columns), np.column_stack(list(columns.values())).astype(float))
+
+
+def test_what_is_dropped_and_why():
+    found = select(inputs(d=NOISE, zero=0 * X, b=2 * X + 1, flat=0 * X + 7, a=X, none=math.nan * X))
+    assert found.kept == ("a", "d")
+    assert found.zero == ("zero",)
+    assert found.constant == ("flat", "none")
+    ((dropped, kept, r),) = found.correlated
+    assert (dropped, kept) == ("b", "a")
+    assert r == pytest.approx(1.0)
+
+
+def test_the_sign_counts_only_when_asked_for():
+    table = inputs(a=X, b=-X)
+    assert select(table).kept == ("a",)
+    assert select(table).correlated == (("b", "a", pytest.approx(-1.0)),)
+    assert select(table, signed=True).kept == ("a", "b")
+
+
+def test_only_what_was_kept_drops_others():
+    """c follows b, b follows a, but c does not follow a: b is gone, so c stays."""
+    b = X + 0.9 * NOISE
+    c = X + 1.8 * NOISE
+    table = inputs(a=X, b=b, c=c)
+    r = correlations(table.values)
+    threshold = (min(r[0, 1], r[1, 2]) + r[0, 2]) / 2
+    assert r[0, 2] < threshold
+    found = select(table, threshold=threshold)
+    assert found.kept == ("a", "c")
+
+
+def test_the_threshold_itself_is_kept():
+    table = inputs(a=X, b=X + NOISE)
+    r = float(correlations(table.values)[0, 1])
+    assert select(table, threshold=r).kept == ("a", "b")
+    assert select(table, threshold=np.nextafter(r, 0)).kept == ("a",)
+
+
+@pytest.mark.parametrize("threshold", [-0.1, 1.1, math.nan])
+def test_bad_thresholds(threshold):
+    with pytest.raises(ValueError, match="from 0 to 1 is due"):
+        select(inputs(a=X), threshold=threshold)
+
+
+def test_nothing_to_select_from():
+    assert select(Inputs((), np.empty((3, 0)))).kept == ()
+    assert select(Inputs(("a",), np.empty((0, 1)))).constant == ("a",)
+    assert select(inputs(a=np.array([3.0]))).constant == ("a",)
+
+
+def test_correlations_are_of_the_rows_that_both_have():
+    partial = np.array([1.0, 2, math.nan, 4, 100])
+    other = np.array([1.0, 2, 3, 4, math.inf])
+    table = select(inputs(a=partial, b=other))
+    assert table.correlated == (("b", "a", pytest.approx(1.0)),)
+    apart = correlations(np.array([[1.0, math.nan], [math.nan, 1.0], [2.0, 3.0]]))
+    assert math.isnan(apart[0, 1])
+
+
+def test_rounding_is_no_variation():
+    """Sums of counters that are equal up to the last bits say nothing."""
+    assert select(inputs(a=np.array([1e12, 1e12 + 1e-4, 1e12, 1e12, 1e12]))).constant == ("a",)
+
+
+@given(arrays(np.float64, (6, 3), elements=st.floats(-1e6, 1e6)))
+def test_correlations_are_pearsons(values):
+    found = correlations(values)
+    spread = np.ptp(values, axis=0) > 1e-3
+    with np.errstate(all="ignore"):
+        expected = np.corrcoef(values, rowvar=False)
+    for i in range(3):
+        for j in range(3):
+            if spread[i] and spread[j]:
+                assert found[i, j] == pytest.approx(expected[i, j], abs=1e-6)
+
+
+@given(st.permutations(["a", "b", "c", "d"]))
+def test_the_order_of_columns_does_not_count(order):
+    columns = {"a": X, "b": X**2, "c": NOISE, "d": -X}
+    assert select(inputs(**{name: columns[name] for name in order})) == select(inputs(**columns))
+
+
+def test_counters_of_real_runs_by_the_tools_names():
+    """``specs/block-size.md`` 1.7: of 33 counters 5 are zero, and 21 are kept."""
+    if not (DATA / "ktt").is_dir():
+        pytest.skip("the real files are not there")
+    rows = []
+    for name in PROFILED:
+        document = orjson.loads(gzip.decompress((DATA / "ktt" / f"{name}.json.gz").read_bytes()))
+        for result in document["Results"]:
+            for computation in result["ComputationResults"]:
+                counters = computation["ProfilingData"]["Counters"]
+                rows.append({counter["Name"]: counter["Value"] for counter in counters})
+    names = tuple(rows[0])
+    found = select(Inputs(names, np.array([[row[name] for name in names] for row in rows])))
+    assert (len(rows), len(names)) == (9305, 33)
+    assert (len(found.zero), len(found.constant), len(found.kept)) == (5, 0, 21)
+
+
+def test_counters_of_real_runs_by_neutral_names(profiled_runs):
+    """Another alphabetical order keeps another one of a pair, and so another number."""
+    found = select(raw(profiled_runs))
+    assert (len(found.zero), len(found.constant), len(found.kept)) == (5, 0, 22)
+    assert "achieved_occupancy" in found.kept

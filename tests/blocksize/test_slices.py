@@ -1,0 +1,195 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from observing import elementwise
+
+from tunedb.blocksize.slices import (
+    is_geometry,
+    masked_trace,
+    parameter_key,
+    plain_name,
+    problem_key,
+    problems,
+    program_key,
+)
+from tunedb.errors import FormatError
+from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
+from tunedb.records import Trace, Workload, WorkloadFormat
+from tunedb.traces import split_trace
+
+WORKLOAD = kernel_workload("scale", [4096])
+TARGET = gpu_target("cuda", "RTX 2080 Ti")
+
+
+@pytest.mark.parametrize(
+    ("kernel", "name"),
+    [
+        ("matmul", "matmul"),
+        ("vectorAdd(float const *, float const *, float*, int)", "vectorAdd"),
+        ("void mergeSortSharedKernel<unsigned int=1>(unsigned int*, int)", "mergeSortSharedKernel"),
+        (
+            "void spRadix0032B::kernel1Tex<unsigned int, float, (int)2>(a, b)",
+            "spRadix0032B::kernel1Tex",
+        ),
+        ("void a::b<c<d>, e>::f<g>(h<i>)", "a::b::f"),
+        ("void (anonymous namespace)::f<int>(int)", "(anonymous)::f"),
+        ("matrixMulCUDA<int=8>", "matrixMulCUDA"),
+        ("  spaces  ", "spaces"),
+        ("", ""),
+        ("<<>", "<<>"),
+    ],
+)
+def test_plain_names(kernel, name):
+    assert plain_name(kernel) == name
+
+
+@given(st.text(max_size=30))
+def test_any_name_has_a_plain_one(kernel):
+    assert isinstance(plain_name(kernel), str)
+
+
+def key(parameters, block=("x",), workload=WORKLOAD, target=TARGET, kernel="scale"):
+    return parameter_key(workload, target, kernel, parameters, set(block))
+
+
+def test_configurations_that_differ_in_the_block_alone():
+    assert key({"x": 32, "tile": 2}) == key({"tile": 2, "x": 64})
+    assert key({"x": 32, "tile": 2}, ()) != key({"x": 64, "tile": 2}, ())
+    assert key({"x": 32, "tile": 2, "unroll": 1}) == key({"unroll": 1, "tile": 2, "x": 1})
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        key({"x": 32, "tile": 4}),
+        key({"x": 32, "tile": "2"}),
+        key({"x": 32}),
+        key({"x": 32, "tile": 2, "more": 1}),
+        key({"x": 32, "tile": 2}, kernel="other"),
+        key({"x": 32, "tile": 2}, workload=kernel_workload("scale", [2048])),
+        key({"x": 32, "tile": 2}, target=gpu_target("cuda", "RTX 3090")),
+    ],
+)
+def test_all_else_must_be_equal(other):
+    assert other != key({"x": 32, "tile": 2})
+
+
+def test_kinds_of_slices_do_not_meet():
+    trace = Trace(b"[]", None, b"[[],[],[]]")
+    keys = {
+        key({}),
+        problem_key(WORKLOAD, TARGET, "scale", 1),
+        problem_key(WORKLOAD, TARGET, "scale", 2),
+        program_key(WORKLOAD, TARGET, "scale", trace),
+        program_key(Workload(WorkloadFormat.NODES, b"{}", "w"), TARGET, "scale", trace),
+    }
+    assert len(keys) == 5
+
+
+def test_programs_of_other_tools_are_slices_of_their_own():
+    ansor = Workload(WorkloadFormat.ANSOR, b'["w"]', "w")
+    first = Trace(b'[["SP"]]', None, b"[[1]]")
+    assert program_key(ansor, TARGET, "k", first) != program_key(
+        ansor, TARGET, "k", Trace(b'[["SP"]]', None, b"[[2]]")
+    )
+
+
+@pytest.mark.parametrize(
+    ("names", "block", "says"),
+    [
+        (["block_x", "grid_x", "grid_y"], {"block_x"}, True),
+        (["grid.x"], set(), True),
+        (["block_x"], {"block_x"}, False),
+        (["block_x", "grid_x", "tile"], {"block_x"}, False),
+        (["grid_width"], set(), False),
+        ([], set(), False),
+    ],
+)
+def test_what_a_profiler_sees(names, block, says):
+    assert is_geometry(names, block) is says
+
+
+def test_one_problem_in_blocks_of_many_sizes():
+    """vectorAdd of the CUDA samples, 50,000 elements, as nvprof saw it."""
+    launches = [
+        ((threads, 1, 1), (-(-50_000 // threads), 1, 1))
+        for threads in (32, 64, 128, 256, 512, 1024)
+    ]
+    assert len(set(problems(launches))) == 1
+
+
+def test_two_problems_of_one_kernel():
+    """modulateAndNormalize of convolutionFFT2D is launched for two sizes of a picture."""
+    launches = [((256, 1, 1), (8200, 1, 1)), ((256, 1, 1), (8320, 1, 1))]
+    found = problems([*launches, ((128, 1, 1), (16400, 1, 1))])
+    assert found[0] != found[1]
+    assert found[2] == found[0]
+    assert found[0] == 8200 * 256
+    assert problems([]) == []
+
+
+@given(
+    st.integers(1, 100_000),
+    st.lists(st.tuples(st.integers(1, 64), st.integers(1, 8)), min_size=1, max_size=6),
+)
+def test_launches_for_one_size_are_one_problem(side, blocks):
+    """Along both axes as many blocks as the problem needs."""
+    launches = [((x, y, 1), (-(-side // x), -(-side // y), 1)) for x, y in blocks]
+    assert len(set(problems(launches))) == 1
+
+
+@given(st.integers(1, 1024), st.lists(st.integers(1, 1000), min_size=1, max_size=8, unique=True))
+def test_one_block_solves_as_many_problems_as_it_has_grids(threads, grids):
+    launches = [((threads, 1, 1), (grid, 1, 1)) for grid in grids]
+    assert len(set(problems(launches))) == len(grids)
+
+
+@given(st.permutations(range(5)))
+def test_the_order_of_launches_does_not_count(order):
+    launches = [((2**i, 1, 1), (-(-1000 * (1 + i % 2) // 2**i), 1, 1)) for i in range(5)]
+    found = problems([launches[i] for i in order])
+    assert [found[order.index(i)] for i in range(5)] == problems(launches)
+
+
+MODULE = Workload(WorkloadFormat.GRAPH, b"{}", "main", "0.27.0")
+
+
+def test_traces_that_differ_in_their_threads_alone():
+    keys = {program_key(MODULE, TARGET, "main", elementwise(n)) for n in (32, 64, 128)}
+    assert len(keys) == 1
+    # The tile outside the bound loop, and what is not bound.
+    assert program_key(MODULE, TARGET, "main", elementwise(32, tile=8)) not in keys
+    assert program_key(MODULE, TARGET, "main", elementwise(32, unroll=0)) not in keys
+
+
+def test_what_is_masked():
+    instructions, decisions = masked_trace(elementwise(64))
+    # Of the tile the part that is bound to blocks; the thread extent; not vthread, nor the unroll.
+    assert decisions == [[2, [None, 1, 4]], [6, None], [10, 1]]
+    splits = [inputs for kind, inputs, _, _ in instructions if kind == "Split"]
+    assert splits == [["l2", None, "v4", "v5"], ["l7", None, None, 2]]
+    assert [kind for kind, *_ in instructions][-1] == "Annotate"
+
+
+def test_numbers_that_are_bound_are_masked():
+    """Early releases split by a number."""
+
+    def bound(threads):
+        return split_trace(
+            [
+                ["GetSBlock", [], ["T", "main"], ["b0"]],
+                ["GetLoops", ["b0"], [], ["l1"]],
+                ["Split", ["l1", None, threads, 4], [1, 0], ["l2", "l3", "l4"]],
+                ["Bind", ["l3"], ["threadIdx.x"], []],
+            ],
+            [],
+        )
+
+    assert masked_trace(bound(32)) == masked_trace(bound(64))
+    assert masked_trace(bound(32))[0][2][1] == ["l1", None, None, 4]
+
+
+def test_a_damaged_trace():
+    for decisions in (b"no json", b"[[],[1],[]]", b"[]"):
+        with pytest.raises(FormatError):
+            masked_trace(Trace(b"[]", None, decisions))

@@ -1,0 +1,170 @@
+"""Filling in the launches of TVM's own GPU programs."""
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
+from builders import FOREIGN, OWN, make_measurement, make_target, make_workload
+
+from tunedb import limits
+from tunedb.blocksize.tvm_launches import FillReport, fill_launches, gpu_targets
+from tunedb.features.ansor import NAMES
+from tunedb.features.base import feature_set
+from tunedb.records import Measurement, Program, Status, Target, Workload, WorkloadFormat
+from tunedb.steps.ansor import split_steps
+from tunedb.steps.parameters import split_parameters
+from tunedb.store import Store
+from tunedb.traces import split_trace
+
+CUDA = Target.from_config({"kind": "cuda", "arch": "sm_80"})
+
+
+def trace(threads):
+    """A trace that binds two loops; the extent of the outer one follows from the workload."""
+    factor = threads if threads else "None"
+    return split_trace(
+        [
+            ["GetSBlock", [], ["matmul", "main"], ["b0"]],
+            ["GetLoops", ["b0"], [], ["l1"]],
+            ["Split", ["l1", "None", factor], [1, 0], ["l2", "l3"]],
+            ["Bind", ["l2"], ["blockIdx.x"], []],
+            ["Bind", ["l3"], ["threadIdx.x"], []],
+        ],
+        [],
+    )
+
+
+def measured(threads, *, target=CUDA, workload=None, secs=(0.5,), **fields):
+    program = Program(workload or make_workload(1), target, trace(threads))
+    return Measurement(program, secs, **fields)
+
+
+def ansor(threads):
+    steps = [["SP", 0, 0, 512, [threads], 1], ["AN", 0, 0, 5], ["AN", 0, 1, 6]]
+    workload = Workload(WorkloadFormat.ANSOR, b'["f"]', "f")
+    return Measurement(Program(workload, CUDA, split_steps(steps, 0)), (0.5,))
+
+
+@pytest.fixture
+def memory():
+    with Store(":memory:") as store:
+        yield store
+
+
+def told(store):
+    """Return the blocks and grids of each record."""
+    return [
+        [(one.block, one.grid) for one in store.query.launches_of(record.id)]
+        for record in store.query.iterate()
+    ]
+
+
+def test_records_of_each_kind(store):
+    kernel = Workload(WorkloadFormat.KERNEL, b'{"kernel":"k","problem":null}', "k")
+    tuner = Program(kernel, CUDA, split_parameters({"block_size_x": 32}))
+    records = [
+        measured(64),
+        ansor(128),
+        measured(0),
+        measured(32, target=make_target(0)),
+        Measurement(tuner, (0.5,)),
+        measured(256, secs=None, status=Status.FAILED),
+    ]
+    for one in records:
+        store.add([one], OWN)
+    first = fill_launches(store)
+    assert first == FillReport(records=4, known=0, filled=3, unknown=1, launches=3)
+    expected = [
+        [((64, 1, 1), None)],
+        [((128, 1, 1), (4, 1, 1))],
+        [],
+        [],
+        [],
+        [((256, 1, 1), None)],
+    ]
+    assert told(store) == expected
+    again = fill_launches(store)
+    assert again == FillReport(records=4, known=3, filled=0, unknown=1, launches=0)
+    assert told(store) == expected
+    names = [one.kernel for one in store.query.launches_of(1)]
+    assert names == ["matmul_1_kernel"]
+
+
+def test_features_know_more(memory):
+    for threads in (64, 0, 32):
+        memory.add([measured(threads)], OWN)
+    rows = np.zeros((2, len(NAMES)), np.float32)
+    rows[:, NAMES.index("is_gpu")] = 1
+    for name, extent in (("threadIdx_x", 64), ("threadIdx_y", 1), ("threadIdx_z", 1)):
+        rows[:, NAMES.index(f"{name}_len")] = np.log2(extent + 1)
+    for name, extent in (("blockIdx_x", 9), ("blockIdx_y", 1), ("blockIdx_z", 1)):
+        rows[:, NAMES.index(f"{name}_len")] = np.log2(extent + 1)
+    one = feature_set("ansor.per_store/tvm")
+    ids = memory.query.program_ids(
+        [record.measurement.program.digest for record in memory.query.iterate()]
+    )
+    memory.add_features(one, [(id_, rows) for id_ in ids])
+    report = fill_launches(memory)
+    # The third program's rows contradict its trace.
+    assert (report.filled, report.unknown) == (2, 1)
+    assert told(memory) == [[((64, 1, 1), (9, 1, 1))], [((64, 1, 1), (9, 1, 1))], []]
+
+
+def test_equal_programs_are_several_records(memory):
+    for number in range(3):
+        memory.add([measured(64, secs=(0.5 + number,))], OWN if number else FOREIGN)
+    assert fill_launches(memory).launches == 3
+
+
+def test_batches_and_progress(memory, monkeypatch):
+    monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 4)
+    for number in range(10):
+        memory.add([measured(2 + number)], OWN)
+    seen = []
+    report = FillReport()
+
+    def stop(number):
+        seen.append((number, report.launches))
+        if len(seen) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        fill_launches(memory, on_record=stop, report=report)
+    assert seen == [(4, 4), (8, 8)]
+    report = fill_launches(memory, on_record=lambda number: seen.append(number))
+    assert (report.known, report.filled) == (8, 2)
+    assert seen[2:] == [4, 8, 10]
+
+
+def test_only_what_is_asked_for(memory):
+    other = Target.from_config({"kind": "rocm"})
+    memory.add([measured(64)], OWN)
+    memory.add([measured(32, workload=make_workload(2))], OWN)
+    memory.add([measured(16, target=other)], OWN)
+    memory.add([make_measurement()], OWN)
+    query = memory.query
+    targets = gpu_targets(query)
+    assert {query.target(id_).kind for id_ in targets} == {"cuda", "rocm"}
+    second = query.find_workloads("matmul_2")
+    assert fill_launches(memory, workload_ids=second).filled == 1
+    assert fill_launches(memory, target_ids=query.find_targets("rocm")).filled == 1
+    assert fill_launches(memory, target_ids=query.find_targets("llvm")) == FillReport()
+    assert told(memory) == [[], [((32, 1, 1), None)], [((16, 1, 1), None)], []]
+
+
+def test_retracted_records_are_left_out(memory):
+    memory.add([measured(64)], OWN)
+    memory.retract([1], reason="wrong")
+    assert fill_launches(memory) == FillReport()
+
+
+def test_damaged_programs_have_none(memory):
+    bad = split_trace([["Bind", ["l9"], ["threadIdx.x"], []]], [])
+    memory.add([Measurement(Program(make_workload(1), CUDA, bad), (0.5,))], OWN)
+    memory.add([measured(64)], OWN)
+    report = fill_launches(memory)
+    assert (report.filled, report.unknown) == (1, 1)

@@ -1,0 +1,124 @@
+"""``tunedb advise train``, ``show`` and ``evaluate``."""
+
+import json
+import math
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "blocksize"))
+
+from builders import OWN
+from observing import NCU, measure
+
+from tunedb.store import Store
+
+
+@pytest.fixture
+def launches(sqlite_file):
+    """A database with three kernels whose best block has 128 threads."""
+    rows = []
+    for n, kernel in enumerate(("saxpy", "stencil", "reduce")):
+        for tile in range(4):
+            for threads in (32, 64, 128, 256, 512, 1024):
+                apart = abs(math.log2(threads / 128)) * 0.2
+                launch = {"registers": 32, "static_shared": 0, "grid": (4096, 1, 1)}
+                launch |= {"counter_set": NCU, "values": (1e6 + n + threads,)}
+                rows.append(
+                    measure(
+                        {"block_size_x": threads, "tile": tile},
+                        [1e-3 * (tile + 1) * math.exp(apart)],
+                        (threads, 1, 1),
+                        kernel=kernel,
+                        launch=launch,
+                    )
+                )
+    with Store(sqlite_file) as store:
+        store.add(rows, OWN)
+    return sqlite_file
+
+
+def test_train_show_and_evaluate(launches, run, run_json):
+    trained = run_json("--db", launches, "advise", "train", "--learner", "gain")
+    assert trained["learner"] == "gain" and trained["launches"] == 72
+    assert trained["kernels"] == ["saxpy", "stencil", "reduce"]
+    assert trained["balanced_accuracy"]["gain"] > 0.9
+    rows = run_json("--db", launches, "advise", "show", "saxpy", "-k", "100")
+    assert len(rows) == 24
+    for row in rows:
+        threads = row["threads"]
+        due = "increase" if threads < 128 else "noChange" if threads == 128 else "decrease"
+        assert row["label"] == due
+        step = {"increase": threads * 2, "decrease": threads // 2}.get(due)
+        assert row["next_block"] == (step and [step, 1, 1])
+        assert row["stake"] == pytest.approx(math.exp(0.2 * abs(math.log2(threads / 128))))
+        assert (row["expected"] is None) is (due == "noChange")
+        assert (row["reasons"] == []) is (due == "noChange")
+    record = rows[5]["record"]
+    one = run_json("--db", launches, "advise", "show", "SAX", "--record", record)
+    assert [row["record"] for row in one] == [record]
+    table = run("--db", launches, "advise", "show", "saxpy", "-k", "3")
+    assert len(table.stdout.splitlines()) == 4 and "21 more launches" in table.stderr
+    found = run_json("--db", launches, "advise", "evaluate", "--learner", "gain")
+    methods = {row["method"]: row for row in found if not row["held_out"]}
+    assert set(methods) == {"gain", "majority", "rule", "occupancy", "nothing"}
+    assert methods["gain"]["regret"] < methods["rule"]["regret"]
+    assert methods["nothing"]["against_nothing"] == pytest.approx(1)
+
+
+def test_models_lists_an_advisor(launches, run, run_json):
+    run("--db", launches, "advise", "train", "--learner", "gain")
+    (row,) = run_json("--db", launches, "models")
+    assert row["kind"] == "advisor" and row["size"] > 0
+    run("--db", launches, "models", "show", "1", code=2)
+    run("--db", launches, "db", "check")
+
+
+def test_a_report_of_an_evaluation(launches, run, tmp_path):
+    path = tmp_path / "all.json"
+    options = ("--learner", "gain", "--split", "slice", "--report", path)
+    run("--db", launches, "advise", "evaluate", *options)
+    assert json.loads(path.read_text())["slices"] == 12
+    missing = tmp_path / "no" / "all.json"
+    result = run("--db", launches, "advise", "evaluate", "--report", missing, code=3)
+    assert "there is no folder" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "said"),
+    [
+        (("show", "saxpy"), 3, "make one: tunedb advise train"),
+        (("train", "--tolerance", "2"), 2, "--tolerance"),
+        (("train", "--learner", "forest"), 2, "forest"),
+        (("evaluate", "--split", "row"), 2, "row"),
+    ],
+)
+def test_bad_input_is_one_line(launches, run, args, code, said):
+    result = run("--db", launches, "advise", *args, code=code)
+    assert said in result.stderr.splitlines()[-1]
+
+
+def test_kernels_that_are_not_there(launches, run):
+    run("--db", launches, "advise", "train", "--learner", "gain")
+    result = run("--db", launches, "advise", "show", "fft", code=3)
+    assert "there are: reduce, saxpy, stencil" in result.stderr
+    options = ("show", "saxpy", "--device", "A100")
+    assert "--device" in run("--db", launches, "advise", *options, code=3).stderr
+    assert "model 9" in run("--db", launches, "advise", "show", "a", "--model", 9, code=3).stderr
+
+
+def test_an_empty_database(sqlite_file, run):
+    for command in ("train", "evaluate"):
+        result = run("--db", sqlite_file, "advise", command, "--learner", "gain", code=2)
+        assert "tunedb import logs" in result.stderr
+
+
+def test_without_scikit_learn(launches, run, monkeypatch):
+    run("--db", launches, "advise", "train", "--learner", "gain")
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    for args in (("train",), ("evaluate",)):
+        result = run("--db", launches, "advise", *args, code=1)
+        assert "pip install 'tunedb[advise]'" in result.stderr
+        assert len([line for line in result.stderr.splitlines() if line.strip()]) == 1
+    run("--db", launches, "advise", "show", "saxpy")

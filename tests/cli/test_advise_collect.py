@@ -1,0 +1,197 @@
+"""``tunedb advise collect``: plans, runs, what is stored and told."""
+
+import json
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "blocksize" / "collecting"))
+
+import toy_gpu
+
+from tunedb.blocksize.loading import load
+from tunedb.store import Store
+
+KEYS = (
+    "program block threads registers input original mean speedup counters compared failure message "
+    "run_secs notes new"
+)
+
+
+@pytest.fixture
+def collect(run, sqlite_file):
+    """A function that collects into a database and returns the rows."""
+
+    def collect(path, *args, **options):
+        done = run("--db", sqlite_file, "advise", "collect", path, "--json", *args, **options)
+        return json.loads(done.stdout), done.stderr
+
+    return collect
+
+
+def test_from_configure_to_observations(run, collect, sqlite_file, tmp_path):
+    toy_gpu.program(tmp_path / "toy")
+    toy_gpu.install(tmp_path / "bin")
+    path = tmp_path / "advise.toml"
+    run(
+        "advise", "configure", path, "--device", "Tesla K40c", "--profiler", "nvprof",
+        *("--path", "bin", "--program", "toy", "--directory", "toy", "--kernel", "step"),
+        *("--build", f"{sys.executable} build.py {{register_flag}}", "--registers", "32"),
+        *("--run", f"{sys.executable} app.py {{block_x}} {{block_y}} {{input}} wrong"),
+        *("--block", "32x2", "--blocks", "32x2,16x4,64x2", "--input", "500"),
+        *("--tolerance", "1e-6", "--time", "kernel time: ([0-9.]+) us", "--unit", "us"),
+        *("--repeats", "2"),
+    )  # fmt: skip
+    rows, told = collect(path)
+    assert set(rows[0]) == set(KEYS.split())
+    assert "6 variants run, 0 of an earlier run" in told
+    assert "toy: 2 variants failed" in told
+    seen = [(tuple(row["block"][:2]), row["registers"], row["failure"]) for row in rows]
+    assert seen == [
+        (block, limit, "wrong_result" if block == (16, 4) else None)
+        for limit in (None, 32)
+        for block in ((32, 2), (16, 4), (64, 2))
+    ]
+    assert rows[0]["speedup"] == 1
+    assert rows[2]["speedup"] == pytest.approx(33.25 / 17.625)
+    assert rows[2]["counters"] == 44
+    with Store(sqlite_file, create=False) as store:
+        observations = load(store.query)
+        assert store.query.counts().measurements == 6
+    assert len({o.slice for o in observations}) == 2
+    assert len(observations) == 4
+    assert all(len(o.counters) == 26 for o in observations)
+
+
+def test_the_plan_needs_no_gpu_and_runs_nothing(run, tmp_path):
+    path = toy_gpu.configuration(tmp_path, tool="ncu")
+    rows = json.loads(run("advise", "collect", path, "--dry-run", "--json").stdout)
+    assert [(row["block"], row["runs"] > 5) for row in rows] == [
+        ([32, 2, 1], True), ([16, 4, 1], True), ([32, 4, 1], True), ([64, 2, 1], True),
+    ]  # fmt: skip
+    done = run("advise", "collect", path, "--plan", tmp_path / "plan.json", "--profiler", "none")
+    assert "4 variants, 13 runs; none: 0 counters in 0 groups; GeForce RTX 2080 Ti" in done.stderr
+    plan = json.loads((tmp_path / "plan.json").read_text())
+    assert plan["variants"][0]["original"]
+    assert plan["groups"] == []
+    assert toy_gpu.lines(tmp_path / "runs") == []
+    assert not (tmp_path / "advise.toml.work").exists()
+
+
+def test_a_device_for_the_plan(run, tmp_path):
+    path = toy_gpu.configuration(tmp_path, tool="auto")
+    for device, tool in (("NVIDIA H100", "ncu"), ("Tesla K40c", "nvprof"), ("X:9.0", "ncu")):
+        done = run("advise", "collect", path, "--dry-run", "--device", device)
+        assert f" runs; {tool}: " in done.stderr
+    done = run("advise", "collect", path, "--dry-run", "--device", "X", code=2)
+    assert "'X' is no device that tunedb knows" in done.stderr
+
+
+def test_illegal_blocks_are_told(run, tmp_path):
+    path = toy_gpu.configuration(tmp_path)
+    path.write_text(path.read_text().replace("[64, 2]", "[64, 64]"))
+    done = run("advise", "collect", path, "--dry-run")
+    assert "toy: 64x64x1 is left out: 4096 threads; the device takes 1024" in done.stderr
+
+
+def test_the_second_time_nothing_is_run(collect, sqlite_file, tmp_path):
+    path = toy_gpu.configuration(tmp_path)
+    first, _ = collect(path)
+    runs = toy_gpu.lines(tmp_path / "runs")
+    again, told = collect(path)
+    assert "0 variants run, 4 of an earlier run" in told
+    assert toy_gpu.lines(tmp_path / "runs") == runs
+    assert [row.pop("new") for row in first + again] == [True] * 4 + [False] * 4
+    assert first == again
+    with Store(sqlite_file, create=False) as store:
+        assert store.query.counts().measurements == 4
+
+
+def test_what_was_finished_is_stored_in_another_database(run, collect, tmp_path):
+    """A run that was killed between its state and the database lacks nothing either."""
+    path = toy_gpu.configuration(tmp_path)
+    collect(path)
+    other = tmp_path / "other.db"
+    run("--db", other, "advise", "collect", path)
+    with Store(other, create=False) as store:
+        assert store.query.counts().measurements == 4
+
+
+def test_what_the_original_does_wrong_is_told(collect, tmp_path):
+    path = toy_gpu.configuration(tmp_path, rest="random")
+    rows, told = collect(path)
+    assert "toy: two runs of the original give different outputs; nothing was compared" in told
+    assert not any(row["compared"] for row in rows)
+    path.write_text(path.read_text().replace("app.py", "app.py x"))
+    rows, told = collect(path)
+    assert "toy: the original fails, so nothing else was run: check: the run ended with" in told
+    assert len(rows) == 1
+
+
+def wait_for(path, count):
+    for _ in range(600):
+        if len(toy_gpu.lines(path)) >= count:
+            return
+        time.sleep(0.05)
+    raise AssertionError("it does not run")
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_a_run_that_was_stopped_goes_on(start, collect, sqlite_file, tmp_path, number):
+    path = toy_gpu.configuration(tmp_path, rest="slow")
+    process = start("--db", sqlite_file, "advise", "collect", path)
+    # The original's four, three of the next, and into the third variant.
+    wait_for(tmp_path / "runs", 8)
+    os.kill(process.pid, number)
+    _, stderr = process.communicate(timeout=60)
+    if number == signal.SIGINT:
+        assert process.returncode == 130
+        assert "of 4 variants; the same command goes on" in stderr
+    rows, told = collect(path)
+    assert "2 variants run, 2 of an earlier run" in told
+    assert all(row["failure"] is None for row in rows)
+    with Store(sqlite_file, create=False) as store:
+        assert store.query.counts().measurements == 4
+
+
+def test_two_at_once(start, run, sqlite_file, tmp_path):
+    path = toy_gpu.configuration(tmp_path, rest="slow")
+    process = start("--db", sqlite_file, "advise", "collect", path)
+    wait_for(tmp_path / "runs", 1)
+    done = run("--db", sqlite_file, "advise", "collect", path, code=5)
+    assert "another run works there; wait, or give --work-dir" in done.stderr
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "told"),
+    [
+        (("none.toml",), 3, "none.toml: no such file; write it with: tunedb advise configure"),
+        (("FILE", "--program", "nn"), 3, "program 'nn' is not configured; there is: toy"),
+        (("FILE", "--profiler", "ncu"), 2, "ncu reads no counters on compute capability 3.5"),
+        (("FILE", "--dry-run", "--plan", "no/x"), 1, "no/x: No such file or directory"),
+    ],
+)
+def test_bad_input_is_one_line(run, tmp_path, arguments, code, told):
+    path = toy_gpu.configuration(tmp_path)
+    arguments = [path if word == "FILE" else word for word in arguments]
+    done = run("advise", "collect", *arguments, code=code)
+    assert told in done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+
+
+def test_foreign_words_do_not_reach_the_terminal(run, sqlite_file, tmp_path):
+    """What a program prints is told when it fails."""
+    path = toy_gpu.configuration(tmp_path)
+    build = tmp_path / "toy" / "build.py"
+    build.write_text("import sys; sys.exit('\\x1b[31mred\\u202e')")
+    done = run("--db", sqlite_file, "advise", "collect", path)
+    assert "\x1b" not in done.output
+    assert "\u202e" not in done.output
+    assert "\\x1b[31mred" in done.stderr

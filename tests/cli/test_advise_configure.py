@@ -1,0 +1,199 @@
+"""``tunedb advise configure``: by options, by answers, step by step."""
+
+import json
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "blocksize" / "collecting"))
+
+import toy_gpu
+
+PROGRAM = (
+    *("--program", "mm", "--block", "16x16", "--run", "python3 app.py {block_x} {block_y} {input}"),
+    *("--input", "1024", "--input", "two words"),
+)
+DEVICE = ("--device", "Tesla K40c", "--profiler", "none")
+
+
+@pytest.fixture(autouse=True)
+def no_gpu(monkeypatch, tmp_path):
+    """Nothing of CUDA is found, whatever the machine has."""
+    from tunedb.blocksize.collecting import detecting
+
+    monkeypatch.setattr(detecting, "_FOLDERS", ())
+    monkeypatch.setattr(detecting, "_PROGRAMS", ())
+    monkeypatch.setattr(detecting, "detect_devices", lambda path: ())
+
+
+def content():
+    return tomllib.loads(Path("advise.toml").read_text())
+
+
+def test_by_options_alone(run):
+    done = run(
+        "advise", "configure", *DEVICE, *PROGRAM,
+        *("--build", "nvcc {register_flag} 'my file.cu'", "--registers", "64,32", "--kernel", "k"),
+        *("--sizes", "x=32,16", "--sizes", "y=8"),
+        *("--output", "out.bin", "--output-type", "float32"),
+        *("--tolerance", "1e-5", "--time", "took ([0-9.]+)", "--unit", "us", "--repeats", "3"),
+        *("--timeout", "5", "--variable", "A=b=c", "--path", "tools", "--counter", "inst_executed"),
+        code=1,
+    )  # fmt: skip
+    assert "Wrote advise.toml" in done.stderr
+    said = content()
+    assert said["devices"] == [
+        {"index": 0, "name": "Tesla K40c", "compute_capability": "3.5"},
+    ]
+    assert said["environment"] == {"path": ["tools"], "variables": {"A": "b=c"}}
+    assert said["profiler"] == {"tool": "none", "counters": ["inst_executed"]}
+    (program,) = said["programs"]
+    assert program["build"] == ["nvcc", "{register_flag}", "my file.cu"]
+    assert program["run"] == ["python3", "app.py", "{block_x}", "{block_y}", "{input}"]
+    assert program["registers"] == ["default", 32, 64]
+    assert program["sizes"] == {"x": [16, 32], "y": [8]}
+    assert program["inputs"] == ["1024", "two words"]
+    assert program["output"] == {"from": "out.bin", "type": "float32", "tolerance": 1e-5}
+    assert program["timing"] == {
+        "from": "output", "pattern": "took ([0-9.]+)", "unit": "us", "repeats": 3,
+    }  # fmt: skip
+    assert (program["timeout"], program["kernel"]) == (5, "k")
+
+
+def test_a_change_leaves_the_rest(run):
+    run("advise", "configure", *DEVICE, *PROGRAM)
+    before = content()
+    run("advise", "configure", "--program", "mm", "--blocks", "8x8,16x16")
+    after = content()
+    assert after["programs"][0].pop("blocks") == [[8, 8], [16, 16]]
+    assert after == before
+    assert tomllib.loads(Path("advise.toml.bak").read_text()) == before
+    done = run("advise", "configure", "--program", "mm", "--blocks", "8x8,16x16")
+    assert "advise.toml stays as it is" in done.stderr
+    run("advise", "configure", "--program", "mm", "--sizes", "x=4")
+    assert "blocks" not in content()["programs"][0]
+
+
+def test_one_step_at_a_time(run):
+    run("advise", "configure", "--step", "devices", *DEVICE)
+    assert content().keys() == {"environment", "profiler", "devices"}
+    assert content()["profiler"] == {"tool": "auto"}
+    run("advise", "configure", "--step", "environment", "--profiler", "none")
+    run("advise", "configure", "--step", "programs", *PROGRAM)
+    found = json.loads(run("advise", "configure", "--step", "check", "--json").stdout)
+    assert [(row["step"], row["name"], row["ok"]) for row in found] == [
+        ("devices", "Tesla K40c", True), ("programs", "mm", True),
+    ]  # fmt: skip
+    # 39 shapes of two dimensions, two inputs.
+    assert found[1]["told"].startswith("78 variants, ")
+
+
+def test_the_check_finds_what_is_missing(run):
+    run(
+        "advise", "configure", *DEVICE, *PROGRAM, "--run", "./mm {block_x} {block_y}{input}", code=1
+    )
+    run("advise", "configure", "--step", "environment", "--path", "gone")
+    arguments = ("--step", "programs", "--program", "nn", "--directory", "none", "--block", "32")
+    run("advise", "configure", *arguments, "--run", "python3 {threads}")
+    found = json.loads(run("advise", "configure", "--step", "check", "--json", code=1).stdout)
+    told = {row["name"]: row["told"] for row in found if not row["ok"]}
+    assert told["gone"] == "no such folder"
+    assert told["mm"] == "run: ./mm is not found"
+    assert "none is no folder" in told["nn"]
+    run("advise", "configure", "--step", "environment", "--profiler", "ncu")
+    found = json.loads(run("advise", "configure", "--step", "check", "--json", code=1).stdout)
+    assert any("ncu is not on the PATH" in row["told"] for row in found)
+
+
+def test_without_a_device_or_a_program(run):
+    done = run("advise", "configure", "--step", "devices")
+    assert "Warning: no device is found; name one with --device" in done.stderr
+    done = run("advise", "configure", "--no-interactive", code=1)
+    assert "none; name one with --device" in done.stdout
+    done = run("advise", "configure", "--step", "devices", *DEVICE)
+    done = run("advise", "configure", "--step", "check", code=1)
+    assert "none; add one with --program" in done.stdout
+
+
+def test_programs_are_removed(run):
+    run("advise", "configure", *DEVICE, *PROGRAM)
+    done = run("advise", "configure", "--remove", "nn", code=3)
+    assert "program 'nn' is not configured" in done.stderr
+    run("advise", "configure", "--remove", "mm", code=1)
+    assert "programs" not in content()
+
+
+def test_interactively(run):
+    answers = [
+        "none",  # profiler
+        "Tesla K40c",  # no device is found
+        "y", "mm", ".", "16x16", "", "python3 app.py {block_x} {block_y} {input}",
+        "step", "", "512, 1024", "stdout", "0.001", "took (.*) ms",
+        "n",  # another one
+    ]  # fmt: skip
+    run("advise", "configure", "--interactive", input="\n".join(answers) + "\n")
+    (program,) = content()["programs"]
+    assert program["name"] == "mm"
+    assert program["run"] == ["python3", "app.py", "{block_x}", "{block_y}", "{input}"]
+    assert program["inputs"] == ["512", "1024"]
+    assert program["output"]["tolerance"] == 0.001
+    assert program["timing"]["from"] == "output"
+    assert "build" not in program
+    assert content()["devices"][0]["compute_capability"] == "3.5"
+    # A program that is there is asked about with what it has.
+    kept = ["none", "y", "mm", *[""] * 4, *[""] * 6, "n"]
+    run("advise", "configure", "--interactive", input="\n".join(kept) + "\n")
+    assert content()["programs"] == [program]
+
+
+def test_a_line_for_the_shell_stays_one(run):
+    line = "cd . && python3 app.py {block_x}"
+    run(
+        "advise", "configure", *DEVICE, "--program", "mm", "--block", "32", "--run", line, "--shell"
+    )
+    assert content()["programs"][0]["run"] == line
+    kept = ["none", "y", "mm", *[""] * 10, "n"]
+    run("advise", "configure", "--interactive", input="\n".join(kept) + "\n")
+    assert content()["programs"][0]["run"] == line
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (("--program", "mm"), "--program mm is new: say its --run"),
+        (("--program", "mm", "--run", "x"), "--program mm is new: say its --block"),
+        ((*PROGRAM, "--block", "16,16"), "--block 16,16: numbers with 'x' between them are due"),
+        ((*PROGRAM, "--registers", "many"), "--registers many: numbers with ','"),
+        ((*PROGRAM, "--sizes", "x"), "--sizes x : numbers with ','"),
+        ((*PROGRAM, "--run", "it's"), "--run it's: No closing quotation"),
+        (("--variable", "A"), "--variable A: write NAME=VALUE"),
+        (("--device", "My GPU"), "'My GPU' is no device that tunedb knows"),
+    ],
+)
+def test_bad_options_are_one_line(run, arguments, told):
+    done = run("advise", "configure", "--no-interactive", *arguments, code=2)
+    assert told in done.stderr
+    assert done.stderr.startswith("Error: ")
+    assert done.stderr.count("\n") == 1
+    assert not Path("advise.toml").exists()
+
+
+def test_what_cannot_be_meant_is_not_written(run):
+    done = run("advise", "configure", *DEVICE, *PROGRAM, "--output", "../x", code=1)
+    assert done.stderr == (
+        "Error: advise.toml: programs.mm.output.from: a file inside the program's folder is due\n"
+    )
+    assert not Path("advise.toml").exists()
+
+
+def test_names_do_not_reach_the_terminal(run):
+    run("advise", "configure", "--step", "devices", "--device", "a\x1b[31mb:7.5")
+    done = run("advise", "configure", "--step", "check", code=1)
+    assert "\x1b" not in done.output
+
+
+def test_the_toy_of_the_other_tests_passes_the_check(run, tmp_path):
+    path = toy_gpu.configuration(tmp_path, tool="ncu")
+    assert "4 variants" in run("advise", "configure", path, "--step", "check").stdout

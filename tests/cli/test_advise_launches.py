@@ -1,0 +1,80 @@
+"""``tunedb advise launches``."""
+
+import json
+
+import workdirs
+
+from tunedb.store import Store
+
+TRACE = [
+    [
+        ["GetSBlock", [], ["matmul", "main"], ["b0"]],
+        ["GetLoops", ["b0"], [], ["l1"]],
+        ["Split", ["l1", "None", 64], [1, 0], ["l2", "l3"]],
+        ["Bind", ["l2"], ["blockIdx.x"], []],
+        ["Bind", ["l3"], ["threadIdx.x"], []],
+    ],
+    [],
+]
+
+
+def database(tmp_path, run, target=workdirs.CUDA):
+    """Return a database with a record of a program for a GPU, and one for a processor."""
+    records = [
+        json.dumps([0, [TRACE, [0.5], target, workdirs.ARGS]]),
+        json.dumps([0, [workdirs.trace(), [0.25], workdirs.LLVM, workdirs.ARGS]]),
+    ]
+    folder = tmp_path / "log"
+    folder.mkdir()
+    workdirs.write(folder, records)
+    path = tmp_path / "x.db"
+    run("import", "logs", folder, "--db", path)
+    return path
+
+
+def test_it_fills_in_what_is_missing(tmp_path, run):
+    path = database(tmp_path, run)
+    for filled, known in ((1, 0), (0, 1)):
+        result = run("advise", "launches", "--db", path, "--json")
+        assert json.loads(result.stdout) == {
+            "records": 1,
+            "known": known,
+            "filled": filled,
+            "unknown": 0,
+            "launches": filled,
+        }
+    with Store(path) as store:
+        (launch,) = store.query.launches_of(1)
+    assert (launch.block, launch.threads) == ((64, 1, 1), 64)
+
+
+def test_what_it_says(tmp_path, run):
+    path = database(tmp_path, run)
+    result = run("advise", "launches", "--db", path)
+    assert result.stdout.splitlines() == [
+        "1 record of TVM's programs for GPUs; 0 had launches before",
+        "1 record got 1 launch",
+    ]
+
+
+def test_workloads_and_targets(tmp_path, run):
+    path = database(tmp_path, run)
+    result = run("advise", "launches", "--target", "llvm", "--db", path, "--json")
+    assert json.loads(result.stdout)["records"] == 0
+    result = run("advise", "launches", "--workload", "1", "--db", path, "--json")
+    assert json.loads(result.stdout)["filled"] == 1
+    result = run("advise", "launches", "--target", "metal", "--db", path, code=3)
+    assert "metal" in result.stderr
+
+
+def test_an_interrupted_run(tmp_path, run, monkeypatch):
+    path = database(tmp_path, run)
+
+    def interrupt(*_, report, **__):
+        report.filled = 7
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tunedb.blocksize.tvm_launches.fill_launches", interrupt)
+    result = run("advise", "launches", "--db", path, "--json", code=130)
+    assert json.loads(result.stdout)["filled"] == 7
+    assert "the next run goes on" in result.stderr

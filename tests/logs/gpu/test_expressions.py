@@ -1,0 +1,175 @@
+"""Expressions of T1 inputs: computed as Python does, and nothing else of Python."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.logs.gpu import expressions
+
+#: What stands in the inputs of the benchmark hub and of BAT.
+VALUES = [
+    "[0]",
+    "[2**i for i in range(0, 6)]",
+    "[1] + [2*i for i in range(1,11)]",
+    "list(range(32, 1024+1, 32))",
+    "[1, 2, 4, 8, 16] + list(range(32, 1024+1, 32))",
+    "[i for i in range(3,35,2)]",
+    "[i*j for i in range(4) for j in range(i) if i != 2]",
+    "(1, 2.5, 'float4', True)",
+    "range(3)",
+    "[min(i, 3) for i in range(6)] + [max([1, 5]), len([1, 2]), abs(-3), int(7/2), 1 << 4, 9 >> 1]",
+]
+
+
+@pytest.mark.parametrize("text", VALUES)
+def test_values_are_pythons(text):
+    assert expressions.values(text) == list(eval(text))
+
+
+PARAMETERS = {"x": 32, "y": 4, "kind": "float4", "fast": True, "ratio": 0.5}
+
+CONDITIONS = [
+    "x * y <= 1024",
+    "fast == 0 or x % 32 != 0",
+    "not (x == 32 and y == 4)",
+    "x % (y * 8) == 0",
+    "x % ((x * y) / y) == 0",
+    "kind in ['float', 'float4']",
+    "x not in [1, 2]",
+    "1 < y < x",
+    "1 < y > x",
+    "y if fast else 0",
+    "x // 3 + -y ** 2 > +ratio",
+    "sum([x, y]) == 36 and sorted([y, x])",
+]
+
+
+@pytest.mark.parametrize("text", CONDITIONS)
+def test_conditions_are_pythons(text):
+    assert expressions.holds(text, PARAMETERS) == bool(eval(text, {}, PARAMETERS))
+
+
+@st.composite
+def arithmetic(draw, depth=3):
+    """Return an expression of parameters and small numbers."""
+    if depth == 0 or draw(st.booleans()):
+        return draw(st.sampled_from(["x", "y", "ratio", "7", "2", "1.5", "0"]))
+    left, right = draw(arithmetic(depth - 1)), draw(arithmetic(depth - 1))
+    sign = draw(st.sampled_from(["+", "-", "*", "/", "//", "%", "**", "<", ">=", "and", "or"]))
+    return f"({left} {sign} {right})"
+
+
+@given(arithmetic())
+def test_arithmetic_is_pythons(text):
+    """Where it gives a result that 64 bits hold; else there is a reason in one line."""
+    try:
+        found = expressions.number(f"{text} + 0", PARAMETERS)
+    except FormatError as error:
+        assert "\n" not in str(error)
+        return
+    assert found == eval(text, {}, PARAMETERS) + 0
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ("__import__('os').system('true')", "holds Call"),
+        ("__import__('os')", "calls '__import__'"),
+        ("__builtins__", "names '__builtins__'"),
+        ("(1).__class__", "holds Attribute"),
+        ("open('/etc/passwd')", "calls 'open'"),
+        ("eval('1')", "calls 'eval'"),
+        ("lambda: 1", "holds Lambda"),
+        ("(y := 3)", "holds NamedExpr"),
+        ("f'{1}'", "holds JoinedStr"),
+        ("[1, 2][0]", "holds Subscript"),
+        ("{1: 2}", "holds Dict"),
+        ("{1}", "holds Set"),
+        ("None", "holds Constant"),
+        ("b'x'", "holds Constant"),
+        ("1j", "holds Constant"),
+        ("min(1, 2, key=3)", "calls 'min'"),
+        ("z", "names 'z', which is no parameter"),
+        ("[i for i in range(3)] + i", "names 'i'"),
+        ("1 is 1", "compares with Is"),
+        ("1 & 2", "the operation BitAnd"),
+        ("'a' * 9", "computes with 'a'"),
+        ("[0] * 9", "computes with [0]"),
+        ("'a' % 9", "computes with 'a'"),
+        ("[[1], [2]]", "a list in a list"),
+        ("[[i] for i in range(2)]", "a list in a list"),
+        ("[i for i, j in range(3)]", "more than one name"),
+        ("[i for i in 'ab']", "which is no list"),
+        ("sum('ab')", "which is no list"),
+        ("int('3')", "computes with '3'"),
+        ("1 / 0", "division by zero"),
+        ("range(1, 2, 0)", "must not be zero"),
+        ("1 < 'a'", "not supported"),
+        ("(-8) ** 0.5", "a root of a negative number"),
+        ("9 ** 9 ** 9", "beyond 64 bits"),
+        ("1 << 64", "the operation LShift"),
+        ("1 << 63", "beyond 64 bits"),
+        ("2 ** 63", "beyond 64 bits"),
+        ("10.0 ** 400", "out of range"),
+        ("1e308 * 10", "not finite"),
+        ("[1, 2]", "is no number"),
+        ("x == 1", "is no number"),
+        ("1 if", "no expression"),
+        ("x = 1", "no expression"),
+        ("import os", "no expression"),
+        ("\0", "no expression"),
+        ("", "no expression"),
+        ("(" * 3000, "no expression"),
+        ("-" * 4000 + "1", "no expression|nested deeper"),
+    ],
+)
+def test_what_is_refused(text, reason):
+    with pytest.raises(FormatError, match=reason.replace("[", r"\[")) as caught:
+        expressions.number(text, {"x": 1})
+    assert "\n" not in str(caught.value)
+
+
+def test_bounds(monkeypatch):
+    """MAX_EXPRESSION_CHARS, MAX_EXPRESSION_VALUES, MAX_EXPRESSION_STEPS, MAX_EXPRESSION_DEPTH"""
+    fits = "1" + " " * (limits.MAX_EXPRESSION_CHARS - 1)
+    assert expressions.number(fits, {}) == 1
+    with pytest.raises(FormatError, match="4097 characters"):
+        expressions.number(fits + " ", {})
+    assert len(expressions.values(f"range({limits.MAX_EXPRESSION_VALUES})")) == 100_000
+    many = "list(range(60000))"
+    for text in ("range(100001)", "range(10**18)", f"{many} + {many}"):
+        with pytest.raises(FormatError, match="more than 100000 values"):
+            expressions.values(text)
+    with pytest.raises(FormatError, match="more than 100000 values"):
+        expressions.values("[1 for i in range(99999) for j in range(99999)]")
+    with pytest.raises(FormatError, match="more than 1000000 operations"):
+        expressions.values("[1 for i in range(99999) for j in range(99999) if j < 0]")
+    depth = limits.MAX_EXPRESSION_DEPTH
+    assert expressions.number("+".join("1" * depth), {}) == depth
+    with pytest.raises(FormatError, match="nested deeper than 64"):
+        expressions.number("+".join("1" * (depth + 1)), {})
+    monkeypatch.setattr(limits, "MAX_EXPRESSION_STEPS", 40)
+    with pytest.raises(FormatError, match="more than 40 operations"):
+        expressions.holds("[1 for i in range(20) if len(range(20)) > 30] == []", {})
+
+
+def test_a_variable_ends_with_its_list():
+    assert expressions.number("sum([i for i in range(4)]) + i", {"i": 10}) == 16
+
+
+def test_the_names_of_an_expression():
+    assert expressions.names("x * max(y, 2) + len([i for i in range(z)])") == {"x", "y", "z"}
+    assert expressions.names("1") == frozenset()
+
+
+def test_a_tuple_is_no_value_to_compare_with_itself():
+    """Lists that share lists would make one comparison take 2**depth steps."""
+    doubled = "[1, 1]"
+    for name in "abcdefgh":
+        doubled = f"[[{name}, {name}] for {name} in [{doubled}]]"
+    with pytest.raises(FormatError, match="a list in a list"):
+        expressions.holds(f"{doubled} == {doubled}", {})

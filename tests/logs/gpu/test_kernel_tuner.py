@@ -1,0 +1,332 @@
+"""Caches of Kernel Tuner: whole, unfinished, and damaged ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import math
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.logs.base import LogFile, Remark
+from tunedb.logs.gpu import documents
+from tunedb.logs.gpu.kernel_tuner import KernelTunerFormat
+from tunedb.logs.importer import import_log
+from tunedb.records import FailureKind, Measurement, Phase, Quarantined, Status
+from tunedb.steps.parameters import join_parameters
+from tunedb.store import Store
+
+HEAD = {
+    "device_name": "NVIDIA RTX A4000",
+    "kernel_name": "vector_add",
+    "problem_size": [100, 2],
+    "tune_params_keys": ["block_size_x", "kind"],
+    "tune_params": {"block_size_x": [32, 64, 128], "kind": ["a", "a,b"]},
+    "objective": "time",
+}
+COSTS = {"compile_time": 400.0, "verification_time": 0, "benchmark_time": 100.0}
+OVERHEAD = {"strategy_time": 0, "framework_time": 1.5}
+ENTRIES = {
+    "32,a": {
+        **{"block_size_x": 32, "kind": "a", "time": 2.0, "times": [3.0, 1.0, 2.0]},
+        **{**COSTS, "GFLOP/s": 12.5, "nvml_energy": 3, **OVERHEAD},
+        "timestamp": "2022-12-23 12:11:26.411558+00:00",
+    },
+    "64,a,b": {
+        **{"block_size_x": 64, "kind": "a,b", "time": "RuntimeFailedConfig"},
+        **{**COSTS, **OVERHEAD},
+    },
+    "128,a": {"block_size_x": 128, "kind": "a", "time": "CompilationFailedConfig", **OVERHEAD},
+    "128,a,b": {"block_size_x": 128, "kind": "a,b", "time": 0.5},
+}
+
+
+def text_of(entries=ENTRIES, **head):
+    """Return a cache as Kernel Tuner writes it: an entry has a line."""
+    lines = [f"{json.dumps(key)}: {json.dumps(entry)}" for key, entry in entries.items()]
+    start = json.dumps({**HEAD, **head}, indent="")[:-2]
+    return start + ',\n"cache": {\n' + ",\n".join(lines) + "}\n}"
+
+
+def write(folder, text, name="cache.json", **words):
+    path = folder / name
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    return LogFile(path, name, **words)
+
+
+def read(file):
+    return list(KernelTunerFormat().read_file(file))
+
+
+def test_what_an_entry_says(tmp_path):
+    ok, failed, unbuilt, single = read(write(tmp_path, text_of()))
+    assert join_parameters(ok.program.trace) == {"block_size_x": 32, "kind": "a"}
+    assert ok.program.workload.body == b'{"kernel":"vector_add","problem":[100,2]}'
+    assert ok.program.target.attributes == {"kind": "unknown", "model": "NVIDIA RTX A4000"}
+    assert ok.run_secs == (0.003, 0.001, 0.002)
+    assert (ok.status, ok.failure, ok.all_cost) == (Status.OK, None, 0.5)
+    assert ok.measured_at == 1671797486411558
+    assert orjson.loads(ok.context) == {
+        "log": "kernel-tuner",
+        "objective": "time",
+        "space": HEAD["tune_params"],
+    }
+    assert orjson.loads(ok.extra) == {**COSTS, **OVERHEAD}
+    (launch,) = ok.launches
+    assert (launch.kernel, launch.threads, launch.block) == ("vector_add", 32, (32, 1, 1))
+    assert launch.grid is None
+    assert launch.counter_set.tool == "kernel_tuner"
+    assert launch.counter_set.counters == (("GFLOP/s", ""), ("nvml_energy", "J"))
+    assert launch.values == (12.5, 3.0)
+
+    assert (failed.status, failed.run_secs) == (Status.FAILED, None)
+    assert (failed.failure.kind, failed.failure.phase) == (FailureKind.RUNTIME_ERROR, Phase.RUN)
+    assert failed.failure.message == "RuntimeFailedConfig"
+    assert join_parameters(failed.program.trace)["kind"] == "a,b"
+    assert failed.launches[0].threads == 64
+    assert unbuilt.failure.kind == FailureKind.COMPILE_ERROR
+    assert unbuilt.launches == ()
+    assert (single.run_secs, single.status, single.all_cost) == ((0.0005,), Status.OK, None)
+
+
+def test_counters_without_a_block_stay_with_the_record(tmp_path):
+    entry = {"P": 3, "time": 1.0, "energy": 2.5, "readings": [1.0, math.nan]}
+    file = write(tmp_path, text_of({"3": entry}, tune_params_keys=["P"]))
+    (found,) = read(file)
+    assert found.launches == ()
+    assert orjson.loads(found.extra) == {"energy": 2.5, "readings": [1.0, "nan"]}
+
+
+@pytest.mark.parametrize(
+    ("entry", "message"),
+    [
+        ({"time": "TimeoutExpired"}, "TimeoutExpired"),
+        ({"time": 1.0, "__error__": "InvalidConfig"}, "InvalidConfig"),
+        ({"time": math.nan}, "time is nan"),
+        ({"time": math.inf}, "time is inf"),
+    ],
+)
+def test_errors_never_have_a_time(tmp_path, entry, message):
+    parameters = {"block_size_x": 32, "kind": "a"}
+    (found,) = read(write(tmp_path, text_of({"k": parameters | entry})))
+    assert (found.status, found.run_secs) == (Status.FAILED, None)
+    assert found.failure.message == message
+
+
+@pytest.mark.parametrize(
+    ("entry", "reason"),
+    [
+        ({"time": 1.0}, "without the parameter 'block_size_x'"),
+        ({"block_size_x": 32, "time": 1.0}, "without the parameter 'kind'"),
+        ({"block_size_x": 32, "kind": "a"}, "the time is None, which is no number"),
+        ({"block_size_x": 32, "kind": "a", "time": -1.0}, "finite and not negative"),
+        ({"block_size_x": 32, "kind": "a", "time": True}, "which is no number"),
+        ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1, "x"]}, "no number"),
+        ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1.0, -1.0]}, "not negative"),
+        ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1.0, math.nan]}, "not finite"),
+        ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1e308] * 9}, "not finite"),
+        ({"block_size_x": 32, "kind": "a", "time": 1, "times": {"a": 1}}, "a list of 1 to"),
+        ({"block_size_x": [32], "kind": "a", "time": 1}, "a number or text is due"),
+        ({"block_size_x": math.inf, "kind": "a", "time": 1}, "not finite"),
+        ([], "no object"),
+    ],
+)
+def test_a_bad_entry_is_quarantined_alone(tmp_path, entry, reason):
+    items = read(write(tmp_path, text_of({"bad": entry, **ENTRIES})))
+    assert [type(item) for item in items] == [Quarantined, *[Measurement] * 4]
+    assert reason in items[0].reason
+    assert items[0].line == 1
+    assert b'"bad"' in items[0].data
+
+
+# ------------------------------------------------------------------ unfinished files
+
+
+def unfinished(cut):
+    """Return a cache as a run leaves it that was killed after, or in, its last entry."""
+    text = text_of()
+    return {
+        "no brackets": text.removesuffix("}\n}") + ",\n",
+        "no comma": text.removesuffix("}\n}"),
+        "in the last entry": text.removesuffix("}\n}")[:-20],
+        "document": text.removesuffix("\n}"),
+        "nothing yet": text_of({}).removesuffix("}\n}"),
+    }[cut]
+
+
+@pytest.mark.parametrize(
+    ("cut", "records"),
+    [
+        ("no brackets", 4),
+        ("no comma", 4),
+        ("in the last entry", 3),
+        ("document", 4),
+        ("nothing yet", 0),
+    ],
+)
+def test_an_unfinished_file_is_read_and_left_alone(tmp_path, cut, records):
+    text = unfinished(cut)
+    file = write(tmp_path, text)
+    before = file.path.stat()
+    remark, *items = read(file)
+    assert isinstance(remark, Remark)
+    assert remark.text.startswith("its run did not end: what it has was read")
+    assert ("the last entry, which is cut off" in remark.text) == (cut == "in the last entry")
+    assert items == read(write(tmp_path, text_of(), "whole.json"))[:records]
+    after = file.path.stat()
+    assert file.path.read_bytes() == text.encode()
+    assert (after.st_mtime_ns, after.st_ino) == (before.st_mtime_ns, before.st_ino)
+    assert {path.name for path in tmp_path.iterdir()} == {"cache.json", "whole.json"}
+
+
+def test_bad_entries_are_kept_once(tmp_path):
+    file = write(tmp_path, text_of({"bad": [], **ENTRIES}))
+    with Store(":memory:") as store:
+        for new in (4, 0):
+            report = import_log(store, file, source="x")
+            assert (report.total.new, report.quarantined) == (new, 1)
+        assert store.query.counts().quarantined == 1
+
+
+def test_lines_of_windows(tmp_path):
+    text = unfinished("in the last entry").replace("\n", "\r\n").encode()
+    assert len(read(write(tmp_path, text))) == 4
+    assert len(read(write(tmp_path, b"\xef\xbb\xbf" + text_of().encode()))) == 4
+
+
+def test_a_run_that_goes_on_adds_its_new_entries(tmp_path):
+    with Store(":memory:") as store:
+        file = write(tmp_path, unfinished("in the last entry"))
+        report = import_log(store, file, source="x")
+        assert (report.total.new, report.quarantined, len(report.remarks)) == (3, 0, 1)
+        report = import_log(store, write(tmp_path, text_of()), source="x")
+        assert (report.total.new, report.total.known, report.remarks) == (1, 3, [])
+        report = import_log(store, write(tmp_path, gzip.compress(text_of().encode())), source="x")
+        assert (report.total.new, report.total.known) == (0, 4)
+        best = [summary.best for summary in store.query.workloads()]
+        assert best == [0.0005]
+
+
+@given(st.integers(0, len(text_of()) - 1))
+def test_a_file_that_is_cut_anywhere(tmp_path_factory, length):
+    """It gives whole entries from its beginning, or is refused with one line."""
+    folder = tmp_path_factory.mktemp("cut")
+    whole = read(write(folder, text_of(), "whole.json"))
+    try:
+        items = read(write(folder, text_of()[:length]))
+    except FormatError as error:
+        assert "\n" not in str(error)
+        return
+    found = [item for item in items if isinstance(item, Measurement)]
+    assert found == whole[: len(found)]
+
+
+# ------------------------------------------------------------------ what is a cache
+
+
+def test_versions(tmp_path):
+    known = read(write(tmp_path, text_of()))
+    assert read(write(tmp_path, text_of(schema_version="1.2.0"))) == known
+    for version in ("2.0.0", 1):
+        with pytest.raises(FormatError, match=r"tunedb knows 1\.x"):
+            read(write(tmp_path, text_of(schema_version=version)))
+
+
+def test_numbers_that_only_python_writes(tmp_path):
+    entry = {"block_size_x": 32, "kind": "a", "time": 1.0, "GB/s": math.inf, "note": -math.inf}
+    (found,) = read(write(tmp_path, text_of({"32,a": entry})))
+    assert found.run_secs == (0.001,)
+    assert found.launches[0].values == (math.inf, -math.inf)
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (text_of(kernel_name=3), "kernel_name and device_name are texts"),
+        (text_of(device_name=None), "kernel_name and device_name are texts"),
+        (text_of(tune_params_keys=[]), "tune_params_keys is a list of names"),
+        (text_of()[:300] + "]" + text_of()[300:], "not JSON"),
+        ('{"cache": []}', "no object with a cache"),
+        (text_of(problem_size=10**30), "64 bits"),
+    ],
+)
+def test_what_is_refused(tmp_path, text, reason):
+    with pytest.raises(FormatError, match=reason) as caught:
+        read(write(tmp_path, text))
+    assert "\n" not in str(caught.value)
+
+
+def test_caches_are_told_from_their_schema(tmp_path):
+    matches = KernelTunerFormat().matches_file
+    assert matches(text_of().encode()[:4096], tmp_path)
+    assert matches(json.dumps(HEAD, indent=4).encode(), tmp_path)
+    assert not matches(b'{"$schema": "", "tune_params_keys": [', tmp_path)
+    assert not matches(b'{"tune_params_keys": {"type": "array"}', tmp_path)
+    assert not matches(b'{"schema_version": "1.0.0", "field1": ""}', tmp_path)
+
+
+def test_a_device_without_a_name(tmp_path):
+    """Two nameless devices must not become one, where the files tell them apart."""
+    text = text_of(device_name="")
+    for name, words, device in [
+        ("conv__MI250X.json", {}, "MI250X"),
+        ("conv__MI250X.json", {"device": "AMD Instinct MI250X"}, "AMD Instinct MI250X"),
+        ("cache.json", {}, None),
+    ]:
+        item = read(write(tmp_path, text, name, **words))[0]
+        assert item.program.target.attributes.get("model") == device
+    item = read(write(tmp_path, text_of(), "conv__MI250X.json", kernel="mine"))[0]
+    assert item.program.target.attributes["model"] == "NVIDIA RTX A4000"
+    assert item.program.workload.name == item.launches[0].kernel == "mine"
+
+
+def test_a_large_space_is_left_out(tmp_path):
+    """MAX_SPACE_BYTES"""
+    space = {"block_size_x": list(range(limits.MAX_SPACE_BYTES))}
+    item = read(write(tmp_path, text_of(tune_params=space)))[0]
+    assert "space" not in orjson.loads(item.context)
+
+
+# ------------------------------------------------------------------ documents
+
+
+def test_documents_are_bounded(tmp_path, monkeypatch):
+    """MAX_DOCUMENT_BYTES, MAX_DOCUMENT_VALUES"""
+    text = text_of()
+    monkeypatch.setattr(limits, "MAX_DOCUMENT_BYTES", len(text))
+    assert len(read(write(tmp_path, text))) == 4
+    with pytest.raises(FormatError, match="a document of more than"):
+        read(write(tmp_path, gzip.compress(text.encode() + b" ")))
+    monkeypatch.setattr(limits, "MAX_DOCUMENT_BYTES", 2**24)
+    monkeypatch.setattr(limits, "MAX_DOCUMENT_VALUES", 100)
+    for data in (b"[" + b"0," * 2**20 + b"0]", b"[NaN," + b"0," * 2**20 + b"0]"):
+        with pytest.raises(FormatError, match="more than 100 values"):
+            documents.parse_document(data)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("2023-12-22 09:54:05.502007+00:00", 1703238845502007),
+        ("2024-08-12 11:26:23 UTC", 1723461983000000),
+        ("2024-08-12T11:26:23", 1723461983000000),
+        ("2024-08-12 13:26:23+02:00", 1723461983000000),
+        ("1969-01-01", 0),
+        ("yesterday", 0),
+        (None, 0),
+    ],
+)
+def test_timestamps(text, expected):
+    assert documents.microseconds(text) == expected
+
+
+def test_units_give_what_people_write():
+    assert documents.seconds(3.0, documents.SECONDS["ms"], "") == 0.003
+    assert documents.seconds(7, documents.SECONDS["ns"], "") == 7e-9
+    assert documents.all_seconds([1, 2.5], documents.SECONDS["s"], "") == (1.0, 2.5)
+    assert documents.SECONDS["miliseconds"] == documents.SECONDS["milliseconds"] == 1e-3

@@ -1,0 +1,592 @@
+"""Results of KTT as JSON and XML."""
+
+import dataclasses
+import json
+import math
+from collections import Counter
+from pathlib import Path
+
+import ktt_files as ktt
+import orjson
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.logs.base import LogFile
+from tunedb.logs.find import find_logs
+from tunedb.logs.gpu.ktt import KTTFormat
+from tunedb.logs.gpu.ktt_xml import KTTXMLFormat
+from tunedb.logs.importer import import_log
+from tunedb.logs.reading import read_log
+from tunedb.records import FailureKind, Measurement, Phase, Quarantined, Status, WorkloadFormat
+from tunedb.steps.parameters import join_parameters
+from tunedb.store import Store
+
+DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gpu"
+
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the collected files are not here")
+
+
+def read(path, **fields):
+    return [found.item for found in read_log(LogFile(path, path.name, **fields))]
+
+
+def read_json(tmp_path, *results, **metadata):
+    return read(ktt.write_json(tmp_path / "results.json", *results, **metadata))
+
+
+# ------------------------------------------------------------------ what a result becomes
+
+
+def test_a_result(tmp_path):
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation(16.5, counters=ktt.COUNTERS)))
+    assert item.run_secs == (16.5e-6,)
+    assert item.status is Status.OK
+    assert item.failure is None
+    assert item.measured_at == 1_654_091_707_000_000  # 13:55:07
+    workload, target = item.program.workload, item.program.target
+    assert workload.format == WorkloadFormat.KERNEL
+    assert orjson.loads(workload.body) == {"kernel": "sum_kernel", "problem": None}
+    assert target.attributes == {"kind": "cuda", "model": "NVIDIA GeForce RTX 2080 Ti"}
+    assert join_parameters(item.program.trace) == {"WORK_GROUP_SIZE_X": 16, "UNROLL": 4}
+    (launch,) = item.launches
+    assert (launch.kernel, launch.threads, launch.block) == ("sum", 64, (16, 4, 1))
+    assert (launch.grid, launch.number, launch.seconds) == ((8, 4, 2), 0, 16.5e-6)
+    assert (launch.registers, launch.static_shared, launch.dynamic_shared) == (66, 2048, None)
+    assert launch.counter_set.tool == "ncu"
+    assert launch.counter_set.counters == (
+        ("dram__sectors_read.sum", ""),
+        ("sm__warps_active.avg.pct_of_peak_sustained_active", "%"),
+    )
+    assert launch.values == (2100194.0, 84.5)
+
+
+def test_what_has_no_place_of_its_own_is_kept(tmp_path):
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation(PowerUsage=90)))
+    extra = orjson.loads(item.extra)
+    assert {name: extra[name] for name in ktt.OVERHEADS} == ktt.OVERHEADS
+    sizes = {"ConstantMemorySize": 0, "MaxWorkGroupSize": 896, "PrivateMemorySize": 0}
+    assert extra["ComputationResults"] == [
+        {"Overhead": 5.5, "CompilationData": sizes, "PowerUsage": 90}
+    ]
+    assert orjson.loads(item.context) == {"log": "ktt", "metadata": ktt.METADATA}
+
+
+@pytest.mark.parametrize(
+    ("unit", "seconds"),
+    [("Nanoseconds", 3e-9), ("Microseconds", 3e-6), ("Milliseconds", 3e-3), ("Seconds", 3.0)],
+)
+def test_units_of_time(tmp_path, unit, seconds):
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation(3.0)), TimeUnit=unit)
+    assert item.run_secs == (seconds,)
+    assert item.launches[0].seconds == seconds
+
+
+def test_an_unknown_unit_of_time_is_refused(tmp_path):
+    with pytest.raises(FormatError, match="TimeUnit is 'Minutes'; KTT has Nanoseconds"):
+        read_json(tmp_path, ktt.result(ktt.computation()), TimeUnit="Minutes")
+
+
+@pytest.mark.parametrize(
+    ("counts", "size", "grid"),
+    [
+        ("CUDA", (64, 8, 2), (64, 8, 2)),
+        ("Vulkan", (64, 8, 2), (64, 8, 2)),
+        ("OpenCL", (64, 8, 2), (4, 2, 2)),
+        ("OpenCL", (65, 1, 1), (5, 1, 1)),
+    ],
+)
+def test_the_grid_is_in_blocks(tmp_path, counts, size, grid):
+    made = ktt.computation(block=(16, 4, 1), grid=size)
+    (item,) = read_json(tmp_path, ktt.result(made), GlobalSizeType=counts)
+    assert item.launches[0].grid == grid
+
+
+@pytest.mark.parametrize(
+    ("api", "kind"), [("CUDA", "cuda"), ("OpenCL", "opencl"), ("Vulkan", "vulkan")]
+)
+def test_kinds_of_targets(tmp_path, api, kind):
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation()), ComputeApi=api)
+    assert item.program.target.kind == kind
+
+
+@pytest.mark.parametrize(
+    ("counters", "api", "tool", "units"),
+    [
+        ([("inst_executed", "UnsignedInt", 5)], "CUDA", "nvprof", [""]),
+        ([("sm_efficiency", "Percent", 83.5)], "CUDA", "nvprof", ["%"]),
+        ([("dram_read_throughput", "Throughput", 7)], "CUDA", "nvprof", ["byte/s"]),
+        ([("dram_utilization", "UtilizationLevel", 2)], "CUDA", "nvprof", ["level"]),
+        ([("smsp__inst_executed.sum", "Double", 5.0)], "CUDA", "ncu", [""]),
+        ([("Wavefronts", "Double", 5.0)], "OpenCL", "gpa", [""]),
+    ],
+)
+def test_tools_and_units(tmp_path, counters, api, tool, units):
+    made = ktt.computation(counters=counters)
+    (item,) = read_json(tmp_path, ktt.result(made), ComputeApi=api)
+    found = item.launches[0].counter_set
+    assert found.tool == tool
+    assert [unit for _, unit in found.counters] == units
+    assert item.launches[0].values == (float(counters[0][2]),)
+
+
+def test_no_registers_are_unknown_registers(tmp_path):
+    made = ktt.computation()
+    made["CompilationData"]["RegistersCount"] = 0
+    (item,) = read_json(tmp_path, ktt.result(made))
+    assert (item.launches[0].registers, item.launches[0].static_shared) == (None, 2048)
+
+
+def test_a_counter_without_value_is_not_zero(tmp_path):
+    counters = [("a__b.sum", "Double", None), ("a__c.sum", "Double", 0.0)]
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation(counters=counters)))
+    missing, zero = item.launches[0].values
+    assert math.isnan(missing)
+    assert zero == 0.0
+
+
+def test_unfinished_profiles_have_no_counters(tmp_path):
+    data = {"Counters": [], "RemainingProfilingRuns": 3}
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation(ProfilingData=data)))
+    assert item.launches[0].counter_set is None
+    extra = orjson.loads(item.extra)
+    assert extra["ComputationResults"][0]["RemainingProfilingRuns"] == 3
+    assert "profiled" not in extra
+
+
+def test_composite_kernels_have_several_launches(tmp_path):
+    parts = [
+        ktt.computation(10.0, block=(32, 1, 1)),
+        ktt.computation(20.0, block=(8, 8, 2), KernelFunction="reduce"),
+    ]
+    (item,) = read_json(tmp_path, ktt.result(*parts, duration=35.0, ExtraDuration=5.0))
+    assert item.run_secs == (35e-6,)
+    told = [(one.number, one.kernel, one.threads, one.seconds) for one in item.launches]
+    assert told == [(0, "sum", 32, 10e-6), (1, "reduce", 128, 20e-6)]
+
+
+def test_values_of_parameters_keep_their_types(tmp_path):
+    parameters = [
+        ktt.pair("a", 3),
+        ktt.pair("b", -3, "Int"),
+        ktt.pair("c", 2, "Double"),
+        ktt.pair("d", True, "Bool"),
+        ktt.pair("e", "row", "String"),
+        {"Name": "f", "IsDouble": True, "Value": 1},
+    ]
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation(), parameters=parameters))
+    found = join_parameters(item.program.trace)
+    assert list(found.values()) == [3, -3, 2.0, True, "row", 1.0]
+    assert list(found) == list("abcdef")
+    assert [type(v) for v in found.values()] == [int, int, float, bool, str, float]
+
+
+# ------------------------------------------------------------------ failures
+
+
+@pytest.mark.parametrize(
+    ("status", "kind", "phase"),
+    [
+        ("ComputationFailed", FailureKind.RUNTIME_ERROR, Phase.RUN),
+        ("ValidationFailed", FailureKind.WRONG_RESULT, Phase.RUN),
+        ("CompilationFailed", FailureKind.COMPILE_ERROR, Phase.BUILD),
+        ("DeviceLimitsExceeded", FailureKind.RUNTIME_ERROR, Phase.RUN),
+    ],
+)
+def test_failures(tmp_path, status, kind, phase):
+    (item,) = read_json(tmp_path, ktt.failed(status))
+    assert item.status is Status.FAILED
+    assert item.run_secs is None
+    assert item.launches == ()
+    assert (item.failure.kind, item.failure.phase, item.failure.message) == (kind, phase, status)
+
+
+def test_wrong_results_have_launches_without_time(tmp_path):
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation(9.5), status="ValidationFailed"))
+    assert (item.status, item.run_secs) == (Status.FAILED, None)
+    assert (item.launches[0].threads, item.launches[0].seconds) == (64, None)
+    assert orjson.loads(item.extra)["TotalDuration"] == 9.5
+
+
+def test_failures_are_never_the_best(tmp_path, memory):
+    slow = ktt.result(ktt.computation(900.0), parameters=[ktt.pair("A", 2)])
+    wrong = ktt.result(ktt.computation(1.0), status="ValidationFailed")
+    path = ktt.write_json(tmp_path / "a.json", ktt.failed(), slow, wrong)
+    report = import_log(memory, LogFile(path, "a"), source="a")
+    assert (report.total.new, report.total.failed) == (3, 2)
+    (workload,) = [row.id for row in memory.query.workloads()]
+    best = memory.query.top_k([workload], k=10)
+    assert [record.measurement.run_secs for record in best] == [(900e-6,)]
+
+
+def test_ok_without_time_is_no_measurement(tmp_path):
+    bad, good = read_json(tmp_path, ktt.result(duration=0.0), ktt.result(ktt.computation()))
+    assert isinstance(bad, Quarantined)
+    assert (bad.line, bad.reason) == (1, "a result that is Ok took no time; it was not measured")
+    assert good.run_secs
+
+
+# ------------------------------------------------------------------ equal and similar results
+
+
+def test_equal_results_stay_several(tmp_path, memory):
+    plain = ktt.result(ktt.computation(16.5))
+    profiled = ktt.result(ktt.computation(16.5, counters=ktt.COUNTERS))
+    path = ktt.write_json(tmp_path / "a.json", plain, profiled, plain)
+    first, second, third = read(path)
+    assert first.digest == third.digest
+    assert first.digest != second.digest
+    for new in (3, 0):
+        report = import_log(memory, LogFile(path, "a"), source="a")
+        assert (report.total.read, report.total.new) == (3, new)
+
+
+def test_the_user_names_what_the_file_does_not(tmp_path):
+    path = ktt.write_json(
+        tmp_path / "a.json", ktt.result(ktt.computation(), KernelName=""), Device=""
+    )
+    (item,) = read(path, kernel="mine", device="GPU")
+    assert item.program.workload.name == "mine"
+    assert item.program.target.attributes["model"] == "GPU"
+    path = ktt.write_json(tmp_path / "a.json", ktt.result(ktt.computation()))
+    (item,) = read(path, kernel="mine", device="GPU")
+    assert item.program.workload.name == "sum_kernel"
+    assert item.program.target.attributes["model"] == ktt.METADATA["Device"]
+
+
+# ------------------------------------------------------------------ JSON and XML
+
+
+def test_formats_know_their_files(tmp_path):
+    first = ktt.write_json(tmp_path / "a.json", ktt.result(ktt.computation()))
+    second = ktt.write_xml(tmp_path / "a.xml", ktt.result(ktt.computation()))
+    heads = [path.read_bytes()[:4096] for path in (first, second)]
+    assert [KTTFormat().matches_file(head, first) for head in heads] == [True, False]
+    assert [KTTXMLFormat().matches_file(head, first) for head in heads] == [False, True]
+    t4 = b'{"schema_version": "1.0.0", "results": [], "metadata": {"timeunit": "KttVersion"}}'
+    assert not KTTFormat().matches_file(t4, first)
+    (item,) = [found.item for found in read_log(LogFile(second, "a"))]
+    assert isinstance(item, Measurement)
+
+
+numbers = st.integers(0, 2**40) | st.floats(0, 1e12)
+names = st.text("abcXYZ_09.", min_size=1, max_size=8)
+texts = st.text(st.characters(codec="utf-8", exclude_categories=["C", "Z"]), max_size=5)
+values = st.one_of(
+    st.tuples(st.just("UnsignedInt"), st.integers(0, 2**62)),
+    st.tuples(st.just("Int"), st.integers(-(2**62), 2**62)),
+    st.tuples(st.just("Double"), st.floats(-1e9, 1e9)),
+    st.tuples(st.just("Bool"), st.booleans()),
+    st.tuples(st.just("String"), texts),
+)
+counters = st.one_of(
+    st.tuples(st.just("Double"), st.floats(0, 1e15) | st.none()),
+    st.tuples(st.just("UnsignedInt"), st.integers(0, 2**53)),
+    st.tuples(st.just("Percent"), st.floats(0, 100)),
+    st.tuples(st.just("UtilizationLevel"), st.integers(0, 10)),
+)
+extents = st.tuples(*[st.integers(1, 16)] * 3)
+
+
+@st.composite
+def some_results(draw):
+    parameters = draw(st.dictionaries(names, values, max_size=4))
+    pairs = [ktt.pair(name, value, kind) for name, (kind, value) in parameters.items()]
+    status = draw(st.sampled_from(["Ok", "Ok", "ComputationFailed", "ValidationFailed"]))
+    if status == "ComputationFailed":
+        return ktt.failed(status, parameters=pairs)
+    made = [
+        ktt.computation(
+            draw(st.floats(0.5, 1e6)),
+            draw(extents),
+            draw(extents),
+            [
+                (n, *value)
+                for n, value in draw(st.dictionaries(names, counters, max_size=3)).items()
+            ],
+        )
+        for _ in range(draw(st.integers(1, 2)))
+    ]
+    overhead = draw(st.floats(0, 1e9))
+    return ktt.result(*made, parameters=pairs, status=status, TotalOverhead=overhead)
+
+
+def told(item):
+    """Return what a measurement says; NaN is equal to itself in text."""
+    return item.digest, repr([dataclasses.astuple(launch) for launch in item.launches])
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    results=st.lists(some_results(), max_size=3),
+    unit=st.sampled_from(["Nanoseconds", "Seconds"]),
+    counts=st.sampled_from(["CUDA", "OpenCL", "Vulkan"]),
+)
+def test_xml_says_what_json_says(tmp_path_factory, results, unit, counts):
+    folder = tmp_path_factory.mktemp("ktt")
+    fields = {"TimeUnit": unit, "GlobalSizeType": counts}
+    first = read(ktt.write_json(folder / "a.json", *results, **fields))
+    second = read(ktt.write_xml(folder / "a.xml", *results, **fields))
+    assert [told(item) for item in first] == [told(item) for item in second]
+    assert len(first) == len(results)
+    # The way through pieces of text gives what the whole text gives.
+    whole = json.loads((folder / "a.json").read_text())["Results"]
+    assert [item.run_secs is None for item in first] == [r["Status"] != "Ok" for r in whole]
+
+
+@pytest.mark.parametrize("chunk", [1, 7, 64, 4096])
+def test_any_piece_gives_the_same(tmp_path, monkeypatch, chunk):
+    made = [ktt.result(ktt.computation(2.0 + n, counters=ktt.COUNTERS)) for n in range(5)]
+    paths = [ktt.write_json(tmp_path / "a.json", *made), ktt.write_xml(tmp_path / "a.xml", *made)]
+    whole = [told(item) for item in read(paths[0])]
+    for module in ("ktt", "ktt_xml"):
+        monkeypatch.setattr(f"tunedb.logs.gpu.{module}._CHUNK_BYTES", chunk)
+    for path in paths:
+        assert [told(item) for item in read(path)] == whole
+
+
+def test_old_xml_has_no_types(tmp_path):
+    path = ktt.write_xml(tmp_path / "a.xml", ktt.result(ktt.computation()))
+    text = path.read_text().replace('ValueType="UnsignedInt"', 'IsDouble="false"')
+    path.write_text(
+        text.replace(
+            'Name="UNROLL" Value="4" IsDouble="false"', 'Name="UNROLL" Value="4.5" IsDouble="true"'
+        )
+    )
+    (item,) = read(path)
+    assert join_parameters(item.program.trace) == {"WORK_GROUP_SIZE_X": 16, "UNROLL": 4.5}
+
+
+# ------------------------------------------------------------------ bad input
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"Status": "Fine"}, "status 'Fine'; KTT has Ok, ComputationFailed"),
+        ({"TotalDuration": -1.0}, "TotalDuration is -1.0; a time is finite"),
+        ({"TotalDuration": "1"}, "TotalDuration is '1'"),
+        ({"TotalDuration": True}, "TotalDuration is True"),
+        ({"KernelName": 5}, "the name of a kernel is 5"),
+        ({"KernelName": "\0"}, "the name of a kernel is"),
+        ({"KernelName": "\ud800"}, "the name of a kernel is"),
+        ({"Configuration": None}, "Configuration is no list"),
+        ({"Configuration": [{"Name": "a"}]}, "Name and Value are due"),
+        ({"Configuration": [ktt.pair("a", 1), ktt.pair("a", 2)]}, "'a' occurs twice"),
+        ({"Configuration": [ktt.pair("a", [1])]}, "a number or text is due"),
+        ({"Configuration": [ktt.pair("a", 2**64)]}, "an integer beyond 64 bits"),
+        ({"ComputationResults": {}}, "ComputationResults is no list"),
+        ({"ComputationResults": [3]}, "a computation is 3"),
+        ({"ComputationResults": [ktt.computation(block=(0, 1, 1))]}, "LocalSize has the extent 0"),
+        ({"ComputationResults": [ktt.computation(block=(1.5, 1, 1))]}, "the extent 1.5"),
+        ({"ComputationResults": [ktt.computation(GlobalSize=None)]}, "GlobalSize is None"),
+        ({"ComputationResults": [ktt.computation(CompilationData=3)]}, "are objects"),
+        ({"ComputationResults": [ktt.computation(KernelFunction="")]}, "KernelFunction is ''"),
+        ({"Unknown": 2**70}, "an integer beyond 64 bits"),
+        ({"Unknown": "\ud800"}, "has no JSON form"),
+    ],
+)
+def test_bad_results_are_quarantined(tmp_path, fields, reason):
+    good = ktt.result(ktt.computation())
+    bad, other = read_json(tmp_path, good | fields, good)
+    assert isinstance(bad, Quarantined)
+    assert reason in bad.reason
+    assert "\n" not in bad.reason
+    assert bad.data.startswith(b"{")
+    assert other.run_secs
+
+
+@pytest.mark.parametrize(
+    ("counters", "reason"),
+    [
+        ([("a", "Double", "n/a")], "counter 'a' is 'n/a'; a number is due"),
+        ([("a", "Double", 1.0), ("a", "Double", 2.0)], "occurs twice"),
+        ([("", "Double", 1.0)], "the name of a counter is ''"),
+        ([("x" * (limits.MAX_COUNTER_CHARS + 1), "Double", 1.0)], "has over 256 characters"),
+        ([(f"c{n}", "Int", n) for n in range(limits.MAX_COUNTERS + 1)], "at most 4096 counters"),
+    ],
+)
+def test_bad_counters_are_quarantined(tmp_path, counters, reason):
+    (bad,) = read_json(tmp_path, ktt.result(ktt.computation(counters=counters)))
+    assert isinstance(bad, Quarantined)
+    assert reason in bad.reason
+
+
+def test_large_blocks_and_many_launches(tmp_path):
+    """MAX_BLOCK_THREADS, MAX_LAUNCHES, MAX_KERNEL_CHARS"""
+    fits = ktt.computation(block=(limits.MAX_BLOCK_THREADS, 1, 1))
+    over = ktt.computation(block=(limits.MAX_BLOCK_THREADS, 2, 1))
+    many = [ktt.computation()] * (limits.MAX_LAUNCHES + 1)
+    long = ktt.result(fits, KernelName="k" * (limits.MAX_KERNEL_CHARS + 1))
+    found = read_json(tmp_path, ktt.result(fits), ktt.result(over), ktt.result(*many), long)
+    reasons = [getattr(item, "reason", "") for item in found]
+    assert reasons[0] == ""
+    assert "a block of 131072 threads" in reasons[1]
+    assert "at most 4096" in reasons[2]
+    assert "has over 16384 characters" in reasons[3]
+
+
+def kept_and_error(path):
+    found = []
+    with pytest.raises(FormatError) as caught:
+        for one in read_log(LogFile(path, "f")):
+            found.append(one.item)
+    assert "\n" not in str(caught.value)
+    return found, str(caught.value)
+
+
+@pytest.mark.parametrize("writer", ["write_json", "write_xml"])
+def test_a_file_that_is_cut_off(tmp_path, writer):
+    made = [ktt.result(ktt.computation(1.0 + number)) for number in range(4)]
+    path = getattr(ktt, writer)(tmp_path / "a", *made)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) * 3 // 4])
+    found, reason = kept_and_error(path)
+    assert [item.run_secs for item in found] in ([(1e-6,), (2e-6,)], [(1e-6,), (2e-6,), (3e-6,)])
+    assert "the results before it were read" in reason
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"Metadata": %s, "Results": [}', "Expecting value"),
+        ('{"Metadata": %s, "Results": {}}', "'[' is due"),
+        ('{"Metadata": %s "Results": []}', "'}' is due"),
+        ('{"Metadata": %s, 5: []}', "a name is due"),
+        ('{"Metadata": %s, "Results": []} x', "nothing may follow"),
+        ('{"Metadata": %s, "Results": [1, 2', "ends too early"),
+        ('{"Results": [], "Metadata": %s}', "Metadata are due before its Results"),
+        ('{"Metadata": "KttVersion", "Results": []}', "KTT's Metadata is no object"),
+    ],
+)
+def test_damaged_documents(tmp_path, text, reason):
+    path = tmp_path / "a.json"
+    path.write_text(text.replace("%s", json.dumps(ktt.METADATA)))
+    with pytest.raises(FormatError) as caught:
+        list(read_log(LogFile(path, "a")))
+    assert reason in str(caught.value)
+
+
+def test_values_without_end(tmp_path, monkeypatch):
+    """MAX_LINE_BYTES, MAX_VALUES and nesting bound one result."""
+    head = '{"Metadata": ' + json.dumps(ktt.METADATA) + ', "Results": ['
+    path = tmp_path / "a.json"
+    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 2**20)
+    for body, reason in (
+        ("[" * 100_000, "recursion"),
+        ('"' + "x" * 2**22, "a value of more than 1048576 characters"),
+    ):
+        path.write_text(head + body)
+        _, error = kept_and_error(path)
+        assert reason in error
+    monkeypatch.undo()
+    path.write_text(head + "[0" + ",0" * 3_000_000 + "]]}")
+    assert "more than 1000000 values" in kept_and_error(path)[1]
+
+
+@pytest.mark.parametrize(
+    "prologue",
+    [
+        '<!DOCTYPE TuningData [<!ENTITY a "b">]>',
+        '<!DOCTYPE TuningData SYSTEM "file:///etc/passwd">',
+        '<!DOCTYPE t [<!ENTITY % x SYSTEM "http://example.org/x">%x;]>',
+    ],
+)
+def test_document_types_are_refused(tmp_path, prologue):
+    path = ktt.write_xml(tmp_path / "a.xml", ktt.result(ktt.computation()))
+    path.write_text(f"{prologue}<TuningData>" + path.read_text().split("<TuningData>", 1)[1])
+    found, reason = kept_and_error(path)
+    assert found == []
+    assert "a document type, which KTT never writes, is refused" in reason
+
+
+def test_xml_is_bounded(tmp_path, monkeypatch):
+    path = tmp_path / "a.xml"
+    for body, reason in (
+        ("<a>" * (limits.MAX_DEPTH + 1), "nested deeper than 32"),
+        ("<KernelResult>" + "<a/>" * (limits.MAX_INSTRUCTIONS + 1), "more than 100000 elements"),
+        ("<KernelResult></Results>", "not XML (mismatched tag"),
+        ("&unknown;", "not XML (undefined entity"),
+    ):
+        path.write_text(f"<TuningData><Results>{body}")
+        assert reason in kept_and_error(path)[1]
+    monkeypatch.setattr(limits, "MAX_LINE_BYTES", 2**19)
+    path.write_text("<TuningData><Results><KernelResult a='" + "x" * 2**20)
+    assert "an element of more than 524288 bytes" in kept_and_error(path)[1]
+
+
+def test_bad_numbers_in_xml(tmp_path):
+    path = ktt.write_xml(tmp_path / "a.xml", *[ktt.result(ktt.computation())] * 2)
+    path.write_text(path.read_text().replace('RegistersCount="66"', 'RegistersCount="6,6"', 1))
+    bad, good = read(path)
+    assert bad.reason == "'6,6' is no whole number"
+    assert orjson.loads(bad.data)["tag"] == "KernelResult"
+    assert good.run_secs
+
+
+@pytest.mark.parametrize("text", ["2022-13-01 1:1:1 UTC", "yesterday", "2022-06-01 13:55:07", 5])
+def test_bad_timestamps_are_refused(tmp_path, text):
+    with pytest.raises(FormatError, match="Timestamp is"):
+        read_json(tmp_path, ktt.result(ktt.computation()), Timestamp=text)
+
+
+# ------------------------------------------------------------------ real files
+
+#: File → results, failed ones, results with counters (section "gpu" of SOURCES.md).
+REAL = {
+    "ktt/KTConvolutionOutput_2080Ti.json.gz": (6768, 1488, 5280),
+    "ktt/KTPnpolyOutput_2080Ti.json.gz": (4092, 277, 3815),
+    "ktt/KTPnpolyOutput_3090.json.gz": (4092, 274, 0),
+    "ktt/SimulationInput.json.gz": (4, 0, 4),
+    "ktt/TuningOutput.json.gz": (475, 0, 67),
+    "ktt/TuningOutput_exp1.json.gz": (463, 0, 66),
+    "ktt/coulomb_2080_full_search_space.json.gz": (210, 0, 210),
+    "ktt/ktt_convolution_profile_searcher_run0.json.gz": (600, 4, 200),
+    "bat/ktt_triad_TuningOutput.json": (10, 0, 0),
+}
+
+
+@needs_data
+def test_every_real_file_comes_in_once(tmp_path):
+    files = find_logs([DATA / name for name in REAL])
+    with Store(tmp_path / "real.db") as store:
+        for again in (False, True):
+            for file in files:
+                report = import_log(store, file, source=file.name)
+                total = report.total
+                expected = REAL[str(Path(file.name).relative_to(DATA))]
+                assert (total.read, total.failed) == expected[:2]
+                assert total.new == (0 if again else expected[0])
+                assert (report.refused, report.quarantined) == (None, 0)
+
+
+@needs_data
+@pytest.mark.parametrize("name", REAL)
+def test_launches_of_real_files(name):
+    items = read(DATA / name)
+    results, failures, profiled = REAL[name]
+    assert len(items) == results
+    launches = [launch for item in items for launch in item.launches]
+    assert len(launches) == results - failures
+    assert sum(launch.counter_set is not None for launch in launches) == profiled
+    sets = {launch.counter_set.digest for launch in launches if launch.counter_set}
+    assert len(sets) == bool(profiled)
+    for item in items:
+        assert (item.run_secs is None) == (item.status is Status.FAILED)
+        parameters = join_parameters(item.program.trace)
+        for launch in item.launches:
+            assert launch.threads == math.prod(launch.block)
+            assert launch.seconds == item.run_secs[0]
+            x = parameters.get("BLOCK_SIZE_X", parameters.get("WORK_GROUP_SIZE_X"))
+            if x is not None:
+                assert launch.block[0] == x
+
+
+@needs_data
+def test_the_same_configuration_with_and_without_profiler():
+    items = read(DATA / "ktt/TuningOutput.json.gz")
+    runs = Counter(item.program.digest for item in items)
+    assert (len(items), len(runs)) == (475, 210)
+    assert len({item.digest for item in items}) == 475

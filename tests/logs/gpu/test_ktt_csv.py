@@ -1,0 +1,303 @@
+"""Results of KTT as CSV, in both dialects."""
+
+import json
+import math
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.logs.base import LogFile, Remark
+from tunedb.logs.find import find_logs
+from tunedb.logs.gpu.ktt_csv import KTTCSVFormat
+from tunedb.logs.importer import import_log
+from tunedb.logs.reading import read_log
+from tunedb.records import FailureKind, Quarantined, Status
+from tunedb.steps.parameters import join_parameters
+
+DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gpu"
+
+HEAD = "Kernel name,Computation duration (us),Global size,Local size"
+AFTER = (
+    "Maximum work-group size,Local memory size,Private memory size,Constant memory size,"
+    "Registers count"
+)
+COUNTERS = "dram__sectors_read.sum,smsp__inst_executed.avg.pct_of_peak_sustained_active"
+
+
+def write(path, *lines):
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def read(path, **fields):
+    return [found.item for found in read_log(LogFile(path, path.name, **fields))]
+
+
+def read_csv(tmp_path, *lines, **fields):
+    return read(write(tmp_path / "a.csv", *lines), **fields)
+
+
+def test_a_row(tmp_path):
+    (item,) = read_csv(
+        tmp_path,
+        f"{HEAD},BLOCK_SIZE_X,BLOCK_SIZE_Y,UNROLL,{COUNTERS},{AFTER}",
+        "conv,77.5,4096,64,16,4,2.5,262299,52.25,1024,128,0,4356,12",
+    )
+    assert item.run_secs == (77.5e-6,)
+    assert (item.status, item.measured_at) == (Status.OK, 0)
+    assert item.program.workload.name == "conv"
+    assert item.program.target.attributes == {"kind": "cuda"}
+    parameters = join_parameters(item.program.trace)
+    assert list(parameters.items()) == [("BLOCK_SIZE_X", 16), ("BLOCK_SIZE_Y", 4), ("UNROLL", 2.5)]
+    (launch,) = item.launches
+    assert (launch.kernel, launch.threads, launch.block, launch.grid) == (
+        "conv",
+        64,
+        (16, 4, 1),
+        None,
+    )
+    assert (launch.registers, launch.static_shared, launch.seconds) == (12, 128, None)
+    assert launch.values == (262299.0, 52.25)
+    assert launch.counter_set.tool == "ncu"
+    assert [unit for _, unit in launch.counter_set.counters] == ["", "%"]
+    assert orjson.loads(item.context) == {"log": "ktt-csv"}
+    assert orjson.loads(item.extra) == {
+        "Constant memory size": 4356,
+        "Global size": [4096],
+        "Maximum work-group size": 1024,
+        "Private memory size": 0,
+        "profiled": True,
+    }
+
+
+@pytest.mark.parametrize("column", ["Computation duration", "Kernel duration"])
+@pytest.mark.parametrize(
+    ("unit", "seconds"), [("ns", 3e-9), ("us", 3e-6), ("ms", 3e-3), ("s", 3.0)]
+)
+def test_names_and_units_of_the_duration(tmp_path, column, unit, seconds):
+    head = HEAD.replace("Computation duration (us)", f"{column} ({unit})")
+    (item,) = read_csv(tmp_path, f"{head},A", "k,3,64,32,1")
+    assert item.run_secs == (seconds,)
+
+
+def test_sizes_are_products(tmp_path):
+    """Parameters that do not make as many threads are not the block."""
+    first, second, third = read_csv(
+        tmp_path,
+        f"{HEAD},WORK_GROUP_SIZE_X,WORK_GROUP_SIZE_Y",
+        "k,3,640,64,16,4",
+        "k,3,640,64,16,2",
+        "k,3,640,64,16,0",
+    )
+    assert [one.launches[0].block for one in (first, second, third)] == [(16, 4, 1), None, None]
+    assert {one.launches[0].threads for one in (first, second, third)} == {64}
+
+
+@pytest.mark.parametrize(
+    ("counter", "tool", "kind"),
+    [
+        ("dram__sectors_read.sum", "ncu", "cuda"),
+        ("inst_executed", "nvprof", "cuda"),
+        ("Wavefronts", "gpa", "unknown"),
+    ],
+)
+def test_counters_are_known_by_their_names(tmp_path, counter, tool, kind):
+    (item,) = read_csv(tmp_path, f"{HEAD},my__block,{counter},other_counter", "k,3,64,32,7,1,2")
+    assert join_parameters(item.program.trace) == {"my__block": 7}
+    assert [name for name, _ in item.launches[0].counter_set.counters] == [counter, "other_counter"]
+    assert item.launches[0].counter_set.tool == tool
+    assert item.program.target.kind == kind
+
+
+def test_the_file_beside_names_the_parameters(tmp_path):
+    roles = {"cc": 7.5, "tp": ["A", "inst_executed"], "pc": ["B"]}
+    for name in ("a.metadata.json", "a_DT.sav.metadata.json"):
+        beside = tmp_path / name
+        beside.write_text(json.dumps(roles))
+        (item,) = read_csv(tmp_path, f"{HEAD},A,inst_executed,B", "k,3,64,32,1,2,3")
+        assert join_parameters(item.program.trace) == {"A": 1, "inst_executed": 2}
+        found = item.launches[0].counter_set
+        assert (found.counters, found.compute_capability) == ((("B", ""),), "7.5")
+        assert [file.path.name for file in find_logs([tmp_path])] == ["a.csv"]
+        (remark,) = read(beside)
+        assert isinstance(remark, Remark)
+        beside.unlink()
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        ('{"tp": ["A"', "a.metadata.json beside it: not JSON"),
+        ('{"tp": 5}', "a.metadata.json beside it has no list 'tp'"),
+        ("[]", "has no list 'tp'"),
+    ],
+)
+def test_a_damaged_file_beside(tmp_path, text, reason):
+    (tmp_path / "a.metadata.json").write_text(text)
+    with pytest.raises(FormatError) as caught:
+        read_csv(tmp_path, f"{HEAD},A", "k,3,64,32,1")
+    assert reason in str(caught.value)
+
+
+def test_results_without_profiler_leave_cells_out(tmp_path):
+    counted, plain = read_csv(
+        tmp_path,
+        f"{HEAD},A,{COUNTERS},{AFTER}",
+        "k,3,64,32,1,5,6,1024,0,0,0,12",
+        "k,3,64,32,1,1024,0,0,0,12",
+    )
+    assert counted.program.digest == plain.program.digest
+    assert counted.digest != plain.digest
+    assert counted.launches[0].values == (5.0, 6.0)
+    assert plain.launches[0].counter_set is None
+    assert (plain.launches[0].registers, plain.launches[0].values) == (12, ())
+
+
+def test_the_first_version_has_neither_compiler_nor_counters(tmp_path):
+    (item,) = read_csv(tmp_path, f"{HEAD},A,B", "k,3,64,32,1,x")
+    (launch,) = item.launches
+    assert (launch.registers, launch.static_shared, launch.counter_set) == (None, None, None)
+    assert join_parameters(item.program.trace) == {"A": 1, "B": "x"}
+    assert item.program.target.attributes == {"kind": "unknown"}
+
+
+def test_composite_kernels_have_several_sizes(tmp_path):
+    sizes = "Global size 0,Local size 0,Global size 1,Local size 1"
+    head = HEAD.replace("Global size,Local size", sizes)
+    (item,) = read_csv(tmp_path, f"{head},BLOCK_SIZE_X", "k,3,64,32,256,128,32")
+    told = [(one.number, one.kernel, one.threads, one.block) for one in item.launches]
+    assert told == [(0, "k 0", 32, None), (1, "k 1", 128, None)]
+    assert orjson.loads(item.extra)["Global size"] == [64, 256]
+
+
+def test_failed_results_follow(tmp_path, memory):
+    lines = (
+        f"{HEAD},A",
+        "k,300,64,32,1",
+        "",
+        "Kernel name,Error message,Global size,Local size,A",
+        "k,Program build failed,64,32,2",
+        "k,Results differ: validation failed,64,32,3",
+        "k,CUDA_ERROR_INVALID_VALUE,64,32,4",
+    )
+    ok, *failed = read_csv(tmp_path, *lines)
+    assert ok.run_secs == (300e-6,)
+    kinds = [item.failure.kind for item in failed]
+    assert kinds == [
+        FailureKind.COMPILE_ERROR,
+        FailureKind.WRONG_RESULT,
+        FailureKind.RUNTIME_ERROR,
+    ]
+    assert all((item.status, item.run_secs) == (Status.FAILED, None) for item in failed)
+    assert failed[2].failure.message == "CUDA_ERROR_INVALID_VALUE"
+    assert join_parameters(failed[2].program.trace) == {"A": 4}
+    for new in (4, 0):
+        report = import_log(memory, LogFile(tmp_path / "a.csv", "a"), source="a")
+        assert (report.total.read, report.total.new, report.total.failed) == (4, new, 3)
+
+
+def test_semicolons(tmp_path):
+    (item,) = read_csv(tmp_path, f"{HEAD},A".replace(",", ";"), "k;3;64;32;5")
+    assert join_parameters(item.program.trace) == {"A": 5}
+
+
+def test_the_user_names_kernel_and_device(tmp_path):
+    (item,) = read_csv(tmp_path, f"{HEAD},A", ",3,64,32,5", kernel="mine", device="RTX")
+    assert item.program.workload.name == "mine"
+    assert item.program.target.attributes == {"kind": "unknown", "model": "RTX"}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ("k,3,64,32", "a row of 4 cells, which are not those of the header"),
+        ("k,3,64,32,1,2,3,4", "a row of 8 cells"),
+        ("k", "a row of 1 cell"),
+        ("k,n/a,64,32,1,5", "the duration is 'n/a'; a number is due"),
+        ("k,0,64,32,1,5", "a duration of '0'; it was not measured"),
+        ("k,-1,64,32,1,5", "a duration of '-1'"),
+        ("k,nan,64,32,1,5", "a duration of 'nan'"),
+        ("k,inf,64,32,1,5", "a duration of 'inf'"),
+        ('k,"1.234,5",64,32,1,5', "the duration is '1.234,5'"),
+        ("k,3,64,0,1,5", "a block of [0] threads"),
+        ("k,3,64,x,1,5", "Local size is 'x'; a whole number is due"),
+        ("k,3,6.4,32,1,5", "Global size is '6.4'"),
+        ("k,3,64,32,1,n/a", "inst_executed is 'n/a'; a number is due"),
+        ("k,3,64,32,1,inf", "counter 'inst_executed' is inf"),
+        (f"k,3,64,{limits.MAX_BLOCK_THREADS + 1},1,5", "a block of [65537] threads"),
+    ],
+)
+def test_bad_rows_are_quarantined(tmp_path, row, reason):
+    bad, good = read_csv(tmp_path, f"{HEAD},A,inst_executed", row, "k,3,64,32,1,5")
+    assert isinstance(bad, Quarantined)
+    assert reason in bad.reason
+    assert (bad.line, bad.data) == (2, row.encode())
+    assert good.launches[0].values == (5.0,)
+
+
+def test_a_counter_that_was_not_measured(tmp_path):
+    (item,) = read_csv(tmp_path, f"{HEAD},A,inst_executed", "k,3,64,32,1,nan")
+    assert math.isnan(item.launches[0].values[0])
+
+
+@pytest.mark.parametrize(
+    ("head", "reason"),
+    [
+        (f"{HEAD},A,A", "a column occurs twice"),
+        (f"{HEAD}," + ",".join(f"m__{n}.sum" for n in range(5000)), "more than 4096 counters"),
+        (f"{HEAD},{'m' * 300}__x.sum", "has over 256 characters"),
+    ],
+)
+def test_bad_headers_are_refused(tmp_path, head, reason):
+    with pytest.raises(FormatError) as caught:
+        read_csv(tmp_path, head, "k,3")
+    assert reason in str(caught.value)
+
+
+def test_bytes_that_are_no_text(tmp_path):
+    path = tmp_path / "a.csv"
+    path.write_bytes(f"\ufeff{HEAD},A\r\n".encode() + b"k,3,64,32,\xff\r\nk,3,64,32,5\r\n")
+    bad, good = read(path)
+    assert isinstance(bad, Quarantined)
+    assert join_parameters(good.program.trace) == {"A": 5}
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"Kernel name,Global size",
+        b'"Device","Kernel","Invocations","Metric Name"',
+        b"name;time;threads;",
+        b'{"tp": [], "rows": 5}',
+        b"",
+    ],
+)
+def test_other_files_are_not_its(head):
+    assert not KTTCSVFormat().matches_file(head, Path("a.csv"))
+
+
+@pytest.mark.skipif(not DATA.is_dir(), reason="the collected files are not here")
+def test_the_real_file(memory):
+    file, listing = find_logs(
+        [DATA / "ktt" / "2080-vectorAdd_output.csv", DATA / "ktt" / "1070_profile_counters.pc.txt"]
+    )
+    for new in (4, 0):
+        report = import_log(memory, file, source=file.name)
+        assert (report.total.read, report.total.new, report.total.failed) == (4, new, 0)
+        assert (report.refused, report.quarantined) == (None, 0)
+    items = read(file.path)
+    launches = [item.launches[0] for item in items]
+    assert [one.threads for one in launches] == [32, 64, 128, 256]
+    assert {len(one.values) for one in launches} == {33}
+    assert {one.counter_set.compute_capability for one in launches} == {"7.5"}
+    assert {one.counter_set.tool for one in launches} == {"ncu"}
+    assert [join_parameters(item.program.trace) for item in items] == [
+        {"multiply_block_size": size} for size in (32, 64, 128, 256)
+    ]
+    assert {one.registers for one in launches} == {12}
+    assert isinstance(read(listing.path)[0], Remark)
+    names = [file.path.name for file in find_logs([DATA / "ktt"])]
+    assert not [name for name in names if name.endswith("metadata.json")]

@@ -1,0 +1,300 @@
+"""Tables of Nsight Compute: details, raw and summary pages."""
+
+from __future__ import annotations
+
+import math
+
+import orjson
+import profiles
+import pytest
+from profiles import detail, ncu, nsys, nsys_launch, raw
+
+from tunedb.errors import FormatError
+from tunedb.logs.base import LogFile, Remark, formats
+from tunedb.logs.find import find_logs
+from tunedb.logs.gpu.ncu_pages import parse_report
+from tunedb.logs.gpu.profiler_csv import rows_of
+from tunedb.logs.importer import import_log
+from tunedb.logs.reading import read_log
+from tunedb.records import Measurement, Quarantined, Status
+
+OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"
+TIME = "gpu__time_duration.sum"
+
+
+def read(tmp_path, text, **said):
+    path = tmp_path / "profile.csv"
+    path.write_text(text)
+    found = list(read_log(LogFile(path, path.name, **said)))
+    assert {one.format for one in found} <= {"ncu"}
+    items = [one.item for one in found]
+    kinds = (Measurement, Remark, Quarantined)
+    return tuple([item for item in items if isinstance(item, kind)] for kind in kinds)
+
+
+def counters_of(record):
+    (launch,) = record.launches
+    names = [name for name, _ in launch.counter_set.counters]
+    return dict(zip(names, launch.values, strict=True))
+
+
+def units_of(record):
+    return dict(record.launches[0].counter_set.counters)
+
+
+def problem(record):
+    return orjson.loads(record.program.workload.body)["problem"]
+
+
+def test_a_launch_is_a_record_without_a_time(tmp_path):
+    text = ncu(detail(OCCUPANCY, "54.06", "%"), detail(TIME, "4.48", "usecond"))
+    (record,), _, bad = read(tmp_path, text, device="NVIDIA A100")
+    assert not bad
+    assert record.status is Status.UNMEASURED
+    assert record.run_secs is None
+    (launch,) = record.launches
+    assert launch.seconds is None
+    assert (launch.threads, launch.block, launch.grid) == (256, (256, 1, 1), (128, 1, 1))
+    assert launch.counter_set.compute_capability == "8.6"
+    assert counters_of(record) == pytest.approx({OCCUPANCY: 54.06, TIME: 4.48e-6})
+    assert units_of(record) == {OCCUPANCY: "%", TIME: "second"}
+    assert record.program.target.label == "cuda NVIDIA A100"
+    assert problem(record) == {"application": "app"}
+
+
+def test_not_measured_is_not_zero(tmp_path):
+    text = ncu(
+        detail("a__x.sum", "n/a"),
+        detail("b__x.sum", ""),
+        detail("c__x.sum", "0"),
+        detail("d__x.sum", "(!) n/a"),
+    )
+    (record,), _, _ = read(tmp_path, text)
+    values = counters_of(record)
+    assert values["c__x.sum"] == 0.0
+    assert all(math.isnan(values[name]) for name in ("a__x.sum", "b__x.sum", "d__x.sum"))
+
+
+def test_columns_are_found_by_name_with_nvtx_between(tmp_path):
+    header = profiles.DETAILS.replace(
+        '"Kernel Name",',
+        '"thread Domain:Push/Pop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg",'
+        '"Id:Domain:Start/Stop_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg","Kernel Name",',
+    )
+    row = detail(OCCUPANCY, "12.5", "%").replace('"127.0.0.1",', '"127.0.0.1","a,b","",')
+    (record,), _, bad = read(tmp_path, ncu(row, header=header))
+    assert not bad
+    assert counters_of(record) == {OCCUPANCY: 12.5}
+
+
+def test_rule_rows_and_short_rows(tmp_path):
+    header = profiles.DETAILS + ',"Rule Name","Rule Type","Rule Description"'
+    rule = detail("", "", section="Occupancy") + ',"Occ","WRN","1.234 is 27.595.520, roughly"'
+    whole = detail("x__y.sum", "7.25") + ',"","",""'
+    (record,), _, bad = read(tmp_path, ncu(rule, whole, detail(OCCUPANCY, "9.5"), header=header))
+    assert not bad
+    assert counters_of(record) == {"x__y.sum": 7.25, OCCUPANCY: 9.5}
+
+
+def test_labels_keep_their_section_and_geometry_is_no_counter(tmp_path):
+    speed, memory = "GPU Speed Of Light Throughput", "Memory Workload Analysis"
+    text = ncu(
+        detail("Memory Throughput", "61.20", "%", section=speed),
+        detail("Memory Throughput", "310.55", "Gbyte/second", section=memory),
+        detail("Registers Per Thread", "40", "register/thread", section="Launch Statistics"),
+        detail(
+            "Static Shared Memory Per Block", "8.19", "Kbyte/block", section="Launch Statistics"
+        ),
+        detail("Function Cache Configuration", "CachePreferNone", section="Launch Statistics"),
+    )
+    (record,), _, bad = read(tmp_path, text)
+    assert not bad
+    assert counters_of(record) == pytest.approx(
+        {f"{speed}: Memory Throughput": 61.2, f"{memory}: Memory Throughput": 310.55e9}
+    )
+    assert units_of(record)[f"{memory}: Memory Throughput"] == "byte/second"
+    assert (record.launches[0].registers, record.launches[0].static_shared) == (40, 8190)
+
+
+def test_old_files_have_their_block_in_the_section(tmp_path):
+    header = profiles.DETAILS.replace('"Block Size","Grid Size","Device","CC",', "")
+    rows = [
+        detail(name, value, section="Launch Statistics").replace(
+            '"(256, 1, 1)","(128, 1, 1)","0","8.6",', ""
+        )
+        for name, value in (("Block Size", "192"), ("Grid Size", "4,096"), ("Waves Per SM", "1.25"))
+    ]
+    (record,), _, _ = read(tmp_path, ncu(*rows, header=header))
+    assert (record.launches[0].threads, record.launches[0].block) == (192, None)
+
+
+def test_a_launch_without_a_block_size_is_kept_aside(tmp_path):
+    header = profiles.DETAILS.replace('"Block Size","Grid Size","Device","CC",', "")
+    row = detail(OCCUPANCY, "9.5").replace('"(256, 1, 1)","(128, 1, 1)","0","8.6",', "")
+    records, _, (bad,) = read(tmp_path, ncu(row, header=header))
+    assert not records
+    assert "no block size" in bad.reason
+
+
+def test_the_raw_page_has_a_row_of_units(tmp_path):
+    columns = [
+        "gpu__time_duration.sum",
+        "launch__registers_per_thread",
+        "launch__shared_mem_per_block_dynamic",
+        "dram__bytes.sum",
+        "device__attribute_warp_size",
+        "device__attribute_display_name",
+    ]
+    units = ["usecond", "register/thread", "Kbyte/block", "Mbyte", "", ""]
+    text = raw(
+        columns,
+        units,
+        (64, 512, "3.52", "16", "1.02", "12.50", "32", "NVIDIA H200"),
+        (128, 256, "2.88", "16", "2.05", "12.50", "32", "NVIDIA H200"),
+    )
+    records, _, bad = read(tmp_path, text)
+    assert not bad
+    assert [record.launches[0].threads for record in records] == [64, 128]
+    assert counters_of(records[0]) == pytest.approx({TIME: 3.52e-6, "dram__bytes.sum": 12.5e6})
+    assert records[0].launches[0].dynamic_shared == 1020
+    assert records[0].program.target.label == "cuda NVIDIA H200"
+    # As many threads in other blocks: one size, so one slice.
+    assert records[0].program.workload.digest == records[1].program.workload.digest
+    assert records[0].program.workload.name == "vecAdd"
+
+
+def test_both_vocabularies_of_units_give_the_same(tmp_path):
+    values = []
+    for time, size, rate in (("usecond", "Kbyte", "Gbyte/second"), ("us", "KB", "GB/s")):
+        text = raw(["a__t.sum", "b__b.sum", "c__r.sum"], [time, size, rate], (64, 8, *["1.25"] * 3))
+        (record,), _, _ = read(tmp_path, text)
+        values.append(record.launches[0].values)
+        assert list(units_of(record).values()) == ["second", "byte", "byte/second"]
+    assert values[0] == values[1] == pytest.approx((1.25e-6, 1250.0, 1.25e9))
+
+
+def test_the_summary_page_has_averages(tmp_path):
+    header = (
+        '"Process ID","Kernel Name","Invocations","Section Name","Metric Name","Metric Unit",'
+        '"Minimum","Maximum","Average"'
+    )
+    rows = [
+        f'"9","k(int)","12","Launch Statistics","{name}","","1","9","{value}"'
+        for name, value in (("Block Size", "128.00"), ("Waves Per SM", "0.75"))
+    ]
+    (record,), _, _ = read(tmp_path, "\n".join((header, *rows)))
+    assert record.launches[0].threads == 128
+    assert counters_of(record) == {"Launch Statistics: Waves Per SM": 0.75}
+
+
+def test_thousands_separators(tmp_path):
+    (record,), _, _ = read(tmp_path, ncu(detail("a__b.sum", "1,215,000,000.00")))
+    assert counters_of(record) == {"a__b.sum": 1.215e9}
+
+
+@pytest.mark.parametrize(
+    "value", ["27.595.520", "12,5", "1.234,56", "0,75", "27 595 520", "12,3456", "1'024'000"]
+)
+def test_another_locale_is_refused_in_one_line(tmp_path, memory, value):
+    (tmp_path / "p.csv").write_text(ncu(detail("a__b.sum", value), detail("c__d.sum", "5.25")))
+    (file,) = find_logs([tmp_path])
+    report = import_log(memory, file, source="x")
+    assert "another locale" in report.refused
+    assert "LC_ALL=C" in report.refused
+    assert "\n" not in report.refused
+    assert report.total.read == 0
+
+
+@pytest.mark.parametrize("value", ["117.344", "1,024"])
+def test_a_number_that_means_two_things_needs_others(tmp_path, value):
+    with pytest.raises(FormatError, match="means two things"):
+        read(tmp_path, ncu(detail("a__b.sum", value), detail("c__d.sum", "12")))
+    (record,), _, _ = read(tmp_path, ncu(detail("a__b.sum", value), detail("c__d.sum", "12.5")))
+    assert counters_of(record)["a__b.sum"] == float(value.replace(",", ""))
+
+
+def test_launches_of_two_sizes_are_two_workloads_and_repeats_one(tmp_path):
+    rows = [
+        detail(OCCUPANCY, "9.5", number=number, grid=f"({grid}, 1, 1)")
+        for number, grid in enumerate((128, 64, 128))
+    ]
+    records, _, _ = read(tmp_path, ncu(*rows))
+    assert [problem(record)["launch"] for record in records] == [[1, 2], [2, 2], [1, 2]]
+
+
+def test_processes_of_one_file_are_apart(tmp_path):
+    rows = [detail(OCCUPANCY, "9.5"), detail(OCCUPANCY, "8.5").replace('"4711"', '"4712"')]
+    records, _, _ = read(tmp_path, ncu(*rows))
+    assert [counters_of(record)[OCCUPANCY] for record in records] == [9.5, 8.5]
+
+
+def test_a_trace_gives_the_times(tmp_path):
+    (tmp_path / "trace.txt").write_text(nsys(nsys_launch(), nsys_launch(time=4880)))
+    columns = [OCCUPANCY]
+    text = raw(columns, ["%"], (256, 128, "40.50"), (256, 128, "41.50"))
+    (record,), remarks, _ = read(tmp_path, text, trace=tmp_path / "trace.txt")
+    assert not remarks
+    assert record.status is Status.OK
+    assert record.run_secs == pytest.approx((5.12e-6, 4.88e-6))
+    assert counters_of(record) == {OCCUPANCY: 41.0}
+    assert record.program.target.label == "cuda NVIDIA H200"
+
+
+def test_launches_that_the_trace_lacks_stay_unmeasured(tmp_path):
+    (tmp_path / "trace.txt").write_text(nsys(nsys_launch(block=64)))
+    text = raw([OCCUPANCY], ["%"], (256, 128, "40.50"))
+    (record,), (remark,), _ = read(tmp_path, text, trace=tmp_path / "trace.txt")
+    assert record.status is Status.UNMEASURED
+    assert remark.text.startswith("1 launches without a time")
+
+
+def test_an_empty_profile_and_one_without_a_table(tmp_path):
+    _, (remark,), _ = read(tmp_path, ncu())
+    assert "profiled nothing" in remark.text
+    with pytest.raises(FormatError, match="no table there"):
+        read(tmp_path, "==PROF== Connected to process 1\n==ERROR== No kernels were profiled.\n")
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (detail("a__b.sum", "1.2.3.4"), "no number"),
+        (detail("a__b.sum", "1", block="256"), "no block or grid"),
+        (detail("a__b.sum", "1", kernel=""), "without a name"),
+        (detail("a__b.sum", "1", number="x"), "number of its launch"),
+        (detail("a__b.sum", "1") + ',"more","cells"', "cells under a header"),
+        (detail("a" * 300 + "__b", "1"), "too long"),
+    ],
+)
+def test_damaged_rows_are_kept_aside(tmp_path, row, reason):
+    records, _, (bad,) = read(tmp_path, ncu(detail("z__z.sum", "1.5", number=7), row))
+    counted = [record for record in records if record.launches[0].counter_set]
+    assert [counters_of(record) for record in counted] == [{"z__z.sum": 1.5}]
+    assert reason in bad.reason
+    assert bad.line == 8
+
+
+def test_too_many_launches_and_counters_are_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("tunedb.limits.MAX_COUNTERS", 2)
+    rows = [detail(f"a__{n}.sum", "1.5") for n in range(3)]
+    _, _, (bad,) = read(tmp_path, ncu(*rows))
+    assert "more than 2 counters" in bad.reason
+    monkeypatch.setattr("tunedb.limits.MAX_PROFILED_KERNELS", 2)
+    with pytest.raises(FormatError, match="too many launches"):
+        parse_report(rows_of(ncu(*(detail("a__b.sum", "1", number=n) for n in range(4)))))
+
+
+def test_a_second_import_adds_nothing(tmp_path, memory):
+    rows = [detail(OCCUPANCY, "9.5", number=number) for number in range(3)]
+    (tmp_path / "p.csv").write_text(ncu(*rows))
+    (file,) = find_logs([tmp_path])
+    totals = [import_log(memory, file, source="x").total for _ in range(2)]
+    assert [(t.new, t.known, t.unmeasured, t.launches) for t in totals] == [
+        *((3, 0, 3, 3), (0, 3, 3, 3)),
+    ]
+
+
+def test_files_of_others_are_not_taken():
+    ncu_format = formats()["ncu"]
+    for head in (b'{"a": 1}', b'"ID","Name"\n', b'"Device","Kernel","Invocations","Metric Name"'):
+        assert not ncu_format.matches_file(head, None)

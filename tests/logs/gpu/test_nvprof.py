@@ -1,0 +1,474 @@
+"""nvprof's metrics and events, joined with the GPU trace of another run."""
+
+from __future__ import annotations
+
+import gzip
+import math
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+import orjson
+import profiles
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from profiles import ADD, COPY, launch, metric, nsys, nsys_launch
+
+from tunedb.errors import FormatError
+from tunedb.logs.base import LogFile, Remark
+from tunedb.logs.find import find_logs
+from tunedb.logs.gpu.nvprof import NvprofFormat
+from tunedb.logs.gpu.nvprof_tables import parse_profile, parse_value
+from tunedb.logs.gpu.profiler_csv import read_rows, rows_of
+from tunedb.logs.importer import import_log
+from tunedb.logs.reading import read_log
+from tunedb.records import Measurement, Quarantined, Status
+from tunedb.steps.parameters import join_parameters
+
+DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gpu" / "nvprof"
+needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the collected profiles are not here")
+
+
+def write(folder, **files):
+    for name, text in files.items():
+        (folder / f"{name}.csv").write_text(text)
+    return folder
+
+
+def read(path, **said):
+    """Return the records, the remarks and the bad rows of a file."""
+    items = [found.item for found in read_log(LogFile(path, path.name, **said))]
+    kinds = (Measurement, Remark, Quarantined)
+    return tuple([item for item in items if isinstance(item, kind)] for kind in kinds)
+
+
+def problem(record):
+    return orjson.loads(record.program.workload.body)["problem"]
+
+
+def counters_of(record):
+    (one,) = record.launches
+    if one.counter_set is None:
+        return None
+    names = [name for name, _ in one.counter_set.counters]
+    return dict(zip(names, one.values, strict=True))
+
+
+def test_metrics_and_trace_become_one_record(tmp_path):
+    rows = (metric("sm_efficiency", "54.06%"), metric("dram_utilization", "Mid (4)"))
+    write(
+        tmp_path,
+        metrics64=profiles.metrics(*rows),
+        trace64=profiles.trace(COPY, launch("4.512000"), COPY, launch("4.480000")),
+    )
+    (record,), remarks, bad = read(tmp_path / "metrics64.csv")
+    assert not remarks
+    assert not bad
+    assert record.run_secs == pytest.approx((4.512e-6, 4.48e-6), rel=1e-12)
+    assert record.status is Status.OK
+    assert record.program.workload.name == "vectorAdd"
+    assert problem(record) == {"application": "vectorAdd"}
+    assert record.program.target.label == "cuda GeForce GTX 950"
+    assert join_parameters(record.program.trace) == {
+        "block_size_x": 64,
+        "block_size_y": 1,
+        "block_size_z": 1,
+    }
+    (one,) = record.launches
+    assert (one.kernel, one.threads, one.block, one.grid) == (ADD, 64, (64, 1, 1), (782, 1, 1))
+    assert (one.registers, one.static_shared, one.dynamic_shared) == (8, 0, 0)
+    assert counters_of(record) == {"sm_efficiency": 54.06, "dram_utilization": 4.0}
+    assert one.counter_set.counters == (("sm_efficiency", "%"), ("dram_utilization", ""))
+    assert one.counter_set.tool == "nvprof"
+
+
+def test_it_makes_no_difference_which_of_both_is_named(tmp_path):
+    write(
+        tmp_path,
+        metrics=profiles.metrics(metric("ipc", "1.3")),
+        trace=profiles.trace(launch()),
+    )
+    by_metrics, by_trace = (read(tmp_path / f"{n}.csv")[0] for n in ("metrics", "trace"))
+    assert [r.digest for r in by_metrics] == [r.digest for r in by_trace]
+    assert by_metrics[0].launches == by_trace[0].launches
+
+
+def test_a_folder_has_each_pair_once(tmp_path, memory):
+    write(
+        tmp_path,
+        metrics16=profiles.metrics(metric("ipc", "1.3"), process=1),
+        trace16=profiles.trace(launch(block=(16, 1, 1), grid=(3126, 1, 1)), process=2),
+        metrics64=profiles.metrics(metric("ipc", "1.4"), process=3),
+        trace64=profiles.trace(launch(), process=4),
+    )
+    with gzip.open(tmp_path / "trace128.csv.gz", "wt") as packed:
+        packed.write(profiles.trace(launch(block=(128, 1, 1), grid=(391, 1, 1)), process=5))
+    files = find_logs([tmp_path])
+    assert [Path(file.name).name for file in files] == [
+        *("metrics16.csv", "metrics64.csv", "trace128.csv.gz")
+    ]
+    reports = [import_log(memory, file, source=file.name) for file in files]
+    assert [report.total.new for report in reports] == [1, 1, 1]
+    assert [report.total.launches for report in reports] == [1, 1, 1]
+    again = [import_log(memory, file, source=file.name) for file in files]
+    assert [(r.total.new, r.total.known) for r in again] == [(0, 1)] * 3
+
+
+def test_variants_differ_in_their_block_alone(tmp_path):
+    programs = []
+    for block in (32, 64, 1024):
+        grid = -(-50_000 // block)
+        write(
+            tmp_path,
+            trace=profiles.trace(
+                launch(block=(block, 1, 1), grid=(grid, 1, 1)), command=f"./vectorAdd_bs{block}"
+            ),
+        )
+        programs.append(read(tmp_path / "trace.csv")[0][0].program)
+    assert len({program.workload.digest for program in programs}) == 1
+    assert len({program.digest for program in programs}) == 3
+
+
+def test_kernels_of_one_name_in_two_programs_are_apart(tmp_path):
+    write(
+        tmp_path,
+        trace1=profiles.trace(launch(name="sum(long*, int) [9]"), command="./simpleHyperQ"),
+        trace2=profiles.trace(launch(name="sum(long*, int) [9]"), command="../x/concurrent -n 3"),
+    )
+    one, two = (read(tmp_path / f"trace{n}.csv")[0][0] for n in (1, 2))
+    assert one.program.workload.name == two.program.workload.name == "sum"
+    assert problem(one) == {"application": "simpleHyperQ"}
+    assert problem(two) == {"application": "concurrent -n 3"}
+
+
+def test_sizes_of_one_kernel_are_apart_and_have_no_common_counters(tmp_path):
+    rows = [launch(grid=(grid, 1, 1)) for grid in (4608, 2560, 4608)]
+    write(
+        tmp_path,
+        metrics=profiles.metrics(metric("ipc", "1.3", calls=3)),
+        trace=profiles.trace(*rows),
+    )
+    records, (remark,), _ = read(tmp_path / "metrics.csv")
+    assert [len(record.run_secs) for record in records] == [2, 1]
+    assert [problem(record)["launch"] for record in records] == [[1, 2], [2, 2]]
+    assert [counters_of(record) for record in records] == [None, None]
+    assert remark.text.startswith("counters of 1 kernel left out: averages")
+
+
+def test_template_arguments_stay_with_the_launch(tmp_path):
+    names = [f"void matrixMulCUDA<int={n}>(float*, float*) [{n}]" for n in (8, 16)]
+    write(
+        tmp_path,
+        trace=profiles.trace(
+            launch(block=(8, 8, 1), grid=(80, 40, 1), name=names[0]),
+            launch(block=(16, 16, 1), grid=(40, 20, 1), name=names[1]),
+        ),
+    )
+    records, _, _ = read(tmp_path / "trace.csv")
+    assert len({record.program.workload.digest for record in records}) == 1
+    assert [record.launches[0].kernel for record in records] == [
+        "void matrixMulCUDA<int=8>(float*, float*)",
+        "void matrixMulCUDA<int=16>(float*, float*)",
+    ]
+    assert records[0].program.workload.name == "matrixMulCUDA"
+
+
+@pytest.mark.parametrize("start", ["s", "ms"])
+@pytest.mark.parametrize(
+    ("unit", "time"), [("s", "0.004512"), ("ms", "4.512"), ("us", "4512"), ("ns", "4512000")]
+)
+@pytest.mark.parametrize(("smem", "size"), [("B", "4096"), ("KB", "4.000000")])
+def test_all_units_of_a_trace_give_the_same(tmp_path, start, unit, time, smem, size):
+    units = f"{start},{unit},,,,,,,,{smem},{smem},MB,GB/s,,,,"
+    write(tmp_path, trace=profiles.trace(launch(time, smem=f"{size},{size}"), units=units))
+    (record,), _, bad = read(tmp_path / "trace.csv")
+    assert not bad
+    assert record.run_secs == pytest.approx((4.512e-3,), rel=1e-12)
+    assert record.launches[0].static_shared == record.launches[0].dynamic_shared == 4096
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "unit"),
+    [
+        ("15562500", 15562500.0, ""),
+        ("1.336275", 1.336275, ""),
+        ("54.060368%", 54.060368, "%"),
+        ("2.000000GB/s", 2.0 * 2**30, "byte/s"),
+        ("2.5MB/s", 2.5 * 2**20, "byte/s"),
+        ("7KB/s", 7168.0, "byte/s"),
+        ("0.000000B/s", 0.0, "byte/s"),
+        ("Idle (0)", 0.0, ""),
+        ("Low (3)", 3.0, ""),
+        ("Mid (4)", 4.0, ""),
+        ("High (9)", 9.0, ""),
+        ("Max (10)", 10.0, ""),
+        ("1e-06", 1e-6, ""),
+    ],
+)
+def test_values_have_their_units_glued_on(text, value, unit):
+    assert parse_value(text) == (value, unit)
+
+
+@pytest.mark.parametrize("text", ["<OVERFLOW>", "nan", "inf", "-nan", "inf%"])
+def test_what_overflowed_was_not_measured(text):
+    assert math.isnan(parse_value(text)[0])
+
+
+@pytest.mark.parametrize("text", ["fast", "12 furlongs/s", "1.2.3", "12,5%", "Low"])
+def test_other_values_are_refused(text):
+    with pytest.raises(FormatError):
+        parse_value(text)
+
+
+@given(st.text(max_size=30))
+def test_any_text_is_a_value_or_refused(text):
+    try:
+        value, unit = parse_value(text)
+    except FormatError:
+        return
+    assert isinstance(value, float)
+    assert unit in ("", "%", "byte/s")
+
+
+def test_events_and_metrics_of_one_file(tmp_path):
+    text = "\n".join(
+        (
+            "==1== NVPROF is profiling process 1, command: ./a",
+            "==1== Event result:",
+            profiles.EVENTS_HEADER,
+            profiles.event("inst_executed", 9),
+            "==1== Metric result:",
+            profiles.METRICS_HEADER,
+            metric("ipc", "1.5"),
+        )
+    )
+    write(tmp_path, events=text, trace=profiles.trace(launch()))
+    (record,), _, _ = read(tmp_path / "events.csv")
+    assert counters_of(record) == {"inst_executed": 9.0, "ipc": 1.5}
+
+
+def test_metrics_and_events_of_two_runs_become_one_launch(tmp_path):
+    write(
+        tmp_path,
+        metrics64=profiles.metrics(metric("ipc", "1.5"), metric("inst_executed", "8")),
+        events64=f"==1== Event result:\n{profiles.EVENTS_HEADER}\n"
+        + "\n".join(profiles.event(*pair) for pair in (("inst_executed", 9), ("gld_request", 3))),
+        trace64=profiles.trace(launch()),
+    )
+    assert [Path(file.name).name for file in find_logs([tmp_path])] == ["metrics64.csv"]
+    expected = {"ipc": 1.5, "inst_executed": 8.0, "gld_request": 3.0}
+    launches = set()
+    for name in ("metrics64", "trace64", "events64"):
+        (record,), remarks, _ = read(tmp_path / f"{name}.csv")
+        assert counters_of(record) == expected
+        assert not remarks
+        launches.add(record.launches[0].digest(record.digest))
+    assert len(launches) == 1
+
+
+def test_a_trace_alone_is_nothing_to_remark(tmp_path):
+    write(tmp_path, trace=profiles.trace(launch()))
+    (record,), remarks, bad = read(tmp_path / "trace.csv")
+    assert counters_of(record) is None
+    assert not remarks
+    assert not bad
+
+
+def test_events_before_cuda_8_have_no_total():
+    rows = f'{profiles.EVENTS_HEADER[:-8]}\n"GTX (0)","k(int)",1,"gld_request",1,3,2'
+    (found,) = parse_profile(rows_of(rows)).counters.values()
+    assert (found.names, found.values) == ([("gld_request", "")], [2.0])
+
+
+def test_what_the_program_prints_before_is_passed_over():
+    text = 'starting, "really"\n1,2,3\n' + profiles.trace(launch())
+    found = parse_profile(rows_of(text))
+    assert len(found.launched) == 1
+    assert not found.bad
+
+
+def test_a_trace_of_nsight_systems(tmp_path):
+    write(tmp_path, gpu=nsys(nsys_launch(), nsys_launch(time=4880)))
+    (record,), _, _ = read(tmp_path / "gpu.csv")
+    assert record.run_secs == pytest.approx((5.12e-6, 4.88e-6))
+    assert record.launches[0].static_shared is None  # rounded to megabytes
+    assert record.launches[0].registers == 16
+    assert record.program.target.label == "cuda NVIDIA H200"
+
+
+def test_a_zero_result_file_is_told_and_its_trace_read(tmp_path):
+    chatter = "==5== NVPROF is profiling process 5, command: ./sort\n==5== Profiling result:\n"
+    write(tmp_path, metrics=chatter, trace=profiles.trace(launch()))
+    (record,), (remark,), bad = read(tmp_path / "metrics.csv")
+    assert counters_of(record) is None
+    assert "no metrics" in remark.text
+    assert not bad
+
+
+def test_a_damaged_row_is_kept_aside(tmp_path):
+    rows = (
+        launch("fast"),
+        launch(block=(0, 1, 1)),
+        launch(block=(70_000, 1, 1)),
+        '514.6,4.5,"unclosed',
+        launch(),
+    )
+    write(tmp_path, trace=profiles.trace(*rows))
+    (record,), _, bad = read(tmp_path / "trace.csv")
+    assert len(record.run_secs) == 1
+    assert [row.line for row in bad] == [5, 6, 7, 8]
+    assert all(row.data for row in bad)
+
+
+def test_counters_of_kernels_that_the_trace_lacks_are_told(tmp_path):
+    write(
+        tmp_path,
+        metrics=profiles.metrics(metric("ipc", "1.3", kernel="other(int)")),
+        trace=profiles.trace(launch()),
+    )
+    _, (remark,), _ = read(tmp_path / "metrics.csv")
+    assert "the trace has no such launch" in remark.text
+
+
+@pytest.mark.parametrize(
+    ("text", "reason"),
+    [
+        (profiles.metrics(metric("ipc", "1.3")), "metrics without a GPU trace"),
+        ("==5== NVPROF is profiling process 5, command: ./a\n", "profiled nothing"),
+        ("kern_name,duration_ms,gridx\nadd,1.0,3\n", "made of several files"),
+        (
+            '==5== Profiling result:\n"Device","Context","Stream","Kernel","Correlation_ID","ipc"\n'
+            '"GTX (0)","1","7","k(int)",9,1.5\n',
+            "counters of each launch without times",
+        ),
+    ],
+)
+def test_what_cannot_stand_alone_is_refused_in_one_line(tmp_path, memory, text, reason):
+    write(tmp_path, metrics=text)
+    (file,) = find_logs([tmp_path])
+    report = import_log(memory, file, source="x")
+    assert reason in report.refused
+    assert "\n" not in report.refused
+    assert report.total.read == 0
+
+
+def test_a_trace_without_kernels_is_refused(tmp_path):
+    write(tmp_path, metrics=profiles.metrics(metric("ipc", "1.3")), trace=profiles.trace(COPY))
+    with pytest.raises(FormatError, match="no GPU trace with kernels"):
+        read(tmp_path / "metrics.csv")
+
+
+def test_a_trace_can_be_named(tmp_path):
+    write(tmp_path, bs256=profiles.metrics(metric("ipc", "1.3")), other=profiles.trace(launch()))
+    (record,), _, _ = read(tmp_path / "bs256.csv", trace=tmp_path / "other.csv")
+    assert counters_of(record) == {"ipc": 1.3}
+
+
+def test_two_devices_are_two_targets(tmp_path):
+    rows = (launch(), launch().replace("GTX 950 (0)", "GTX 960 (1)"))
+    write(tmp_path, trace=profiles.trace(*rows))
+    records, _, _ = read(tmp_path / "trace.csv")
+    assert [record.program.target.label for record in records] == [
+        "cuda GeForce GTX 950",
+        "cuda GeForce GTX 960",
+    ]
+
+
+def test_an_endless_profile_is_refused(monkeypatch):
+    monkeypatch.setattr("tunedb.limits.MAX_PROFILED_KERNELS", 3)
+    rows = [launch(grid=(grid, 1, 1)) for grid in range(1, 9)]
+    with pytest.raises(FormatError, match="too many kernels"):
+        parse_profile(rows_of(profiles.trace(*rows)))
+    monkeypatch.setattr("tunedb.limits.MAX_TRACE_ROWS", 3)
+    with pytest.raises(FormatError, match="too many kernels or launches"):
+        parse_profile(rows_of(profiles.trace(*([launch()] * 5))))
+
+
+# Real files
+
+
+@pytest.fixture(scope="module")
+def parsed():
+    files = [path for path in DATA.rglob("*.csv*") if not re.match("results|kernel_st", path.name)]
+    return {path.relative_to(DATA): parse_profile(read_rows(path)) for path in sorted(files)}
+
+
+@needs_data
+def test_all_rows_of_the_real_files_are_read(parsed):
+    """Rows of each application, as `SOURCES.md` counts them."""
+    expected = {}
+    text = (DATA.parents[1] / "SOURCES.md").read_text()
+    table = text[text.index("| app dir |") :].split("\n\n", maxsplit=1)[0]
+    for line in table.splitlines()[2:]:
+        app, _, _, rows = (cell.strip() for cell in line.strip("|").split("|"))
+        expected[app] = int(rows)
+    found = Counter()
+    for path, profile in parsed.items():
+        found[path.parts[0]] += profile.metric_rows + profile.trace_rows
+        assert not profile.bad, path
+    joined = Counter()
+    for path in DATA.rglob("*.csv"):
+        if re.match("results|kernel_st", path.name):
+            joined[path.relative_to(DATA).parts[0]] += len(path.read_text().splitlines()) - 1
+    assert {app: found[app] + joined[app] for app in expected} == expected
+
+
+@needs_data
+def test_real_files_have_113_metrics(parsed):
+    metrics = [profile for profile in parsed.values() if profile.counters]
+    assert len(metrics) == 47
+    assert sum(bool(profile.launched) for profile in parsed.values()) == 47
+    widths = Counter(
+        len(kernel.names) for profile in metrics for kernel in profile.counters.values()
+    )
+    assert set(widths) == {112, 113}  # one kernel lacks one
+    assert widths[112] == 1
+
+
+@needs_data
+def test_real_files_import_and_a_second_import_adds_nothing(memory):
+    files = find_logs([DATA])
+    for new in (442, 0):
+        reports = [import_log(memory, file, source=file.name) for file in files]
+        assert sum(report.total.new for report in reports) == new
+        assert sum(report.total.launches for report in reports) == 442
+        refused = {Path(r.file).name: r.refused for r in reports if r.refused}
+        assert sum(report.quarantined for report in reports) == 0
+        assert "metrics without a GPU trace" in refused.pop("bs256.csv")
+        assert "metrics without a GPU trace" in refused.pop("metrics_1e6.csv")
+        assert refused.pop("LICENSE_blocksizemodel.txt")
+        assert all("made of several files" in reason for reason in refused.values())
+        assert sum("made of several" in (r.refused or "") for r in reports) == 10
+
+
+@needs_data
+def test_block_sizes_of_a_real_program_are_of_one_workload():
+    blocks = defaultdict(set)
+    for file in find_logs([DATA / "vector_add", DATA / "BlackScholes", DATA / "mergeSort"]):
+        try:
+            for found in NvprofFormat().read_file(file):
+                if isinstance(found, Measurement):
+                    blocks[found.program.workload.name].add(found.launches[0].threads)
+        except FormatError:
+            continue
+    assert blocks["vectorAdd"] == {32, 64, 128, 256, 512, 1024}
+    assert blocks["BlackScholesGPU"] == {16, 32, 64, 128}
+    # metrics128.csv is a block of 64: names of files are not believed.
+    assert blocks["mergeSortSharedKernel"] == {64, 128, 256, 512}
+
+
+@needs_data
+def test_real_times_are_those_of_the_joined_table():
+    """`results.csv` was made of the same traces by others: block → milliseconds."""
+    lines = (DATA / "vector_add" / "results.csv").read_text().splitlines()
+    columns = lines[0].split(",")
+    expected = {}
+    for line in lines[1:]:
+        # The name has commas and is not quoted.
+        cells = line.rsplit(",", len(columns) - 1)
+        row = dict(zip(columns, cells, strict=True))
+        expected[int(float(row["blkx"]))] = float(row["duration_ms"]) / 1e3
+    for block, seconds in expected.items():
+        (record,), _, _ = read(DATA / "vector_add" / f"trace{block}.csv")
+        assert record.run_secs == pytest.approx((seconds,), rel=1e-3)

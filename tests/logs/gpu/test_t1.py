@@ -1,0 +1,157 @@
+"""FAIR T1 inputs: read, checked and asked about blocks."""
+
+from __future__ import annotations
+
+import copy
+import json
+
+import orjson
+import pytest
+
+from tunedb.errors import FormatError
+from tunedb.logs.base import LogFile
+from tunedb.logs.gpu.t1 import T1Format, read_t1, t1_input
+from tunedb.logs.importer import import_log
+from tunedb.records import Workload
+from tunedb.store import Store
+
+INPUT = {
+    "General": {"BenchmarkName": "conv"},
+    "ConfigurationSpace": {
+        "TuningParameters": [
+            {
+                "Name": "block_size_x",
+                "Type": "int",
+                "Values": "[16*i for i in range(1,9)]",
+                "Default": 16,
+            },
+            {"Name": "block_size_y", "Type": "int", "Values": "[1, 2, 4, 32]", "Default": 4},
+            {"Name": "tile", "Type": "int", "Values": [1, 2], "Default": [1]},
+            {"Name": "width", "Type": "int", "Values": "[15]", "Default": 15},
+        ],
+        "Conditions": [
+            {
+                "Expression": "block_size_x*block_size_y <= 1024",
+                "Parameters": ["block_size_x", "block_size_y"],
+            },
+            {"Expression": "tile < width", "Parameters": ["tile", "width"]},
+        ],
+    },
+    "KernelSpecification": {
+        "Language": "CUDA",
+        "KernelName": "convolution_kernel",
+        "LocalSize": {"X": "block_size_x", "Y": "block_size_y * 2 // 2", "Z": "1"},
+        "ProblemSize": [4096, 4096],
+    },
+}
+
+
+def changed(**parts):
+    document = copy.deepcopy(INPUT)
+    for path, value in parts.items():
+        *way, last = path.split("__")
+        place = document
+        for name in way:
+            place = place[int(name) if isinstance(place, list) else name]
+        place[int(last) if isinstance(place, list) else last] = value
+    return document
+
+
+def test_what_an_input_says():
+    found = t1_input(INPUT)
+    assert (found.kernel, found.problem) == ("convolution_kernel", [4096, 4096])
+    assert found.parameters == {
+        "block_size_x": [16, 32, 48, 64, 80, 96, 112, 128],
+        "block_size_y": [1, 2, 4, 32],
+        "tile": [1, 2],
+        "width": [15],
+    }
+    assert found.defaults == {"block_size_x": 16, "block_size_y": 4, "width": 15}
+    assert found.block_parameters == ("block_size_x", "block_size_y")
+    assert found.block({"block_size_x": 64, "block_size_y": 4}) == (64, 4, 1)
+    assert found.block({"block_size_x": 64}) is None
+    assert read_t1(orjson.dumps(INPUT)) == found
+
+
+def test_legality():
+    found = t1_input(INPUT)
+    assert found.is_legal({"block_size_x": 32, "block_size_y": 32, "tile": 1, "width": 15})
+    assert not found.is_legal({"block_size_x": 64, "block_size_y": 32, "tile": 1})
+    assert not found.is_legal({"block_size_x": 17, "block_size_y": 1})
+    # Nothing is said of what the input lacks, nor of a condition that cannot be computed.
+    assert found.is_legal({"block_size_x": 128, "other": 7})
+
+
+def test_names_of_the_block_that_are_no_parameters():
+    """CLBlast's inputs name the block by parameters that another tool has."""
+    found = t1_input(changed(KernelSpecification__LocalSize={"X": "bx", "Y": 8}))
+    assert found.local_size == ("bx", "8", "1")
+    assert found.block_parameters == ()
+    assert found.block({"bx": 4}) == (4, 8, 1)
+    assert found.block({"bx": 0}) is None
+    assert t1_input(changed(KernelSpecification__LocalSize=None)).local_size == ()
+
+
+@pytest.mark.parametrize(
+    ("document", "reason"),
+    [
+        (changed(ConfigurationSpace__TuningParameters=[]), "without TuningParameters"),
+        (
+            changed(ConfigurationSpace__TuningParameters__0__Values="__import__('os').getcwd()"),
+            "holds Call, which is never evaluated",
+        ),
+        (
+            changed(ConfigurationSpace__Conditions__0__Expression="open('x')"),
+            "calls 'open'",
+        ),
+        (changed(KernelSpecification__LocalSize={"X": "x.y"}), "holds Attribute"),
+        (changed(KernelSpecification__LocalSize={"X": None}), "an extent of LocalSize"),
+        (changed(KernelSpecification__LocalSize="x"), "LocalSize is 'x'"),
+        (changed(ConfigurationSpace__TuningParameters__0__Values=3), "no expression"),
+        (changed(ConfigurationSpace__TuningParameters__0__Name=3), "which is no text"),
+        (changed(ConfigurationSpace__TuningParameters={"a": 1}), "no list of objects"),
+        (changed(ConfigurationSpace=[]), "is no object"),
+        ([], "is no object"),
+        ({**INPUT, "KernelSpecification": {}, "General": {}}, "without KernelSpecification"),
+    ],
+)
+def test_what_is_no_input(document, reason):
+    with pytest.raises(FormatError, match=reason) as caught:
+        t1_input(document)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_condition_that_divides_by_zero_for_the_defaults_is_kept():
+    found = t1_input(changed(ConfigurationSpace__Conditions__0__Expression="width % (tile - 1)"))
+    with pytest.raises(FormatError, match=r"modulo by zero|division"):
+        found.is_legal({"tile": 1, "width": 15})
+
+
+def test_an_input_is_imported_as_a_workload(tmp_path):
+    path = tmp_path / "conv__T1.json"
+    path.write_text(json.dumps(INPUT, indent=4))
+    with Store(":memory:") as store:
+        for _ in range(2):
+            report = import_log(store, LogFile(path, "t1"), source="x")
+            assert (report.refused, report.workloads, report.total.read) == (None, 1, 0)
+        ((name, body),) = store.query.t1_inputs()
+        assert name == "convolution_kernel"
+        assert read_t1(body) == t1_input(INPUT)
+
+
+def test_inputs_are_told_from_their_schema(tmp_path):
+    schema = {"$schema": "x", **INPUT}
+    others = ({"General": {}}, {"ConfigurationSpace": {"type": "object"}}, [INPUT["General"]])
+    shape = T1Format().matches_file
+    assert shape(json.dumps(INPUT, indent=4).encode()[:4096], tmp_path)
+    assert shape(json.dumps(INPUT).encode(), tmp_path)
+    assert not any(shape(json.dumps(other).encode(), tmp_path) for other in (schema, *others))
+    (item,) = T1Format().read_file(_written(tmp_path, INPUT, kernel="mine"))
+    assert isinstance(item, Workload)
+    assert item.name == "mine"
+
+
+def _written(folder, document, **words):
+    path = folder / "input.json"
+    path.write_text(json.dumps(document))
+    return LogFile(path, path.name, **words)

@@ -1,0 +1,448 @@
+"""FAIR T4 results: the three dialects, what contradicts itself, and writing them."""
+
+from __future__ import annotations
+
+import copy
+import io
+import json
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError, UsageError
+from tunedb.logs.base import LogFile, Remark
+from tunedb.logs.export import export_document
+from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
+from tunedb.logs.gpu.places import Place, device_of_name, place_of
+from tunedb.logs.gpu.t4 import T4Format
+from tunedb.logs.gpu.t4_results import _milliseconds
+from tunedb.logs.importer import import_log
+from tunedb.records import (
+    Failure,
+    FailureKind,
+    Measurement,
+    Phase,
+    Program,
+    Quarantined,
+    Status,
+    Trust,
+)
+from tunedb.steps.parameters import join_parameters, split_parameters
+from tunedb.store import Store
+
+CONFIGURATION = {"block_size_x": 32, "block_size_y": 4, "tile": 1}
+
+
+def row(**others):
+    """Return a result as the benchmark hub has it."""
+    return {
+        "timestamp": "2023-12-22 09:54:05.502007+00:00",
+        "configuration": dict(CONFIGURATION),
+        "times": {"compilation": 900.0, "framework": 1, "runtimes": [3.0, 1.0, 2.0]},
+        "invalidity": "correct",
+        "correctness": 1,
+        "measurements": [{"name": "time", "value": 2.0, "unit": ""}],
+        "objectives": ["time"],
+        **others,
+    }
+
+
+def ktt(value=1500.0, **others):
+    """Return a result as KTT's converter has it."""
+    return row(
+        times={"compilation_time": 1e6, "runtimes": [value], "validation": 5e5},
+        measurements=[
+            {"name": "TotalDuration", "value": value, "unit": "Microseconds"},
+            {"name": "dram__sectors_read.sum", "value": 7.0, "unit": ""},
+            {"name": "sm__warps_active.avg.pct", "value": 50.5, "unit": "%"},
+        ],
+        objectives=["TotalDuration"],
+        **others,
+    )
+
+
+def failed(invalidity, **others):
+    measurements = [{"name": "time", "value": "RuntimeFailedConfig", "unit": "miliseconds"}]
+    times = {"compilation": 1.0}
+    return row(times=times, invalidity=invalidity, measurements=measurements, **others)
+
+
+def document(*rows, **others):
+    return {
+        "schema_version": "1.0.0",
+        "metadata": {"timeunit": "miliseconds"},
+        "results": list(rows),
+        **others,
+    }
+
+
+def write(folder, content, name="gemm__A100_T4.json", **words):
+    path = folder / name
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(content, indent=2))
+    return LogFile(path, name, **words)
+
+
+def read(file):
+    return list(T4Format().read_file(file))
+
+
+def test_the_hubs_rows(tmp_path):
+    (found,) = read(write(tmp_path, document(row())))
+    assert join_parameters(found.program.trace) == CONFIGURATION
+    assert (found.run_secs, found.status, found.all_cost) == ((0.003, 0.001, 0.002), 0, 0.9)
+    assert found.measured_at == 1703238845502007
+    assert found.program.workload.name == "gemm"
+    assert found.program.target.label == "unknown A100"
+    assert (found.launches[0].threads, found.launches[0].block) == (128, (32, 4, 1))
+    assert orjson.loads(found.extra) == {"times": {"compilation": 900.0, "framework": 1}}
+
+
+def test_ktts_rows(tmp_path):
+    (found,) = read(write(tmp_path, document(ktt(), metadata={})))
+    assert (found.run_secs, found.all_cost) == ((0.0015,), 1.5)
+    (launch,) = found.launches
+    assert launch.counter_set.tool == "ncu"
+    assert dict(zip(launch.counter_set.counters, launch.values, strict=True)) == {
+        ("dram__sectors_read.sum", ""): 7.0,
+        ("sm__warps_active.avg.pct", "%"): 50.5,
+    }
+
+
+def test_counters_without_a_block_stay_with_the_record(tmp_path):
+    (found,) = read(write(tmp_path, document(ktt(configuration={"P": 1}))))
+    assert found.launches == ()
+    kept = orjson.loads(found.extra)["measurements"]
+    assert [item["name"] for item in kept] == ["dram__sectors_read.sum", "sm__warps_active.avg.pct"]
+
+
+@pytest.mark.parametrize(
+    ("unit", "timeunit", "seconds"),
+    [
+        ("", "miliseconds", 0.002),
+        ("", "milliseconds", 0.002),
+        ("Microseconds", "milliseconds", 2e-6),
+        ("ns", None, 2e-9),
+        ("s", "milliseconds", 2.0),
+        ("GFLOP/s", "s", 2.0),
+    ],
+)
+def test_the_unit_of_the_row_comes_first(tmp_path, unit, timeunit, seconds):
+    times = {"runtimes": [2.0]}
+    result = row(times=times, measurements=[{"name": "time", "value": 2, "unit": unit}])
+    (found,) = read(write(tmp_path, document(result, metadata={"timeunit": timeunit})))
+    assert found.run_secs == (seconds,)
+
+
+@pytest.mark.parametrize(
+    ("invalidity", "kind", "phase", "launches"),
+    [
+        ("timeout", FailureKind.TIMEOUT, Phase.RUN, 1),
+        ("compile", FailureKind.COMPILE_ERROR, Phase.BUILD, 0),
+        ("runtime", FailureKind.RUNTIME_ERROR, Phase.RUN, 1),
+        ("correctness", FailureKind.WRONG_RESULT, Phase.RUN, 1),
+        ("constraints", FailureKind.UNKNOWN, Phase.UNKNOWN, 0),
+    ],
+)
+@pytest.mark.parametrize("correctness", [0, 1])
+def test_invalidity_is_trusted(tmp_path, invalidity, kind, phase, launches, correctness):
+    (found,) = read(write(tmp_path, document(failed(invalidity, correctness=correctness))))
+    assert (found.status, found.run_secs) == (Status.FAILED, None)
+    assert (found.failure.kind, found.failure.phase) == (kind, phase)
+    assert len(found.launches) == launches
+    extra = orjson.loads(found.extra)
+    assert (extra["invalidity"], extra["time"]) == (invalidity, "RuntimeFailedConfig")
+    assert extra.get("correctness", 1) == correctness
+
+
+def test_run_times_of_a_failed_row_are_no_times(tmp_path):
+    result = row(invalidity="runtime", correctness=0)
+    (found,) = read(write(tmp_path, document(result)))
+    assert (found.status, found.run_secs) == (Status.FAILED, None)
+    assert orjson.loads(found.extra)["runtimes"] == [3.0, 1.0, 2.0]
+
+
+@pytest.mark.parametrize(
+    ("value", "is_apart"),
+    [(2.0, False), (2.039, False), (1.961, False), (2.041, True), (1.959, True), (0.0, True)],
+)
+def test_a_time_that_is_not_the_mean(tmp_path, value, is_apart):
+    """It is neither a best time nor learnt from, and nothing of it is lost."""
+    measurements = [{"name": "time", "value": value, "unit": "ms"}]
+    file = write(tmp_path, document(row(measurements=measurements), row()))
+    found, other, *remarks = read(file)
+    assert other.status is Status.OK
+    if not is_apart:
+        assert (found.status, found.run_secs, remarks) == (Status.OK, other.run_secs, [])
+        return
+    assert (found.status, found.run_secs) == (Status.FAILED, None)
+    assert found.failure.kind == FailureKind.INFRASTRUCTURE
+    extra = orjson.loads(found.extra)
+    assert (extra["time"], extra["runtimes"]) == (value, [3.0, 1.0, 2.0])
+    (remark,) = remarks
+    assert isinstance(remark, Remark)
+    assert remark.text.startswith("inconsistent: 1 of 2 rows have a time over 2% from the mean")
+    with Store(":memory:") as store:
+        report = import_log(store, file, source="x")
+        assert report.remarks == [remark.text]
+        assert [summary.best for summary in store.query.workloads()] == [0.002]
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        ([], "an object with a configuration"),
+        (
+            {"configuration": {}, "times": {}, "correctness": 1},
+            "the invalidity of a result is None",
+        ),
+        (row(invalidity="lost"), "the invalidity of a result is 'lost'"),
+        (row(times=[]), "the times of a result are no object"),
+        (row(measurements=[{"value": 1}]), "objects with a name"),
+        (row(measurements=[], times={}), "the time is None"),
+        (row(times={"runtimes": ["x"]}), "no number"),
+        (row(configuration={"a": [1]}), "a number or text is due"),
+        (
+            row(measurements=[{"name": "n", "value": 1}, {"name": "n", "value": 1}]),
+            "a measurement occurs twice",
+        ),
+    ],
+)
+def test_a_bad_row_is_quarantined_alone(tmp_path, bad, reason):
+    items = read(write(tmp_path, document(bad, row())))
+    assert [type(item) for item in items] == [Quarantined, Measurement]
+    assert reason in items[0].reason
+
+
+def test_a_unit_that_nothing_says(tmp_path):
+    (item,) = read(write(tmp_path, document(row(), metadata={})))
+    assert "neither its time nor metadata.timeunit" in item.reason
+
+
+def test_what_is_refused(tmp_path):
+    for content in (document(schema_version="2.0.0"), document(results={}), [document()]):
+        with pytest.raises(FormatError, match="no results of FAIR T4, version 1"):
+            read(write(tmp_path, content))
+
+
+def test_results_are_told_from_their_schema(tmp_path):
+    matches = T4Format().matches_file
+    assert matches(json.dumps(document(row()), indent=4).encode()[:4096], tmp_path)
+    assert matches(b'{"results": [], "schema_version": "1.0.0"}', tmp_path)
+    assert not matches(b'{"$schema": "", "results": [], "configuration"', tmp_path)
+    assert not matches(b'{"results": {"type": "array"}, "configuration": 1', tmp_path)
+    assert not matches(b'{"device_core_clock": "1", "results": [{"kernel": "a"', tmp_path)
+    assert not matches(b'{"Results": [{"Configuration": [', tmp_path)
+
+
+# ------------------------------------------------------------------ kernel and device
+
+T1 = {
+    "ConfigurationSpace": {"TuningParameters": [{"Name": "x", "Values": "[1]"}]},
+    "KernelSpecification": {"KernelName": "Xgemm", "ProblemSize": [64, 64]},
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "expected"),
+    [
+        ("gemm__A100_T4.json", {}, ("gemm", "A100")),
+        ("gemm__A100_T4.json.gz", {}, ("gemm", "A100")),
+        ("gemm__RTX_3090_T4.json", {"kernel": "k"}, ("k", "RTX_3090")),
+        ("gemm__A100_T4.json", {"device": "d"}, ("gemm", "d")),
+        ("gemm/A100_T4.json", {}, ("gemm", "A100")),
+        ("gemm/A100-results.json", {}, (None, None)),
+        ("results.json", {"kernel": "k", "device": "d"}, ("k", "d")),
+    ],
+)
+def test_kernel_and_device_by_name(tmp_path, name, words, expected):
+    place = place_of(write(tmp_path, document(), name, **words))
+    assert (place.kernel, place.device) == expected
+
+
+def test_a_t1_input_beside_the_file_says_the_kernel(tmp_path):
+    file = write(tmp_path, document(row()), "gemm__A100_T4.json")
+    write(tmp_path, T1, "gemm__T1.json")
+    write(tmp_path, T1, "other__T1.json")
+    (found,) = read(file)
+    assert found.program.workload.body == b'{"kernel":"Xgemm","problem":[64,64]}'
+    (found,) = read(write(tmp_path, document(row()), "gemm__A100_T4.json", kernel="mine"))
+    assert found.program.workload.body == b'{"kernel":"mine","problem":null}'
+    lone = write(tmp_path, document(row()), "runs/A100_T4.json")
+    assert place_of(lone) == Place("runs", "A100")
+    write(tmp_path, T1, "runs/gemm-T1.json")
+    assert place_of(lone) == Place("Xgemm", "A100", "unknown", [64, 64])
+    write(tmp_path, T1, "runs/conv-T1.json")
+    assert place_of(lone) == Place("runs", "A100")
+    write(tmp_path, T1, "runs/T1.json")
+    assert place_of(lone).kernel == "Xgemm"
+
+
+def test_neighbours_are_bounded(tmp_path, monkeypatch):
+    """MAX_NEIGHBOUR_BYTES"""
+    file = write(tmp_path, document(row()))
+    write(tmp_path, T1, "gemm__T1.json")
+    monkeypatch.setattr(limits, "MAX_NEIGHBOUR_BYTES", 50)
+    assert place_of(file).kernel == "gemm"
+
+
+def test_ktts_file_says_what_its_conversion_lacks(tmp_path):
+    original = {
+        "Metadata": {"ComputeApi": "CUDA", "Device": "NVIDIA TITAN RTX"},
+        "Results": [{"KernelName": "coulomb"}],
+    }
+    file = write(tmp_path, document(ktt()), "run_converted.json")
+    with pytest.raises(FormatError, match="does not say its kernel and device; give --kernel and"):
+        read(file)
+    write(tmp_path, original, "run.json")
+    (found,) = read(file)
+    assert found.program.workload.name == "coulomb"
+    assert found.program.target.attributes == {"kind": "cuda", "model": "NVIDIA TITAN RTX"}
+
+
+def test_the_users_word_is_before_the_files(tmp_path):
+    metadata = {"timeunit": "s", "kernel_name": "k", "device_name": "d", "target": "opencl"}
+    file = write(tmp_path, document(row(), metadata=metadata))
+    (found,) = read(file)
+    assert (found.program.workload.name, found.program.target.label) == ("k", "opencl d")
+    file = write(tmp_path, document(row(), metadata=metadata), kernel="mine", device="dev")
+    (found,) = read(file)
+    assert (found.program.workload.name, found.program.target.label) == ("mine", "opencl dev")
+
+
+def test_what_nothing_says_is_asked_for(tmp_path):
+    with pytest.raises(FormatError) as caught:
+        read(write(tmp_path, document(row()), "results.json", kernel="k"))
+    assert str(caught.value) == "the file does not say its device; give --device"
+
+
+def test_devices_by_name(tmp_path):
+    assert device_of_name(tmp_path / "a__B.json.gz") == "B"
+    assert device_of_name(tmp_path / "B_T4.json") is None
+    assert device_of_name(None) is None
+
+
+# ------------------------------------------------------------------ writing
+
+#: What the schema of T4 results 1.0.0 asks of each of them.
+REQUIRED = {"configuration": dict, "times": dict, "invalidity": str, "correctness": int}
+INVALIDITY = {"timeout", "compile", "runtime", "correctness", "constraints", "correct"}
+OPTIONAL = {"timestamp": str, "objectives": list, "measurements": list}
+
+
+def check_schema(found):
+    """Assert what the schema of results says, by hand."""
+    assert found["schema_version"] == "1.0.0"
+    assert type(found["results"]) is list
+    for result in found["results"]:
+        for name, kind in REQUIRED.items():
+            assert isinstance(result[name], kind)
+        for name, kind in OPTIONAL.items():
+            assert isinstance(result.get(name, kind()), kind)
+        assert result["invalidity"] in INVALIDITY
+        assert type(result["times"].get("runtimes", [])) is list
+        for name in ("compilation_time", "framework", "search_algorithm", "validation"):
+            assert type(result["times"].get(name, 0)) in (int, float)
+        for measurement in result.get("measurements", []):
+            assert isinstance(measurement["name"], str)
+            assert isinstance(measurement["value"], int | float | str | list)
+            assert isinstance(measurement["unit"], str)
+
+
+def export(store, **chosen):
+    out = io.BytesIO()
+    report = export_document(store.query, "t4", out, **chosen)
+    return report, out.getvalue()
+
+
+def test_what_is_written_is_read_as_it_was(tmp_path):
+    rows = [row(), ktt(), failed("compile"), failed("correctness"), failed("constraints")]
+    for number, result in enumerate(rows):
+        result["configuration"]["tile"] = number
+    content = document(*rows)
+    content["metadata"]["problem_size"] = [64]
+    with Store(":memory:") as store, Store(":memory:") as other:
+        import_log(store, write(tmp_path, content), source="x")
+        report, data = export(store)
+        assert (report.records, report.workloads, report.left_out) == (5, 1, {})
+        found = json.loads(data)
+        check_schema(found)
+        assert found["metadata"]["kernel_name"] == "gemm"
+        assert [r["invalidity"] for r in found["results"]] == [
+            *("correct", "correct", "compile", "correctness", "constraints")
+        ]
+        again = import_log(other, write(tmp_path, found, "results.json"), source="x")
+        assert (again.total.new, again.remarks, again.quarantined) == (5, [], 0)
+        for one, two in zip(store.query.iterate(), other.query.iterate(), strict=True):
+            assert one.measurement.program == two.measurement.program
+            assert one.measurement.run_secs == two.measurement.run_secs
+            assert one.measurement.measured_at == two.measurement.measured_at
+            assert one.measurement.status == two.measurement.status
+            assert one.measurement.all_cost in (two.measurement.all_cost, None)
+            for before, after in zip(
+                store.query.launches_of(one.id), other.query.launches_of(two.id), strict=True
+            ):
+                assert (before.block, before.values) == (after.block, after.values)
+                assert before.counter_set == after.counter_set
+
+
+def test_a_document_is_of_one_kernel_on_one_device(tmp_path):
+    with Store(":memory:") as store:
+        import_log(store, write(tmp_path, document(row()), "gemm__A100_T4.json"), source="x")
+        import_log(store, write(tmp_path, document(row()), "gemm__V100_T4.json"), source="y")
+        import_log(store, write(tmp_path, document(row()), "conv__V100_T4.json"), source="z")
+        for chosen in ({}, {"workload_ids": [1]}, {"target_ids": [2]}):
+            with pytest.raises(UsageError, match="choose with --workload and --target"):
+                export(store, **chosen)
+        report, data = export(store, workload_ids=[1], target_ids=[2])
+        assert (report.records, report.left_out) == (1, {"other workload": 1})
+        assert json.loads(data)["metadata"]["device_name"] == "V100"
+        report, data = export(store, target_ids=[99])
+        assert (report.records, data) == (0, b"")
+        with pytest.raises(UsageError, match="no format that is written as a document"):
+            export_document(store.query, "ansor", io.BytesIO())
+
+
+def test_contradictions_and_foreign_records_are_not_written(tmp_path):
+    apart = row(measurements=[{"name": "time", "value": 9.0, "unit": ""}])
+    with Store(":memory:") as store:
+        import_log(store, write(tmp_path, document(apart, row())), source="x")
+        other = copy.deepcopy(row())
+        other["configuration"]["tile"] = 5
+        file = write(tmp_path, document(other))
+        import_log(store, file, source="y", trust=Trust.FOREIGN)
+        report, data = export(store)
+        assert report.records == 1
+        assert report.left_out == {
+            "it failed for a reason that T4 does not have": 1,
+            "foreign source": 1,
+        }
+        check_schema(json.loads(data))
+
+
+@given(st.floats(0, 1e6, allow_subnormal=False))
+def test_milliseconds_come_back(value):
+    seconds = value / 1000
+    assert _milliseconds(seconds) / 1000 == seconds
+
+
+def test_failures_of_other_tools_in_t4s_words():
+    for kind, word in [
+        (FailureKind.TIMEOUT, "timeout"),
+        (FailureKind.COMPILE_ERROR, "compile"),
+        (FailureKind.WRONG_RESULT, "correctness"),
+        (FailureKind.CRASH, "runtime"),
+    ]:
+        measurement = Measurement(
+            _program(), None, Status.FAILED, failure=Failure(kind, Phase.RUN, "why")
+        )
+        result = json.loads(T4Format().result(measurement, []))
+        assert (result["invalidity"], result["correctness"]) == (word, 0)
+        assert result["measurements"][0]["value"] == "why"
+
+
+def _program():
+    return Program(kernel_workload("k"), gpu_target("cuda", "d"), split_parameters({"a": 1}))

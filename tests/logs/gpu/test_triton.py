@@ -1,0 +1,145 @@
+"""Autotuning caches of Triton."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.logs.base import LogFile
+from tunedb.logs.gpu.triton import TritonFormat
+from tunedb.logs.importer import import_log
+from tunedb.records import Measurement, Quarantined, Status
+from tunedb.steps.parameters import join_parameters
+from tunedb.store import Store
+
+
+def config(warps=4, **others):
+    return {
+        "kwargs": {"BLOCK_M": 64, "EVEN": True},
+        **{"num_warps": warps, "num_ctas": 1, "num_stages": 3, "maxnreg": None},
+        **{"pre_hook": None, "ir_override": None},
+        **others,
+    }
+
+
+PARAMETERS = {
+    **{"BLOCK_M": 64, "EVEN": True},
+    **{"num_warps": 4, "num_ctas": 1, "num_stages": 3, "maxnreg": None},
+}
+
+CACHE = {
+    "key": [512, 64, "torch.float16", True],
+    "configs_timings": [
+        [config(), 0.5],
+        [config(8), [0.25, 0.24, 0.3]],
+        [config(16), math.inf],
+        [config(2), [math.inf, math.inf, math.inf]],
+    ],
+}
+
+
+def write(folder, rows=None, name="_attn_fwd.autotune.json", device="A100", **words):
+    path = folder / name
+    content = CACHE if rows is None else {**CACHE, "configs_timings": rows}
+    path.write_text(json.dumps(content))
+    return LogFile(path, name, device=device, **words)
+
+
+def read(file):
+    return list(TritonFormat().read_file(file))
+
+
+def test_what_a_cache_says(tmp_path):
+    one, two, *failed = read(write(tmp_path))
+    assert join_parameters(one.program.trace) == PARAMETERS
+    assert list(join_parameters(one.program.trace)) == list(PARAMETERS)
+    body = json.loads(one.program.workload.body)
+    assert body == {"kernel": "_attn_fwd", "problem": [512, 64, "torch.float16", True]}
+    assert (one.run_secs, one.extra) == ((0.0005,), None)
+    assert (one.launches[0].threads, one.launches[0].block) == (128, (128, 1, 1))
+    assert two.run_secs == (0.00025,)
+    assert json.loads(two.extra) == {"p20": 0.24, "p80": 0.3}
+    assert one.program.sketch_digest == two.program.sketch_digest
+    for found in failed:
+        assert (found.status, found.run_secs, found.launches) == (Status.FAILED, None, ())
+        assert found.failure.message == "its time is Infinity"
+
+
+@pytest.mark.parametrize(
+    ("device", "warp"),
+    [
+        ("NVIDIA H100", 32),
+        ("AMD Instinct MI250X", 64),
+        ("gfx942", 64),
+        ("MI300", 64),
+        ("gfx1100", 32),
+        ("Radeon W6600", 32),
+    ],
+)
+def test_warps_of_devices(tmp_path, device, warp):
+    assert read(write(tmp_path, device=device))[0].launches[0].threads == 4 * warp
+
+
+def test_a_configuration_as_text(tmp_path):
+    text = (
+        "BLOCK_M: 64, EVEN: True, num_warps: 4, num_ctas: 1, num_stages: 3, maxnreg: None, "
+        "pre_hook: None"
+    )
+    first, second = read(write(tmp_path, [[text, 0.5], ["a: 1.5, b: x, num_warps: 1", 1]]))
+    assert first == read(write(tmp_path))[0]
+    assert join_parameters(second.program.trace) == {"a": 1.5, "b": "x", "num_warps": 1}
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ([config()], "a result is [configuration, timing]"),
+        ([7, 1.0], "an object with kwargs is due"),
+        ([{"kwargs": 1}, 1.0], "an object with kwargs is due"),
+        ([config(BLOCK_M=1), 1.0], "'BLOCK_M' stands in kwargs and beside them"),
+        ([config(pre_hook=[1]), 1.0], "a number or text is due"),
+        (["BLOCK 64", 1.0], "'name: value, …' is due"),
+        (["a: 1, a: 2", 1.0], "'name: value, …' is due"),
+        ([config(), "fast"], "a timing is 'fast'"),
+        ([config(), []], "[median, p20, p80] is due"),
+        ([config(), [1, 2, 3, 4]], "[median, p20, p80] is due"),
+        ([config(), math.nan], "finite and not negative"),
+        ([config(), -math.inf], "finite and not negative"),
+    ],
+)
+def test_a_bad_row_is_quarantined_alone(tmp_path, row, reason):
+    items = read(write(tmp_path, [row, [config(), 1.0]]))
+    assert [type(item) for item in items] == [Quarantined, Measurement]
+    assert reason in items[0].reason
+
+
+def test_warps_that_no_block_has(tmp_path):
+    """MAX_WARPS"""
+    most = limits.MAX_WARPS
+    rows = [[config(warps), 1.0] for warps in (most, most + 1, 0, -1, True, None)]
+    assert [len(found.launches) for found in read(write(tmp_path, rows))] == [1, 0, 0, 0, 0, 0]
+
+
+def test_what_is_refused(tmp_path):
+    with pytest.raises(FormatError, match=r"does not say its device; give --device$"):
+        read(write(tmp_path, device=None))
+    with pytest.raises(FormatError, match=r"does not say its kernel; give --kernel$"):
+        read(write(tmp_path, name="cache.json"))
+    with pytest.raises(FormatError, match="without configs_timings"):
+        read(write(tmp_path, {}))
+    assert read(write(tmp_path, name="c.json", kernel="k"))[0].program.workload.name == "k"
+
+
+def test_an_import_and_a_second_one(tmp_path):
+    file = write(tmp_path)
+    assert TritonFormat().matches_file(file.path.read_bytes()[:4096], file.path)
+    assert not TritonFormat().matches_file(b'{"configs_timings": {}', file.path)
+    with Store(":memory:") as store:
+        report = import_log(store, file, source="x")
+        assert (report.total.new, report.total.failed, report.quarantined) == (4, 2, 0)
+        assert import_log(store, file, source="x").total.new == 0
+        assert [summary.best for summary in store.query.workloads()] == [0.00025]

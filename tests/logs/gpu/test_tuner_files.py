@@ -1,0 +1,274 @@
+"""Collected files of GPU tuners: each comes in with the rows that ``SOURCES.md`` counts."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import json
+from collections import Counter
+from pathlib import Path
+
+import orjson
+import pytest
+
+from tunedb.logs.base import LogFile, formats
+from tunedb.logs.export import export_document
+from tunedb.logs.find import find_logs
+from tunedb.logs.gpu.kernel_tuner import KernelTunerFormat
+from tunedb.logs.gpu.t1 import read_t1
+from tunedb.logs.importer import Tally, import_log
+from tunedb.records import FailureKind, Measurement, Status
+from tunedb.steps.parameters import join_parameters
+from tunedb.store import Store
+
+DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
+GPU = DATA / "gpu"
+SECTIONS = {
+    "## 1.": "kernel_tuner_cache",
+    "## 2.": "kernel_tuner_t4",
+    "## 3.": "ktt",
+    "## 5.": "bat",
+}
+
+pytestmark = pytest.mark.skipif(not GPU.is_dir(), reason="the collected files are not here")
+
+
+def read_sources():
+    """Return what the tables say: rows by file, None for files that are no results."""
+    found, folder, is_gpu = {}, None, False
+    for line in (DATA / "SOURCES.md").read_text().splitlines():
+        if line.startswith("# "):
+            is_gpu = line == "# gpu"
+        if is_gpu and line.startswith("## "):
+            folder = SECTIONS.get(line[:5])
+        cells = [cell.strip() for cell in line.strip("|").split("|")]
+        if is_gpu and folder and line.startswith("| ") and cells[0] != "file":
+            rows = cells[-1].split()[0]
+            found[f"{folder}/{cells[0]}"] = int(rows) if rows != "-" else None
+    return found
+
+
+SOURCES = read_sources() if GPU.is_dir() else {}
+#: Of the files of KTT only those that were converted are results of T4.
+OURS = {
+    name: rows
+    for name, rows in SOURCES.items()
+    if not name.startswith("ktt/") or "_converted" in name
+    if name != "bat/ktt_triad_TuningOutput.json"
+}
+
+
+def bring(store, name):
+    (file,) = find_logs([GPU / name])
+    return import_log(store, file, source=file.name)
+
+
+@pytest.fixture(scope="module")
+def everything(tmp_path_factory):
+    with Store(tmp_path_factory.mktemp("tuners") / "all.db") as store:
+        yield store, {name: bring(store, name) for name in OURS}
+
+
+def test_each_file_has_the_rows_that_it_should_have(everything):
+    _, reports = everything
+    assert len(OURS) == 42
+    assert sum(rows or 0 for rows in OURS.values()) == 86_385
+    for name, rows in OURS.items():
+        report = reports[name]
+        is_input = "T1" in name.replace("T1_1.0.0", "") or "CAFF" in name
+        if rows is None and not is_input:
+            assert report.refused.startswith("no tuning log that tunedb knows"), name
+            assert "\n" not in report.refused
+        else:
+            found = report.refused, report.quarantined, report.total.read, report.workloads
+            assert (name, *found) == (name, None, 0, rows or 0, int(is_input))
+    assert sum(report.workloads for report in reports.values()) == 12
+
+
+def test_a_second_import_adds_nothing(everything):
+    store, reports = everything
+    before = store.query.counts()
+    total = Tally()
+    for name in OURS:
+        total += bring(store, name).total
+    assert (total.read, total.new, total.known) == (86_385, 0, 86_385)
+    assert store.query.counts() == before
+    # Two files hold what others hold too.
+    assert sum(report.total.new for report in reports.values()) == 86_385 - 6_768 - 2
+
+
+def test_failed_configurations(everything):
+    """The numbers of failed rows are those that the files have."""
+    _, reports = everything
+    failed = {name: report.total.failed for name, report in reports.items() if report.total.failed}
+    assert failed == {
+        "kernel_tuner_cache/convolution__RTX_2080_Ti.json.gz": 1512,
+        "kernel_tuner_cache/convolution__RTX_3060_laptop.json.gz": 1548,
+        "kernel_tuner_cache/convolution__RTX_Titan.json.gz": 1512,
+        "kernel_tuner_cache/convolution_milo__A4000.json.gz": 161,
+        "kernel_tuner_cache/mock_gpu_convolution.json.gz": 1512,
+        "kernel_tuner_cache/pnpoly__RTX_2080_Ti.json.gz": 358,
+        "kernel_tuner_cache/pnpoly__RTX_3060_laptop.json.gz": 318,
+        "kernel_tuner_cache/pnpoly__RTX_3090.json.gz": 318,
+        "kernel_tuner_cache/pnpoly__RTX_Titan.json.gz": 342,
+        "kernel_tuner_t4/convolution_milo__A100_T4.json.gz": 161,
+        "kernel_tuner_t4/kt_cache_files_branch/t4_cache_invalids.json": 1,
+        "kernel_tuner_t4/pnpoly__RTX_3090_T4.json.gz": 3285,
+    }
+
+
+def test_times_are_those_of_the_file():
+    """The mean of all repeats is the ``time`` that the tuner wrote."""
+    path = GPU / "kernel_tuner_cache" / "convolution_milo__A4000.json.gz"
+    cache = json.loads(gzip.decompress(path.read_bytes()))["cache"].values()
+    found = list(KernelTunerFormat().read_file(LogFile(path, path.name)))
+    for entry, item in zip(cache, found, strict=True):
+        assert entry.items() >= join_parameters(item.program.trace).items()
+        if isinstance(entry["time"], str):
+            assert (item.run_secs, item.failure.message) == (None, entry["time"])
+        else:
+            mean = sum(item.run_secs) / len(item.run_secs)
+            assert mean == pytest.approx(entry["time"] / 1000, rel=1e-9)
+            assert len(item.run_secs) == len(entry["times"])
+            assert item.launches[0].threads == entry["block_size_x"] * entry["block_size_y"]
+
+
+def test_the_file_that_contradicts_itself(everything):
+    """KTT's times stand over Kernel Tuner's run times: 2,955 of 3,762 rows."""
+    store, reports = everything
+    report = reports["kernel_tuner_t4/pnpoly__RTX_3090_T4.json.gz"]
+    (remark,) = report.remarks
+    assert remark.startswith("inconsistent: 2,955 of 3,762 rows")
+    assert [name for name, other in reports.items() if other.remarks] == [
+        "kernel_tuner_t4/pnpoly__RTX_3090_T4.json.gz"
+    ]
+    workload = next(w.id for w in store.query.workloads() if w.name == "pnpoly")
+    records = [record.measurement for record in store.query.iterate(workload)]
+    kinds = Counter(m.failure.kind if m.failure else None for m in records)
+    assert kinds == {
+        FailureKind.INFRASTRUCTURE: 2955,
+        FailureKind.RUNTIME_ERROR: 330,
+        None: 807,
+    }
+    assert all(m.run_secs is None for m in records if m.status is not Status.OK)
+
+
+def test_an_unfinished_cache_is_left_as_it_is(tmp_path):
+    whole = GPU / "kernel_tuner_cache" / "pnpoly__RTX_3090.json.gz"
+    text = gzip.decompress(whole.read_bytes())
+    path = tmp_path / "cache.json"
+    cut = text[: len(text) * 2 // 3]
+    path.write_bytes(cut)
+    found = KernelTunerFormat().read_file(LogFile(path, path.name))
+    some = [item for item in found if isinstance(item, Measurement)]
+    assert path.read_bytes() == cut
+    assert list(tmp_path.iterdir()) == [path]
+    entire = list(KernelTunerFormat().read_file(LogFile(whole, whole.name)))
+    assert 2000 < len(some) < len(entire) == 4092
+    assert some == entire[: len(some)]
+
+
+def test_a_conversion_is_its_original():
+    """KTT's file and the T4 that was made of it: the same configurations, blocks and times."""
+    found = []
+    for name in ("coulomb_2080_full_search_space", "coulomb_2080_full_search_space_converted"):
+        path = GPU / "ktt" / f"{name}.json.gz"
+        head = gzip.decompress(path.read_bytes())[:4096]
+        reader = next(
+            format_
+            for format_ in formats().values()
+            if hasattr(format_, "read_file") and format_.matches_file(head, path)
+        )
+        items = [i for i in reader.read_file(LogFile(path, name)) if isinstance(i, Measurement)]
+        rows = {}
+        for item in items:
+            key = tuple(sorted(join_parameters(item.program.trace).items()))
+            (launch,) = item.launches
+            names = [name for name, _ in launch.counter_set.counters]
+            rows[key] = (
+                item.program.workload.digest,
+                item.program.target.digest,
+                launch.threads,
+                dict(zip(names, launch.values, strict=True)),
+            )
+        found.append(rows)
+        assert len(items) == 210
+    assert found[0].keys() == found[1].keys()
+    for key, (*one, counters) in found[0].items():
+        *two, others = found[1][key]
+        assert one == two
+        assert others.keys() >= counters.keys()
+        assert all(others[name] == pytest.approx(value) for name, value in counters.items())
+
+
+def test_inputs_say_which_parameters_form_the_block(everything):
+    store, _ = everything
+    found = {(name, read_t1(body).block_parameters) for name, body in store.query.t1_inputs()}
+    assert found == {
+        ("convolution_kernel", ("block_size_x", "block_size_y")),
+        ("dedispersion_kernel", ("block_size_x", "block_size_y")),
+        ("Xgemm", ()),
+        ("calculate_temp", ("block_size_x", "block_size_y")),
+        ("calculate_temp", ("BLOCK_SIZE_X", "BLOCK_SIZE_Y")),
+        ("gemm_fast", ("MDIMC", "NDIMC")),
+        ("FindKeyWithDigest_Kernel", ("BLOCK_SIZE",)),
+        ("triad", ("BLOCK_SIZE",)),
+        ("nbody_kernel", ("BLOCK_SIZE",)),
+        ("cn_pnpoly", ("block_size_x",)),
+    }
+
+
+def test_an_input_allows_what_the_tuner_tried():
+    path = GPU / "kernel_tuner_cache" / "convolution_milo__A4000.json.gz"
+    beside = GPU / "kernel_tuner_t4" / "convolution_milo__T1.json"
+    input_ = read_t1(orjson.dumps(json.loads(beside.read_text())))
+    for item in KernelTunerFormat().read_file(LogFile(path, path.name)):
+        configuration = join_parameters(item.program.trace)
+        assert input_.is_legal(configuration)
+        assert not input_.is_legal(configuration | {"block_size_x": 17})
+
+
+def schema_errors(value, schema, path="results"):
+    """Yield where a value is not what a JSON schema says: the words that T4's schema uses."""
+    kinds = {
+        **{"object": dict, "array": list, "string": str},
+        **{"number": int | float, "integer": int},
+    }
+    if "type" in schema:
+        allowed = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+        if not any(isinstance(value, kinds[kind]) for kind in allowed):
+            yield f"{path} is no {allowed}"
+            return
+    if "enum" in schema and value not in schema["enum"]:
+        yield f"{path} is {value}"
+    for name in schema.get("required", ()):
+        if name not in value:
+            yield f"{path} has no {name}"
+    if isinstance(value, dict):
+        for name, part in schema.get("properties", {}).items():
+            if name in value:
+                yield from schema_errors(value[name], part, f"{path}.{name}")
+    if isinstance(value, list) and "items" in schema:
+        for number, item in enumerate(value):
+            yield from schema_errors(item, schema["items"], f"{path}[{number}]")
+
+
+def test_what_is_written_is_what_the_schema_asks_for(everything):
+    store, _ = everything
+    folder = GPU / "kernel_tuner_t4"
+    (schema,) = folder.glob("*T4_1.0.0_results-schema.json")
+    schema = json.loads(schema.read_text())
+    assert list(schema_errors({"results": [{"times": 1, "invalidity": "x"}]}, schema))
+    for name in ("vector_add", "directCoulombSum_kernel", "dedispersion_kernel"):
+        ids = [
+            summary.id
+            for summary in store.query.workloads()
+            if summary.name == name and summary.format == "gpu-kernel"
+        ]
+        for record in (next(store.query.iterate(id_)) for id_ in ids):
+            chosen = {"workload_ids": [record.workload_id], "target_ids": [record.target_id]}
+            out = io.BytesIO()
+            report = export_document(store.query, "t4", out, **chosen)
+            document = json.loads(out.getvalue())
+            assert len(document["results"]) == report.records > 0
+            assert list(schema_errors(document, schema)) == []

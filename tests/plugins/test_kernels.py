@@ -1,0 +1,47 @@
+"""Records of GPU kernels beside those of modules: TVM's handle never gets them."""
+
+import tunedb
+from tunedb.launches import Launch
+from tunedb.logs.gpu.kernels import kernel_workload
+from tunedb.plugins.metaschedule import Database
+from tunedb.records import Measurement, Program, Source, Target, Workload, WorkloadFormat
+from tunedb.steps.parameters import split_parameters
+
+
+def test_kernels_never_reach_tvm(tmp_path, tools):
+    """Even for the very target of the handle, and faster than anything else."""
+    path, mod = tmp_path / "tune.db", tools.matmul()
+    with Database(path, target=tools.llvm) as database:
+        workload = database.commit_workload(mod)
+        record = tools.record(mod, workload, [0.25], target=tools.llvm)
+        database.commit_tuning_record(record)
+        with tunedb.open(path) as store:
+            (target_id,) = store.query.target_ids()
+            program = Program(
+                kernel_workload("main", [64]),
+                store.query.target(target_id),
+                split_parameters({"block_size_x": 32}),
+            )
+            fast = Measurement(program, (1e-9,), launches=(Launch("main", 32),))
+            store.add([fast], Source("kernels"))
+            store.add_workload(Workload(WorkloadFormat.T1, b"{}", "main"))
+        assert [float(s) for r in database.get_all_tuning_records() for s in r.run_secs] == [0.25]
+        assert [float(r.run_secs[0]) for r in database.get_top_k(workload, 5)] == [0.25]
+        served = database.query_tuning_record(mod, tools.llvm, "main")
+        assert float(served.run_secs[0]) == 0.25
+    with Database(path) as unbound:
+        assert float(unbound.query_tuning_record(mod, tools.llvm, "main").run_secs[0]) == 0.25
+
+
+def test_kernels_do_not_bind_a_handle(tmp_path, tools):
+    """A handle without a target is for the modules that the database has."""
+    path, mod = tmp_path / "tune.db", tools.matmul()
+    gpu = Target.from_config({"kind": "cuda", "model": "Tesla K40c"})
+    program = Program(kernel_workload("main"), gpu, split_parameters({"block_size_x": 32}))
+    with tunedb.open(path) as store:
+        store.add([Measurement(program, (1e-9,))], Source("kernels"))
+    with Database(path) as database:
+        assert database.get_all_tuning_records() == []
+        workload = database.commit_workload(mod)
+        database.commit_tuning_record(tools.record(mod, workload, [0.25], target=tools.llvm))
+        assert [float(r.run_secs[0]) for r in database.get_top_k(workload, 5)] == [0.25]

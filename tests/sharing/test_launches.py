@@ -1,0 +1,272 @@
+"""Launches and their counters from one database to another."""
+
+import re
+import shutil
+from contextlib import closing
+
+import pytest
+from builders import make_measurement
+from bundle_bytes import bundle_of, seal, take_apart
+from exchanges import OWN, Given, changed, rename
+from unions import launch, pool
+
+from tunedb import identity, limits, schema
+from tunedb.check import check
+from tunedb.launches import CounterSet, Launch
+from tunedb.sharing import framing
+from tunedb.sharing.bundle import BundlePeer
+from tunedb.sharing.columns import encode
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.merge import merge
+from tunedb.sharing.selection import Selection
+from tunedb.sharing.sync import pull, push
+from tunedb.sharing.wire import COLUMNS, Chunk
+from tunedb.store import Store
+
+#: The records of kernels, and another one.
+KERNELS = pool()[-3:]
+
+
+@pytest.fixture
+def theirs(sqlite_template, tmp_path):
+    """A database with kernels that were profiled."""
+    path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), "f" * 32)
+    with Store(path) as store:
+        store.add([*KERNELS, make_measurement(1)], OWN)
+    return path
+
+
+@pytest.fixture
+def chunks(theirs):
+    """What it gives, to be changed."""
+    with closing(DatabasePeer(theirs, own=True)) as peer:
+        return list(peer.chunks(Selection()))
+
+
+def launches(store):
+    """Return the launches of a database as sets of digests."""
+    return {row.launch.digest(row.digest) for row in store.query.launches()}
+
+
+EXPECTED = {one.digest(record.digest) for record in KERNELS for one in record.launches}
+
+
+def test_a_merge_brings_launches(store, theirs):
+    for new in (6, 0):
+        with closing(DatabasePeer(theirs)) as peer:
+            report = merge(store, peer)
+        assert (report.launches, report.rejected) == (new, 0)
+        assert launches(store) == EXPECTED
+    assert store.query.counts().launches == 6
+    assert check(store.url).problems == []
+
+
+def test_a_dry_run_says_what_would_come(store, theirs):
+    with closing(DatabasePeer(theirs)) as peer:
+        assert merge(store, peer, dry_run=True).launches == 6
+    assert store.query.counts().launches == 0
+
+
+def test_a_selection_brings_its_launches_alone(store, theirs, tmp_path):
+    """From a database by SQL, from a bundle by its numbers; the sets of others stay there."""
+    with Store(theirs) as there:
+        ncu = CounterSet("rocprof", None, None, (("other", ""),))
+        there.add_launches([(make_measurement(1), Launch("x", 1, counter_set=ncu, values=(1.0,)))])
+    bundle = tmp_path / "x.tunedb"
+    with closing(DatabasePeer(theirs)) as peer:
+        bundle.write_bytes(bundle_of(peer.chunks(Selection())))
+    wanted = Selection(workloads=("matmul",))
+    for peer in (DatabasePeer(theirs), BundlePeer(bundle)):
+        with closing(peer):
+            tables = [chunk for chunk in peer.chunks(wanted) if chunk.table == "counter_set"]
+            assert {row[2] for chunk in tables for row in chunk.rows} == {"ncu"}
+            report = merge(store, peer, selection=wanted)
+        assert (report.rejected, launches(store)) == (0, EXPECTED)
+
+
+def test_launches_that_were_learnt_later_come_later(store, theirs, sqlite_template, tmp_path):
+    here = Store(shutil.copyfile(sqlite_template, tmp_path / "here.db"))
+    with here, Store(theirs) as there:
+        pull(here, theirs)
+        assert launches(here) == EXPECTED
+        added = launch(2, number=5), Launch("later", 7)
+        there.add_launches([(KERNELS[0], added[0]), (make_measurement(1), added[1])])
+        report = pull(here, theirs)
+        assert (report.launches, report.read, report.rejected) == (2, 0, 0)
+        assert launches(here) == launches(there)
+        assert pull(here, theirs).launches == 0
+        # And what was learnt here goes there.
+        here.add_launches([(KERNELS[1], Launch("ours", 3))])
+        assert push(here, theirs).launches == 1
+        assert launches(here) == launches(there)
+
+
+def test_a_database_that_lost_launches_is_compared_anew(theirs, sqlite_template, tmp_path):
+    """Its numbers are given again: what was read under them says nothing."""
+    with Store(shutil.copyfile(sqlite_template, tmp_path / "here.db")) as here:
+        with Store(theirs) as there:
+            there.add_launches([(KERNELS[0], launch(0, number=n)) for n in range(2, 9)])
+        pull(here, theirs)
+        with Store(theirs) as there:
+            with there._transaction() as connection:
+                connection.exec_driver_sql("DELETE FROM launch WHERE id > 6")
+            there.add_launches([(KERNELS[0], Launch("new", 7))])
+        assert pull(here, theirs).launches == 1
+        assert here.query.counts().launches == 14
+
+
+def test_bundles_of_the_first_version_are_read(store, chunks, tmp_path):
+    """They number the tables up to retractions, and have counts of these alone."""
+    old = [c for c in chunks if c.table not in ("launch", "counter_set")]
+    head, unpacked = take_apart(bundle_of(old))
+    path = tmp_path / "old.tunedb"
+    said = unpacked.replace(b'"counter_set":0,', b"").replace(b'"launch":0,', b"")
+    shorter = len(unpacked) - len(said)
+    assert shorter > 20
+    at = said.rindex(b'{"args_info"')
+    length = int.from_bytes(said[at - 8 : at], "little") - shorter
+    said = said[: at - 8] + length.to_bytes(8, "little") + said[at:]
+    path.write_bytes(seal(head, framing.zstd.compress(said), version=1))
+    with closing(BundlePeer(path)) as peer:
+        assert peer.sealed.counts["launch"] == 0
+        report = merge(store, peer)
+    assert (report.new, report.launches, report.rejected) == (4, 0, 0)
+
+
+def test_the_first_version_has_no_launches(chunks, tmp_path):
+    head, unpacked = take_apart(bundle_of(chunks))
+    path = tmp_path / "old.tunedb"
+    path.write_bytes(seal(head, framing.zstd.compress(unpacked), version=1))
+    with pytest.raises(Exception, match="which this version does not have"):
+        BundlePeer(path)
+
+
+def test_databases_before_launches_have_none(store, theirs):
+    """A peer of schema 0004 is asked nothing of them."""
+    from tunedb.sharing.tables import tables_of
+
+    assert tables_of("0004").launches is None
+    assert tables_of("0005").launches is not None
+
+
+#: Table, values that are changed → what is said of it.
+HOSTILE = [
+    ("launch", {"digest": b"x" * 16}, "its digest does not fit what it holds"),
+    ("launch", {"kernel": "other"}, "its digest does not fit what it holds"),
+    ("launch", {"counters": b"\0" * 8}, "its digest does not fit|values of"),
+    ("launch", {"threads": -1}, "threads of a block: -1 is not from 1"),
+    ("launch", {"threads": 2**40}, "threads of a block"),
+    ("launch", {"threads": 1.5}, "threads of a block"),
+    ("launch", {"threads": True}, "threads of a block"),
+    ("launch", {"threads": 31}, "has not 31 threads"),
+    ("launch", {"block_x": None}, "without one of its extents|extent"),
+    ("launch", {"grid_x": 0}, "extent of a block or grid"),
+    ("launch", {"grid_x": "8"}, "extent of a block or grid"),
+    ("launch", {"number": -1}, "number of a launch"),
+    ("launch", {"number": limits.MAX_LAUNCHES}, "number of a launch"),
+    ("launch", {"registers": -1}, "registers"),
+    ("launch", {"static_shared": 2**31}, "static_shared"),
+    ("launch", {"kernel": "a\0b"}, "its kernel has NUL"),
+    ("launch", {"kernel": b"bytes"}, "its kernel is no text"),
+    ("launch", {"kernel": "k" * (limits.MAX_KERNEL_CHARS + 1)}, "its kernel is longer"),
+    ("launch", {"seconds": float("nan")}, "its time is no finite number"),
+    ("launch", {"seconds": "soon"}, "its time is no finite number"),
+    ("launch", {"counters": "NaN"}, "its counters are no numbers"),
+    ("launch", {"counters": b"\0" * 7}, "no float64 values"),
+    ("launch", {"counter_set": 99}, "its set of counters was not taken or did not come"),
+    ("launch", {"counter_set": "1"}, "its set of counters was not taken or did not come"),
+    ("launch", {"measurement": 99}, "measurement that was not taken or did not come"),
+    ("launch", {"measurement": None}, "it is of no measurement"),
+    ("counter_set", {"digest": b"x" * 16}, "its digest does not fit what it holds"),
+    ("counter_set", {"tool": ""}, "its tool is no text"),
+    ("counter_set", {"tool": "t" * 257}, "its tool is longer"),
+    ("counter_set", {"tool_version": 7}, "version is no text"),
+    ("counter_set", {"counters": "[NaN]"}, "not JSON"),
+    ("counter_set", {"counters": "[[1,2]]"}, r"not \[name, unit\]"),
+    ("counter_set", {"counters": '{"a":1}'}, "no list"),
+    ("counter_set", {"counters": '[["a", ""]]'}, "not in the canonical form"),
+    ("counter_set", {"counters": '[["a\\u0000",""]]'}, "canonical form|NUL"),
+    (
+        "counter_set",
+        {"counters": "[" + ",".join(['["a",""]'] * (limits.MAX_COUNTERS + 1)) + "]"},
+        "counters of one launch",
+    ),
+    ("counter_set", {"counters": "[" + " " * limits.MAX_COUNTER_SET_BYTES + "]"}, "longer than"),
+]
+
+
+@pytest.mark.parametrize(("table", "values", "said"), HOSTILE)
+def test_hostile_rows_are_refused_and_counted(table, values, said, chunks, sqlite_file):
+    with Store(sqlite_file) as store:
+        report = merge(store, Given(changed(chunks, table, **values)))
+        assert report.new == 4
+        assert report.launches < 6
+        # With a set that is not taken go the launches that have it.
+        assert report.rejected == 6 - report.launches + (table == "counter_set")
+        assert any(re.search(said, reason) for reason in report.reasons)
+        assert store.query.counts().launches == report.launches
+        assert launches(store) < EXPECTED
+    assert check(sqlite_file).problems == []
+
+
+def test_rows_with_other_columns_are_refused(chunks, sqlite_file):
+    cut = [
+        Chunk(c.table, [row[:-1] for row in c.rows]) if c.table == "launch" else c for c in chunks
+    ]
+    with Store(sqlite_file) as store:
+        report = merge(store, Given(cut))
+        assert (report.launches, report.rejected) == (0, 6)
+        assert "launch: it has other columns or types" in report.reasons
+
+
+def test_launches_of_a_measurement_that_is_not_here_are_left_out(chunks, sqlite_file):
+    """Those that were learnt later say by digests of which it is."""
+    (rows,) = (c.rows for c in chunks if c.table == "launch")
+    row = dict(zip(COLUMNS["launch"], rows[0], strict=True))
+    absent = {"measurement": None, "program_digest": b"p" * 16, "measurement_digest": b"m" * 16}
+    later = Chunk("launch", [tuple((row | absent | {"digest": None}).values())])
+    with Store(sqlite_file) as store:
+        report = merge(store, Given([*chunks, later]))
+        assert (report.launches, report.rejected) == (6, 0)
+    assert check(sqlite_file).problems == []
+
+
+def test_a_nan_has_one_form(chunks, sqlite_file, tmp_path):
+    """Bundles say no digests: other bytes of the same launch would be another one."""
+    strange = b"\x01" + b"\0" * 5 + b"\xf8\xff"
+    (rows,) = (c.rows for c in chunks if c.table == "launch")
+    at = COLUMNS["launch"].index("counters")
+    number = next(n for n, row in enumerate(rows) if row[at] and row[at][8:])
+    data = rows[number][at][:8] + strange
+    silent = changed(chunks, "launch", row=number, counters=data, digest=None)
+    with Store(sqlite_file) as store:
+        assert merge(store, Given(silent)).rejected == 0
+        assert launches(store) == EXPECTED
+
+
+def test_a_launch_in_columns_keeps_its_values(chunks):
+    for table in ("counter_set", "launch"):
+        for chunk in chunks:
+            if chunk.table == table:
+                data = encode(table, chunk.rows)
+                found = framing.decode(table, len(chunk.rows), data)
+                digest = COLUMNS[table].index("digest")
+                for one, other in zip(found, chunk.rows, strict=True):
+                    assert one[:digest] + one[digest + 1 :] == other[:digest] + other[digest + 1 :]
+                    assert one[digest] is None
+
+
+def test_a_source_that_is_refused_brings_no_launches(theirs, sqlite_file):
+    """Records in the name of this store are not taken, and so are their launches not."""
+    with Store(sqlite_file) as store:
+        ours = store.query.store_key
+        digest = identity.digest("source", ours.encode(), b"nightly")
+        with Store(theirs) as there, there._transaction() as connection:
+            connection.execute(schema.source.update().values(store=ours, digest=digest))
+        with closing(DatabasePeer(theirs)) as peer:
+            report = merge(store, peer)
+        assert (report.new, report.launches, report.rejected) == (0, 0, 4)
+        assert store.query.counts().launches == 0
+        with closing(DatabasePeer(theirs)) as peer:
+            assert merge(store, peer, believe=True).launches == 6
+    assert check(sqlite_file).problems == []

@@ -1,0 +1,89 @@
+"""Tuning parameters as stored programs."""
+
+from __future__ import annotations
+
+import math
+
+import orjson
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb import limits
+from tunedb.errors import FormatError
+from tunedb.records import Trace
+from tunedb.steps.parameters import join_parameters, split_parameters, steps_of
+
+values = st.one_of(
+    st.integers(-(2**63), 2**63 - 1),
+    st.floats(allow_nan=False, allow_infinity=False),
+    st.text(st.characters(exclude_categories=["Cs"])),
+    st.booleans(),
+    st.none(),
+)
+names = st.text(st.characters(exclude_categories=["Cs"]), max_size=20)
+
+
+@given(st.dictionaries(names, values))
+def test_there_and_back(configuration):
+    trace = split_parameters(configuration)
+    found = join_parameters(trace)
+    assert found == configuration
+    assert list(found) == list(configuration)
+    assert [type(value) for value in found.values()] == [
+        type(value) for value in configuration.values()
+    ]
+
+
+def test_what_is_stored():
+    trace = split_parameters({"x": 32, "kind": "a,b", "fast": True, "ratio": 0.5})
+    assert trace.sketch == b'{"parameters":["x","kind","fast","ratio"]}'
+    assert trace.decisions == b'[32,"a,b",true,0.5]'
+    assert trace.tail is None
+    assert not trace.is_empty
+    # The names alone are what the configurations of a space share.
+    assert split_parameters({"x": 64, "kind": "", "fast": 0, "ratio": 1}).sketch == trace.sketch
+    assert split_parameters({"kind": 1, "x": 1, "fast": 0, "ratio": 1}).sketch != trace.sketch
+
+
+@pytest.mark.parametrize(
+    ("configuration", "reason"),
+    [
+        ({"x": [1]}, "a number or text is due"),
+        ({"x": {"y": 1}}, "a number or text is due"),
+        ({1: 1}, "a number or text is due"),
+        ({"x": math.nan}, "not finite"),
+        ({"x": -math.inf}, "not finite"),
+        ({"x": 2**63}, "beyond 64 bits"),
+        ({"x\ud800": 1}, "no JSON form"),
+        ({"x": "\ud800"}, "no JSON form"),
+        (dict.fromkeys(map(str, range(limits.MAX_INSTRUCTIONS + 1)), 1), "100001 parameters"),
+    ],
+)
+def test_what_is_no_configuration(configuration, reason):
+    with pytest.raises(FormatError, match=reason):
+        split_parameters(configuration)
+
+
+@pytest.mark.parametrize(
+    ("sketch", "decisions"),
+    [
+        (b"{}", b"[]"),
+        (b"[]", b"[]"),
+        (b"null", b"[]"),
+        (b"{", b"[]"),
+        (b'{"parameters":["x"]}', b"[]"),
+        (b'{"parameters":["x"]}', b"[1,2]"),
+        (b'{"parameters":["x"]}', b"1"),
+        (b'{"parameters":[["x"]]}', b"[1]"),
+    ],
+)
+def test_damaged_parameters(sketch, decisions):
+    with pytest.raises(FormatError, match="stored parameters that cannot be read"):
+        join_parameters(Trace(sketch, None, decisions))
+
+
+def test_steps():
+    first, second = steps_of(split_parameters({"x": 32, "kind": "a"}))
+    assert (first.number, second.number) == (0, 1)
+    assert orjson.dumps(second.arguments) == b'{"name":"kind","value":"a"}'

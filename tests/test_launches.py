@@ -1,0 +1,471 @@
+"""Launches of kernels and their counters: what they may be, and how they are stored."""
+
+import math
+import sqlite3
+from contextlib import closing
+
+import pytest
+from builders import FOREIGN, OWN, make_measurement
+from click.testing import CliRunner
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tunedb import allowed, limits
+from tunedb.check import check
+from tunedb.cli import main
+from tunedb.errors import FormatError, NotFoundError
+from tunedb.identity import canonical_json
+from tunedb.launches import CounterSet, Launch, counters_of, values_of
+from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
+from tunedb.models.loading import load
+from tunedb.query import launches as reading
+from tunedb.records import Measurement, Program, Status, Trace, Workload, WorkloadFormat
+from tunedb.sharing.selection import Selection
+from tunedb.signatures import signature_of
+from tunedb.space.pruning import Wanted, plan, prune
+from tunedb.steps import steps_of
+from tunedb.steps.parameters import split_parameters
+from tunedb.store import Store
+
+COUNTERS = CounterSet("ncu", "2026.1", "7.5", (("dram__bytes.sum", "byte"), ("ipc", "")))
+WORKLOAD, TARGET = kernel_workload("conv", [64, 64]), gpu_target("cuda", "Tesla K40c")
+
+
+def program(number, *, kernel=WORKLOAD, target=TARGET):
+    return Program(kernel, target, split_parameters({"block_size_x": 32 * number, "mode": "a"}))
+
+
+def profiled(warps, *, counted=True, **fields):
+    """Return a launch of blocks of so many warps."""
+    if counted:
+        fields |= {"counter_set": COUNTERS, "values": (2.0 * warps, math.nan)}
+    return Launch("conv<float>", 32 * warps, (32 * warps, 1, 1), (8, 1, 1), **fields)
+
+
+def measured(number, *, kernel=WORKLOAD, target=TARGET, **fields):
+    fields.setdefault("launches", (profiled(number),))
+    fields.setdefault("context", b'{"log":"ktt"}')
+    made = program(number, kernel=kernel, target=target)
+    return Measurement(made, fields.pop("secs", (1e-3 * number,)), **fields)
+
+
+# ---------------------------------------------------------------------- what they may be
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"threads": 0}, "threads of a block"),
+        ({"threads": limits.MAX_BLOCK_THREADS + 1}, "threads of a block"),
+        ({"threads": True}, "threads of a block"),
+        ({"threads": 32.0}, "threads of a block"),
+        ({"block": (16, 1, 1)}, "has not 32 threads"),
+        ({"block": (32, 1)}, "2 extents"),
+        ({"block": (-32, -1, 1)}, "extent"),
+        ({"grid": (0, 1, 1)}, "extent"),
+        ({"grid": (2**31, 1, 1)}, "extent"),
+        ({"number": -1}, "number"),
+        ({"number": limits.MAX_LAUNCHES}, "number"),
+        ({"registers": -1}, "registers"),
+        ({"static_shared": 2**31}, "static_shared"),
+        ({"dynamic_shared": 1.5}, "dynamic_shared"),
+        ({"kernel": "k" * (limits.MAX_KERNEL_CHARS + 1)}, "name of 16385 characters"),
+        ({"values": (1.0,)}, "1 values of 0 counters"),
+        ({"counter_set": COUNTERS}, "0 values of 2 counters"),
+        ({"counter_set": COUNTERS, "values": (1.0,) * 3}, "3 values of 2 counters"),
+    ],
+)
+def test_what_no_launch_has(fields, said):
+    with pytest.raises(FormatError, match=said):
+        Launch(**{"kernel": "k", "threads": 32, **fields})
+
+
+def test_bounds_themselves_are_allowed():
+    most = limits.MAX_BLOCK_THREADS
+    launch = Launch(
+        *("k" * limits.MAX_KERNEL_CHARS, most, (most, 1, 1), (2**31 - 1, 1, 1)),
+        number=limits.MAX_LAUNCHES - 1,
+    )
+    assert launch.threads == most
+
+
+NOTHING = {"tool_version": None, "compute_capability": None, "counters": ()}
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"counters": (("a", ""),) * (limits.MAX_COUNTERS + 1)},
+        {"counters": (("a" * (limits.MAX_COUNTER_CHARS + 1), ""),)},
+        {"counters": (("a", "%" * (limits.MAX_COUNTER_CHARS + 1)),)},
+        {"tool": "t" * (limits.MAX_COUNTER_CHARS + 1)},
+        {"tool_version": "t" * (limits.MAX_COUNTER_CHARS + 1)},
+        {"tool": None},
+        {"counters": ((1, ""),)},
+        {"counters": tuple((f"{n:0250}", "u" * 250) for n in range(1100))},
+    ],
+    ids=["many", "name", "unit", "tool", "version", "no tool", "number", "long"],
+)
+def test_what_no_set_of_counters_has(fields):
+    """The last one is over MAX_COUNTER_SET_BYTES."""
+    with pytest.raises(FormatError):
+        CounterSet(**{"tool": "ncu", **NOTHING, **fields})
+    assert limits.MAX_COUNTER_SET_BYTES < 1100 * 500
+
+
+def test_identity_covers_everything():
+    fields = {
+        "kernel": "other",
+        "threads": 64,
+        "block": (32, 1, 1),
+        "grid": (2, 1, 1),
+        "number": 1,
+        "registers": 0,
+        "static_shared": 0,
+        "dynamic_shared": 0,
+        "seconds": 0.0,
+    }
+    found = {Launch("k", 32).digest(b"m" * 16), Launch("k", 32).digest(b"n" * 16)}
+    for name, value in fields.items():
+        found.add(Launch(**{"kernel": "k", "threads": 32, name: value}).digest(b"m" * 16))
+    for version in ("1", "2"):
+        counters = CounterSet("ncu", version, None, (("a", ""),))
+        for value in (1.0, 2.0, math.nan):
+            one = Launch("k", 32, counter_set=counters, values=(value,))
+            found.add(one.digest(b"m" * 16))
+    assert len(found) == 2 + len(fields) + 6
+    sets = {
+        CounterSet(*given).digest
+        for given in (
+            ("ncu", None, None, ()),
+            ("nvprof", None, None, ()),
+            ("ncu", "1", None, ()),
+            ("ncu", None, "1", ()),
+            ("ncu", None, None, (("a", ""),)),
+            ("ncu", None, None, (("a", "%"),)),
+            ("ncu", None, None, (("a", ""), ("b", ""))),
+            ("ncu", None, None, (("b", ""), ("a", ""))),
+        )
+    }
+    assert len(sets) == 8
+
+
+def test_one_form_of_what_is_equal():
+    """Of NaN there are many bytes, SQLite keeps no -0.0, and no version is one thing."""
+    strange = values_of(b"\x01" + b"\0" * 5 + b"\xf8\xff")
+    counters = CounterSet("ncu", None, None, (("a", ""),))
+    assert counters == CounterSet("ncu", "", "", (("a", ""),))
+    digests = {
+        Launch("k", 32, counter_set=counters, values=value).digest(b"m")
+        for value in (strange, (math.nan,))
+    }
+    assert len(digests) == 1
+    assert str(Launch("k", 32, counter_set=counters, values=(-0.0,)).values) == "(0.0,)"
+    assert Launch("k", 32, seconds=math.inf) == Launch("k", 32)
+    assert Launch("a\0\udcff", 32).kernel == "a\\0\\udcff"
+
+
+@given(st.lists(st.tuples(st.text(max_size=20), st.text(max_size=5)), max_size=5))
+def test_counters_come_back(counters):
+    made = CounterSet("ncu", None, None, tuple(counters))
+    assert counters_of(made.body) == made.counters
+    assert CounterSet("ncu", None, None, made.counters) == made
+
+
+@pytest.mark.parametrize(
+    "body", [b"{", b"{}", b'["a"]', b'[["a"]]', b'[["a",1]]', b'[["a","","b"]]']
+)
+def test_counters_that_are_none(body):
+    with pytest.raises(FormatError):
+        counters_of(body)
+
+
+def test_values_that_are_none():
+    assert values_of(None) == ()
+    with pytest.raises(FormatError, match="7 bytes"):
+        values_of(b"\0" * 7)
+
+
+# ---------------------------------------------------------------------- in a database
+
+
+def test_launches_are_stored_once(store):
+    records = [measured(1), measured(2, launches=(profiled(2), profiled(3, number=1)))]
+    assert store.add(records, OWN).new == 2
+    assert store.add(records, OWN).new == 0
+    assert store.query.counts().launches == 3
+    found = store.query.launches_of(2)
+    assert [(one.threads, one.number) for one in found] == [(64, 0), (96, 1)]
+    assert found[0].counter_set == COUNTERS
+    assert repr(found[0]) == repr(records[1].launches[0])
+    with store._transaction() as connection:
+        assert connection.exec_driver_sql("SELECT count(*) FROM counter_set").scalar() == 1
+    assert check(store.url).problems == []
+
+
+def test_launches_that_are_learnt_later(store):
+    bare = measured(1, launches=())
+    store.add([bare], OWN)
+    assert store.query.launches_of(1) == []
+    assert store.add_launches([(bare, profiled(1)), (measured(9), profiled(9))]) == 1
+    assert store.add_launches([(bare, profiled(1))]) == 0
+    assert store.add_launches([]) == 0
+    # A file that is imported again knows more: the record is known and its launch new.
+    store.add([measured(1, launches=(profiled(1, number=1),))], OWN)
+    assert [one.number for one in store.query.launches_of(1)] == [0, 1]
+    assert check(store.url).problems == []
+
+
+def test_a_transaction_that_fails_leaves_no_set_behind(store):
+    """Its number would be remembered and stand for nothing."""
+    other = CounterSet("nvprof", None, None, (("a", ""),))
+    launch = Launch("k", 1, counter_set=other, values=(1.0,))
+    bad = make_measurement(3, (math.inf,))
+    with pytest.raises(FormatError):
+        store.add([measured(1, launches=(launch,)), bad], OWN)
+    store.add([measured(1, launches=(launch,))], OWN)
+    assert store.query.launches_of(1)[0].counter_set == other
+    assert check(store.url).problems == []
+
+
+def test_a_pass_over_all_launches(store, monkeypatch):
+    monkeypatch.setattr(reading, "_PAGE", 2)
+    other = gpu_target("opencl", "gfx90a")
+    records = [measured(n) for n in (3, 1, 2)]
+    records += [
+        measured(4, kernel=kernel_workload("gemm"), target=other, launches=()),
+        measured(5, secs=(), status=Status.FAILED),
+    ]
+    store.add(records, OWN)
+    store.add_launches([(records[3], profiled(4, counted=False)), (records[0], profiled(6))])
+    rows = list(store.query.launches())
+    assert [(row.record_id, row.launch.threads) for row in rows] == [
+        *((1, 96), (1, 192)),
+        *((2, 32), (3, 64), (4, 128)),
+    ]
+    first = rows[0]
+    assert (first.workload, first.target) == (WORKLOAD, TARGET)
+    assert (first.trace, first.run_secs, first.mean) == (program(3).trace, (3e-3,), 3e-3)
+    assert (first.context, first.digest) == (b'{"log":"ktt"}', records[0].digest)
+    assert first.workload is rows[1].workload
+    assert first.launch.counter_set is rows[2].launch.counter_set
+
+    def threads(**options):
+        return [row.launch.threads for row in store.query.launches(**options)]
+
+    assert threads(counted=True) == [96, 192, 32, 64]
+    assert threads(counted=False) == [128]
+    assert threads(workload_ids=[2]) == threads(target_ids=[2]) == [128]
+    assert threads(workload_ids=[]) == []
+    assert threads(statuses=None) == [96, 192, 32, 64, 128, 160]
+    assert threads(statuses=[Status.FAILED]) == [160]
+    store.retract([1], "measured under load")
+    assert threads() == [32, 64, 128]
+
+
+def test_what_is_foreign_is_told(store):
+    store.add([measured(1)], FOREIGN)
+    (row,) = store.query.launches()
+    assert row.trust == FOREIGN.trust
+
+
+def test_no_such_set(store):
+    assert store.query.counter_set(None) is None
+    with pytest.raises(NotFoundError):
+        store.query.counter_set(7)
+
+
+def test_t1_inputs(store):
+    body = canonical_json({"KernelSpecification": {"KernelName": "conv"}})
+    store.add_workload(Workload(WorkloadFormat.T1, body, "conv"))
+    store.add([measured(1)], OWN)
+    assert store.query.t1_inputs() == [("conv", body)]
+    # The kernel is meant, not what describes it.
+    kernel = store.query.workload_id(WORKLOAD.digest)
+    assert store.query.find_workloads("conv") == [kernel]
+    described = 3 - kernel
+    assert store.query.find_workloads(str(described)) == [described]
+
+
+DAMAGES = [
+    ("UPDATE launch SET threads = 31 WHERE id = 1", ("readable", "launch", 1)),
+    ("UPDATE launch SET threads = 0, block_x = NULL WHERE id = 1", ("readable", "launch", 1)),
+    ("UPDATE launch SET number = 5 WHERE id = 1", ("digest", "launch", 1)),
+    ("UPDATE launch SET kernel = 'x' WHERE id = 1", ("digest", "launch", 1)),
+    ("UPDATE launch SET counters = x'00' WHERE id = 1", ("readable", "launch", 1)),
+    ("UPDATE launch SET counters = zeroblob(8) WHERE id = 1", ("readable", "launch", 1)),
+    ("UPDATE launch SET counters = zeroblob(16) WHERE id = 1", ("digest", "launch", 1)),
+    ("UPDATE launch SET counters = NULL WHERE id = 1", ("readable", "launch", 1)),
+    ("UPDATE launch SET measurement_id = 2 WHERE id = 1", ("digest", "launch", 1)),
+    ("UPDATE launch SET grid_y = NULL WHERE id = 1", ("readable", "launch", 1)),
+    ("UPDATE launch SET counter_set_id = 9 WHERE id = 1", ("foreign keys", "launch", 1)),
+    ("UPDATE launch SET counter_set_id = 9 WHERE id = 1", ("readable", "launch", 1)),
+    ("UPDATE launch SET measurement_id = 9 WHERE id = 1", ("foreign keys", "launch", 1)),
+    ("UPDATE counter_set SET tool = 'x'", ("digest", "counter_set", 1)),
+    ("UPDATE counter_set SET counters = '[]'", ("digest", "counter_set", 1)),
+    ("UPDATE counter_set SET counters = '{'", ("readable", "counter_set", 1)),
+    ("UPDATE counter_set SET counters = '[]'", ("readable", "launch", 1)),
+]
+
+
+@pytest.mark.parametrize(("statement", "problem"), DAMAGES, ids=[s for s, _ in DAMAGES])
+def test_damage_is_found(statement, problem, sqlite_file):
+    with Store(sqlite_file) as store:
+        store.add([measured(1), measured(2)], OWN)
+    with closing(sqlite3.connect(sqlite_file)) as connection, connection:
+        connection.execute(statement)
+    found = [(one.check, one.table, one.id) for one in check(sqlite_file).problems]
+    assert problem in found
+
+
+def test_launches_go_with_their_record(store):
+    """But those of the last one, whose number would be given again."""
+    store.add([measured(n) for n in range(1, 6)], OWN)
+    wanted = Wanted(selection=Selection(best=1, rest=0))
+    chosen = plan(store, wanted)
+    (part,) = (part for part in chosen.parts if part.kind == "launches")
+    assert (part.rows, part.bytes > 0) == (3, True)
+    assert prune(store, chosen).launches == 3
+    assert [row.record_id for row in store.query.launches()] == [1, 5]
+    assert check(store.url).problems == []
+
+
+def test_the_record_of_the_last_launch_stays(store):
+    records = [measured(n, launches=()) for n in range(1, 6)]
+    store.add(records, OWN)
+    store.add_launches([(records[2], profiled(3))])
+    prune(store, plan(store, Wanted(selection=Selection(best=1, rest=0))))
+    assert [row.record_id for row in store.query.launches()] == [3]
+
+
+# ---------------------------------------------------------------------- what is no module
+
+
+def test_steps_and_signature():
+    assert [step.arguments for step in steps_of(program(2))] == [
+        {"name": "block_size_x", "value": 64},
+        {"name": "mode", "value": "a"},
+    ]
+    assert signature_of(WORKLOAD).function == "conv"
+    t1 = Workload(WorkloadFormat.T1, b'{"KernelSpecification":{"KernelName":"gemm"}}')
+    assert signature_of(t1).function == "gemm"
+    for body in (b"[]", b"{}", b'{"kernel":1}', b'{"KernelSpecification":[]}'):
+        assert signature_of(Workload(WorkloadFormat.KERNEL, body)).function is None
+
+
+def judged(names, values, *, tail=None):
+    sketch = canonical_json({"parameters": names})
+    trace = Trace(sketch, tail, canonical_json(values))
+    allowed.check_trace(trace, WorkloadFormat.KERNEL)
+
+
+@pytest.mark.parametrize(
+    "value", [1, -7, 2**62, 0.5, True, None, "", "float4", "nhwc_v1.2", "-O3", "row-major"]
+)
+def test_parameters_that_are_allowed(value):
+    judged(["block_size_x", "_MDIMC", "a.b"], [32, value, value])
+
+
+@pytest.mark.parametrize(
+    ("names", "values", "said"),
+    [
+        (["a b"], [1], "a parameter is called"),
+        (["1a"], [1], "a parameter is called"),
+        ([""], [1], "a parameter is called"),
+        (["x" * 65], [1], "a parameter is called"),
+        (["x\n"], [1], "a parameter is called"),
+        (["$(rm)"], [1], "a parameter is called"),
+        ([7], [1], "a parameter is called"),
+        (["a", "a"], [1, 2], "two parameters have one name"),
+        ("a", [1], "no list"),
+        (["a"], {}, "no list of values"),
+        (["a"], [], "0 values of 1 parameters"),
+        (["a"], [1, 2], "2 values of 1 parameters"),
+        (["a"], ["$(rm -rf /)"], "a parameter has"),
+        (["a"], ["x" * 65], "a parameter has"),
+        (["a"], [[1]], "a parameter has"),
+        (["a"], [{"b": 1}], "a parameter has"),
+        (["a"] * (limits.MAX_FOREIGN_STEPS + 1), [], "parameters at most"),
+    ],
+)
+def test_parameters_that_are_refused(names, values, said):
+    with pytest.raises(FormatError, match=said):
+        judged(names, values)
+
+
+def test_parts_of_parameters_that_are_refused():
+    for sketch in (b"[]", b"{", b'{"parameters":[],"x":1}', b'{"parameters": []}'):
+        with pytest.raises(FormatError):
+            allowed.check_part("sketch", sketch, WorkloadFormat.KERNEL)
+    with pytest.raises(FormatError, match="tail: it is"):
+        judged([], [], tail=b"[]")
+    with pytest.raises(FormatError, match="has no tail"):
+        judged([], [], tail=b'{"parameters":[]}')
+    with pytest.raises(FormatError):
+        allowed.check_decisions(b"[1" + b" " * limits.MAX_FOREIGN_DECISION_BYTES, "gpu-kernel")
+    with pytest.raises(FormatError, match="unknown format"):
+        allowed.check_decisions(b"[]", WorkloadFormat.T1)
+
+
+@pytest.fixture
+def kernels(sqlite_file):
+    with Store(sqlite_file) as store:
+        store.add([measured(n) for n in (3, 1, 2)], OWN)
+    return sqlite_file
+
+
+def run(path, *arguments, code=0):
+    result = CliRunner().invoke(main, ["--db", str(path), *arguments])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_nothing_is_trained_on_kernels(kernels):
+    """And nothing fails for them: they are left out."""
+    from tunedb.features.base import feature_set
+
+    with Store(kernels) as store:
+        steps = feature_set("steps")
+        assert store.query.feature_coverage(steps).programs == 0
+        assert store.query.programs_without(steps) == []
+        with pytest.raises(NotFoundError, match="tunedb advise learns from these"):
+            load(store, steps)
+        store.add([make_measurement(1)], OWN)
+        assert len(store.query.programs_without(steps)) == 1
+    assert "configurations of GPU kernels have no features" in run(
+        kernels, "extract", "--set", "steps"
+    )
+    with Store(kernels) as store:
+        assert len(store.query.training_records(steps)) == 1
+        assert store.query.counts().quarantined == 0
+
+
+def test_commands_show_kernels(kernels):
+    assert "conv" in run(kernels, "workloads")
+    assert run(kernels, "top", "conv", "--csv").count("\n") == 4
+    assert "cuda Tesla K40c" in run(kernels, "history", "conv")
+    shown = run(kernels, "show", "2")
+    assert "block_size_x = 32" in shown
+    assert "dram__bytes.sum" in shown
+    assert "32 x 1 x 1" in shown
+    import orjson
+
+    row = orjson.loads(run(kernels, "show", "2", "--json"))
+    (launch,) = row["launches"]
+    assert (launch["kernel"], launch["block"]) == ("conv<float>", [32, 1, 1])
+    assert launch["counters"] == [
+        {"name": "dram__bytes.sum", "value": 2.0, "unit": "byte"},
+        {"name": "ipc", "value": None, "unit": ""},
+    ]
+    assert row["trace"] is None
+    assert orjson.loads(run(kernels, "db", "info", "--json"))["counts"]["launches"] == 3
+
+
+def test_words_of_launches_do_no_harm(sqlite_file):
+    """Their names come from files of others."""
+    evil = "\x1b]0;owned\x07"
+    counters = CounterSet(evil, evil, evil, ((evil, evil),))
+    with Store(sqlite_file) as store:
+        launch = Launch(evil, 1, counter_set=counters, values=(1.0,))
+        store.add([measured(1, launches=(launch,))], OWN)
+    assert not {"\x1b", "\x07"} & set(run(sqlite_file, "show", "1"))

@@ -1,0 +1,1 @@
+"""The advisor for GPU thread-block sizes (docs/advisor.md)."""

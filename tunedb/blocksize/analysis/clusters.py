@@ -1,0 +1,187 @@
+"""Kinds of behaviour: k-means on standardised inputs, and ellipses around what it finds."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ...errors import PluginError
+
+Floats = npt.NDArray[np.float64]
+Integers = npt.NDArray[np.int64]
+
+#: Most clusters that are tried.
+MOST_CLUSTERS = 10
+
+#: Rows from which the silhouette is taken of a sample: it compares all pairs.
+SILHOUETTE_ROWS = 5_000
+
+#: 95 % quantile of the chi-squared distribution with two degrees of freedom.
+_QUANTILE = 5.991
+
+#: Silhouette up to which no structure was found (Kaufman and Rousseeuw, Finding Groups in Data,
+#: 1990, table 2.4).
+NO_STRUCTURE = 0.25
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Clusters:
+    """A partition of launches.
+
+    Parameters
+    ----------
+    of : ndarray, shape (m,), int64
+        Cluster of each, from 0, the largest first.
+    silhouettes : dict of int to float
+        Mean silhouette of each number of clusters that was tried, in [-1, 1]; the highest won.
+    """
+
+    of: Integers
+    silhouettes: dict[int, float]
+
+    @property
+    def count(self) -> int:
+        """How many there are."""
+        return int(self.of.max()) + 1
+
+    @property
+    def silhouette(self) -> float:
+        """The mean silhouette of this partition."""
+        return self.silhouettes[self.count]
+
+
+def sklearn(part: str) -> Any:
+    """Import a part of scikit-learn.
+
+    Raises
+    ------
+    PluginError
+        It is not installed.
+    """
+    from importlib import import_module
+
+    try:
+        return import_module(f"sklearn.{part}")
+    except ImportError as error:
+        raise PluginError(
+            f"scikit-learn does not load ({error}); run: pip install 'tunedb[advise]'"
+        ) from None
+
+
+def cluster(values: Floats, *, seed: int = 0) -> Clusters | None:
+    """Partition launches into that number of clusters whose silhouette is highest.
+
+    Parameters
+    ----------
+    values : ndarray, shape (m, p), float64
+        Standardised inputs.
+    seed : int
+        Of the beginnings of k-means and of the sample whose silhouette is taken.
+
+    Returns
+    -------
+    Clusters or None
+        None for fewer than three launches, or where all are equal.
+
+    Raises
+    ------
+    PluginError
+        scikit-learn is not installed.
+    """
+    distinct = len(np.unique(values, axis=0)) if values.size else 0
+    most = min(MOST_CLUSTERS, len(values) - 1, distinct)
+    if most < 2:
+        return None
+    kmeans, silhouette = sklearn("cluster").KMeans, sklearn("metrics").silhouette_score
+    sample = SILHOUETTE_ROWS if len(values) > SILHOUETTE_ROWS else None
+    found: dict[int, Integers] = {}
+    scores: dict[int, float] = {}
+    for k in range(2, most + 1):
+        with warnings.catch_warnings():
+            # Nearly equal rows may leave fewer clusters than were asked for.
+            warnings.simplefilter("ignore")
+            of = kmeans(k, n_init=10, random_state=seed).fit_predict(values)
+        if not 2 <= len(np.unique(of)) < len(values):
+            continue
+        found[k] = of.astype(np.int64)
+        # The sample of a small cluster may miss it: then this number of clusters is not judged.
+        try:
+            scores[k] = float(silhouette(values, of, sample_size=sample, random_state=seed))
+        except ValueError:
+            continue
+    if not scores:
+        return None
+    best = max(scores, key=lambda k: (scores[k], -k))
+    return Clusters(_by_size(found[best]), scores)
+
+
+def _by_size(of: Integers) -> Integers:
+    """Return the clusters numbered by size, and equal ones by their first member."""
+    names, first, counts = np.unique(of, return_index=True, return_counts=True)
+    order = np.lexsort((first, -counts))
+    number = dict(zip(names[order].tolist(), range(len(names)), strict=True))
+    return np.array([number[one] for one in of.tolist()], dtype=np.int64)
+
+
+@dataclass(frozen=True, slots=True)
+class Ellipse:
+    """Where 95 % of the points of a cluster lie if they are normally distributed.
+
+    Parameters
+    ----------
+    x, y : float
+        Centre.
+    long, short : float
+        Half axes.
+    angle : float
+        Of the long axis, in radians.
+    """
+
+    x: float
+    y: float
+    long: float
+    short: float
+    angle: float
+
+    def outline(self, points: int = 48) -> Floats:
+        """Return places on it, shape (points, 2)."""
+        turns = np.linspace(0, 2 * np.pi, points, endpoint=False)
+        along, across = self.long * np.cos(turns), self.short * np.sin(turns)
+        cosine, sine = np.cos(self.angle), np.sin(self.angle)
+        return np.column_stack(
+            [
+                self.x + along * cosine - across * sine,
+                self.y + along * sine + across * cosine,
+            ]
+        )
+
+
+def ellipse(points: Floats) -> Ellipse | None:
+    """Return the ellipse of points in the plane.
+
+    Half axes are √(λ · 5.991) with the eigenvalues λ of their covariance.
+
+    Parameters
+    ----------
+    points : ndarray, shape (n, 2), float64
+        Places.
+
+    Returns
+    -------
+    Ellipse or None
+        None for fewer than three points and for points on one line.
+    """
+    if len(points) < 3:
+        return None
+    values, vectors = np.linalg.eigh(np.cov(points.T))
+    if not values[0] > 1e-9 * values[1]:
+        return None
+    short, long = np.sqrt(values * _QUANTILE)
+    x, y = points.mean(axis=0)
+    axis = vectors[:, 1] * (1 if vectors[0, 1] >= 0 else -1)
+    angle = float(np.arctan2(axis[1], axis[0]))
+    return Ellipse(float(x), float(y), float(long), float(short), angle)

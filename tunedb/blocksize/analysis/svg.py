@@ -1,0 +1,248 @@
+"""SVG for a page: elements, scales and axes.
+
+Matplotlib's SVG carries its own colours, and its text does not follow a page's font, its theme or
+its print style; a figure of it with 2,000 points has half a megabyte. What a page needs of it is
+below: elements whose colours are classes of the page, and two scales with their ticks.
+"""
+
+from __future__ import annotations
+
+import math
+import unicodedata
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from xml.etree.ElementTree import Element, SubElement
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+#: What text must not bring into a page: control characters, overrides of the direction of writing,
+#: half surrogate pairs (which UTF-8 cannot say), separators of lines.
+_UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Cn"})
+
+#: Steps that people count in.
+_STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
+
+#: Width of a character over the size of its font, on average, of the page's sans serif.
+_CHAR = 0.56
+
+
+def visible(text: str) -> str:
+    """Return text with each character that cannot be seen written out.
+
+    Names come from foreign files: an override of the direction of writing could show another name.
+    """
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(
+        f"\\u{{{ord(char):x}}}" if unicodedata.category(char) in _UNSAFE else char for char in text
+    )
+
+
+def cut(text: str, chars: int) -> str:
+    """Return visible text of at most so many characters, its middle left out where it is longer."""
+    text = visible(text)
+    if len(text) <= chars:
+        return text
+    head = (chars - 1) * 2 // 3
+    return f"{text[:head]}…{text[len(text) - (chars - 1 - head) :]}"
+
+
+def add(parent: Element, tag: str, text: str | None = None, /, **attributes: object) -> Element:
+    """Append an element.
+
+    Parameters
+    ----------
+    parent : Element
+        What it is appended to.
+    tag : str
+        Its name.
+    text : str or None
+        What it says; control characters are written out.
+    **attributes : object
+        Floats get two decimals; ``class_`` is ``class``, ``font_size`` is ``font-size``. None
+        leaves an attribute out.
+
+    Returns
+    -------
+    Element
+        The new one.
+    """
+    values = {
+        name.rstrip("_").replace("_", "-"): number(value)
+        if isinstance(value, float)
+        else str(value)
+        for name, value in attributes.items()
+        if value is not None
+    }
+    made = SubElement(parent, tag, values)
+    if text is not None:
+        made.text = visible(text)
+    return made
+
+
+def _shown(value: object) -> str:
+    return number(value) if isinstance(value, float) else visible(str(value))
+
+
+def number(value: float) -> str:
+    """Return a coordinate with at most two decimals."""
+    text = f"{value:.2f}".rstrip("0").rstrip(".")
+    return "0" if text == "-0" else text
+
+
+def significant(value: float, digits: int = 4) -> str:
+    """Return a number as people read it: ``1.234e+09`` is ``1.234e9``, 0.25 is ``0.25``."""
+    if math.isnan(value):
+        return "–"  # noqa: RUF001 - an en dash, as in printed tables
+    text = f"{value:.{digits}g}"
+    if "e" in text:
+        mantissa, _, exponent = text.partition("e")
+        return f"{mantissa}e{int(exponent)}"
+    return "0" if text == "-0" else text
+
+
+def percent(share: float) -> str:
+    """Return a share as a whole number of hundredths."""
+    return f"{100 * share:.0f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Numbers → places.
+
+    Parameters
+    ----------
+    low, high : float
+        Ends of the numbers; above 0 where `logarithmic`.
+    start, end : float
+        Their places.
+    logarithmic : bool
+        Whether equal ratios take equal room.
+    """
+
+    low: float
+    high: float
+    start: float
+    end: float
+    logarithmic: bool = False
+
+    def __call__(self, value: float) -> float:
+        """Return the place of a number."""
+        low, high = self._map(self.low), self._map(self.high)
+        return self.start + (self._map(value) - low) / (high - low) * (self.end - self.start)
+
+    def _map(self, value: float) -> float:
+        return math.log2(value) if self.logarithmic else value
+
+    def ticks(self, count: int = 5) -> list[float]:
+        """Return round numbers between the ends, about so many; powers of two of a log scale."""
+        if not self.logarithmic:
+            return linear_ticks(self.low, self.high, count)
+        first, last = math.ceil(math.log2(self.low)), math.floor(math.log2(self.high))
+        step = max(1, math.ceil((last - first + 1) / (count + 2)))
+        return [2.0**power for power in range(first, last + 1, step)]
+
+
+def linear_ticks(low: float, high: float, count: int = 5) -> list[float]:
+    """Return multiples of 1, 2, 2.5 or 5 times a power of ten in [low, high], about so many."""
+    rough = (high - low) / max(count, 1)
+    if not (rough > 0 and math.isfinite(rough)):
+        return [low]
+    power = 10.0 ** math.floor(math.log10(rough))
+    step = power * next(one for one in _STEPS if one * power >= rough * 0.999999)
+    first = math.ceil(low / step - 1e-9)
+    last = math.floor(high / step + 1e-9)
+    return [index * step for index in range(first, last + 1)]
+
+
+def padded(values: Floats, share: float = 0.04) -> tuple[float, float]:
+    """Return ends around numbers with some room; around 0 where there are none."""
+    if not len(values):
+        return -1.0, 1.0
+    low, high = float(values.min()), float(values.max())
+    room = (high - low) * share or max(abs(low), 1.0) * 0.5
+    return low - room, high + room
+
+
+def figure(width: float, height: float, title: str, description: str, key: str) -> Element:
+    """Return an empty picture that says what it shows to those who cannot see it.
+
+    Parameters
+    ----------
+    width, height : float
+        Its size in pixels, where there is room.
+    title, description : str
+        Its name, and what one would see.
+    key : str
+        Letters that no other picture of the page has: its identifiers begin with it.
+    """
+    svg = Element(
+        "svg",
+        {
+            "viewBox": f"0 0 {number(width)} {number(height)}",
+            "role": "img",
+            "aria-labelledby": f"{key}-title {key}-desc",
+            "id": key,
+        },
+    )
+    add(svg, "title", title, id=f"{key}-title")
+    add(svg, "desc", description, id=f"{key}-desc")
+    return svg
+
+
+def text_width(text: str, size: float = 12) -> float:
+    """Return about how wide a text is."""
+    return len(text) * size * _CHAR
+
+
+def x_axis(
+    svg: Element,
+    scale: Scale,
+    y: float,
+    title: str,
+    *,
+    top: float | None = None,
+    show: Callable[[float], str] = significant,
+    ticks: Sequence[float] | None = None,
+) -> None:
+    """Draw a horizontal axis at `y`, with lines of a grid up to `top`."""
+    group = add(svg, "g", class_="axis x")
+    for value in scale.ticks() if ticks is None else ticks:
+        place = scale(value)
+        if top is not None:
+            add(group, "line", class_="grid", x1=place, x2=place, y1=y, y2=top)
+        add(group, "text", show(value), x=place, y=y + 17, text_anchor="middle")
+    add(group, "line", class_="base", x1=scale.start, x2=scale.end, y1=y, y2=y)
+    middle = (scale.start + scale.end) / 2
+    add(group, "text", title, class_="name", x=middle, y=y + 36, text_anchor="middle")
+
+
+def y_axis(
+    svg: Element,
+    scale: Scale,
+    x: float,
+    title: str,
+    *,
+    right: float | None = None,
+    show: Callable[[float], str] = significant,
+    ticks: Sequence[float] | None = None,
+) -> None:
+    """Draw a vertical axis at `x`, with lines of a grid to `right`; its title stands above it."""
+    group = add(svg, "g", class_="axis y")
+    for value in scale.ticks() if ticks is None else ticks:
+        place = scale(value)
+        if right is not None:
+            add(group, "line", class_="grid", x1=x, x2=right, y1=place, y2=place)
+        add(group, "text", show(value), x=x - 7, y=place + 4, text_anchor="end")
+    add(group, "line", class_="base", x1=x, x2=x, y1=scale.start, y2=scale.end)
+    top = min(scale.start, scale.end)
+    add(group, "text", title, class_="name", x=max(x - 40, 2.0), y=top - 12)
+
+
+def polyline(places: Sequence[tuple[float, float]], *, closed: bool = False) -> str:
+    """Return the path through places."""
+    path = "L".join(f"{number(x)} {number(y)}" for x, y in places)
+    return f"M{path}{'Z' if closed else ''}"

@@ -1,0 +1,145 @@
+"""Variants of a program: block sizes, limits of registers, inputs.
+
+A block has to be legal in three ways (the document, part 1.4): the device can run it, it has the
+original's dimensions, and the results stay correct. The first two are decided here, the third by
+running it (:mod:`.checking`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import product
+
+from ...launches import Extents
+from .. import devices
+from ..occupancy import occupancy
+from .configuration import AXES, GPU, Program, extents
+
+#: Largest extents along x, y and z since compute capability 2.0 (CUDA C++ Programming Guide,
+#: "Technical Specifications per Compute Capability").
+_MOST = (1024, 1024, 64)
+_MOST_THREADS = 1024
+_WARP = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """A program in one of its forms.
+
+    Parameters
+    ----------
+    program : str
+        Its name.
+    block : tuple of int
+        Extents along x, y and z.
+    registers : int or None
+        Limit of registers per thread; None for the compiler's default.
+    input : str or None
+        What stands for ``{input}``.
+    original : bool
+        Whether the block is the original one.
+    """
+
+    program: str
+    block: Extents
+    registers: int | None = None
+    input: str | None = None
+    original: bool = False
+
+    @property
+    def threads(self) -> int:
+        """Threads of the block."""
+        return math.prod(self.block)
+
+    @property
+    def label(self) -> str:
+        """What it is called in a plan: ``32x8``, ``32x8 r64 1024``."""
+        words = ["x".join(map(str, self.block))]
+        if self.registers is not None:
+            words.append(f"r{self.registers}")
+        return " ".join([*words, *([] if self.input is None else [self.input])])
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A block that a configuration names and that is not tried."""
+
+    program: str
+    block: Extents
+    reason: str
+
+
+def variants_of(program: Program, device: GPU) -> tuple[list[Variant], list[Refused]]:
+    """Return a program's variants, those of the original block first, and the refused blocks.
+
+    Parameters
+    ----------
+    program : Program
+        Without `sizes` and `blocks` it gets the powers of two along each of its dimensions whose
+        product is a warp at least, and along each dimension at least 2 where there are several, so
+        that a block keeps its shape.
+    device : GPU
+        Decides which blocks are legal.
+    """
+    legal, refused = [], []
+    for block in _named(program, device):
+        reason = illegal(block, device)
+        if reason is None:
+            legal.append(block)
+        else:
+            refused.append(Refused(program.name, block, reason))
+    if program.original in legal:
+        legal.remove(program.original)
+    ordered = [program.original, *sorted(legal, key=lambda b: (math.prod(b), b))]
+    inputs: Iterable[str | None] = program.inputs or (None,)
+    return [
+        Variant(program.name, block, registers, word, block == program.original)
+        # The original of each group comes first: what it prints is what others must print.
+        for word, registers, block in product(inputs, program.registers, ordered)
+    ], refused
+
+
+def _named(program: Program, device: GPU) -> list[Extents]:
+    """Return the blocks that the program's configuration allows."""
+    if program.blocks:
+        return [extents(block) for block in program.blocks]
+    least = 1 if len(program.block) == 1 else 2
+    axes = [
+        program.sizes.get(axis) or _powers(least, most)
+        for axis, most in zip(AXES, _MOST[: len(program.block)], strict=False)
+    ]
+    blocks = [extents(block) for block in product(*axes)]
+    if len(program.sizes) == len(program.block):
+        return blocks
+    # Where sizes are ours and not the user's, nonsense is left out without a word.
+    return [b for b in blocks if math.prod(b) % _WARP == 0 and illegal(b, device) is None]
+
+
+def _powers(least: int, most: int) -> tuple[int, ...]:
+    return tuple(2**n for n in range(least.bit_length() - 1, most.bit_length()))
+
+
+def illegal(block: Extents, device: GPU) -> str | None:
+    """Return why a device cannot run a block, or None."""
+    known = devices.lookup(device.name)
+    most = _MOST_THREADS if known is None else known.max_threads
+    threads = math.prod(block)
+    if threads > most:
+        return f"{threads} threads; the device takes {most}"
+    for axis, extent, largest in zip(AXES, block, _MOST, strict=True):
+        if extent > largest:
+            return f"{extent} along {axis}; the device takes {largest}"
+    fits = occupancy(capability(device), threads)
+    if fits is not None and fits.blocks == 0:
+        return f"no block of {threads} threads fits on a multiprocessor ({fits.limit})"
+    return None
+
+
+def capability(device: GPU) -> str | None:
+    """Return a device's compute capability: what is said of it, or what its name tells."""
+    if device.compute_capability is not None:
+        return device.compute_capability
+    known = devices.lookup(device.name)
+    return None if known is None else known.compute_capability

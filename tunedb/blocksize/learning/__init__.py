@@ -1,0 +1,1 @@
+"""Learning which way a thread block should go, and judging what was learnt (docs/advisor.md)."""

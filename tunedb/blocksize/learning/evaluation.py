@@ -1,0 +1,342 @@
+"""Judging advice on what was held out, beside what it has to beat."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from ...errors import UsageError
+from .. import inputs as inputs_module
+from ..labels import BASE_THREADS, by_slice
+from ..observations import LABELS, Inputs, Labels, Observation
+from ..selection import correlations, select
+from . import baselines
+from ._sklearn import import_sklearn
+from .codes import NONE, Codes, accuracy, balanced_accuracy, confusion, to_codes
+from .findings import AdvisorFindings, Score
+from .model import read_inputs
+from .protocol import ten_splits
+from .reach import Reach
+from .regret import Course
+from .splits import Mask, by_group, families, group_folds, slice_numbers
+from .training import check, fit, learnable, material
+
+#: What can be held out.
+SPLITS = ("kernel", "slice", "random")
+
+#: Methods that learn.
+METHODS = ("gain", "svm", "boosted")
+
+#: Parts into which slices are divided.
+FOLDS = 5
+
+Step = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Told:
+    """Advice of the methods for the rows of one split."""
+
+    advice: dict[str, Codes]
+    judged: Mask
+    notes: list[str] = field(default_factory=list)
+
+
+def evaluate(
+    observations: Sequence[Observation],
+    labels: Labels,
+    *,
+    splits: Sequence[str] = ("kernel",),
+    methods: Sequence[str] = METHODS,
+    inputs: str = "ratios",
+    name: str = "slice-best",
+    tolerance: float = 0.05,
+    on_step: Step | None = None,
+) -> AdvisorFindings:
+    """Return how methods and baselines do on held-out launches.
+
+    Where some launches are profiled those are judged; launches without counters only add to what
+    ``gain`` learns from. With ``kernel`` all kernels of a family (:func:`.splits.family`) are held
+    out together, and everything is chosen on the others.
+
+    Parameters
+    ----------
+    observations : sequence of Observation
+        Whole slices.
+    labels : sequence of (Label or None)
+    splits : sequence of {"kernel", "slice", "random"}
+    methods : sequence of str
+        Of :data:`METHODS`; the baselines are always there.
+    inputs : {"ratios", "raw"}
+    name, tolerance : str, float
+        How the rows were labelled, for the findings.
+    on_step : callable, optional
+        Told what is being done.
+
+    Raises
+    ------
+    UsageError
+        There is nothing to judge, or a name that does not exist.
+    PluginError
+        scikit-learn is not installed.
+    """
+    _check_names(splits, methods)
+    if set(methods) - {"gain"} or "random" in splits:
+        import_sklearn()
+    step = on_step or (lambda what: None)
+    truth = to_codes(labels)
+    notes = list(check(observations, truth))
+    profiled = np.array([bool(one.counters) for one in observations])
+    subject = profiled if profiled.any() else np.ones(len(observations), bool)
+    if (truth[subject] == NONE).all():
+        raise UsageError("no profiled launch has a label; import kernels with several block sizes")
+    course, groups = Course.of(observations), families(observations)
+    scores: list[Score] = []
+    tables = {}
+    for split in splits:
+        told = _SPLITS[split](observations, truth, subject, methods, inputs, step)
+        notes.extend(told.notes)
+        for method, advice in told.advice.items():
+            rows = told.judged & (truth != NONE)
+            scores.append(_score(method, split, "", truth, advice, course, rows))
+            if split != "kernel":
+                continue
+            tables[method] = confusion(truth[rows], advice[rows])
+            for group, those in by_group(groups):
+                if (rows & those).any():
+                    held = rows & those
+                    scores.append(_score(method, split, group, truth, advice, course, held))
+    return _findings(observations, truth, subject, scores, tables, inputs, name, tolerance, notes)
+
+
+def _check_names(splits: Sequence[str], methods: Sequence[str]) -> None:
+    for given, known in ((splits, SPLITS), (methods, METHODS)):
+        for one in given:
+            if one not in known:
+                raise UsageError(f"there is no {one!r}; there are {', '.join(known)}")
+
+
+def _by_kernel(
+    observations: Sequence[Observation],
+    truth: Codes,
+    subject: Mask,
+    methods: Sequence[str],
+    inputs: str,
+    step: Step,
+) -> _Told:
+    groups = families(observations)
+    held_out = [(name, rows) for name, rows in by_group(groups) if (rows & subject).any()]
+    return _fold_by_fold(observations, truth, subject, methods, inputs, step, held_out, groups)
+
+
+def _by_slice(
+    observations: Sequence[Observation],
+    truth: Codes,
+    subject: Mask,
+    methods: Sequence[str],
+    inputs: str,
+    step: Step,
+) -> _Told:
+    parts = group_folds(slice_numbers(observations), FOLDS, np.random.default_rng(0))
+    held_out = [(f"slices {i + 1}/{FOLDS}", rows) for i, rows in enumerate(parts)]
+    return _fold_by_fold(observations, truth, subject, methods, inputs, step, held_out, None)
+
+
+def _fold_by_fold(
+    observations: Sequence[Observation],
+    truth: Codes,
+    subject: Mask,
+    methods: Sequence[str],
+    inputs: str,
+    step: Step,
+    held_out: Sequence[tuple[str, Mask]],
+    groups: np.ndarray[Any, Any] | None,
+) -> _Told:
+    """Return advice for each held-out part by what was learnt from the rest."""
+    n = len(observations)
+    advice = {name: np.full(n, NONE, np.int8) for name in (*methods, "majority")}
+    for name, rows in held_out:
+        held = np.flatnonzero(rows & subject)
+        left = np.flatnonzero(~rows)
+        training = truth[left[subject[left]]]
+        advice["majority"][held] = baselines.majority(training)
+        for method in methods:
+            step(f"holding out {name}: {method}")
+            told = _advice(observations, truth, held, left, method, inputs, groups is not None)
+            if told is not None:
+                advice[method][held] = told
+    notes = [
+        f"{name}: the other kernels have too few labels to learn from"
+        for name, rows in held_out
+        if not learnable(truth[~rows])
+    ]
+    return _Told(advice | _untrained(observations), subject, notes)
+
+
+def _advice(
+    observations: Sequence[Observation],
+    truth: Codes,
+    held: np.ndarray[Any, Any],
+    left: np.ndarray[Any, Any],
+    method: str,
+    inputs: str,
+    abstain: bool,
+) -> Codes | None:
+    """Return advice for held-out rows by a model of others; None where nothing can be learnt.
+
+    Launches out of reach get none where whole kernels are held out: then the reach is that of the
+    training kernels from one another.
+    """
+    rest = [observations[i] for i in left]
+    rows = material(rest, method)
+    chosen, codes = [rest[i] for i in rows], truth[left[rows]]
+    if not len(held) or not learnable(codes):
+        return None
+    model = fit(chosen, codes, method, inputs)
+    subjects = [observations[i] for i in held]
+    told = np.asarray(model.scores(subjects).argmax(axis=1), np.int8)
+    if abstain:
+        reach = Reach.fit(inputs_module.ratios(chosen), families(chosen))
+        told[~reach.near(inputs_module.ratios(subjects))] = NONE
+    return told
+
+
+def _at_random(
+    observations: Sequence[Observation],
+    truth: Codes,
+    subject: Mask,
+    methods: Sequence[str],
+    inputs: str,
+    step: Step,
+) -> _Told:
+    rows = np.flatnonzero(subject & (truth != NONE))
+    chosen = [observations[int(i)] for i in rows]
+    columns = read_inputs(inputs, chosen)
+    advice: dict[str, Codes] = {}
+    judged = np.zeros(len(observations), bool)
+    notes = []
+    for method in (one for one in methods if one != "gain"):
+        step(f"ten random splits: {method}")
+        found = ten_splits(columns, truth[rows], families(chosen), method, inputs)
+        advice[method] = np.full(len(observations), NONE, np.int8)
+        advice[method][rows[found.test]] = found.advice
+        judged[rows[found.test]] = True
+        notes.append(
+            f"{method}, {len(found.validation)} random splits, {name_of(inputs)}: accuracy "
+            f"{np.mean(found.validation):.3f} ± {np.std(found.validation):.3f} (best "
+            f"{max(found.validation):.3f}), on the untouched test set "
+            f"{accuracy(truth[rows][found.test], found.advice):.3f}"
+        )
+        majority = baselines.majority(truth[rows][~found.test])
+        advice["majority"] = np.full(len(observations), majority, np.int8)
+    return _Told(advice | _untrained(observations), judged, notes)
+
+
+def name_of(inputs: str) -> str:
+    """Return what inputs are called in a sentence."""
+    return {"raw": "raw counters"}.get(inputs, inputs)
+
+
+_SPLITS: dict[
+    str,
+    Callable[[Sequence[Observation], Codes, Mask, Sequence[str], str, Step], _Told],
+] = {"kernel": _by_kernel, "slice": _by_slice, "random": _at_random}
+
+
+def _untrained(observations: Sequence[Observation]) -> dict[str, Codes]:
+    return {name: method(observations) for name, method in baselines.UNTRAINED.items()}
+
+
+def _score(
+    method: str,
+    split: str,
+    held_out: str,
+    truth: Codes,
+    advice: Codes,
+    course: Course,
+    rows: Mask,
+) -> Score:
+    told = rows & (advice != NONE)
+    alone = course.regret(advice, told)
+    return Score(
+        method=method,
+        split=split,
+        held_out=held_out,
+        rows=int(rows.sum()),
+        advised=int(told.sum()),
+        accuracy=accuracy(truth[rows], advice[rows]),
+        balanced=balanced_accuracy(truth[rows], advice[rows]),
+        regret=course.regret(advice, rows),
+        against_nothing=course.against_nothing(advice, rows),
+        advised_regret=None if alone is None else alone.value,
+    )
+
+
+def _findings(
+    observations: Sequence[Observation],
+    truth: Codes,
+    subject: Mask,
+    scores: list[Score],
+    tables: dict[str, np.ndarray[Any, Any]],
+    inputs: str,
+    name: str,
+    tolerance: float,
+    notes: Sequence[str],
+) -> AdvisorFindings:
+    judged = [one for one, is_judged in zip(observations, subject, strict=True) if is_judged]
+    codes = truth[subject]
+    columns = read_inputs(inputs, judged)
+    selection = select(columns)
+    at = [columns.names.index(one) for one in selection.kept]
+    gains, kernels = stakes(judged)
+    return AdvisorFindings(
+        labels=name,
+        inputs=inputs,
+        tolerance=tolerance,
+        classes=tuple(map(str, LABELS)),
+        counts=tuple(int((codes == code).sum()) for code in range(len(LABELS))),
+        observations=len(judged),
+        unlabelled=int((codes == NONE).sum()),
+        slices=len(gains),
+        kernels=tuple(name for name, _ in by_group(families(judged))),
+        scores=tuple(scores),
+        confusion=tables,
+        gains=gains,
+        gain_kernels=kernels,
+        kept=selection.kept,
+        dropped=selection.correlated,
+        correlation=_correlation(columns, at),
+        notes=tuple(dict.fromkeys(notes)),
+    )
+
+
+def _correlation(columns: Inputs, at: Sequence[int]) -> np.ndarray[Any, Any]:
+    return correlations(columns.values[:, list(at)]) if at else np.zeros((0, 0))
+
+
+def stakes(
+    observations: Sequence[Observation],
+) -> tuple[np.ndarray[Any, Any], tuple[str, ...]]:
+    """Return what the block size alone is worth in each slice.
+
+    Returns
+    -------
+    gains : ndarray, shape (slices,), float64
+        Time of the block nearest 256 threads (of several the fastest) / best time.
+    kernels : tuple of str
+        Family of each slice's kernel.
+    """
+    gains, kernels = [], []
+    groups = families(observations)
+    for positions in by_slice(observations):
+        base = min(
+            positions,
+            key=lambda i: (abs(observations[i].threads - BASE_THREADS), observations[i].seconds),
+        )
+        best = min(observations[i].seconds for i in positions)
+        gains.append(observations[base].seconds / best)
+        kernels.append(str(groups[positions[0]]))
+    return np.array(gains, np.float64), tuple(kernels)

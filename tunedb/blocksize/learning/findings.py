@@ -1,0 +1,152 @@
+"""What judging the advisor comes to: plain data, for tables, JSON and the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """A figure with its 95 % bootstrap interval over slices.
+
+    Parameters
+    ----------
+    value, low, high : float
+        ``low`` and ``high`` equal ``value`` where one slice alone was judged.
+    """
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """How one method did on what one split held out.
+
+    Parameters
+    ----------
+    method : str
+        ``svm``, ``boosted``, ``gain``, or a baseline: ``majority``, ``rule``, ``occupancy``,
+        ``nothing``.
+    split : str
+        ``random``, ``slice`` or ``kernel``.
+    held_out : str
+        The kernel that was held out; the empty string for all of the split together.
+    rows : int
+        Launches that were judged: those with a label.
+    advised : int
+        Those that the method said something about.
+    accuracy, balanced : float
+        Share of the advised rows whose label is right; the mean of it over the classes that occur.
+        NaN where nothing was advised.
+    regret : Interval or None
+        Geometric mean of time after the advice over the best time of the slice, over all rows (one
+        without advice stays as it is); 1 is perfect. None where slices were not judged.
+    against_nothing : Interval or None
+        Geometric mean of time after the advice over the time before; below 1 is a gain.
+    advised_regret : float or None
+        ``regret`` over the advised rows alone.
+    """
+
+    method: str
+    split: str
+    held_out: str
+    rows: int
+    advised: int
+    accuracy: float
+    balanced: float
+    regret: Interval | None = None
+    against_nothing: Interval | None = None
+    advised_regret: float | None = None
+
+    @property
+    def coverage(self) -> float:
+        """Share of the rows with advice."""
+        return self.advised / self.rows if self.rows else 0.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AdvisorFindings:
+    """Everything that a comparison of advice came to.
+
+    Parameters
+    ----------
+    labels : str
+        How rows were labelled: ``paper`` or ``slice-best``.
+    inputs : str
+        ``raw`` or ``ratios``.
+    tolerance : float
+        Of ``slice-best``.
+    classes : tuple of str
+        The labels, in the order of the matrix.
+    counts : tuple of int
+        Rows of each label.
+    observations, unlabelled, slices : int
+        Rows that were read, those without label, and their slices.
+    kernels : tuple of str
+        What was held out in turn.
+    scores : tuple of Score
+        The comparison table: methods by splits.
+    confusion : mapping of str to ndarray, shape (3, 3), int64
+        Method → matrix of the kernels that were held out; rows are true labels, columns advice.
+    gains : ndarray, shape (g,), float64
+        Per slice: time at the size nearest 256 threads over the best time (what is at stake).
+    gain_kernels : tuple of str
+        Kernel of each of the gains.
+    kept : tuple of str
+        Inputs that the selection over all rows keeps.
+    dropped : tuple of (str, str, float)
+        What was left out as correlated: input, what it goes with, their correlation.
+    correlation : ndarray, shape (len(kept), len(kept)), float64
+        Correlations of the inputs that remain.
+    notes : tuple of str
+        What a reader must know: too few kernels, a class that is missing.
+    """
+
+    labels: str
+    inputs: str
+    tolerance: float
+    classes: tuple[str, ...]
+    counts: tuple[int, ...]
+    observations: int
+    unlabelled: int
+    slices: int
+    kernels: tuple[str, ...]
+    scores: tuple[Score, ...]
+    confusion: dict[str, npt.NDArray[np.int64]] = field(default_factory=dict)
+    gains: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros(0))
+    gain_kernels: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+    dropped: tuple[tuple[str, str, float], ...] = ()
+    correlation: npt.NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, 0)))
+    notes: tuple[str, ...] = ()
+
+    def scores_of(self, split: str, held_out: str = "") -> Sequence[Score]:
+        """Return the scores of a split, of one held-out kernel or of all together."""
+        return [one for one in self.scores if (one.split, one.held_out) == (split, held_out)]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return everything as what ``json`` writes; NaN becomes None."""
+        found = {name: _plain(getattr(self, name)) for name in self.__slots__}
+        return dict(found)
+
+
+def _plain(value: Any) -> Any:
+    """Return a value of the fields as what ``json`` writes."""
+    if isinstance(value, Score | Interval):
+        return _plain(asdict(value))
+    if isinstance(value, np.ndarray):
+        return _plain(value.tolist())
+    if isinstance(value, dict):
+        return {key: _plain(one) for key, one in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, float) and not np.isfinite(value):
+        return None
+    return value

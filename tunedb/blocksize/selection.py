@@ -1,0 +1,139 @@
+"""Which inputs are kept: those that say something, and not what another one says already.
+
+The document drops events that are zero for all programs, then those whose correlation with another
+one is above 0.9. It does not say which of a pair goes, nor what becomes of the sign: here the first
+in alphabetical order stays, and the sign does not count unless it is asked for.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from .observations import Inputs
+
+#: Differences from the mean that are rounding, relative to the largest value: summing n numbers
+#: loses about √n · 2⁻⁵², and a column of 1e12 ± 1e-4 says nothing.
+_ROUNDING = 1e-12
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which columns are kept, and why the others are not.
+
+    Parameters
+    ----------
+    kept : tuple of str
+        In alphabetical order.
+    zero : tuple of str
+        Zero wherever they were measured.
+    constant : tuple of str
+        Equal wherever they were measured (their correlation is not defined), or measured nowhere.
+    correlated : tuple of (str, str, float)
+        Dropped column, the first kept column that it follows, and their correlation.
+    """
+
+    kept: tuple[str, ...]
+    zero: tuple[str, ...]
+    constant: tuple[str, ...]
+    correlated: tuple[tuple[str, str, float], ...]
+
+
+def select(inputs: Inputs, *, threshold: float = 0.9, signed: bool = False) -> Selection:
+    """Return which columns are kept.
+
+    Columns are gone through in alphabetical order: a column that is zero or constant is dropped,
+    and so is one whose Pearson correlation with a column kept before is above the threshold.
+
+    Parameters
+    ----------
+    inputs : Inputs
+        NaN is what was not measured; a correlation is that of the rows where both were.
+    threshold : float
+        Correlations above it drop the later column.
+    signed : bool
+        Whether only positive correlations count, as the document's formula says literally; by
+        default their absolute value does.
+
+    Raises
+    ------
+    ValueError
+        The threshold is not between 0 and 1.
+    """
+    if not 0 <= threshold <= 1:
+        raise ValueError(f"a threshold of {threshold}; a number from 0 to 1 is due")
+    names, zero, constant = sorted(inputs.names), [], []
+    column = {name: inputs.values[:, i] for i, name in enumerate(inputs.names)}
+    varying = []
+    for name in names:
+        known = column[name][np.isfinite(column[name])]
+        if known.size and not known.any():
+            zero.append(name)
+        elif _is_constant(known):
+            constant.append(name)
+        else:
+            varying.append(name)
+    table = correlations(np.column_stack([column[name] for name in varying]) if varying else None)
+    strength = table if signed else np.abs(table)
+    kept: list[int] = []
+    correlated = []
+    for i, name in enumerate(varying):
+        before = next((j for j in kept if strength[i, j] > threshold), None)
+        if before is None:
+            kept.append(i)
+        else:
+            correlated.append((name, varying[before], float(table[i, before])))
+    return Selection(
+        tuple(varying[i] for i in kept), tuple(zero), tuple(constant), tuple(correlated)
+    )
+
+
+def correlations(values: npt.NDArray[np.float64] | None) -> npt.NDArray[np.float64]:
+    """Return Pearson's r of every pair of columns.
+
+    ``r = Σ(X-X̄)(Y-Ȳ) / √(Σ(X-X̄)² Σ(Y-Ȳ)²)``
+
+    Parameters
+    ----------
+    values : ndarray, shape (n, m), float64, or None
+        NaN is what was not measured; r is that of the rows where both columns were.
+
+    Returns
+    -------
+    ndarray, shape (m, m), float64
+        NaN where a column is constant in those rows. Infinite values count as not measured.
+    """
+    if values is None or not values.shape[1]:
+        return np.empty((0, 0))
+    known = np.isfinite(values)
+    if known.all():
+        return _pearson(values)
+    width = values.shape[1]
+    table = np.full((width, width), np.nan)
+    for i in range(width):
+        for j in range(i + 1):
+            rows = known[:, i] & known[:, j]
+            if rows.sum() > 1:
+                table[i, j] = table[j, i] = _pearson(values[rows][:, [i, j]])[0, 1]
+    return table
+
+
+def _pearson(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    # Divided by the largest value first, so that squares of counts up to 1e300 stay finite.
+    scale = np.abs(values).max(axis=0, initial=0.0)
+    scaled = values / np.where(scale > 0, scale, 1.0)
+    centred = scaled - scaled.mean(axis=0)
+    centred[:, np.abs(centred).max(axis=0, initial=0.0) <= _ROUNDING] = 0.0
+    norms = np.sqrt((centred**2).sum(axis=0))
+    with np.errstate(invalid="ignore", divide="ignore"):
+        table = (centred.T @ centred) / np.outer(norms, norms)
+    return np.asarray(np.clip(table, -1.0, 1.0))
+
+
+def _is_constant(known: npt.NDArray[np.float64]) -> bool:
+    if known.size < 2:
+        return True
+    largest = np.abs(known).max()
+    return bool(np.ptp(known) <= _ROUNDING * largest)

@@ -1,0 +1,327 @@
+"""Thread blocks of TVM's own GPU programs, from what is stored of them and without TVM.
+
+Three stored things say how many threads a program's kernels have:
+
+* a trace of MetaSchedule binds loops whose extents are decisions and numbers of its splits;
+* the steps of auto_scheduler annotate loops whose extents are lengths of its splits
+  (:mod:`.ansor_threads`);
+* the rows of ``ansor.per_store`` have, for each buffer that is stored, the extents of the bound
+  loops around its first store (``threadIdx_x_len`` and so on, as log2(extent + 1)).
+
+Where one does not say it for certain, there is no launch: a wrong block is worse than none.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Container, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from .. import limits
+from ..errors import FormatError
+from ..launches import Extents, Launch
+from ..records import Trace
+from ..traces import join_trace
+
+#: Where a loop may be bound that makes a kernel.
+AXES = {
+    f"{kind}.{axis}": (kind, at)
+    for kind in ("blockIdx", "threadIdx")
+    for at, axis in enumerate("xyz")
+}
+
+#: Instructions whose outputs are loops of their inputs' nest, of unknown extent.
+_SAME_LOOPS = frozenset({"LoopPartition", "Merge"})
+
+#: Largest grid whose extent a logarithm in single precision gives exactly.
+_MAX_EXACT = 2**18
+
+
+@dataclass(slots=True)
+class Kernel:
+    """Extents that loops of one nest are bound to; None is one that is bound and not known."""
+
+    blocks: dict[int, int | None] = field(default_factory=dict)
+    threads: dict[int, int | None] = field(default_factory=dict)
+
+    def bind(self, kind: str, axis: int, extent: int | None) -> None:
+        """Note a loop. Loops that are bound to one axis of a kernel have one extent."""
+        bound = self.blocks if kind == "blockIdx" else self.threads
+        known = bound.get(axis)
+        if known is not None and extent is not None and known != extent:
+            raise UnknownError
+        bound[axis] = extent if known is None else known
+
+
+class UnknownError(Exception):
+    """The trace does not say it."""
+
+
+def launches_of_trace(trace: Trace, name: str, order: Sequence[str] = ()) -> tuple[Launch, ...]:
+    """Return the kernels that a trace of MetaSchedule makes.
+
+    Parameters
+    ----------
+    trace : Trace
+        In its stored form; its postprocessing binds loops too.
+    name : str
+        Of the workload; TVM calls the kernels ``<name>_kernel``, ``<name>_kernel_1`` and so on.
+    order : sequence of str
+        Names of the workload's blocks in their order, which tells the order of several kernels.
+
+    Returns
+    -------
+    tuple of Launch
+        In the order of their blocks; of their first bindings where a block is not known. Empty
+        where the extent of a bound loop follows from the workload alone, or where it is not clear
+        which kernel a loop is of.
+
+    Raises
+    ------
+    FormatError
+        The stored trace is damaged.
+    """
+    instructions, decisions = join_trace(trace)
+    reader = _TraceReader()
+    try:
+        chosen = dict(decisions)
+        for number, (kind, inputs, attrs, outputs) in enumerate(instructions):
+            reader.read(kind, inputs, attrs, outputs, chosen.get(number))
+        return launches_of_kernels(reader.kernels(order), name)
+    except UnknownError:
+        return ()
+    except (TypeError, ValueError, LookupError) as error:
+        raise FormatError(f"a stored trace that cannot be read: {error!r:.200}") from None
+
+
+def launches_of_kernels(kernels: Sequence[Kernel], name: str) -> tuple[Launch, ...]:
+    """Return kernels as launches, or raise UnknownError where the threads of one are not known."""
+    found = []
+    for number, kernel in enumerate(kernels):
+        block = _extents(kernel.threads)
+        if block is None or math.prod(block) > limits.MAX_BLOCK_THREADS:
+            raise UnknownError
+        found.append(_launch(name, number, block, _extents(kernel.blocks)))
+    return tuple(found)
+
+
+def _launch(name: str, number: int, block: Extents, grid: Extents | None) -> Launch:
+    suffix = f"_{number}" if number else ""
+    return Launch(f"{name}_kernel{suffix}", math.prod(block), block, grid, number)
+
+
+def _extents(bound: dict[int, int | None]) -> Extents | None:
+    """Return the extents along x, y and z; None where one is not known."""
+    x, y, z = (bound.get(axis, 1) for axis in range(3))
+    return None if x is None or y is None or z is None else (x, y, z)
+
+
+def _merged(kernels: dict[int, Kernel], named: Container[int]) -> dict[int, Kernel]:
+    """Return kernels, those together that are known to be one.
+
+    A block that is a consumer of another one, or the like, is bound through a nest whose name is
+    not known: it may be one of the others.
+    """
+    others = [kernel for nest, kernel in kernels.items() if nest not in named]
+    if not others or all(kernel.blocks for kernel in kernels.values()):
+        return kernels
+    sure = {nest: kernel for nest, kernel in kernels.items() if nest in named}
+    if len(sure) != 1 or any(kernel.blocks for kernel in others):
+        raise UnknownError
+    for nest, kernel in sure.items():
+        if not kernel.blocks:
+            raise UnknownError
+        for other in others:
+            for axis, extent in other.threads.items():
+                kernels[nest].bind("threadIdx", axis, extent)
+    return sure
+
+
+class _TraceReader:
+    """Follows a trace: which nest a loop is of, and what is known of its extent."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, int] = {}
+        self._loops: dict[str, tuple[int, int | None]] = {}
+        self._blocks: dict[str, int] = {}
+        self._named: dict[tuple[str, ...], int] = {}
+        #: Nests: to which one each was moved (a union-find forest).
+        self._moved: list[int] = []
+        self._bound: list[tuple[int, str, int, int | None]] = []
+        self._follow: dict[str, Callable[..., None]] = {
+            "GetBlock": self._get_block,
+            "GetSBlock": self._get_block,
+            "GetLoops": self._get_loops,
+            "SamplePerfectTile": self._sample_tile,
+            "SamplePartitionedTile": self._sample_tile,
+            "SampleCategorical": self._sample_category,
+            "Split": self._split,
+            "Fuse": self._fuse,
+            "AddUnitLoop": self._add_unit_loop,
+            "Bind": self._bind,
+            "ComputeAt": self._compute_at,
+            "ReverseComputeAt": self._compute_at,
+        }
+
+    def read(
+        self, kind: str, inputs: list[Any], attrs: list[Any], outputs: list[str], decision: Any
+    ) -> None:
+        """Follow one instruction."""
+        follow = self._follow.get(kind)
+        if follow is not None:
+            follow(_flat(inputs), attrs, outputs, decision)
+            return
+        # DecomposeReduction, Blockize, ReadAt, WriteAt, …: a block in the nest of a loop it is
+        # given; the others (CacheRead, RFactor, …) make a nest of its own.
+        given = [self._loops[one][0] for one in _flat(inputs) if _is(one, "l")]
+        nested = kind not in ("RFactor",) and bool(given)
+        for output in outputs:
+            if _is(output, "b"):
+                self._blocks[output] = given[0] if nested else self._new_nest()
+            elif _is(output, "l"):
+                owner = given[0] if given else self._new_nest()
+                self._loops[output] = (owner, None)
+
+    def kernels(self, order: Sequence[str]) -> list[Kernel]:
+        """Return what was bound, by nest, in the order of the blocks where that is known."""
+        found: dict[int, Kernel] = {}
+        for nest, kind, axis, extent in self._bound:
+            found.setdefault(self._root(nest), Kernel()).bind(kind, axis, extent)
+        named = {nest: key[0].strip('"') for key, nest in self._named.items()}
+        found = _merged(found, named)
+        places = {name: float(at) for at, name in enumerate(order)}
+        # What a reduction is factored into stands before it.
+        places |= {
+            f"{name}_rf": at - 0.5 for name, at in places.items() if f"{name}_rf" not in places
+        }
+        # A nest stays where its own block was, whatever was moved into it.
+        if all(named.get(nest) in places for nest in found):
+            found = dict(sorted(found.items(), key=lambda item: places[named[item[0]]]))
+        return list(found.values())
+
+    def _new_nest(self) -> int:
+        self._moved.append(len(self._moved))
+        return len(self._moved) - 1
+
+    def _root(self, nest: int) -> int:
+        while self._moved[nest] != nest:
+            self._moved[nest] = self._moved[self._moved[nest]]
+            nest = self._moved[nest]
+        return nest
+
+    def _number(self, value: Any) -> int | None:
+        """Return a factor: a number, or a sampled variable; None for what TVM infers."""
+        if type(value) is int:
+            return value
+        return self._values.get(value) if isinstance(value, str) else None
+
+    # ------------------------------------------------------------------ instructions
+
+    def _get_block(self, _: list[Any], attrs: list[Any], outputs: list[str], __: Any) -> None:
+        # The same block may be asked for by its name again.
+        key = tuple(map(str, attrs))
+        if key not in self._named:
+            self._named[key] = self._new_nest()
+        self._blocks[outputs[0]] = self._named[key]
+
+    def _get_loops(self, inputs: list[Any], _: list[Any], outputs: list[str], __: Any) -> None:
+        for output in outputs:
+            self._loops[output] = (self._blocks[inputs[0]], None)
+
+    def _sample_tile(self, _: list[Any], __: list[Any], outputs: list[str], decision: Any) -> None:
+        if isinstance(decision, list) and len(decision) == len(outputs):
+            self._values.update(zip(outputs, decision, strict=True))
+
+    def _sample_category(
+        self, _: list[Any], attrs: list[Any], outputs: list[str], decision: Any
+    ) -> None:
+        if type(decision) is int and 0 <= decision < len(attrs[0]):
+            self._values[outputs[0]] = attrs[0][decision]
+
+    def _split(self, inputs: list[Any], _: list[Any], outputs: list[str], __: Any) -> None:
+        owner, whole = self._loops[inputs[0]]
+        factors = [self._number(value) for value in inputs[1:]]
+        if len(factors) != len(outputs):
+            raise ValueError("a split with other loops than factors")
+        for at, (output, factor, given) in enumerate(
+            zip(outputs, factors, inputs[1:], strict=True)
+        ):
+            extent = factor
+            others = factors[:at] + factors[at + 1 :]
+            if given in (None, "None") and whole is not None and None not in others:
+                extent = -(-whole // max(1, math.prod(filter(None, others))))
+            self._loops[output] = (owner, extent)
+
+    def _fuse(self, inputs: list[Any], _: list[Any], outputs: list[str], __: Any) -> None:
+        owners, extents = zip(*(self._loops[one] for one in inputs), strict=True)
+        whole = None if None in extents else math.prod(extents)
+        self._loops[outputs[0]] = (owners[0], whole)
+
+    def _add_unit_loop(self, inputs: list[Any], _: list[Any], outputs: list[str], __: Any) -> None:
+        given = inputs[0]
+        owner = self._blocks[given] if _is(given, "b") else self._loops[given][0]
+        self._loops[outputs[0]] = (owner, 1)
+
+    def _compute_at(self, inputs: list[Any], _: list[Any], __: list[str], ___: Any) -> None:
+        if _is(inputs[1], "l") and inputs[1] in self._loops:
+            self._moved[self._root(self._blocks[inputs[0]])] = self._root(self._loops[inputs[1]][0])
+
+    def _bind(self, inputs: list[Any], attrs: list[Any], _: list[str], __: Any) -> None:
+        place = AXES.get(str(attrs[0]).strip('"'))
+        if place is not None:  # vthread is no thread
+            owner, extent = self._loops[inputs[0]]
+            self._bound.append((owner, *place, extent))
+
+
+def _flat(inputs: list[Any]) -> list[Any]:
+    """Return inputs without the lists in which some releases wrote several of one kind."""
+    flat: list[Any] = []
+    for value in inputs:
+        flat += value if isinstance(value, list) else [value]
+    return flat
+
+
+def _is(value: Any, letter: str) -> bool:
+    """Tell whether a value is a variable of a kind: block, loop or value."""
+    return isinstance(value, str) and value[:1] == letter and value[1:].isdecimal()
+
+
+def launches_of_rows(
+    rows: npt.NDArray[np.float32], columns: Sequence[str], name: str
+) -> tuple[Launch, ...]:
+    """Return the kernels that rows of ``ansor.per_store`` are of.
+
+    Parameters
+    ----------
+    rows : ndarray of float32, shape (stores, columns)
+        Of one program, in the order of its stores.
+    columns : sequence of str
+        Names of the columns (:data:`tunedb.features.ansor.NAMES`).
+    name : str
+        Of the workload.
+
+    Returns
+    -------
+    tuple of Launch
+        One for each run of rows with equal extents: neighbouring kernels with equal grids and
+        blocks count as one. Empty for a program of a processor.
+    """
+    places = [columns.index("is_gpu")]
+    places += [
+        columns.index(f"{kind}_{axis}_len") for kind in ("threadIdx", "blockIdx") for axis in "xyz"
+    ]
+    found: list[tuple[Extents, Extents | None]] = []
+    for row in np.asarray(rows, np.float64)[:, places]:
+        if row[0] < 0.5:
+            continue
+        x, y, z, *grid = (max(1, round(2.0**value - 1)) for value in row[1:])
+        if x * y * z > limits.MAX_BLOCK_THREADS:
+            return ()
+        told = (grid[0], grid[1], grid[2]) if max(grid) <= _MAX_EXACT else None
+        if not found or found[-1] != ((x, y, z), told):
+            found.append(((x, y, z), told))
+    return tuple(_launch(name, number, *one) for number, one in enumerate(found))

@@ -1,0 +1,1 @@
+"""Tuners and profilers of GPU kernels (docs/logs.md): one module per format."""
