@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 EXTRAS ?= dev
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test stress lint bench bench-ranking bench-models bench-search links clean
+.PHONY: setup demo test stress lint bench bench-ranking bench-models bench-search bench-advisor links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -61,6 +61,11 @@ bench-models: setup
 # was interrupted.
 bench-search: setup
 	$(BIN)/python benchmarks/search.py $(QUICK) --json build/bench-search.json
+
+# What the advisor for thread blocks says of kernels that it has not seen: DATA=folder of profiles.
+bench-advisor: setup
+	test -n "$(DATA)"
+	$(BIN)/python benchmarks/block_size.py $(DATA) --json build/bench-advisor.json
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info demo

@@ -94,14 +94,14 @@ def show(
     """
     from ..blocksize.learning.advice import advise
     from ..blocksize.learning.stored import find
-    from ..blocksize.loading import load
+    from ..blocksize.loading import load, t1_inputs
 
     with reading(settings) as store:
         advisor, stored = find(store.query, model)
-        known = load(store.query)
+        known, stated = load(store.query), t1_inputs(store.query)
     wanted = _chosen(known, kernel, record, device)
     shown = sorted(wanted, key=lambda i: known[i].seconds)[:limit]
-    rows = [_row(one, stored.id) for one in advise(advisor, known, shown)]
+    rows = [_row(one, stored.id) for one in advise(advisor, known, shown, stated=stated)]
     print_rows(settings, COLUMNS, rows)
     if len(shown) < len(wanted):
         settings.note(f"{text.number(len(wanted) - len(shown))} more launches; see: --limit")

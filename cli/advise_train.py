@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 from . import text
-from .card import share
+from .card import listed, share
 from .options import Settings, common_options, pass_settings, updating
 from .output import Column, output_options, print_fields, print_object
 from .progress import bar
@@ -16,6 +16,7 @@ from .text import clean
 
 if TYPE_CHECKING:
     from ..blocksize.learning.stored import TrainedAdvisor
+    from ..results import StoredModel
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -108,16 +109,21 @@ def train(settings: Settings, labels: str, tolerance: float, inputs: str, learne
             on_step=shown.describe,
         )
     row = _row(found)
-    print_object(settings, tuple(map(Column, KEYS)), row, lambda: _show(row))
+    print_object(settings, tuple(map(Column, KEYS)), row, lambda: print_fields(advisor_fields(row)))
     for note in found.training.notes:
         settings.warn(note)
 
 
 def _row(found: TrainedAdvisor) -> dict[str, Any]:
-    card = found.stored.card
+    return advisor_row(found.stored) | {"was_there": found.was_there}
+
+
+def advisor_row(stored: StoredModel) -> dict[str, Any]:
+    """Return the keys of an advisor, but whether it was there before."""
+    card = stored.card
     return {
-        "id": found.stored.id,
-        "digest": found.stored.digest.hex(),
+        "id": stored.id,
+        "digest": stored.digest.hex(),
         "learner": card["learner"],
         "labels": card["recipe"]["labels"],
         "inputs": card["recipe"]["inputs"],
@@ -128,22 +134,20 @@ def _row(found: TrainedAdvisor) -> dict[str, Any]:
         "kernels": card["kernels"],
         "balanced_accuracy": card["balanced_accuracy"],
         "notes": card["notes"],
-        "was_there": found.was_there,
     }
 
 
-def _show(row: dict[str, Any]) -> None:
+def advisor_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return an advisor as people read it."""
     marks = row["balanced_accuracy"]
-    told = ", ".join(f"{name} {share(mark)}" for name, mark in marks.items())
-    again = " (it was there before)" if row["was_there"] else ""
-    print_fields(
-        [
-            ("advisor", f"model {row['id']}{again}"),
-            ("learner", row["learner"]),
-            ("labels", row["labels"]),
-            ("launches", f"{text.number(row['learnt'])} of {text.number(row['launches'])}"),
-            ("without label", text.number(row["unlabelled"])),
-            ("kernels", clean(", ".join(row["kernels"]))),
-            ("balanced accuracy", told or "no second kernel to hold out"),
-        ]
-    )
+    told = ", ".join(f"{clean(name)} {share(mark)}" for name, mark in marks.items())
+    again = " (it was there before)" if row.get("was_there") else ""
+    return [
+        ("advisor", f"model {row['id']}{again}"),
+        ("learner", clean(row["learner"])),
+        ("labels", clean(row["labels"])),
+        ("launches", f"{text.number(row['learnt'])} of {text.number(row['launches'])}"),
+        ("without label", text.number(row["unlabelled"])),
+        ("kernels", listed(row["kernels"], 8)),
+        ("balanced accuracy", told or "no second kernel to hold out"),
+    ]

@@ -65,7 +65,7 @@ def _data(card: dict[str, Any]) -> list[tuple[str, str]]:
         fields.append(("left out", ", ".join(told)))
     for kind, names in card["scope"].items():
         if names is not None:
-            fields.append((f"only {kind}", _listed([one["name"] for one in names])))
+            fields.append((f"only {kind}", listed([one["name"] for one in names])))
     return fields
 
 
@@ -85,7 +85,8 @@ def _failures(data: dict[str, Any]) -> str:
     return f"; {failed:,} failed ({told})" if failed else ""
 
 
-def _listed(names: Sequence[str], most: int = 5) -> str:
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """Return the first names, and how many more there are."""
     rest = len(names) - most
     more = f" and {rest} more" if rest > 0 else ""
     return text.clean(", ".join(names[:most])) + more

@@ -14,6 +14,7 @@ from .options import Settings, common_options, pass_settings, reading
 from .output import (
     Column,
     output_options,
+    print_fields,
     print_object,
     print_rows,
 )
@@ -75,6 +76,9 @@ TRIAL_COLUMNS = (
     Column("measured_rank", "measured", text.number, right=True),
     Column("predicted_at"),
 )
+
+#: Kind of the models of tunedb advise.
+ADVISOR = "advisor"
 
 _NONE = "no model yet; make one: tunedb train"
 
@@ -152,7 +156,8 @@ def _row_alone(stored: StoredModel) -> dict[str, Any]:
         "kind": stored.kind,
         "size": stored.size,
         "created_at": text.moment(stored.created_at),
-        "current": False,
+        # Whether an advisor's launches are still those of the database nobody asked.
+        "current": None if stored.kind == ADVISOR else False,
     }
     return dict.fromkeys(column.key for column in COLUMNS) | known
 
@@ -238,17 +243,22 @@ def show(settings: Settings, model: str) -> None:
 
     MODEL is an id, or the beginning of a digest. The card says what the model was made from, how,
     how it ranks workloads that it has not seen beside random order and the nearest neighbour, and
-    what making it took. JSON holds all of it.
+    what making it took. That of an advisor (tunedb advise train) says how right it was on kernels
+    that were held out. JSON holds all of it.
 
     Example:
       tunedb models show 3
       tunedb models show 3 --json | jq .card.recipe
     """
+    from ..blocksize.learning.stored import CARD
     from ..models import cards
     from ..models.stored import is_current
 
     with reading(settings) as store:
         found = find_model(store.query, model)
+        if found.card.get("card") == CARD:
+            _show_advisor(settings, found)
+            return
         cards.check(found)
         row = row_of(found, current=is_current(store, found))
     print_object(settings, tuple(map(Column, KEYS)), row, lambda: show_model(found, whole=True))
@@ -256,7 +266,17 @@ def show(settings: Settings, model: str) -> None:
         settings.note("The data have changed since, or are another database's: tunedb train")
 
 
-def row_of(stored: StoredModel, *, current: bool) -> dict[str, Any]:
+def _show_advisor(settings: Settings, stored: StoredModel) -> None:
+    from .advise_train import advisor_fields, advisor_row
+
+    row = row_of(stored, current=None)
+    fields = advisor_fields(advisor_row(stored))
+    print_object(settings, tuple(map(Column, KEYS)), row, lambda: print_fields(fields))
+    for note in stored.card["notes"]:
+        settings.warn(note)
+
+
+def row_of(stored: StoredModel, *, current: bool | None) -> dict[str, Any]:
     """Return the keys of one model."""
     return {
         "id": stored.id,

@@ -9,6 +9,7 @@ import click
 
 from .options import Settings, common_options, pass_settings, reading
 from .progress import bar
+from .text import clean
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -124,7 +125,7 @@ def _threshold(text: str) -> Threshold:
     except ValueError:
         number = float("nan")
     if not name or not isfinite(number):
-        raise click.UsageError(f"--mark {text}: give NAME=VALUE, such as registers=64")
+        raise click.UsageError(f"--mark {clean(text)}: give NAME=VALUE, such as registers=64")
     return Threshold(name.strip(), number)
 
 

@@ -70,9 +70,44 @@ def test_train_show_and_evaluate(launches, run, run_json):
 def test_models_lists_an_advisor(launches, run, run_json):
     run("--db", launches, "advise", "train", "--learner", "gain")
     (row,) = run_json("--db", launches, "models")
-    assert row["kind"] == "advisor" and row["size"] > 0
-    run("--db", launches, "models", "show", "1", code=2)
+    assert row["kind"] == "advisor" and row["size"] > 0 and row["current"] is None
+    card = run_json("--db", launches, "models", "show", "1")["card"]
+    assert card["learner"] == "gain" and card["learnt"] == 72
+    shown = run("--db", launches, "models", "show", "1").stdout
+    assert "saxpy, stencil, reduce" in shown and "model 1" in shown
     run("--db", launches, "db", "check")
+
+
+def test_the_next_block_is_one_that_a_t1_input_allows(launches, run, run_json, tmp_path):
+    """Its conditions count, with the other parameters as they are."""
+    tuned = [
+        {"Name": "block_size_x", "Type": "int", "Values": "[256 * i for i in range(1, 5)]"},
+        {"Name": "tile", "Type": "int", "Values": "[0, 1, 2, 3]"},
+    ]
+    given = {
+        "General": {"BenchmarkName": "saxpy"},
+        "ConfigurationSpace": {
+            "TuningParameters": tuned,
+            "Conditions": [{"Expression": "tile != 2 or block_size_x != 768", "Parameters": []}],
+        },
+        "KernelSpecification": {
+            "Language": "CUDA",
+            "KernelName": "saxpy",
+            "LocalSize": {"X": "block_size_x", "Y": "1", "Z": "1"},
+        },
+    }
+    path = tmp_path / "t1.json"
+    path.write_text(json.dumps(given))
+
+    def largest():
+        rows = run_json("--db", launches, "advise", "show", "saxpy", "-k", "100")
+        rows = sorted(rows, key=lambda row: row["record"])
+        return [row["next_block"][0] for row in rows if row["threads"] == 1024]
+
+    run("--db", launches, "advise", "train", "--learner", "gain")
+    assert largest() == [512] * 4
+    run("--db", launches, "import", "logs", path)
+    assert largest() == [768, 768, 512, 768]
 
 
 def test_a_report_of_an_evaluation(launches, run, tmp_path):

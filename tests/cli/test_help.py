@@ -86,7 +86,8 @@ def test_lazy_summaries_are_those_of_the_commands(group):
 
 
 def test_every_command_that_prints_data_has_all_formats():
-    prints_none = {(), ("import",), ("db",), ("completion",), ("advise",), ("report",)}
+    prints_none = {(), ("import",), ("db",), ("completion",), ("advise",)}
+    prints_none |= {("report",), ("report", "advisor")}
     for path, command in COMMANDS.items():
         names = {name for parameter in command.params for name in parameter.opts}
         assert ({"--json", "--jsonl", "--csv"} <= names) == (path not in prints_none), path

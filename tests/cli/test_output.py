@@ -38,7 +38,7 @@ OBJECT_KEYS = {
     "features steps": "name version needs columns installed with without unable rows bytes",
     "show 1": "id digest status mean median minimum spread run_secs measured_at all_cost "
     "occurrence retracted failure workload target program origin donor lineage source session "
-    "context extra decisions steps trace script",
+    "context extra launches decisions steps trace script",
     "trust nightly own": "id name before trust changed dry_run",
     "retract 1 --reason x --yes": "records sources sessions reason stopped dry_run",
     "quarantine show 1": "id created_at source file line reason size data",
@@ -101,7 +101,7 @@ def test_nested_keys(run_json, filled):
     info = run_json("--db", filled, "db", "info")
     assert list(info["counts"]) == [
         *("workloads", "targets", "programs", "sketches", "tails", "measurements", "failed"),
-        *("sessions", "sources", "quarantined", "retracted"),
+        *("launches", "sessions", "sources", "quarantined", "retracted"),
     ]
     assert list(info["sources"][0]) == ["name", "kind", "trust", "records"]
 

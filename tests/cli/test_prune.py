@@ -76,7 +76,7 @@ def test_prune_needs_yes_where_nobody_can_be_asked(run, run_json, pruned):
     assert "--yes" in closed.stderr
     row = run_json("--db", pruned, "prune", "--retracted", "--yes")
     assert row["removed"] == {
-        **{"records": 2, "failures": 0, "programs": 2},
+        **{"records": 2, "failures": 0, "launches": 0, "programs": 2},
         **{"features": 2, "predictions": 0, "models": 0},
     }
     assert size(pruned) == COUNT

@@ -93,7 +93,9 @@ def test_advice_is_judged_on_held_out_kernels(run, database, tmp_path):
     path = tmp_path / "advisor.html"
     run("--db", database, "report", "advisor", "-o", path, "--split", "kernel")
     page = path.read_text()
-    assert "held out: whole kernels" in page or "Not judged:" in page
+    assert "held out: whole kernels" in page and "Not judged" not in page
+    for method in ("gain", "svm", "boosted", "majority", "rule", "occupancy", "nothing"):
+        assert f">{method}<" in page
 
 
 def test_one_kernel_with_labels_of_the_paper_and_a_mark(run, database, tmp_path):

@@ -53,6 +53,8 @@ def main(url, other, kills, seed):
         with Store(url) as store:
             mark = store.query.watermark(*MARK)
             reached = 0 if mark is None else mark.measurement_id
+            # A record and its launch are one transaction.
+            assert store.query.counts().launches == store.query.size()
             print(store.query.size(), reached, flush=True)
 
     kill_and_end(work, tell, kills=kills, seed=seed, longest=longest)

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
 
 from kills import lines_of
-from unions import Makes, contents
+from unions import Makes, contents, launch
 
 WORKER = Path(__file__).with_name("merge_worker.py")
 CRASH = Failure(FailureKind.CRASH, Phase.RUN, "Segmentation fault")
@@ -36,6 +36,7 @@ def theirs(sqlite_template, tmp_path):
             session=make_session(n % 3),
             measured_at=n,
             failure=CRASH if n % 7 == 0 else None,
+            launches=(launch(n % 4),),
         )
         for n in range(RECORDS)
     ]

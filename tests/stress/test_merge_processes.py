@@ -16,12 +16,16 @@ from tunedb.sharing.database import DatabasePeer
 from tunedb.sharing.selection import EVERYTHING
 from tunedb.store import Store
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
+
+from unions import launch
+
 WORKER = Path(__file__).with_name("union_worker.py")
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "30 s")
 
 
 def make(number):
-    """Return a record; equal numbers make equal records. Every fifth failed."""
+    """Return a record with a launch; equal numbers make equal ones. Every fifth failed."""
     failed = number % 5 == 4
     return make_measurement(
         number,
@@ -31,6 +35,7 @@ def make(number):
         session=make_session(number % 4),
         measured_at=1_700_000_000_000_000 + number,
         failure=TIMEOUT if failed else None,
+        launches=(launch(number % 4),),
     )
 
 
@@ -109,6 +114,8 @@ def merge_overlapping(url, folder, *, processes, count, size):
     with Store(url) as store:
         # Whether they count depends on whose the records are.
         assert len(store.query._select(schema.retraction.select())) == count
+        assert store.query.counts().launches == len(union)
+        assert len(store.query._select(schema.counter_set.select())) == 2
     assert merge_at_once(url, peers, 2) == [0, 0]
 
 

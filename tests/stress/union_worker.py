@@ -32,7 +32,7 @@ def merge_all(url, seed, *peers):
 
 
 def read(url):
-    """Look all the time: a failed record never stands without its failure, and none goes."""
+    """Look all the time: no record is without its launch, no failed one without its failure."""
     stop = threading.Event()
 
     def wait():
@@ -41,16 +41,21 @@ def read(url):
 
     threading.Thread(target=wait, daemon=True).start()
     print("ready", flush=True)
-    m, f = schema.measurement.c, schema.failure.c
+    m, f, one = schema.measurement.c, schema.failure.c, schema.launch.c
     # One statement, so one snapshot.
-    look = select(func.count(m.id), func.count(m.id) - func.count(m.mean), func.count(f.id))
-    look = look.select_from(schema.measurement.outerjoin(schema.failure, f.measurement_id == m.id))
+    ids = func.count(m.id), func.count(f.id), func.count(one.id)
+    look = select(*ids, func.count(m.id) - func.count(m.mean)).select_from(
+        schema.measurement.outerjoin(schema.failure, f.measurement_id == m.id).outerjoin(
+            schema.launch, one.measurement_id == m.id
+        )
+    )
     looks = last = 0
     with Store(url, read_only=True) as store:
         while not stop.is_set():
             looks += 1
-            records, failed, failures = store.query._select(look)[0]
+            records, failures, launches, failed = store.query._select(look)[0]
             assert failed == failures, (failed, failures)
+            assert records == launches, (records, launches)
             assert records >= last
             last = records
     print(f"looks={looks}", flush=True)

@@ -130,6 +130,11 @@ def t1_inputs(query: Query) -> dict[str, T1Input]:
     return {name: known for name, known in found.items() if known is not None}
 
 
+def t1_of(stated: Mapping[str, T1Input], workload: str, kernel: str) -> T1Input | None:
+    """Return the T1 input of a kernel, by the name of its workload or by its own."""
+    return stated.get(workload, stated.get(kernel))
+
+
 def device_of(target: Target) -> str:
     """Return the name of a target's device, or the target's kind where it says none."""
     model = (target.attributes or {}).get("model")
@@ -218,7 +223,7 @@ def _put_in_slices(runs: Sequence[_Run], stated: Mapping[str, T1Input]) -> None:
             for run in space:
                 run.slice = slices.program_key(workload, run.row.target, kernel, run.row.trace)
             continue
-        t1 = stated.get(workload.name, stated.get(kernel))
+        t1 = t1_of(stated, workload.name, kernel)
         block = block_parameters(
             [(run.parameters, run.row.launch.threads, run.row.launch.block) for run in space],
             None if t1 is None else t1.block_parameters,

@@ -14,6 +14,7 @@ from tunedb.blocksize.learning.stored import find, label, train_advisor, trainin
 from tunedb.blocksize.learning.training import train
 from tunedb.blocksize.observations import Label
 from tunedb.errors import IntegrityError, NotFoundError, UsageError
+from tunedb.logs.gpu.t1 import t1_input
 from tunedb.store import Store
 
 #: Best at 128 threads, without doubt and without reach.
@@ -38,6 +39,22 @@ def test_blocks_that_ran_come_next():
     rows = [launch("k", 0, 32, 2.0), launch("k", 0, 48, 1.0)]
     (told,) = advise(ADVISOR, rows, [0])
     assert told.block == (48, 1, 1) and told.stake == 2.0
+
+
+def test_blocks_that_a_t1_input_allows_are_the_legal_ones():
+    allowed = t1_input(
+        {
+            "ConfigurationSpace": {
+                "TuningParameters": [{"Name": "x", "Values": "[32, 96, 128]"}],
+                "Conditions": [{"Expression": "x != 96"}],
+            },
+            "KernelSpecification": {"KernelName": "k", "LocalSize": {"X": "x"}},
+        }
+    )
+    rows = [launch("k", 0, 32, 1.0, parameters={"x": 32})]
+    assert advise(ADVISOR, rows, [0])[0].block == (64, 1, 1)
+    assert advise(ADVISOR, rows, [0], stated={"k": allowed})[0].block == (128, 1, 1)
+    assert advise(ADVISOR, rows, [0], stated={"other": allowed})[0].block == (64, 1, 1)
 
 
 def test_what_is_at_stake_is_never_below_one():

@@ -7,8 +7,9 @@ import pytest
 from made_kernels import SIZES, kernel, launch, three
 
 from tunedb.blocksize.labels import slice_best
-from tunedb.blocksize.learning import gain, geometry
+from tunedb.blocksize.learning import evaluation, gain, geometry, training
 from tunedb.blocksize.learning.codes import DECREASE, INCREASE, NO_CHANGE, to_codes
+from tunedb.blocksize.learning.evaluation import evaluate
 from tunedb.blocksize.learning.model import Advisor
 from tunedb.blocksize.learning.splits import families, family, stratified, thin, weights
 from tunedb.blocksize.learning.stepping import one_step
@@ -161,6 +162,55 @@ def test_kernels_that_are_unlike_all_get_no_advice():
         replace(one, counters={"inst_executed": 1.0, "issue_utilization": 1e6}) for one in rows[:6]
     ]
     assert (advisor.advise(strange) == -1).all()
+
+
+def single(name, counters):
+    """A launch that a profiler saw with one block."""
+    return launch(name, 0, 96, 1e-3, counters=counters)
+
+
+def test_kernels_with_one_block_change_nothing_and_are_not_held_out(monkeypatch):
+    """Profilers see dozens of kernels with one block: no label, so nothing to learn or judge."""
+    rows = three(noise=0.02)
+    others = [single(f"one{letter}", rows[0].counters) for letter in "abcdefgh"]
+    fitted = []
+    genuine = training.fit
+
+    def fit(observations, *given):
+        fitted.append(len(observations))
+        return genuine(observations, *given)
+
+    monkeypatch.setattr(training, "fit", fit)
+    monkeypatch.setattr(evaluation, "fit", fit)
+    alone = train(rows, slice_best(rows), learner="gain")
+    assert len(fitted) == 4
+    both = train(rows + others, slice_best(rows + others), learner="gain")
+    assert len(fitted) == 8
+    assert (both.kernels, both.rows) == (alone.kernels, alone.rows)
+    assert both.advisor.scores(rows) == pytest.approx(alone.advisor.scores(rows))
+    found = evaluate(rows + others, slice_best(rows + others), methods=("gain",))
+    assert len(fitted) == 11
+    assert {one.held_out for one in found.scores} == {"", *alone.kernels}
+
+
+def test_a_kernel_without_labels_is_not_in_reach_because_it_is_there():
+    strange = single("strange", {"inst_executed": 1.0, "issue_utilization": 1e6})
+    rows = [*three(noise=0.01), strange]
+    advisor = train(rows, slice_best(rows), learner="gain").advisor
+    assert advisor.advise([strange]).tolist() == [-1]
+    assert (advisor.advise(rows[:-1]) != -1).all()
+
+
+def test_kernels_of_few_launches_do_not_outvote_others():
+    """Many profiles of four blocks, in which nothing matters, beside kernels where much does."""
+    rows = three(noise=0.01)
+    for n in range(8):
+        quiet = kernel(f"quiet{'abcdefgh'[n]}", 128, tiles=1, sizes=(128, 256, 512, 1024))
+        rows += [replace(one, seconds=1.0 + 0.001 * n) for one in quiet]
+    advisor = train(rows, slice_best(rows), learner="gain").advisor
+    loud = rows[: len(three())]
+    right = advisor.scores(loud).argmax(axis=1) == to_codes(slice_best(loud))
+    assert right.mean() > 0.9
 
 
 def few(count):

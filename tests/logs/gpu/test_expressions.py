@@ -79,6 +79,10 @@ def test_arithmetic_is_pythons(text):
     [
         ("__import__('os').system('true')", "holds Call"),
         ("__import__('os')", "calls '__import__'"),
+        ("False and __import__('os')", "calls '__import__'"),
+        ("1 if True else x.real", "holds Attribute"),
+        ("[__import__('os').x for i in []]", "holds (Call|Attribute)"),
+        ("0 or 1 or None", "holds Constant"),
         ("__builtins__", "names '__builtins__'"),
         ("(1).__class__", "holds Attribute"),
         ("open('/etc/passwd')", "calls 'open'"),

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from tunedb import limits
 from tunedb.errors import FormatError
 from tunedb.logs.base import LogFile, Remark
-from tunedb.logs.gpu import documents
+from tunedb.logs.gpu import documents, kernel_tuner
 from tunedb.logs.gpu.kernel_tuner import KernelTunerFormat
 from tunedb.logs.importer import import_log
 from tunedb.records import FailureKind, Measurement, Phase, Quarantined, Status
@@ -280,9 +280,33 @@ def test_a_device_without_a_name(tmp_path):
     ]:
         item = read(write(tmp_path, text, name, **words))[0]
         assert item.program.target.attributes.get("model") == device
-    item = read(write(tmp_path, text_of(), "conv__MI250X.json", kernel="mine"))[0]
+    text = text_of(kernel_name="")
+    item = read(write(tmp_path, text, "conv__MI250X.json", kernel="mine"))[0]
     assert item.program.target.attributes["model"] == "NVIDIA RTX A4000"
     assert item.program.workload.name == item.launches[0].kernel == "mine"
+
+
+def test_what_the_file_says_is_not_renamed(tmp_path):
+    """One word for a folder of files must not make one device of many."""
+    item = read(write(tmp_path, text_of(), kernel="mine", device="dev"))[0]
+    assert item.program.target.attributes["model"] == "NVIDIA RTX A4000"
+    assert item.program.workload.name == "vector_add"
+
+
+@pytest.mark.parametrize(("time", "times"), [(0, None), (0.0, [0.0, 0]), (5e-324, None)])
+def test_a_time_of_0_is_no_time(time, times):
+    """It would be the best of all."""
+    entry = {"block_size_x": 32, "kind": "a", "time": time}
+    document = orjson.loads(text_of({"32,a": entry if times is None else entry | {"times": times}}))
+    space = kernel_tuner._space(document, LogFile(None, "cache"))
+    with pytest.raises(FormatError, match="not measured"):
+        kernel_tuner._measurement(document["cache"]["32,a"], space, {})
+
+
+def test_the_time_that_early_versions_wrote_for_none(tmp_path):
+    (found,) = read(write(tmp_path, text_of({"32,a": {**ENTRIES["128,a"], "time": 1e20}})))
+    assert (found.status, found.run_secs, found.launches) == (Status.FAILED, None, ())
+    assert found.failure.message == "time is 1e+20"
 
 
 def test_a_large_space_is_left_out(tmp_path):
@@ -307,6 +331,30 @@ def test_documents_are_bounded(tmp_path, monkeypatch):
     for data in (b"[" + b"0," * 2**20 + b"0]", b"[NaN," + b"0," * 2**20 + b"0]"):
         with pytest.raises(FormatError, match="more than 100 values"):
             documents.parse_document(data)
+
+
+@pytest.mark.parametrize("name", ["device_name", "problem_size"])
+def test_half_a_character_is_refused_in_one_line(tmp_path, memory, name):
+    """No database holds it; only Python's JSON, read where there is a NaN, has it."""
+    entry = {"block_size_x": 32, "kind": "a", "time": 1.0, "x": math.nan}
+    file = write(tmp_path, text_of({"32,a": entry}, **{name: "a\ud800"}))
+    report = import_log(memory, file, source="s")
+    assert report.refused.startswith("not JSON")
+    assert "\n" not in report.refused
+    file = write(tmp_path, text_of({"32,a": entry}, **{name: "a\U0001f600"}))
+    assert import_log(memory, file, source="s").total.read == 1
+
+
+def test_what_is_nested_too_deep_is_kept_aside(tmp_path, memory):
+    """Deeper than orjson writes."""
+    deep = 1.0
+    for _ in range(300):
+        deep = [deep]
+    file = write(tmp_path, text_of({"32,a": {**ENTRIES["32,a"], "x": deep}}))
+    report = import_log(memory, file, source="s")
+    assert (report.refused, report.quarantined) == (None, 1)
+    file = write(tmp_path, text_of(tune_params={"block_size_x": deep}))
+    assert "nested deeper" in import_log(memory, file, source="s").refused
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,20 @@ def test_an_unknown_unit_of_time_is_refused(tmp_path):
         read_json(tmp_path, ktt.result(ktt.computation()), TimeUnit="Minutes")
 
 
+@pytest.mark.parametrize("name", ["TimeUnit", "GlobalSizeType"])
+@pytest.mark.parametrize("value", [{}, [], None, 5])
+def test_metadata_of_another_type_are_refused(tmp_path, name, value):
+    with pytest.raises(FormatError, match=f"{name} is"):
+        read_json(tmp_path, ktt.result(ktt.computation()), **{name: value})
+
+
+def test_a_counter_with_a_type_that_is_no_text_is_a_count(tmp_path):
+    counters = [{"Name": "a__b.sum", "Type": {}, "Value": 2.0}]
+    profiling = {"Counters": counters, "RemainingProfilingRuns": 0}
+    (item,) = read_json(tmp_path, ktt.result(ktt.computation(ProfilingData=profiling)))
+    assert item.launches[0].counter_set.counters == (("a__b.sum", ""),)
+
+
 @pytest.mark.parametrize(
     ("counts", "size", "grid"),
     [

@@ -40,6 +40,12 @@ def read_csv(tmp_path, *lines, **fields):
     return read(write(tmp_path / "a.csv", *lines), **fields)
 
 
+def test_a_row_before_the_header_refuses_the_file(tmp_path):
+    path = write(tmp_path / "a.csv", "conv,77.5,4096,64", HEAD)
+    with pytest.raises(FormatError, match="a row before the header"):
+        list(KTTCSVFormat().read_file(LogFile(path, path.name)))
+
+
 def test_a_row(tmp_path):
     (item,) = read_csv(
         tmp_path,

@@ -303,14 +303,37 @@ def test_ktts_file_says_what_its_conversion_lacks(tmp_path):
     assert found.program.target.attributes == {"kind": "cuda", "model": "NVIDIA TITAN RTX"}
 
 
-def test_the_users_word_is_before_the_files(tmp_path):
+def test_what_the_file_says_is_not_renamed(tmp_path):
     metadata = {"timeunit": "s", "kernel_name": "k", "device_name": "d", "target": "opencl"}
     file = write(tmp_path, document(row(), metadata=metadata))
     (found,) = read(file)
     assert (found.program.workload.name, found.program.target.label) == ("k", "opencl d")
     file = write(tmp_path, document(row(), metadata=metadata), kernel="mine", device="dev")
     (found,) = read(file)
+    assert (found.program.workload.name, found.program.target.label) == ("k", "opencl d")
+    metadata |= {"kernel_name": "", "device_name": None}
+    file = write(tmp_path, document(row(), metadata=metadata), kernel="mine", device="dev")
+    (found,) = read(file)
     assert (found.program.workload.name, found.program.target.label) == ("mine", "opencl dev")
+
+
+@pytest.mark.parametrize("times", [{}, {"runtimes": [0.0, 0]}])
+def test_a_time_of_0_is_no_time(tmp_path, times):
+    """It would be the best of all."""
+    zero = [{"name": "time", "value": 0.0, "unit": "ms"}]
+    (bad,) = read(write(tmp_path, document(row(times=times, measurements=zero))))
+    assert isinstance(bad, Quarantined)
+    assert "not measured" in bad.reason
+
+
+def test_a_row_of_many_measurements_is_refused_at_once(tmp_path):
+    """Each was compared with all others."""
+    many = [{"name": f"c{number}", "value": 1.0, "unit": ""} for number in range(100_000)]
+    texts = [{"name": "t", "value": "x"}] * 1_000
+    (bad,) = read(write(tmp_path, document(row(measurements=[*row()["measurements"], *many]))))
+    assert "counters of one launch" in bad.reason
+    (found,) = read(write(tmp_path, document(row(measurements=[*row()["measurements"], *texts]))))
+    assert len(orjson.loads(found.extra)["measurements"]) == 1_000
 
 
 def test_what_nothing_says_is_asked_for(tmp_path):

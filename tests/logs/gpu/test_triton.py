@@ -124,6 +124,19 @@ def test_warps_that_no_block_has(tmp_path):
     assert [len(found.launches) for found in read(write(tmp_path, rows))] == [1, 0, 0, 0, 0, 0]
 
 
+def test_keys(tmp_path):
+    deep = 1
+    for _ in range(300):
+        deep = [deep]
+    for key in (None, [], "x", [math.inf]):
+        path = tmp_path / "f.autotune.json"
+        path.write_text(json.dumps({**CACHE, "key": key}))
+        assert len(read(LogFile(path, path.name, device="d"))) == 4
+    path.write_text(json.dumps({**CACHE, "key": deep}))
+    with pytest.raises(FormatError, match="nested deeper"):
+        read(LogFile(path, path.name, device="d"))
+
+
 def test_what_is_refused(tmp_path):
     with pytest.raises(FormatError, match=r"does not say its device; give --device$"):
         read(write(tmp_path, device=None))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from ...launches import Extents
+from ...logs.gpu.t1 import T1Input
 from ..legality import legal_blocks, next_block
+from ..loading import t1_of
 from ..observations import LABELS, Label, Observation
 from . import geometry
 from .boosted import Boosted
@@ -95,7 +97,13 @@ class Advice:
     stake: float | None
 
 
-def advise(advisor: Advisor, known: Sequence[Observation], wanted: Sequence[int]) -> list[Advice]:
+def advise(
+    advisor: Advisor,
+    known: Sequence[Observation],
+    wanted: Sequence[int],
+    *,
+    stated: Mapping[str, T1Input] | None = None,
+) -> list[Advice]:
     """Return advice on some launches of a database.
 
     Parameters
@@ -105,6 +113,9 @@ def advise(advisor: Advisor, known: Sequence[Observation], wanted: Sequence[int]
         All launches that are known, whole slices.
     wanted : sequence of int
         Positions of those that advice is given on.
+    stated : mapping of str to T1Input, optional
+        Kernel → its FAIR T1 input (:func:`tunedb.blocksize.loading.t1_inputs`), which says what
+        blocks are legal.
     """
     slices: dict[bytes, list[int]] = defaultdict(list)
     for position, one in enumerate(known):
@@ -114,7 +125,8 @@ def advise(advisor: Advisor, known: Sequence[Observation], wanted: Sequence[int]
     found = []
     for i, is_near in zip(wanted, near, strict=True):
         others = [known[j] for j in slices[known[i].slice] if j != i]
-        found.append(_one(advisor, known, (course, told), i, others, bool(is_near)))
+        t1 = t1_of(stated or {}, known[i].workload, known[i].kernel)
+        found.append(_one(advisor, known, (course, told), i, others, bool(is_near), t1))
     return found
 
 
@@ -125,17 +137,18 @@ def _one(
     position: int,
     others: Sequence[Observation],
     near: bool,
+    t1: T1Input | None,
 ) -> Advice:
     one = known[position]
     blocks = tuple(other.block for other in others if other.block is not None)
-    candidates = [one, *others, *_untried(one, blocks)]
+    candidates = [one, *others, *_untried(one, blocks, t1)]
     scores = advisor.scores(candidates if advisor.preparation is None else [one])[:1]
     likely = softmax(scores, advisor.temperature)[0]
     code = int(scores[0].argmax())
     label = LABELS[code] if near else None
     block = None
     if label not in (None, Label.NO_CHANGE):
-        block = next_block(one, LABELS[code], seen=blocks)
+        block = next_block(one, LABELS[code], seen=blocks, t1=t1)
     best = min((other.seconds for other in others), default=None)
     return Advice(
         observation=one,
@@ -149,13 +162,13 @@ def _one(
     )
 
 
-def _untried(one: Observation, seen: Sequence[Extents]) -> list[Observation]:
+def _untried(one: Observation, seen: Sequence[Extents], t1: T1Input | None) -> list[Observation]:
     """Return launches that nobody measured: legal blocks with what is known of this one."""
     block = one.block or (one.threads, 1, 1)
     there = {*seen, block}
     return [
         replace(one, block=other, threads=int(np.prod(other)), grid=None)
-        for other in legal_blocks(one, seen=seen)
+        for other in legal_blocks(one, seen=seen, t1=t1)
         if other not in there
     ]
 

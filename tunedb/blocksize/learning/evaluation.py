@@ -19,10 +19,9 @@ from .codes import NONE, Codes, accuracy, balanced_accuracy, confusion, to_codes
 from .findings import AdvisorFindings, Score
 from .model import read_inputs
 from .protocol import ten_splits
-from .reach import Reach
 from .regret import Course
 from .splits import Mask, by_group, families, group_folds, slice_numbers
-from .training import check, fit, learnable, material
+from .training import check, fit, learnable, material, reach
 
 #: What can be held out.
 SPLITS = ("kernel", "slice", "random")
@@ -128,7 +127,9 @@ def _by_kernel(
     step: Step,
 ) -> _Told:
     groups = families(observations)
-    held_out = [(name, rows) for name, rows in by_group(groups) if (rows & subject).any()]
+    # Profilers see dozens of kernels with one block, of which nothing could be judged.
+    judged = subject & (truth != NONE)
+    held_out = [(name, rows) for name, rows in by_group(groups) if (rows & judged).any()]
     return _fold_by_fold(observations, truth, subject, methods, inputs, step, held_out, groups)
 
 
@@ -199,8 +200,8 @@ def _advice(
     subjects = [observations[i] for i in held]
     told = np.asarray(model.scores(subjects).argmax(axis=1), np.int8)
     if abstain:
-        reach = Reach.fit(inputs_module.ratios(chosen), families(chosen))
-        told[~reach.near(inputs_module.ratios(subjects))] = NONE
+        labelled = [one for one, code in zip(chosen, codes, strict=True) if code != NONE]
+        told[~reach(labelled).near(inputs_module.ratios(subjects))] = NONE
     return told
 
 

@@ -21,7 +21,7 @@ from ..observations import Observation
 from . import geometry
 from .codes import DECREASE, INCREASE, NO_CHANGE, NONE, Codes, Floats, balanced_accuracy
 from .preparing import numbers
-from .splits import by_group, families, slice_numbers
+from .splits import by_group, families, say, slice_numbers
 from .stepping import one_step
 
 #: Sets of columns that are chosen from, from few to many: every one has a reason, and which of
@@ -177,26 +177,27 @@ class Comparison:
     target : ndarray, shape (n,), float64
         Logarithms of run times, less the mean of their slices.
     weight : ndarray, shape (n,), float64
-        Families count alike, and slices inside a family.
-    family : ndarray, shape (n,), str
+        Families count alike (:func:`.splits.say`), and slices inside a family.
+    family : ndarray, shape (n,), int64
+        A number for each: names of templates are long, and many fits compare them.
     """
 
     launch: Floats
     centred: Floats
     target: Floats
     weight: Floats
-    family: np.ndarray[Any, np.dtype[np.str_]]
+    family: np.ndarray[Any, np.dtype[np.int64]]
 
     @classmethod
     def of(cls, observations: Sequence[Observation]) -> Comparison:
         """Return the comparison of observations."""
         launch, number = geometry.columns(observations), slice_numbers(observations)
         seconds = np.log(np.array([one.seconds for one in observations], np.float64))
-        groups = families(observations)
+        groups = np.unique(families(observations), return_inverse=True)[1].astype(np.int64)
         size = np.bincount(number)
         weight = 1 / size[number]
         for _, rows in by_group(groups):
-            weight[rows] /= weight[rows].sum()
+            weight[rows] *= say(int(rows.sum())) / weight[rows].sum()
         return cls(
             launch,
             _centred(launch, number, size),
@@ -243,8 +244,9 @@ def fit(
 def choose(observations: Sequence[Observation], truth: Codes) -> Gain:
     """Return the model whose columns do best on kernels that they were not fitted to.
 
-    Each family is held out in turn, and the mean over families of the balanced accuracy decides;
-    of equal sets the first. With one family there is nothing to choose by: the first set is taken.
+    Each family is held out in turn, and the mean over families of the balanced accuracy decides
+    (:func:`.splits.say`); of equal sets the first. With one family there is nothing to choose by:
+    the first set is taken.
 
     Parameters
     ----------
@@ -254,7 +256,13 @@ def choose(observations: Sequence[Observation], truth: Codes) -> Gain:
         Their labels.
     """
     comparison = Comparison.of(observations)
-    parts = [_Part.of(observations, rows) for _, rows in by_group(comparison.family)]
+    known = truth != NONE
+    parts = [
+        _Part.of(observations, rows)
+        for _, rows in by_group(comparison.family)
+        if (rows & known).any()
+    ]
+    says = [say(int((part.rows & known).sum())) for part in parts]
     choices = [(names, scaled) for names in COLUMN_SETS for scaled in (False, True)]
     best, chosen = -np.inf, (choices[0], TOLERANCES[0])
     for names, scaled in choices if len(parts) > 1 else ():
@@ -265,7 +273,9 @@ def choose(observations: Sequence[Observation], truth: Codes) -> Gain:
             predicted = model.predict(comparison.launch[part.rows])
             scores = model._scores(part.observations, predicted, part.after)
             marks.append([_mark(scores, truth[part.rows], one) for one in TOLERANCES])
-        for tolerance, mark in zip(TOLERANCES, _means(marks), strict=True):
+        for tolerance, mark in zip(
+            TOLERANCES, np.average(marks, axis=0, weights=says), strict=True
+        ):
             if mark > best + 1e-12:
                 best, chosen = mark, ((names, scaled), tolerance)
     (names, scaled), tolerance = chosen
@@ -287,12 +297,6 @@ class _Part:
     ) -> _Part:
         inside = [one for one, held in zip(observations, rows, strict=True) if held]
         return cls(rows, inside, one_step(inside))
-
-
-def _means(marks: list[list[float]]) -> Floats:
-    """Return the mean mark of each tolerance; families without labels do not count."""
-    known = np.array([one for one in marks if not np.isnan(one).any()])
-    return known.mean(axis=0) if len(known) else np.full(len(TOLERANCES), -np.inf)
 
 
 def _mark(scores: Floats, truth: Codes, tolerance: float) -> float:

@@ -18,6 +18,9 @@ _EMPTY = frozenset(
     ("cn", "cuda", "gpu", "hip", "kernel", "kernels", "krnl", "milo", "nv", "ocl", "opencl")
 )
 
+#: With fewer rows a family counts less: single rows would lead.
+FEW = 30
+
 _WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+")
 
 
@@ -73,6 +76,11 @@ def stratified(truth: Codes, share: float, rng: np.random.Generator) -> Mask:
     return held
 
 
+def say(rows: int) -> float:
+    """Return how much a family of so many rows counts: 1 from :data:`FEW` on."""
+    return min(rows, FEW) / FEW
+
+
 def weights(groups: npt.NDArray[np.str_], truth: Codes) -> npt.NDArray[np.float64]:
     """Return weights under which families count alike, and classes inside a family.
 
@@ -83,7 +91,7 @@ def weights(groups: npt.NDArray[np.str_], truth: Codes) -> npt.NDArray[np.float6
     for name in np.unique(groups):
         for code in np.unique(truth[groups == name]):
             rows = (groups == name) & (truth == code)
-            found[rows] = 1 / max(int(rows.sum()), 30)
+            found[rows] = 1 / max(int(rows.sum()), FEW)
     mean = found.mean() if len(found) else 1.0
     return np.asarray(found / mean)
 

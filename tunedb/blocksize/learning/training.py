@@ -23,7 +23,7 @@ from .codes import NONE, Codes, Floats, balanced_accuracy, to_codes
 from .model import INPUTS, LEARNERS, Advisor, calibrate, read_inputs
 from .preparing import COUNTS_ABOVE, Preparation, transformer
 from .reach import Reach
-from .splits import by_group, families, slice_numbers, thin, weights
+from .splits import by_group, families, say, slice_numbers, thin, weights
 
 #: Slices of a family that are learnt from: more say nothing new about other kernels.
 MOST_SLICES = 400
@@ -49,7 +49,7 @@ class Training:
     ----------
     advisor : Advisor
     rows : int
-        Launches that were learnt from.
+        Launches that were learnt from; those without a label do not count.
     kernels : tuple of str
         Families of them.
     marks : mapping of str to float
@@ -150,11 +150,10 @@ def train(
     rows = material(observations, chosen)
     fitted = fit(_pick(observations, rows), truth[rows], chosen, inputs)
     scores, judged = held[chosen]
-    known = _pick(observations, rows)
+    # What has no label tells nothing, not even how far advice reaches.
+    known = [observations[i] for i in rows if truth[i] != NONE]
     advisor = replace(
-        fitted,
-        temperature=calibrate(scores[judged], truth[judged]),
-        reach=Reach.fit(inputs_module.ratios(known), families(known)),
+        fitted, temperature=calibrate(scores[judged], truth[judged]), reach=reach(known)
     )
     kernels = tuple(dict.fromkeys(families(known).tolist()))
     return Training(advisor, len(known), kernels, marks, notes)
@@ -202,6 +201,11 @@ def fit(observations: Sequence[Observation], truth: Codes, learner: str, inputs:
         tuned = tune(columns.names, columns.values, codes, folds, above)
         model = svm.fit(values, codes, **tuned)
     return Advisor(learner, inputs, preparation, model)
+
+
+def reach(observations: Sequence[Observation]) -> Reach:
+    """Return how far advice reaches that was learnt from some launches, all with labels."""
+    return Reach.fit(inputs_module.ratios(observations), families(observations))
 
 
 def log_above(inputs: str) -> float:
@@ -274,7 +278,8 @@ def held_out_scores(
     for _, rows in by_group(groups):
         left = np.flatnonzero(used & ~rows)
         held = np.flatnonzero(used & rows)
-        if not len(held) or not learnable(truth[left]):
+        # Of a kernel without labels nothing would be judged; profilers see dozens of them.
+        if (truth[held] == NONE).all() or not learnable(truth[left]):
             continue
         model = fit(_pick(observations, left), truth[left], learner, inputs)
         scores[held] = model.scores(_pick(observations, held))
@@ -294,14 +299,16 @@ def mean_balanced(
     truth: Codes,
     groups: np.ndarray[Any, np.dtype[np.str_]],
 ) -> float | None:
-    """Return the mean over families of the balanced accuracy of scores; None without any."""
+    """Return the mean over families of the balanced accuracy of scores; None without any.
+
+    A family of few rows counts less (:func:`.splits.say`).
+    """
     advice = scores.argmax(axis=1).astype(np.int8)
-    marks = [
-        balanced_accuracy(truth[rows & judged], advice[rows & judged])
-        for _, rows in by_group(groups)
-        if (rows & judged).any()
-    ]
-    return float(np.mean(marks)) if marks else None
+    those = [rows & judged for _, rows in by_group(groups) if (rows & judged).any()]
+    if not those:
+        return None
+    marks = [balanced_accuracy(truth[rows], advice[rows]) for rows in those]
+    return float(np.average(marks, weights=[say(int(rows.sum())) for rows in those]))
 
 
 def _scorer(model: Any, values: Floats, truth: Codes) -> float:

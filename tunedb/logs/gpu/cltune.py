@@ -18,8 +18,6 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
-import orjson
-
 from ... import limits
 from ...blocksize.blocks import block_of
 from ...errors import FormatError
@@ -29,7 +27,7 @@ from ...records import Measurement, Program, Quarantined, Target
 from ...steps.parameters import split_parameters
 from ...values import check_value
 from ..base import Item, LogFile
-from .documents import SECONDS, parse_document, read_document, seconds, texts_instead
+from .documents import SECONDS, parse_document, quarantined, read_document, seconds
 from .kernels import gpu_target, kernel_workload
 from .places import place_of, require
 
@@ -106,7 +104,7 @@ def _row(cells: list[str], names: list[str], target: Target, file: LogFile) -> M
     except ValueError:
         raise FormatError(f"the time is {short(time)}, which is no number") from None
     parameters = dict(zip(names, map(int, values), strict=True))
-    return _measurement(file.kernel or kernel, None, target, parameters, milliseconds, int(threads))
+    return _measurement(kernel or file.kernel, None, target, parameters, milliseconds, int(threads))
 
 
 def _document(data: bytes, file: LogFile) -> Iterator[Item]:
@@ -116,7 +114,7 @@ def _document(data: bytes, file: LogFile) -> Iterator[Item]:
         raise FormatError("a document of CLTune without results")
     check_value({**document, "results": None}, "what CLTune says of the device")
     device, platform = document.get("device"), document.get("platform_version", "")
-    (device,) = require(device=file.device or (device if type(device) is str else None))
+    (device,) = require(device=(device if type(device) is str else None) or file.device)
     is_opencl = type(platform) is str and platform.startswith("OpenCL")
     target = gpu_target("opencl" if is_opencl else "unknown", device)
     problem = {name: value for name, value in document.items() if not name.startswith(_OF_DEVICE)}
@@ -124,12 +122,11 @@ def _document(data: bytes, file: LogFile) -> Iterator[Item]:
         try:
             if type(row) is not dict or type(row.get("parameters")) is not dict:
                 raise FormatError("a result is an object with parameters")
-            kernel = file.kernel or row.get("kernel")
+            kernel = row.get("kernel") or file.kernel
             parameters, time = row["parameters"], row.get("time")
             yield _measurement(kernel, problem or None, target, parameters, time, None)
         except FormatError as error:
-            kept = orjson.dumps(texts_instead(row))[: limits.MAX_QUARANTINE_BYTES]
-            yield Quarantined(file.name, number, str(error), kept)
+            yield Quarantined(file.name, number, str(error), quarantined(row))
 
 
 def _measurement(
@@ -146,9 +143,9 @@ def _measurement(
     """
     if type(kernel) is not str or not kernel:
         raise FormatError(f"the kernel of a result is {short(kernel)}, which is no name")
-    run_secs = (seconds(time, _MS, "the time"),)
-    if not run_secs[0]:
+    if type(time) in (int, float) and time == 0:
         raise FormatError("a time of 0 is below the digits that CLTune writes")
+    run_secs = (seconds(time, _MS, "the time"),)
     name = clean_text(kernel)[: limits.MAX_NAME_CHARS]
     block = block_of(parameters)
     if threads is None and block is not None:

@@ -9,6 +9,8 @@ from datetime import UTC, datetime
 from reprlib import repr as short
 from typing import Any
 
+import orjson
+
 from ... import limits
 from ...errors import FormatError
 from ...identity import canonical_json
@@ -18,6 +20,9 @@ from ..streams import open_log
 
 #: Texts that Python writes for numbers which JSON does not have, where a value may stand.
 _NOT_JSON = re.compile(rb"[\[,:\s](?:NaN|-?Infinity)\b")
+
+#: Halves of characters: in pairs they are one, alone no database can hold them.
+_HALF = re.compile(rb"\\u[dD][89a-fA-F]")
 
 #: Seconds in one of a unit, by the spellings that tools have (``miliseconds`` is Kernel Tuner's).
 SECONDS = {
@@ -61,9 +66,12 @@ def parse_document(data: bytes) -> Any:
     if sum(map(data.count, (b",", b"[", b"{"))) > limits.MAX_DOCUMENT_VALUES:
         raise FormatError(f"more than {limits.MAX_DOCUMENT_VALUES} values")
     try:
-        return json.loads(data, parse_int=_int64)
+        value = json.loads(data, parse_int=_int64)
+        if _HALF.search(data) is not None:
+            json.dumps(value, ensure_ascii=False).encode()
     except (ValueError, RecursionError) as error:
         raise FormatError(f"not JSON: {error}") from None
+    return value
 
 
 def _int64(text: str) -> int:
@@ -88,14 +96,22 @@ def seconds(value: Any, unit: float, what: str) -> float:
     Raises
     ------
     FormatError
-        It is no number, negative, or not finite.
+        It is no number, negative, not finite, or 0, which would be the best of all times.
     """
+    _check_time(value, what)
+    # In double precision a quotient is what people write: 3.0 / 1000 is 0.003, 3.0 * 1e-3 is not.
+    found: float = value / round(1 / unit)
+    if not found:
+        raise FormatError(f"{what} is {value!r}; it was not measured")
+    return found
+
+
+def _check_time(value: Any, what: str) -> None:
+    """Raise FormatError for what is no number, negative, or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise FormatError(f"{what} is {short(value)}, which is no number")
     if not 0.0 <= value < math.inf:
         raise FormatError(f"{what} is {value!r}; a time is finite and not negative")
-    # In double precision a quotient is what people write: 3.0 / 1000 is 0.003, 3.0 * 1e-3 is not.
-    return value / round(1 / unit)
 
 
 def all_seconds(values: Any, unit: float, what: str) -> tuple[float, ...]:
@@ -104,12 +120,15 @@ def all_seconds(values: Any, unit: float, what: str) -> tuple[float, ...]:
         raise FormatError(f"{what} are a list of 1 to {limits.MAX_RUN_SECS} numbers")
     if not {float, int}.issuperset(map(type, values)) or min(values) < 0:
         for value in values:
-            seconds(value, unit, "one of " + what)
+            _check_time(value, "one of " + what)
     # A sum that is finite has finite parts, and the mean ranks a record.
     if not math.isfinite(sum(values)):
         raise FormatError(f"{what} have a sum that is not finite")
     parts = round(1 / unit)
-    return tuple([value / parts for value in values])
+    found = tuple([value / parts for value in values])
+    if not any(found):
+        raise FormatError(f"{what} are all 0; it was not measured")
+    return found
 
 
 def microseconds(text: Any) -> int:
@@ -136,6 +155,15 @@ def texts_instead(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: texts_instead(item) for key, item in value.items()}
     return value
+
+
+def quarantined(value: Any) -> bytes:
+    """Return a value of a document that was not understood, as it is kept aside."""
+    try:
+        data = orjson.dumps(texts_instead(value))
+    except (RecursionError, TypeError):
+        data = ascii(short(value)).encode()
+    return data[: limits.MAX_QUARANTINE_BYTES]
 
 
 def packed(value: dict[str, Any], what: str) -> bytes | None:

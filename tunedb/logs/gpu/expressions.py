@@ -60,6 +60,13 @@ _OF_NUMBERS: dict[str, Callable[[Any], Any]] = {
 #: What an expression may call.
 FUNCTIONS = ("range", "sum", *_OF_LISTS, *_OF_NUMBERS)
 
+#: Parts of an expression besides calls; operators have reasons of their own.
+_KNOWN = (
+    *(ast.Constant, ast.Name, ast.List, ast.Tuple, ast.ListComp, ast.GeneratorExp),
+    *(ast.comprehension, ast.BinOp, ast.UnaryOp, ast.BoolOp, ast.Compare, ast.IfExp),
+    *(ast.expr_context, ast.operator, ast.unaryop, ast.boolop, ast.cmpop),
+)
+
 #: How far an integer may be shifted or raised: a result has 64 bits.
 _BITS = 64
 
@@ -141,10 +148,30 @@ def _parsed(text: str) -> ast.expr:
             f"{limits.MAX_EXPRESSION_CHARS}"
         )
     try:
-        return ast.parse(text.strip(), mode="eval").body
+        tree = ast.parse(text.strip(), mode="eval").body
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else "nested too deep"
         raise FormatError(f"no expression: {short(text)} ({reason})") from None
+    # What "False and …" passes over would be met with other parameters: all of it is looked at.
+    for node in ast.walk(tree):
+        refused = _refused(node)
+        if refused is not None:
+            raise FormatError(f"the expression {short(text)} {refused}")
+    return tree
+
+
+def _refused(node: ast.AST) -> str | None:
+    """Return why a part of an expression is never computed, or None."""
+    if isinstance(node, ast.Call):
+        if not isinstance(node.func, ast.Name):
+            return "holds Call, which is never evaluated"
+        if node.func.id not in FUNCTIONS or node.keywords:
+            return f"calls {node.func.id[:40]!r}; it may call {', '.join(FUNCTIONS)}"
+    elif not isinstance(node, _KNOWN) or (
+        isinstance(node, ast.Constant) and not isinstance(node.value, int | float | str)
+    ):
+        return f"holds {type(node).__name__}, which is never evaluated"
+    return None
 
 
 class _Evaluation:
@@ -201,10 +228,8 @@ class _Evaluation:
                 return self._compared(left, comparisons, others)
             case ast.IfExp(test=test, body=yes, orelse=no):
                 return self._value(yes if self._value(test) else no)
-            case ast.Call(func=ast.Name(id=name), args=items, keywords=[]) if name in FUNCTIONS:
+            case ast.Call(func=ast.Name(id=name), args=items):
                 return self._called(name, [self._value(item) for item in items])
-            case ast.Call(func=ast.Name(id=name)):
-                raise self._refusal(f"calls {name[:40]!r}; it may call {', '.join(FUNCTIONS)}")
             case _:
                 raise self._refusal(f"holds {type(node).__name__}, which is never evaluated")
 

@@ -21,12 +21,10 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, NamedTuple
 
-import orjson
-
 from ... import limits
 from ...blocksize.blocks import block_of
 from ...errors import FormatError
-from ...identity import canonical_json, clean_text
+from ...identity import clean_text
 from ...launches import CounterSet, Launch
 from ...records import (
     Failure,
@@ -48,9 +46,9 @@ from .documents import (
     microseconds,
     packed,
     parse_document,
+    quarantined,
     read_document,
     seconds,
-    texts_instead,
 )
 from .kernels import gpu_target, kernel_workload
 from .places import device_of_name
@@ -84,6 +82,10 @@ _UNITS = {
 _CLOSINGS = (b"}\n}", b"\n}")
 
 _MS = SECONDS["ms"]
+
+#: ``time`` of configurations that failed, before there were error classes
+#: (``params.update({"time": 1e20})`` in ``kernel_tuner/runners/sequential.py``).
+_NO_TIME = 1e20
 
 
 class _Space(NamedTuple):
@@ -122,9 +124,7 @@ class KernelTunerFormat:
             try:
                 yield _measurement(entry, space, counters)
             except FormatError as error:
-                data = orjson.dumps(texts_instead({key: entry}), default=str)
-                kept = data[: limits.MAX_QUARANTINE_BYTES]
-                yield Quarantined(file.name, number, str(error), kept)
+                yield Quarantined(file.name, number, str(error), quarantined({key: entry}))
 
 
 def _read(data: bytes) -> tuple[dict[str, Any], Remark | None]:
@@ -168,15 +168,15 @@ def _space(document: Mapping[str, Any], file: LogFile) -> _Space:
     if type(keys) is not list or not keys or not all(type(key) is str for key in keys):
         raise FormatError("tune_params_keys is a list of names in a cache")
     check_value(problem, "the problem size")
-    kernel = file.kernel or kernel
+    kernel = kernel or file.kernel or ""
     # Files of AMD's devices have no name of it, and must not become one device.
-    device = file.device or device or device_of_name(file.path) or ""
+    device = device or file.device or device_of_name(file.path) or ""
     context: dict[str, Any] = {"log": KernelTunerFormat.name}
     if "objective" in document:
         context["objective"] = document["objective"]
-    space = texts_instead(document.get("tune_params"))
-    if space and len(canonical_json(space)) <= limits.MAX_SPACE_BYTES:
-        context["space"] = space
+    space = {"space": document.get("tune_params")}
+    if space["space"] and len(packed(space, "the space") or b"") <= limits.MAX_SPACE_BYTES:
+        context |= space
     return _Space(
         kernel_workload(clean_text(kernel)[: limits.MAX_NAME_CHARS], problem),
         gpu_target("unknown", device[: limits.MAX_NAME_CHARS]),
@@ -239,8 +239,8 @@ def _outcome(entry: Mapping[str, Any]) -> tuple[tuple[float, ...] | None, Failur
             raise FormatError(f"the error of an entry is {short(error)}, which is no text")
         kind, phase = _FAILURES.get(error, (FailureKind.UNKNOWN, Phase.UNKNOWN))
         return None, Failure(kind, phase, error[: limits.MAX_MESSAGE_CHARS])
-    if isinstance(time, float) and not math.isfinite(time):
-        # What Python writes for no time.
+    if isinstance(time, int | float) and not time < _NO_TIME:
+        # What Python writes for no time, and early versions of Kernel Tuner.
         return None, Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, f"time is {time!r}")
     if entry.get("times"):
         return all_seconds(entry["times"], _MS, "the times"), None

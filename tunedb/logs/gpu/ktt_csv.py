@@ -234,7 +234,8 @@ class _Reader:
             It cannot be understood.
         """
         layout = self._layout
-        assert layout is not None  # noqa: S101 - a row comes after the header
+        if layout is None:
+            raise FormatError("a row before the header of KTT")
         plain = 2 + 2 * layout.sizes + len(layout.parameters) + len(layout.after)
         # A result without a profiler leaves out the cells of the counters.
         profiled = len(cells) == plain + len(layout.counters)

@@ -93,12 +93,12 @@ class ResultReader:
         if not isinstance(metadata, Mapping):
             raise FormatError("KTT's Metadata is no object")
         unit = metadata.get("TimeUnit")
-        if unit not in PER_SECOND:
+        if type(unit) is not str or unit not in PER_SECOND:
             raise FormatError(f"TimeUnit is {short(unit)}; KTT has {', '.join(PER_SECOND)}")
         self._per_second = PER_SECOND[unit]
         #: Early versions do not say it; what an API counts is its own way.
         counts = metadata.get("GlobalSizeType", metadata.get("ComputeApi"))
-        if counts not in _KINDS:
+        if type(counts) is not str or counts not in _KINDS:
             raise FormatError(f"GlobalSizeType is {short(counts)}; KTT has {', '.join(_KINDS)}")
         self._in_threads = counts == "OpenCL"
         self._on_cuda = metadata.get("ComputeApi") == "CUDA"
@@ -274,7 +274,7 @@ def text_of(value: Any, what: str, most: int = limits.MAX_KERNEL_CHARS) -> str:
 
 def unit_of(name: str, kind: Any) -> str:
     """Return the unit of a counter by its type and, for Nsight Compute, its name."""
-    if kind in _UNITS:
+    if type(kind) is str and kind in _UNITS:
         return _UNITS[kind]
     return "%" if name.endswith(".pct") or ".pct_of_" in name else ""
 

@@ -24,9 +24,6 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any, NamedTuple
 
-import orjson
-
-from ... import limits
 from ...blocksize.blocks import block_of
 from ...errors import FormatError
 from ...launches import CounterSet, Launch
@@ -43,6 +40,7 @@ from ...records import (
     WorkloadFormat,
 )
 from ...steps.parameters import split_parameters
+from ...values import check_value
 from ..base import Item, LogFile, Remark
 from . import t4_results
 from .documents import (
@@ -51,9 +49,9 @@ from .documents import (
     microseconds,
     packed,
     parse_document,
+    quarantined,
     read_document,
     seconds,
-    texts_instead,
 )
 from .kernels import gpu_target, kernel_workload
 from .places import place_of, require
@@ -119,8 +117,7 @@ class T4Format:
             try:
                 found, is_apart = _measurement(row, shared)
             except FormatError as error:
-                data = orjson.dumps(texts_instead(row))[: limits.MAX_QUARANTINE_BYTES]
-                yield Quarantined(file.name, number, str(error), data)
+                yield Quarantined(file.name, number, str(error), quarantined(row))
                 continue
             apart += is_apart
             timed += is_apart or found.status is Status.OK
@@ -162,10 +159,11 @@ def _shared(document: Mapping[str, Any], file: LogFile) -> _Shared:
     kernel, device, kind = (word if type(word) is str and word else None for word in said)
     place = place_of(file)
     kernel, device = require(
-        kernel=file.kernel or kernel or place.kernel,
-        device=file.device or device or place.device,
+        kernel=kernel or place.kernel,
+        device=device or place.device,
     )
     problem = metadata.get("problem_size", place.problem)
+    check_value(problem, "the problem size")
     return _Shared(
         kernel_workload(kernel, problem),
         gpu_target(kind or place.kind, device),
@@ -279,7 +277,9 @@ def _run_secs(
     times = all_seconds(runtimes, unit, "the runtimes")
     if value is None:
         return times, None
-    mean, time = sum(times) / len(times), seconds(value, unit, "the time")
+    mean = sum(times) / len(times)
+    is_zero = type(value) in (int, float) and value == 0
+    time = 0.0 if is_zero else seconds(value, unit, "the time")
     if abs(time - mean) <= _APART * mean:
         return times, None
     message = f"inconsistent: its time is {time:.6g} s, the mean of its run times {mean:.6g} s"
@@ -310,10 +310,12 @@ def _launches(
     """
     is_run = failure is None or failure.phase is Phase.RUN
     block = block_of(parameters) if is_run else None
-    counted = [
-        found for found in others if block is not None and type(found.get("value")) in (int, float)
-    ]
-    if rest := [found for found in others if found not in counted]:
+    counted: list[dict[str, Any]] = []
+    rest: list[dict[str, Any]] = []
+    for found in others:
+        is_counter = block is not None and type(found.get("value")) in (int, float)
+        (counted if is_counter else rest).append(found)
+    if rest:
         extra["measurements"] = rest
     if block is None:
         return ()

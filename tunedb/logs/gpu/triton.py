@@ -19,8 +19,6 @@ from pathlib import Path
 from reprlib import repr as short
 from typing import Any
 
-import orjson
-
 from ... import limits
 from ...errors import FormatError
 from ...launches import Launch
@@ -36,9 +34,17 @@ from ...records import (
     Workload,
 )
 from ...steps.parameters import split_parameters
-from ...values import check_value
+from ...values import check_depth, check_value
 from ..base import Item, LogFile
-from .documents import SECONDS, packed, parse_document, read_document, seconds, texts_instead
+from .documents import (
+    SECONDS,
+    packed,
+    parse_document,
+    quarantined,
+    read_document,
+    seconds,
+    texts_instead,
+)
 from .kernels import gpu_target, kernel_workload
 from .places import require
 
@@ -81,7 +87,10 @@ class TritonFormat:
         if type(rows) is not list:
             raise FormatError("a cache of Triton without configs_timings")
         kernel, device = require(kernel=_kernel(file), device=file.device)
-        key = texts_instead(document.get("key"))
+        key = document.get("key")
+        if isinstance(key, list | dict):
+            check_depth(key, "the key of a cache")
+        key = texts_instead(key)
         check_value(key, "the key of a cache")
         workload, target = kernel_workload(kernel, key), gpu_target("unknown", device)
         warp = 64 if _WIDE.search(device) else 32
@@ -89,8 +98,7 @@ class TritonFormat:
             try:
                 yield _measurement(row, workload, target, warp)
             except FormatError as error:
-                kept = orjson.dumps(texts_instead(row))[: limits.MAX_QUARANTINE_BYTES]
-                yield Quarantined(file.name, number, str(error), kept)
+                yield Quarantined(file.name, number, str(error), quarantined(row))
 
 
 def _kernel(file: LogFile) -> str | None:

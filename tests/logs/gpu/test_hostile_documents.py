@@ -1,0 +1,124 @@
+"""Documents of GPU tuners with anything anywhere: records, quarantine, or one clear line."""
+
+from __future__ import annotations
+
+import copy
+import json
+import math
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tunedb.errors import FormatError
+from tunedb.logs.base import LogFile, formats
+
+DOCUMENTS = {
+    "kernel-tuner": {
+        **{"device_name": "A", "kernel_name": "k", "problem_size": [1], "objective": "time"},
+        **{"tune_params_keys": ["block_size_x"], "tune_params": {"block_size_x": [32]}},
+        "cache": {"32": {"block_size_x": 32, "time": 1.0, "times": [1.0], "GFLOP/s": 2.0}},
+    },
+    "t4": {
+        "schema_version": "1.0.0",
+        "metadata": {"timeunit": "ms", "kernel_name": "k", "device_name": "d", "target": "cuda"},
+        "results": [
+            {
+                **{"timestamp": "2024-01-01", "configuration": {"block_size_x": 32}},
+                **{"times": {"runtimes": [1.0], "compilation": 1.0}, "invalidity": "correct"},
+                **{"correctness": 1, "objectives": ["time"]},
+                "measurements": [{"name": "time", "value": 1.0, "unit": "ms"}],
+            }
+        ],
+    },
+    "t1": {
+        "ConfigurationSpace": {
+            "TuningParameters": [{"Name": "x", "Type": "int", "Values": "[1, 2]", "Default": 1}],
+            "Conditions": [{"Parameters": ["x"], "Expression": "x < 3"}],
+        },
+        "KernelSpecification": {"KernelName": "k", "LocalSize": {"X": "x"}, "ProblemSize": [1]},
+    },
+    "triton": {
+        "key": [512],
+        "configs_timings": [[{"kwargs": {"B": 64}, "num_warps": 4}, [0.5, 0.4, 0.6]]],
+    },
+    "cltune": {
+        **{"device": "d", "device_compute_units": "8", "device_core_clock": "1"},
+        **{"platform_version": "OpenCL 1", "arg_m": "4"},
+        "results": [{"kernel": "k", "time": 1.5, "parameters": {"MDIMC": 8, "NDIMC": 8}}],
+    },
+    "ktt": {
+        "Metadata": {
+            **{"ComputeApi": "CUDA", "Device": "d", "GlobalSizeType": "CUDA", "KttVersion": "2.1"},
+            **{"TimeUnit": "Microseconds", "Timestamp": "2022-06-01 13:55:7 UTC"},
+        },
+        "Results": [
+            {
+                **{"KernelName": "k", "Status": "Ok", "TotalDuration": 5.5, "TotalOverhead": 1.0},
+                "Configuration": [{"Name": "x", "Value": 32, "ValueType": "Int"}],
+                "ComputationResults": [
+                    {
+                        **{"KernelFunction": "f", "Duration": 5.5, "Overhead": 1.0},
+                        **{"GlobalSize": {"X": 4, "Y": 1, "Z": 1}},
+                        **{"LocalSize": {"X": 32, "Y": 1, "Z": 1}},
+                        "CompilationData": {"LocalMemorySize": 0, "RegistersCount": 8},
+                        "ProfilingData": {
+                            "Counters": [{"Name": "a__b", "Type": "Double", "Value": 1.0}],
+                            "RemainingProfilingRuns": 0,
+                        },
+                    }
+                ],
+            }
+        ],
+    },
+}
+
+DEEP: list = []
+for _ in range(300):
+    DEEP = [DEEP]
+
+ODD = st.sampled_from(
+    [
+        *(None, True, 0, -1, 2**64, 1e300, math.nan, math.inf, "", "x", "\0", "\ud800", [], {}),
+        *(DEEP, [None], [math.nan], {"x": {}}, "x" * 70_000, "__import__('os')"),
+    ]
+)
+
+
+def places(value, path=()):
+    """Yield the path of each value in a document."""
+    yield path
+    if isinstance(value, dict | list):
+        items = value.items() if isinstance(value, dict) else enumerate(value)
+        for key, item in items:
+            yield from places(item, (*path, key))
+
+
+def put(document, path, value):
+    """Replace what stands at a path that is not empty."""
+    *above, last = path
+    for key in above:
+        document = document[key]
+    document[last] = value
+
+
+@pytest.mark.parametrize("name", DOCUMENTS)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_anything_anywhere(name, tmp_path, data):
+    document = copy.deepcopy(DOCUMENTS[name])
+    put(document, data.draw(st.sampled_from([*places(document)][1:])), data.draw(ODD))
+    beside = data.draw(st.sampled_from([{}, {"note": math.nan}]))
+    path = tmp_path / "a.autotune.json"
+    path.write_text(json.dumps({**document, **beside}))
+    try:
+        found = list(formats()[name].read_file(LogFile(path, path.name, device="d")))
+    except FormatError as error:
+        assert "\n" not in str(error)
+        return
+    for item in found:
+        # Whatever was understood can be written: digests are of bytes.
+        if hasattr(item, "run_secs"):
+            assert item.digest
+            assert item.run_secs is None or sum(item.run_secs) > 0
+            assert all(one.digest(item.digest) for one in item.launches)
