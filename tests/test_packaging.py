@@ -16,6 +16,9 @@ import pytest
 
 from tunedb import schema
 
+#: A wheel is built and installed anew: a minute and a half.
+pytestmark = pytest.mark.stress
+
 ROOT = Path(__file__).resolve().parent.parent
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text())
 MAPPED = CONFIG["tool"]["setuptools"]["package-dir"]
@@ -75,7 +78,7 @@ def test_wheel_holds_the_tree(names):
         for path in (ROOT / folder).rglob("*"):
             relative = path.relative_to(ROOT / folder)
             linked = folder == "tunedb" and relative.parts[0] in ("cli", "plugins", "migrations")
-            if path.suffix in (".py", ".pyi", ".pyx", ".mako") and not linked:
+            if path.suffix in (".py", ".pyi", ".pyx", ".mako", ".csv") and not linked:
                 expected.add("/".join([*package.split("."), *relative.parts]))
     assert expected <= set(names)
     assert "tunedb/py.typed" in names

@@ -1,7 +1,7 @@
 """Tuning parameters of GPU kernels that a foreign program may hold.
 
-They reach no compiler here. But they are shown, written into other tools' files and handed to
-builds of the user's own programs (``tunedb advise collect``): so they are names and plain values.
+They reach no compiler here. But they are shown and written into other tools' files, which do
+compile with them: so they are names and plain values.
 """
 
 from __future__ import annotations
