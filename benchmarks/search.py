@@ -295,7 +295,13 @@ def measure(options: argparse.Namespace) -> list[Row]:
     kept = options.keep / (f"{tier}-no-ablations" if options.no_ablations else tier)
     kept.mkdir(parents=True, exist_ok=True)
     donors = kept / "donors.db"
-    if not donors.exists():
+    missing = [
+        name
+        for name in names
+        for seed in range(seeds)
+        if not (kept / f"{name}-{seed}.json").exists()
+    ]
+    if missing and not donors.exists():
         make_donors(donors, donor_trials)
     tools = tuners(donors, (plain, ours), not options.no_ablations)
     found = [compared(name, seed, tools, rounds, kept) for name in names for seed in range(seeds)]
