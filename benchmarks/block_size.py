@@ -99,6 +99,8 @@ def held_out_rows(found: AdvisorFindings) -> list[Row]:
             Row(f"{title}: balanced accuracy, mean over kernels", "share", means[name]),
             Row(f"{title}: balanced accuracy, all launches", "share", score.balanced),
             Row(f"{title}: regret", "times", score.regret.value),
+            Row(f"{title}: regret, 95 % from", "times", score.regret.low),
+            Row(f"{title}: regret, 95 % to", "times", score.regret.high),
             Row(f"{title}: with advice", "share", score.coverage),
         ]
     ours = together["gain"]

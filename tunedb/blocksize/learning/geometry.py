@@ -10,12 +10,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from ..inputs import resident, shared_bytes
 from ..observations import Observation
-from ..occupancy import occupancy
+from ..occupancy import WARP
 from .codes import Floats
 
-#: Threads that go in step, and what a multiprocessor holds of them where the device is not known.
-_WARP, _RESIDENT, _BLOCKS = 32, 2_048, 16
+#: Threads and blocks that a multiprocessor holds where the device is not known.
+_RESIDENT, _BLOCKS = 2_048, 16
 
 #: Columns of :func:`columns`.
 NAMES = (
@@ -46,18 +47,18 @@ def columns(observations: Sequence[Observation]) -> Floats:
     threads = np.array([one.threads for one in observations], np.float64)
     width = np.array([(one.block or (one.threads, 1, 1))[0] for one in observations], np.float64)
     fraction = occupancies(observations)
-    size, warps = np.log2(threads), np.ceil(threads / _WARP)
+    size, warps = np.log2(threads), np.ceil(threads / WARP)
     found = (
         size,
         (size - 7) ** 2,
         np.maximum(0, 6 - size),
         np.maximum(0, size - 6),
         np.maximum(0, size - 8),
-        np.log2(_WARP * warps / threads),
+        np.log2(WARP * warps / threads),
         fraction,
         np.log2(np.maximum(fraction, 1 / 64)),
         np.log2(width),
-        np.log2(np.minimum(width, _WARP)),
+        np.log2(np.minimum(width, WARP)),
     )
     return np.column_stack(found) if len(observations) else np.zeros((0, len(NAMES)))
 
@@ -71,18 +72,17 @@ def occupancies(observations: Sequence[Observation]) -> Floats:
     known: dict[tuple[object, ...], float] = {}
     found = []
     for one in observations:
-        shared = (one.static_shared or 0) + (one.dynamic_shared or 0)
-        key = (one.compute_capability, one.threads, one.registers, shared)
+        key = (one.compute_capability, one.threads, one.registers, shared_bytes(one))
         if key not in known:
-            known[key] = _occupancy(one, shared)
+            known[key] = _occupancy(one)
         found.append(known[key])
     return np.array(found, np.float64)
 
 
-def _occupancy(one: Observation, shared: int) -> float:
-    told = occupancy(one.compute_capability, one.threads, one.registers, shared)
+def _occupancy(one: Observation) -> float:
+    told = resident(one, one.threads)
     if told is not None:
         return told.fraction
-    warps = -(-one.threads // _WARP)
-    blocks = min(_BLOCKS, _RESIDENT // (warps * _WARP))
-    return blocks * warps * _WARP / _RESIDENT
+    warps = -(-one.threads // WARP)
+    blocks = min(_BLOCKS, _RESIDENT // (warps * WARP))
+    return blocks * warps * WARP / _RESIDENT
