@@ -112,7 +112,7 @@ def geometry(observation: Observation) -> dict[str, float]:
             waves is, above 0 to 1.
     """
     device = lookup(observation.device)
-    block = observation.block or (observation.threads, 1, 1)
+    block = observation.extents
     warp = WARP if device is None else device.warp
     lanes = math.ceil(observation.threads / warp) * warp
     largest = _MAX_THREADS if device is None else device.max_threads

@@ -18,15 +18,16 @@ from ..errors import FormatError
 from ..launches import Extents
 from .blocks import dimensions
 from .devices import lookup
-from .inputs import resident
+from .inputs import shared_bytes
 from .observations import Label, Observation
-from .occupancy import MAX_THREADS, WARP
+from .occupancy import MAX_THREADS, WARP, occupancy
 
 if TYPE_CHECKING:
     from ..logs.gpu.t1 import T1Input
 
-#: Largest extents along x, y and z (CUDA C++ Programming Guide, since compute capability 2.0).
-_LARGEST = (1024, 1024, 64)
+#: Largest extents along x, y and z since compute capability 2.0 (CUDA C++ Programming Guide,
+#: "Technical Specifications per Compute Capability").
+LARGEST = (1024, 1024, 64)
 
 #: How far away a multiple of the warp may be to be taken for a nearer block that is none.
 _NEAR = 2.0
@@ -54,7 +55,7 @@ def legal_blocks(
     stated = _stated(observation, t1)
     made = _powers(observation) if stated is None else stated
     fitting = {block for block in made if fits(observation, block)}
-    return sorted({*fitting, *seen, original(observation)}, key=lambda b: (math.prod(b), b))
+    return sorted({*fitting, *seen, observation.extents}, key=lambda b: (math.prod(b), b))
 
 
 def next_block(
@@ -84,32 +85,59 @@ def next_block(
     return min(proven or candidates, key=lambda b: _nearness(observation, b), default=None)
 
 
-def original(observation: Observation) -> Extents:
-    """Return the observation's block; where only its threads are known, those along x."""
-    return observation.block or (observation.threads, 1, 1)
-
-
 def fits(observation: Observation, block: Extents) -> bool:
-    """Tell whether the device can run the kernel with that block.
+    """Tell whether the device can run the kernel with that block, as far as is known."""
+    return not refusal(
+        block,
+        observation.device,
+        observation.compute_capability,
+        observation.registers,
+        shared_bytes(observation) or 0,
+    )
 
-    Its extents and threads are within the device's limits, and at least one block finds registers
-    and shared memory on a multiprocessor.
+
+def refusal(
+    block: Extents,
+    device: str,
+    compute_capability: str | None,
+    registers: int | None = None,
+    shared: int = 0,
+) -> str | None:
+    """Return why a device cannot run a kernel with a block; None where nothing speaks against it.
+
+    Parameters
+    ----------
+    block : tuple of int
+        Extents along x, y and z.
+    device : str
+        Its name; of one that is unknown the limits are those that all have.
+    compute_capability : str or None
+        ``"7.5"``.
+    registers : int, optional
+        Of a thread.
+    shared : int, optional
+        Shared memory of a block, in bytes.
     """
+    known = lookup(device)
+    most = MAX_THREADS if known is None else known.max_threads
     threads = math.prod(block)
-    device = lookup(observation.device)
-    most = MAX_THREADS if device is None else device.max_threads
-    if threads > most or any(a > b for a, b in zip(block, _LARGEST, strict=True)):
-        return False
-    reached = resident(observation, threads)
-    return reached is None or reached.blocks > 0
+    if threads > most:
+        return f"{threads} threads; the device takes {most}"
+    for axis, extent, largest in zip("xyz", block, LARGEST, strict=True):
+        if extent > largest:
+            return f"{extent} along {axis}; the device takes {largest}"
+    reached = occupancy(compute_capability, threads, registers, shared)
+    if reached is not None and reached.blocks == 0:
+        return f"no block of {threads} threads fits on a multiprocessor ({reached.limit})"
+    return None
 
 
 def _powers(observation: Observation) -> Iterable[Extents]:
     """Return blocks of powers of two with the original's dimensions."""
-    used = dimensions(original(observation))
+    used = dimensions(observation.extents)
     axes = [
         [2**power for power in range(most.bit_length())] if axis < used else [1]
-        for axis, most in enumerate(_LARGEST)
+        for axis, most in enumerate(LARGEST)
     ]
     return [(x, y, z) for x, y, z in product(*axes) if dimensions((x, y, z)) == used]
 
@@ -143,6 +171,6 @@ def _nearness(observation: Observation, block: Extents) -> tuple[bool, float, fl
     threads = math.prod(block)
     steps = abs(math.log2(threads / observation.threads))
     whole = threads % warp == 0 and steps <= math.log2(_NEAR)
-    shape = sum(abs(math.log2(a / b)) for a, b in zip(block, original(observation), strict=True))
+    shape = sum(abs(math.log2(a / b)) for a, b in zip(block, observation.extents, strict=True))
     x, y, z = block
     return not whole, steps, shape, (-x, -y, -z)

@@ -83,6 +83,11 @@ class Observation:
     counters: Mapping[str, float] = field(default_factory=dict)
     parameters: Mapping[str, Any] = field(default_factory=dict)
 
+    @property
+    def extents(self) -> Extents:
+        """Its block; where only its threads are known, those along x."""
+        return self.block or (self.threads, 1, 1)
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Inputs:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import os
 import re
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO
@@ -197,16 +197,8 @@ def export_lines(
         raise UsageError(f"{format_name}: no format that is written as lines ({', '.join(names)})")
     report = ExportReport()
     met: set[int] = set()
-    for record in query.iterate(target_ids=target_ids):
-        if on_record is not None:
-            on_record()
-        reason = _reason_to_leave_out(record, workload_ids)
-        workload = record.measurement.program.workload
-        if reason is None and not writer.writes(workload):
-            reason = f"no {format_name} workload"
-        if reason is not None:
-            report.leave_out(reason)
-            continue
+    records = query.iterate(target_ids=target_ids)
+    for record in _held(records, writer, format_name, workload_ids, report, on_record):
         try:
             line = writer.write_line(record)
         except FormatError as error:
@@ -254,17 +246,9 @@ def export_document(
         _require_one(query, writer, format_name, workload_ids)
     report = ExportReport()
     chosen: tuple[int, int] | None = None
-    for record in query.iterate(target_ids=target_ids):
-        if on_record is not None:
-            on_record()
-        reason = _reason_to_leave_out(record, workload_ids)
-        measurement = record.measurement
-        workload, target = measurement.program.workload, measurement.program.target
-        if reason is None and not writer.writes(workload):
-            reason = f"no {format_name} workload"
-        if reason is not None:
-            report.leave_out(reason)
-            continue
+    records = query.iterate(target_ids=target_ids)
+    for record in _held(records, writer, format_name, workload_ids, report, on_record):
+        measurement, program = record.measurement, record.measurement.program
         of = record.workload_id, record.target_id
         if chosen not in (None, of):
             raise UsageError(_ONE.format(format_name))
@@ -273,7 +257,7 @@ def export_document(
         except FormatError as error:
             report.leave_out(str(error))
             continue
-        begin = writer.begin(workload, target) if chosen is None else b",\n"
+        begin = writer.begin(program.workload, program.target) if chosen is None else b",\n"
         _write(out, begin + data)
         chosen = of
         report.records += 1
@@ -281,6 +265,27 @@ def export_document(
         _write(out, writer.end())
     report.workloads = int(chosen is not None)
     return report
+
+
+def _held(
+    records: Iterable[Record],
+    writer: LineWriter | DocumentWriter,
+    format_name: str,
+    workload_ids: Sequence[int] | None,
+    report: ExportReport,
+    on_record: Callable[[], None] | None,
+) -> Iterator[Record]:
+    """Yield the records that a format can hold; the report says why others are left out."""
+    for record in records:
+        if on_record is not None:
+            on_record()
+        reason = _reason_to_leave_out(record, workload_ids)
+        if reason is None and not writer.writes(record.measurement.program.workload):
+            reason = f"no {format_name} workload"
+        if reason is None:
+            yield record
+        else:
+            report.leave_out(reason)
 
 
 _ONE = "{} holds one kernel on one device; choose with --workload and --target"

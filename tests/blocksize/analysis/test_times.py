@@ -3,7 +3,7 @@
 import pytest
 from observing import observe
 
-from tunedb.blocksize.analysis.times import relative_times, slices_of, stakes, times
+from tunedb.blocksize.analysis.times import slices_of, stakes, times
 
 
 def slice_of(name, *pairs, **fields):
@@ -44,10 +44,6 @@ def test_stakes_are_against_the_size_nearest_to_256():
     # 128 and 384 are as near: the smaller one counts.
     assert stakes(slice_of(b"t", (384, 1.0), (128, 3.0)))[0].gain == 3.0
     assert stakes(slice_of(b"s", (256, 3.0), (256, 2.0), (64, 1.0)))[0].gain == 2.0
-
-
-def test_relative_times_of_all_launches():
-    assert relative_times(ONE + ALONE) == [2.0, 1.0, 1.5, 1.0]
 
 
 def test_slices_of_one_size_and_bad_times_are_left_out():

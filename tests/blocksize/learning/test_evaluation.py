@@ -97,7 +97,9 @@ def test_advice_on_the_held_out_kernel_does_not_depend_on_its_times():
         changed = [replace(one, seconds=one.seconds**power) for one in rows]
         codes = np.where(families(rows) == "stencil", power, truth).astype(np.int8)
         mixed = [changed[i] if i in set(position) else rows[i] for i in range(len(rows))]
-        told.append(evaluation._advice(mixed, codes, position, left, "gain", "ratios", True))
+        everything = np.ones(len(rows), bool)
+        case = evaluation._Case(mixed, codes, everything, ["gain"], "ratios", print)
+        told.append(evaluation._advice(case, position, left, "gain", True))
     assert np.array_equal(*told)
 
 

@@ -19,7 +19,7 @@ from ..selection import Selection, select
 from .clusters import Clusters, Ellipse, cluster, ellipse
 from .components import Components, components, standardise
 from .correlation import correlation
-from .times import Stake, Times, relative_times, stakes, times
+from .times import Stake, Times, stakes, times
 from .trees import Node, grow
 
 if TYPE_CHECKING:
@@ -268,7 +268,7 @@ def _over(
     """
     values: Sequence[float | None]
     if threshold.name == RELATIVE:
-        values = relative_times(observations)
+        values = [one.gain for one in labelling.verdicts(observations)]
     elif threshold.name in _OWN:
         values = [_OWN[threshold.name](one) for one in observations]
     elif threshold.name in inputs.names:

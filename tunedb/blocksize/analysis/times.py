@@ -83,14 +83,6 @@ def slices_of(observations: Iterable[Observation]) -> list[list[Observation]]:
     return [one for one in held if one[0].threads != one[-1].threads]
 
 
-def relative_times(observations: Sequence[Observation]) -> list[float]:
-    """Return the time of each launch over the best of its slice; 1 where it is alone."""
-    best: dict[bytes, float] = {}
-    for one in observations:
-        best[one.slice] = min(one.seconds, best.get(one.slice, float("inf")))
-    return [one.seconds / best[one.slice] if best[one.slice] > 0 else 1.0 for one in observations]
-
-
 def times(observations: Sequence[Observation]) -> list[Times]:
     """Return run time against block size of each kernel and device, most launches first."""
     found: dict[tuple[str, str], list[list[Observation]]] = defaultdict(list)

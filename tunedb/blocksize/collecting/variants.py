@@ -14,14 +14,9 @@ from itertools import product
 
 from ...launches import Extents
 from .. import devices
-from ..occupancy import occupancy
+from ..legality import LARGEST, refusal
+from ..occupancy import WARP
 from .configuration import AXES, GPU, Program, extents
-
-#: Largest extents along x, y and z since compute capability 2.0 (CUDA C++ Programming Guide,
-#: "Technical Specifications per Compute Capability").
-_MOST = (1024, 1024, 64)
-_MOST_THREADS = 1024
-_WARP = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,13 +103,13 @@ def _named(program: Program, device: GPU) -> list[Extents]:
     least = 1 if len(program.block) == 1 else 2
     axes = [
         program.sizes.get(axis) or _powers(least, most)
-        for axis, most in zip(AXES, _MOST[: len(program.block)], strict=False)
+        for axis, most in zip(AXES, LARGEST[: len(program.block)], strict=False)
     ]
     blocks = [extents(block) for block in product(*axes)]
     if len(program.sizes) == len(program.block):
         return blocks
     # Where sizes are ours and not the user's, nonsense is left out without a word.
-    return [b for b in blocks if math.prod(b) % _WARP == 0 and illegal(b, device) is None]
+    return [b for b in blocks if math.prod(b) % WARP == 0 and illegal(b, device) is None]
 
 
 def _powers(least: int, most: int) -> tuple[int, ...]:
@@ -123,18 +118,7 @@ def _powers(least: int, most: int) -> tuple[int, ...]:
 
 def illegal(block: Extents, device: GPU) -> str | None:
     """Return why a device cannot run a block, or None."""
-    known = devices.lookup(device.name)
-    most = _MOST_THREADS if known is None else known.max_threads
-    threads = math.prod(block)
-    if threads > most:
-        return f"{threads} threads; the device takes {most}"
-    for axis, extent, largest in zip(AXES, block, _MOST, strict=True):
-        if extent > largest:
-            return f"{extent} along {axis}; the device takes {largest}"
-    fits = occupancy(capability(device), threads)
-    if fits is not None and fits.blocks == 0:
-        return f"no block of {threads} threads fits on a multiprocessor ({fits.limit})"
-    return None
+    return refusal(block, device.name, capability(device))
 
 
 def capability(device: GPU) -> str | None:

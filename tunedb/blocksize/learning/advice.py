@@ -164,7 +164,7 @@ def _one(
 
 def _untried(one: Observation, seen: Sequence[Extents], t1: T1Input | None) -> list[Observation]:
     """Return launches that nobody measured: legal blocks with what is known of this one."""
-    block = one.block or (one.threads, 1, 1)
+    block = one.extents
     there = {*seen, block}
     return [
         replace(one, block=other, threads=int(np.prod(other)), grid=None)

@@ -35,6 +35,18 @@ FOLDS = 5
 Step = Callable[[str], None]
 
 
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What methods are judged on."""
+
+    observations: Sequence[Observation]
+    truth: Codes
+    subject: Mask
+    methods: Sequence[str]
+    inputs: str
+    step: Step
+
+
 @dataclass(slots=True)
 class _Told:
     """Advice of the methods for the rows of one split."""
@@ -92,11 +104,12 @@ def evaluate(
     subject = profiled if profiled.any() else np.ones(len(observations), bool)
     if (truth[subject] == NONE).all():
         raise UsageError("no profiled launch has a label; import kernels with several block sizes")
+    case = _Case(observations, truth, subject, methods, inputs, step)
     course, groups = Course.of(observations), families(observations)
     scores: list[Score] = []
     tables = {}
     for split in splits:
-        told = _SPLITS[split](observations, truth, subject, methods, inputs, step)
+        told = _SPLITS[split](case)
         notes.extend(told.notes)
         for method, advice in told.advice.items():
             rows = told.judged & (truth != NONE)
@@ -118,55 +131,36 @@ def _check_names(splits: Sequence[str], methods: Sequence[str]) -> None:
                 raise UsageError(f"there is no {one!r}; there are {', '.join(known)}")
 
 
-def _by_kernel(
-    observations: Sequence[Observation],
-    truth: Codes,
-    subject: Mask,
-    methods: Sequence[str],
-    inputs: str,
-    step: Step,
-) -> _Told:
-    groups = families(observations)
+def _by_kernel(case: _Case) -> _Told:
+    groups = families(case.observations)
     # Profilers see dozens of kernels with one block, of which nothing could be judged.
-    judged = subject & (truth != NONE)
+    judged = case.subject & (case.truth != NONE)
     held_out = [(name, rows) for name, rows in by_group(groups) if (rows & judged).any()]
-    return _fold_by_fold(observations, truth, subject, methods, inputs, step, held_out, groups)
+    return _fold_by_fold(case, held_out, groups)
 
 
-def _by_slice(
-    observations: Sequence[Observation],
-    truth: Codes,
-    subject: Mask,
-    methods: Sequence[str],
-    inputs: str,
-    step: Step,
-) -> _Told:
-    parts = group_folds(slice_numbers(observations), FOLDS, np.random.default_rng(0))
+def _by_slice(case: _Case) -> _Told:
+    parts = group_folds(slice_numbers(case.observations), FOLDS, np.random.default_rng(0))
     held_out = [(f"slices {i + 1}/{FOLDS}", rows) for i, rows in enumerate(parts)]
-    return _fold_by_fold(observations, truth, subject, methods, inputs, step, held_out, None)
+    return _fold_by_fold(case, held_out, None)
 
 
 def _fold_by_fold(
-    observations: Sequence[Observation],
-    truth: Codes,
-    subject: Mask,
-    methods: Sequence[str],
-    inputs: str,
-    step: Step,
+    case: _Case,
     held_out: Sequence[tuple[str, Mask]],
     groups: np.ndarray[Any, Any] | None,
 ) -> _Told:
     """Return advice for each held-out part by what was learnt from the rest."""
-    n = len(observations)
-    advice = {name: np.full(n, NONE, np.int8) for name in (*methods, "majority")}
+    truth, subject = case.truth, case.subject
+    advice = {name: np.full(len(truth), NONE, np.int8) for name in (*case.methods, "majority")}
     for name, rows in held_out:
         held = np.flatnonzero(rows & subject)
         left = np.flatnonzero(~rows)
         training = truth[left[subject[left]]]
         advice["majority"][held] = baselines.majority(training)
-        for method in methods:
-            step(f"holding out {name}: {method}")
-            told = _advice(observations, truth, held, left, method, inputs, groups is not None)
+        for method in case.methods:
+            case.step(f"holding out {name}: {method}")
+            told = _advice(case, held, left, method, groups is not None)
             if told is not None:
                 advice[method][held] = told
     notes = [
@@ -174,16 +168,14 @@ def _fold_by_fold(
         for name, rows in held_out
         if not learnable(truth[~rows])
     ]
-    return _Told(advice | _untrained(observations), subject, notes)
+    return _Told(advice | _untrained(case.observations), subject, notes)
 
 
 def _advice(
-    observations: Sequence[Observation],
-    truth: Codes,
+    case: _Case,
     held: np.ndarray[Any, Any],
     left: np.ndarray[Any, Any],
     method: str,
-    inputs: str,
     abstain: bool,
 ) -> Codes | None:
     """Return advice for held-out rows by a model of others; None where nothing can be learnt.
@@ -191,13 +183,13 @@ def _advice(
     Launches out of reach get none where whole kernels are held out: then the reach is that of the
     training kernels from one another.
     """
-    rest = [observations[i] for i in left]
+    rest = [case.observations[i] for i in left]
     rows = material(rest, method)
-    chosen, codes = [rest[i] for i in rows], truth[left[rows]]
+    chosen, codes = [rest[i] for i in rows], case.truth[left[rows]]
     if not len(held) or not learnable(codes):
         return None
-    model = fit(chosen, codes, method, inputs)
-    subjects = [observations[i] for i in held]
+    model = fit(chosen, codes, method, case.inputs)
+    subjects = [case.observations[i] for i in held]
     told = np.asarray(model.scores(subjects).argmax(axis=1), np.int8)
     if abstain:
         labelled = [one for one, code in zip(chosen, codes, strict=True) if code != NONE]
@@ -205,35 +197,28 @@ def _advice(
     return told
 
 
-def _at_random(
-    observations: Sequence[Observation],
-    truth: Codes,
-    subject: Mask,
-    methods: Sequence[str],
-    inputs: str,
-    step: Step,
-) -> _Told:
-    rows = np.flatnonzero(subject & (truth != NONE))
-    chosen = [observations[int(i)] for i in rows]
-    columns = read_inputs(inputs, chosen)
+def _at_random(case: _Case) -> _Told:
+    rows = np.flatnonzero(case.subject & (case.truth != NONE))
+    chosen = [case.observations[int(i)] for i in rows]
+    codes, columns = case.truth[rows], read_inputs(case.inputs, chosen)
     advice: dict[str, Codes] = {}
-    judged = np.zeros(len(observations), bool)
+    judged = np.zeros(len(case.observations), bool)
     notes = []
-    for method in (one for one in methods if one != "gain"):
-        step(f"ten random splits: {method}")
-        found = ten_splits(columns, truth[rows], families(chosen), method, inputs)
-        advice[method] = np.full(len(observations), NONE, np.int8)
+    for method in (one for one in case.methods if one != "gain"):
+        case.step(f"ten random splits: {method}")
+        found = ten_splits(columns, codes, families(chosen), method, case.inputs)
+        advice[method] = np.full(len(judged), NONE, np.int8)
         advice[method][rows[found.test]] = found.advice
         judged[rows[found.test]] = True
         notes.append(
-            f"{method}, {len(found.validation)} random splits, {name_of(inputs)}: accuracy "
+            f"{method}, {len(found.validation)} random splits, {name_of(case.inputs)}: accuracy "
             f"{np.mean(found.validation):.3f} ± {np.std(found.validation):.3f} (best "
             f"{max(found.validation):.3f}), on the untouched test set "
-            f"{accuracy(truth[rows][found.test], found.advice):.3f}"
+            f"{accuracy(codes[found.test], found.advice):.3f}"
         )
-        majority = baselines.majority(truth[rows][~found.test])
-        advice["majority"] = np.full(len(observations), majority, np.int8)
-    return _Told(advice | _untrained(observations), judged, notes)
+        majority = baselines.majority(codes[~found.test])
+        advice["majority"] = np.full(len(judged), majority, np.int8)
+    return _Told(advice | _untrained(case.observations), judged, notes)
 
 
 def name_of(inputs: str) -> str:
@@ -241,10 +226,11 @@ def name_of(inputs: str) -> str:
     return {"raw": "raw counters"}.get(inputs, inputs)
 
 
-_SPLITS: dict[
-    str,
-    Callable[[Sequence[Observation], Codes, Mask, Sequence[str], str, Step], _Told],
-] = {"kernel": _by_kernel, "slice": _by_slice, "random": _at_random}
+_SPLITS: dict[str, Callable[[_Case], _Told]] = {
+    "kernel": _by_kernel,
+    "slice": _by_slice,
+    "random": _at_random,
+}
 
 
 def _untrained(observations: Sequence[Observation]) -> dict[str, Codes]:

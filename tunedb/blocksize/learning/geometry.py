@@ -45,7 +45,7 @@ def columns(observations: Sequence[Observation]) -> Floats:
         Without NaN: occupancy of an unknown device is what its warps alone would allow.
     """
     threads = np.array([one.threads for one in observations], np.float64)
-    width = np.array([(one.block or (one.threads, 1, 1))[0] for one in observations], np.float64)
+    width = np.array([one.extents[0] for one in observations], np.float64)
     fraction = occupancies(observations)
     size, warps = np.log2(threads), np.ceil(threads / WARP)
     found = (

@@ -25,9 +25,7 @@ def one_step(observations: Sequence[Observation]) -> npt.NDArray[np.int64]:
         The row itself for no change, and where there is no further block in that direction.
     """
     after = np.repeat(np.arange(len(observations))[:, None], 3, axis=1)
-    shapes = np.log2(
-        np.array([one.block or (one.threads, 1, 1) for one in observations], np.float64)
-    ).reshape(-1, 3)
+    shapes = np.log2(np.array([one.extents for one in observations], np.float64)).reshape(-1, 3)
     for positions in by_slice(observations):
         rows = np.array(positions)
         threads = np.array([observations[i].threads for i in positions])
