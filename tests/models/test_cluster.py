@@ -16,7 +16,10 @@ from small_data import SMALL_STEPS, fill
 
 from tunedb.errors import PluginError, StorageError, UsageError
 from tunedb.models import cluster
-from tunedb.models._dask import Cluster
+from tunedb.models._dask import Cluster, import_xgboost_dask
+from tunedb.models._xgboost import import_xgboost
+from tunedb.models.bins import Bins
+from tunedb.models.boosting import BINS
 from tunedb.models.cluster import divide, fit_on_cluster
 from tunedb.models.loading import load
 from tunedb.models.training import fit, select
@@ -127,34 +130,59 @@ def test_two_trainings_at_once_wait_for_each_other(here):
 # ---------------------------------------------------------------------- who has what
 
 
-def test_no_program_and_no_workload_is_divided(here, monkeypatch):
-    given_to = []
-    rows = cluster._Local._rows
+@pytest.fixture
+def on_workers(monkeypatch):
+    """What XGBoost makes of a worker's partitions, on all of them: (rows, labels) of each."""
+    data = import_xgboost("xgboost.dask.data")
+    create, seen = data._create_quantile_dmatrix, []
 
-    def watched(self, examples):
-        found = rows(self, examples)
-        given_to.append((self.place, examples, *found))
-        return found
+    def watched(*, parts, **options):
+        made = create(parts=parts, **options)
+        seen.append([(part["data"], part["label"]) for part in parts])
+        assert made.num_row() == sum(len(part["data"]) for part in parts)
+        return made
 
-    monkeypatch.setattr(cluster._Local, "_rows", watched)
+    monkeypatch.setattr(data, "_create_quantile_dmatrix", watched)
+    return seen
+
+
+def test_no_program_and_no_workload_is_divided(here, on_workers, monkeypatch):
+    divided = []
+    monkeypatch.setattr(
+        cluster, "divide", lambda *given: divided.append(divide(*given)) or divided[-1]
+    )
     # A workload for two targets is two groups.
     groups = tuple(replace(g, workload=g.workload // 2) for g in EXAMPLES.groups)
     examples = replace(EXAMPLES, groups=groups)
     recipe = quick(training_set="first:30")
     fit_on_cluster(here, examples, recipe)
     chosen = select(examples, recipe)
-    assert len(given_to) == 3
-    programs, workloads = [], []
-    for _, own, rows_, starts in given_to:
-        workloads += np.unique(own.workload).tolist()
-        programs += own.program_ids.tolist()
-        numbers = np.flatnonzero(np.isin(chosen.program_ids, own.program_ids))
-        whole = chosen.take(numbers)
-        assert np.array_equal(rows_, whole.rows)
-        assert np.array_equal(starts, whole.starts)
+    (shares,) = divided
     # Each once: whole workloads, and so whole groups.
-    assert sorted(workloads) == np.unique(chosen.workload).tolist()
-    assert sorted(programs) == chosen.program_ids.tolist()
+    assert sorted(np.concatenate(shares)) == np.unique(chosen.workload).tolist()
+    assert sorted(len(parts) for parts in on_workers) == [1, 1, 1]
+    found = {int(labels[0]): (rows, labels) for ((rows, labels),) in on_workers}
+    bins = Bins.of(chosen.rows, BINS, threads=1)
+    for number, share in enumerate(shares):
+        whole = chosen.take(np.isin(chosen.workload, share)).rows
+        bins.round_down(whole)
+        assert np.array_equal(found[number][0], whole)
+        assert np.array_equal(found[number][1], np.full(len(whole), number))
+
+
+def test_xgboost_trains_through_dask(here, monkeypatch):
+    dask = import_xgboost_dask()
+    trained, train = [], dask.train
+
+    def watched(client, settings, data, rounds, **options):
+        trained.append((client, type(data), rounds))
+        return train(client, settings, data, rounds, **options)
+
+    monkeypatch.setattr(dask, "train", watched)
+    recipe = quick(patience=3, members=2)
+    fitted = fit_on_cluster(here, EXAMPLES, recipe)
+    rounds = [recipe.rounds, fitted.best_round, fitted.best_round]
+    assert trained == [(here, dask.DaskQuantileDMatrix, one) for one in rounds]
 
 
 def test_a_program_of_two_groups(here):
@@ -270,9 +298,9 @@ def test_a_worker_that_is_not_there(here):
 
 
 def test_a_worker_is_lost_before_it_is_sent_anything(here):
-    cluster = Cluster(here, distributed)
+    gone = Cluster(here, ["inproc://gone/1/1"])
     with pytest.raises(StorageError, match="a worker was lost while it trained; run it again"):
-        cluster.send(EXAMPLES, ["inproc://gone/1/1"])
+        gone.send(EXAMPLES)
 
 
 def test_without_dask(monkeypatch):
