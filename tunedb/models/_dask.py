@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
+from importlib import import_module
 from typing import Any
 
 import numpy as np
@@ -15,8 +16,8 @@ from ._xgboost import import_xgboost
 #: How long a lost worker may go unnoticed.
 _POLL_SECONDS = 1
 
-#: How long workers wait for one that is busy before they give up.
-_MEETING_SECONDS = 300
+#: How long workers wait for one that is busy, when they begin a training, before they give up.
+_MEETING_SECONDS = 60
 
 
 def import_xgboost_dask() -> Any:
@@ -29,15 +30,16 @@ def import_xgboost_dask() -> Any:
     """
     import_xgboost()
     try:
-        import distributed  # noqa: F401 - it may be there without, but then says less
-        from dask import dataframe  # noqa: F401
+        import_module("distributed")
+        # XGBoost needs no more of it than that it is there.
+        import_module("dask.dataframe")
+        return import_module("xgboost.dask")
     except ImportError as error:
-        # Of several lines where pandas is missing.
+        # Dask has many lines to say where pandas is missing.
         reason = str(error).partition("\n")[0].rstrip(".")
         raise PluginError(
-            f"Dask does not load ({reason}); run: pip install 'tunedb[dask]'"
+            f"xgboost.dask does not load ({reason}); run: pip install 'tunedb[dask]'"
         ) from None
-    return import_xgboost("xgboost.dask")
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from ..errors import StorageError, TuneDBError, UsageError
 from ._dask import Cluster, Part, import_xgboost_dask
 from ._rounds import Everywhere, Rounds, take_history
-from ._xgboost import import_xgboost, threads_to_use
+from ._xgboost import threads_to_use
 from .bins import Bins
 from .boosting import BINS, OnFigure, check_parameters, sample
 from .external import check_any_rows
@@ -295,8 +295,9 @@ def _make(
     examples: Examples, url: str | None, row_model: RowModel
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | TuneDBError:
     """Return the rows that trees see, and how many each program has."""
-    import_xgboost()  # before Dask does: see there
     try:
+        # Here, where an error is told, and before workers wait for one another.
+        import_xgboost_dask()
         if url is not None:
             from ..store import Store
 
