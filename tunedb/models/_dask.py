@@ -217,7 +217,9 @@ class Cluster:
     async def _why(self, error: Exception) -> StorageError:
         if await self._are_missing():
             return self._lost()
-        reason = str(error).strip().partition("\n")[0]
+        # From what failed to why it did, a line each, and where in XGBoost.
+        lines = str(error).partition("Stack trace")[0].split("\n")
+        reason = next((line.strip(" -") for line in reversed(lines) if line.strip()), "")
         return StorageError(
             f"{self.client.scheduler.address}: XGBoost failed on its workers ({reason}); "
             "are they up, and do they reach one another?"
