@@ -26,7 +26,7 @@ from roller import Roller
 from tunedb.features.steps import STEPS
 from tunedb.models import loading
 from tunedb.models.baselines import TVMModel
-from tunedb.models.boosting import Boosting, Matrix, parameters
+from tunedb.models.boosting import Boosting, Descent, Matrix, parameters
 from tunedb.models.evaluation import judge
 from tunedb.models.examples import Examples, ExampleWorkload, Group
 from tunedb.models.failure_training import fit_failures
@@ -301,7 +301,7 @@ def loss_course(power: float) -> Any:
     objective = SQUARED.objective(replace(examples, rows=rows, starts=starts), "", 0)
     settings = parameters(replace(RECIPE, eta=0.2), seed=0, threads=1)
     matrix = Matrix.of(rows, starts, threads=1, seed=0)
-    run = Boosting(matrix, objective, settings, hessian_power=power)
+    run = Boosting(matrix, Descent(objective, matrix.sizes, hessian_power=power), settings)
     values = [objective.value(run.scores())]
     for _ in range(STABILITY_ROUNDS):
         run.step()

@@ -5,6 +5,8 @@ import signal
 import sys
 import threading
 import time
+import warnings
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import numpy as np
@@ -15,13 +17,19 @@ from learnable import examples_of, learnable, quick
 from small_data import SMALL_STEPS, fill
 
 from tunedb.errors import PluginError, StorageError, UsageError
-from tunedb.models import cluster
-from tunedb.models._dask import Cluster
+from tunedb.models import _dask, cluster
+from tunedb.models._dask import Cluster, import_xgboost_dask
+from tunedb.models._rounds import Everywhere, SharedMatrix
+from tunedb.models._xgboost import import_xgboost
+from tunedb.models.bins import Bins
+from tunedb.models.boosting import BINS
 from tunedb.models.cluster import divide, fit_on_cluster
 from tunedb.models.loading import load
+from tunedb.models.losses import THROUGHPUT
 from tunedb.models.training import fit, select
 from tunedb.store import Store
 
+dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")
 
 #: Most programs have some rows, some have none.
@@ -86,6 +94,24 @@ def test_bins_of_a_sample(client):
     assert found.to_bytes() == expected.to_bytes()
 
 
+def test_bins_of_hostile_columns(client):
+    """Constant, of few values, huge, negative, nearly always 0, and new ones after the sample."""
+    examples = learnable(workloads=5, programs=2000, rows=(1, 5), columns=8)
+    rows, rng = examples.rows, np.random.default_rng(0)
+    rows[:, 2] = -3e38
+    rows[:, 3] = rng.integers(-2, 2, len(rows))
+    rows[:, 4] = (rows[:, 4] - 0.5) * 3e38
+    rows[:, 5] = -np.exp(30 * rows[:, 5])
+    rows[:, 6] *= rng.random(len(rows)) < 1e-3
+    rows[:, 7] = np.arange(len(rows))
+    recipe = quick(rounds=8, max_depth=6, patience=2)
+    expected = fit(examples, recipe, threads=1).model
+    found = fit_on_cluster(client, examples, recipe).model
+    assert found.to_bytes() == expected.to_bytes()
+    used = {key for booster in expected.boosters for key in booster.get_score()}
+    assert used >= {"f0", "f1", "f4", "f5", "f7"}
+
+
 @pytest.mark.parametrize("subsample", [1.0, 0.5])
 def test_one_worker(subsample, client):
     recipe = quick(subsample=subsample)
@@ -124,37 +150,118 @@ def test_two_trainings_at_once_wait_for_each_other(here):
     assert found == [expected] * 3
 
 
+def test_nobody_gives_up_who_waits_for_another_training(here, monkeypatch):
+    """Workers wait for one another not long, and for other trainings as long as it takes."""
+    monkeypatch.setattr(_dask, "_MEETING_SECONDS", 1)
+    expected = fit(EXAMPLES, quick(), threads=1).model.to_bytes()
+    with ThreadPoolExecutor() as pool:
+        long = pool.submit(fit_on_cluster, here, EXAMPLES, quick(rounds=1500))
+        found = pool.submit(fit_on_cluster, here, EXAMPLES, quick())
+        assert long.result().rounds == 1500
+        assert found.result().model.to_bytes() == expected
+
+
 # ---------------------------------------------------------------------- who has what
 
 
 def test_no_program_and_no_workload_is_divided(here, monkeypatch):
-    given_to = []
-    rows = cluster._Local._rows
+    """What XGBoost is given, and what its workers make of it."""
+    divided, given_to, found = [], [], {}
+    monkeypatch.setattr(
+        cluster, "divide", lambda *given: divided.append(divide(*given)) or divided[-1]
+    )
+    module, local = import_xgboost_dask(), SharedMatrix.local
+    original = module.DaskQuantileDMatrix
 
-    def watched(self, examples):
-        found = rows(self, examples)
-        given_to.append((self.place, examples, *found))
-        return found
+    def matrix(client, rows, *, label, **options):
+        given_to.extend((rows, label))
+        return original(client, rows, label=label, **options)
 
-    monkeypatch.setattr(cluster._Local, "_rows", watched)
+    def on_worker(data, everywhere):
+        made = local(data, everywhere)
+        (number,) = np.unique(data.get_label()).astype(int).tolist()
+        found[number] = (distributed.get_worker().address, data.num_row(), made.here)
+        return made
+
+    monkeypatch.setattr(module, "DaskQuantileDMatrix", matrix)
+    monkeypatch.setattr(SharedMatrix, "local", on_worker)
     # A workload for two targets is two groups.
     groups = tuple(replace(g, workload=g.workload // 2) for g in EXAMPLES.groups)
     examples = replace(EXAMPLES, groups=groups)
     recipe = quick(training_set="first:30")
     fit_on_cluster(here, examples, recipe)
     chosen = select(examples, recipe)
-    assert len(given_to) == 3
-    programs, workloads = [], []
-    for _, own, rows_, starts in given_to:
-        workloads += np.unique(own.workload).tolist()
-        programs += own.program_ids.tolist()
-        numbers = np.flatnonzero(np.isin(chosen.program_ids, own.program_ids))
-        whole = chosen.take(numbers)
-        assert np.array_equal(rows_, whole.rows)
-        assert np.array_equal(starts, whole.starts)
+    (shares,), (rows, labels) = divided, given_to
     # Each once: whole workloads, and so whole groups.
-    assert sorted(workloads) == np.unique(chosen.workload).tolist()
-    assert sorted(programs) == chosen.program_ids.tolist()
+    assert sorted(np.concatenate(shares)) == np.unique(chosen.workload).tolist()
+    assert rows.numblocks == (3, 1)
+    assert sorted(address for address, *_ in found.values()) == addresses(here)
+    bins = Bins.of(chosen.rows, BINS, threads=1)
+    for number, share in enumerate(shares):
+        programs = np.flatnonzero(np.isin(chosen.workload, share))
+        whole = chosen.take(programs).rows
+        bins.round_down(whole)
+        assert np.array_equal(rows.blocks[number].compute(), whole)
+        assert labels.blocks[number].compute().tolist() == [number] * len(whole)
+        assert found[number][1] == len(whole)
+        assert np.array_equal(found[number][2], programs)
+
+
+def test_xgboost_trains_through_dask(here, monkeypatch):
+    module = import_xgboost_dask()
+    trained, train = [], module.train
+
+    def watched(client, settings, data, rounds, **options):
+        trained.append((client, type(data), rounds))
+        return train(client, settings, data, rounds, **options)
+
+    monkeypatch.setattr(module, "train", watched)
+    recipe = quick(patience=3, members=2)
+    fitted = fit_on_cluster(here, EXAMPLES, recipe)
+    rounds = [recipe.rounds, fitted.best_round, fitted.best_round]
+    assert trained == [(here, module.DaskQuantileDMatrix, one) for one in rounds]
+
+
+def test_programs_are_found_in_the_order_of_partitions():
+    """XGBoost puts the partitions of a worker one after another, in an order of its own."""
+    data = import_xgboost().DMatrix(np.zeros((5, 1)), label=[2, 2, 2, 0, 0], nthread=1)
+    starts = np.array([0, 1, 1, 3, 9, 10, 11])
+    partitions = [np.array([0, 1, 5]), np.array([3]), np.array([2, 4])]
+    matrix = SharedMatrix.local(data, Everywhere(None, None, starts, partitions))
+    assert matrix.here.tolist() == [2, 4, 0, 1, 5]
+    assert matrix.to_rows(np.arange(6) * 10).tolist() == [20, 20, 40, 0, 50]
+    # What others have is 0: the sum over all workers is that over this one.
+    assert matrix.sums(np.arange(5, dtype=np.float32)).tolist() == [3, 0, 1, 0, 2, 4]
+
+
+def test_examples_stay_as_they_are(here):
+    """Partitions are rounded, in this process too."""
+    before = EXAMPLES.rows.copy()
+    fit_on_cluster(here, EXAMPLES, quick(rounds=1))
+    assert np.array_equal(EXAMPLES.rows, before)
+
+
+def test_nothing_is_left_on_the_workers(here):
+    fit_on_cluster(here, EXAMPLES, quick(rounds=1))
+    for _ in range(100):
+        left = here.run(lambda dask_worker: len(dask_worker.data))
+        if not any(left.values()):
+            return
+        time.sleep(0.1)
+    pytest.fail(f"values are left: {left}")
+
+
+def test_large_labels_are_not_in_a_task(here):
+    """Dask warns of such tasks, and carries them slowly."""
+    examples = learnable(workloads=12, programs=500, rows=(1, 1))
+    recipe = quick(loss="rank", patience=2, rounds=3)
+    expected = fit(examples, recipe, threads=1).model.to_bytes()
+    with (
+        dask.config.set({"distributed.admin.large-graph-warning-threshold": "100 kB"}),
+        warnings.catch_warnings(),
+    ):
+        warnings.simplefilter("error")
+        assert fit_on_cluster(here, examples, recipe).model.to_bytes() == expected
 
 
 def test_a_program_of_two_groups(here):
@@ -237,9 +344,32 @@ def test_one_worker_fails(client, capfd):
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_xgboost_refuses_the_recipe(client):
+def test_xgboost_refuses_the_recipe(client, capfd):
     with pytest.raises(UsageError, match="XGBoost refuses the recipe"):
         fit_on_cluster(client, EXAMPLES, quick(gamma=-1.0))
+    assert "Traceback" not in capfd.readouterr().err
+
+
+class Broken:
+    """A loss of another package that XGBoost can do nothing with."""
+
+    labels = weights = np.ones(1)
+
+    def base(self, sizes):
+        return 0.0
+
+    def derivatives(self, scores):
+        raise import_xgboost().core.XGBoostError(
+            "[1] a.cc\n\n- something is wrong\nStack trace:\n 1"
+        )
+
+
+def test_xgboost_fails_on_the_workers(here, monkeypatch):
+    monkeypatch.setattr(type(THROUGHPUT), "objective", lambda *given: Broken())
+    message = r"^inproc://\S+: XGBoost failed on its workers \(something is wrong\); are they up"
+    with pytest.raises(StorageError, match=message) as caught:
+        fit_on_cluster(here, EXAMPLES, quick())
+    assert "\n" not in str(caught.value)
 
 
 def test_nothing_to_learn_from(client):
@@ -270,15 +400,17 @@ def test_a_worker_that_is_not_there(here):
 
 
 def test_a_worker_is_lost_before_it_is_sent_anything(here):
-    cluster = Cluster(here, distributed)
+    gone = Cluster(here, ["inproc://gone/1/1"])
     with pytest.raises(StorageError, match="a worker was lost while it trained; run it again"):
-        cluster.send(EXAMPLES, ["inproc://gone/1/1"])
+        gone.send(EXAMPLES)
 
 
-def test_without_dask(monkeypatch):
-    monkeypatch.setitem(sys.modules, "distributed", None)
-    with pytest.raises(PluginError, match=r"pip install 'tunedb\[dask\]'"):
+@pytest.mark.parametrize("name", ["distributed", "dask.dataframe", "xgboost.dask"])
+def test_without_dask(name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(PluginError, match=r"pip install 'tunedb\[dask\]'") as caught:
         fit_on_cluster(None, EXAMPLES, quick())
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.stress

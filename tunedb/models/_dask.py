@@ -1,15 +1,14 @@
-"""What is asked of Dask: tasks that run at the same time, one on each worker, and need one another.
-
-This much of :mod:`xgboost.dask` is needed, without data frames.
-"""
+"""What is asked of Dask, and of XGBoost on it; nothing of it waits for a worker that is lost."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, suppress
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from threading import Thread
+from importlib import import_module
 from typing import Any
+
+import numpy as np
 
 from ..errors import PluginError, StorageError, TuneDBError, UsageError
 from ._xgboost import import_xgboost
@@ -17,146 +16,225 @@ from ._xgboost import import_xgboost
 #: How long a lost worker may go unnoticed.
 _POLL_SECONDS = 1
 
-#: How long workers wait for one that is busy before they give up.
-_MEETING_SECONDS = 300
+#: How long workers wait for one that is busy, when they begin a training, before they give up.
+_MEETING_SECONDS = 60
 
 
-def import_distributed() -> Any:
-    """Return the module ``distributed``.
+def import_xgboost_dask() -> Any:
+    """Return the module ``xgboost.dask``.
 
     Raises
     ------
     PluginError
-        It is not installed.
+        It, Dask or what its data frames need is not installed.
     """
+    import_xgboost()
     try:
-        import distributed
+        import_module("distributed")
+        # XGBoost needs no more of it than that it is there.
+        import_module("dask.dataframe")
+        return import_module("xgboost.dask")
     except ImportError as error:
+        # Dask has many lines to say where pandas is missing.
+        reason = str(error).partition("\n")[0].rstrip(".")
         raise PluginError(
-            f"Dask does not load ({error}); run: pip install 'tunedb[dask]'"
+            f"xgboost.dask does not load ({reason}); run: pip install 'tunedb[dask]'"
         ) from None
-    return distributed
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some rows of a matrix, on a worker.
+
+    Parameters
+    ----------
+    rows : distributed.Future
+        Of an ndarray of float32, shape (n, columns).
+    labels : distributed.Future
+        Of an ndarray of float32, shape (n,).
+    shape : tuple of int
+        Of the rows.
+    """
+
+    rows: Any
+    labels: Any
+    shape: tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """The workers of a Dask cluster.
+    """Some workers of a Dask cluster.
 
     Parameters
     ----------
     client : distributed.Client
         Of the cluster.
-    distributed : module
-        Dask's, most of which has no types.
+    addresses : list of str
+        Where the workers are.
     """
 
     client: Any
-    distributed: Any
+    addresses: list[str]
 
-    @property
-    def scheduler(self) -> str:
-        """Its address."""
-        return str(self.client.scheduler.address)
-
-    def workers(self, asked: Sequence[str] | None = None) -> list[str]:
-        """Return the addresses of all workers, or of those that are asked for, in order.
+    @classmethod
+    def of(cls, client: Any, asked: Sequence[str] | None = None) -> Cluster:
+        """Return all workers of a cluster, or those that are asked for, in the order of addresses.
 
         Raises
         ------
         UsageError
             There is none, or not one that is asked for.
         """
-        known = sorted(self.client.scheduler_info(n_workers=-1)["workers"])
+        scheduler = client.scheduler.address
+        known = sorted(client.scheduler_info(n_workers=-1)["workers"])
         if not known:
-            raise UsageError(f"no worker at {self.scheduler}; run: dask worker {self.scheduler}")
+            raise UsageError(f"no worker at {scheduler}; run: dask worker {scheduler}")
         for address in asked or ():
             if address not in known:
                 raise UsageError(f"no worker {address}; there are: {', '.join(known)}")
-        return sorted(set(asked)) if asked else known
+        return cls(client, sorted(set(asked)) if asked else known)
 
-    def only(self, addresses: list[str]) -> AbstractContextManager[Any]:
-        """Return a lock of some workers."""
-        lock: AbstractContextManager[Any] = self.distributed.MultiLock(
-            addresses, client=self.client
-        )
-        return lock
+    def first(self, count: int) -> Cluster:
+        """Return the first workers."""
+        return Cluster(self.client, self.addresses[:count])
 
-    def start_tracker(self, workers: int) -> dict[str, Any]:
-        """Start what XGBoost's workers meet by, beside the scheduler, which all of them reach."""
-        host = self.distributed.comm.get_address_host(self.scheduler)
-        found: dict[str, Any] = self.client.run_on_scheduler(_run_tracker, workers, host)
-        return found
+    def threads(self) -> int:
+        """Return how many threads Dask gives a worker."""
+        workers = self.client.scheduler_info(n_workers=-1)["workers"]
+        known = [workers[one]["nthreads"] for one in self.addresses if one in workers]
+        return max(map(int, known), default=1)
 
-    def send(self, value: Any, addresses: list[str]) -> Any:
-        """Return a value as tasks take it, after some workers got it.
-
-        Raises
-        ------
-        StorageError
-            A worker was lost.
-        """
-        try:
-            return self.client.scatter(value, workers=addresses, broadcast=True, hash=False)
-        except (KeyError, OSError):  # the scheduler knows it no more, or not yet
-            raise self._lost() from None
+    def send(self, value: Any, address: str | None = None) -> Any:
+        """Return a value as tasks take it, after a worker got it."""
+        to = [address or self.addresses[0]]
+        # Dask would look into all of it to find out whether it was sent before.
+        return self._await(lambda: self.client.scatter(value, workers=to, hash=False))
 
     def run(self, address: str, work: Callable[..., Any], *arguments: Any) -> Any:
-        """Return a task of one worker."""
+        """Return a task of a worker."""
         # A task that may go nowhere else waits for ever for a worker that was lost.
         return self.client.submit(
             work, *arguments, workers=[address], allow_other_workers=True, pure=False
         )
 
-    def results(self, tasks: list[Any]) -> list[Any]:
-        """Return what tasks that need one another return, or raise it where it is an error of ours.
+    def wait(self, tasks: Sequence[Any]) -> None:
+        """Return when tasks are done; what they return stays on the workers."""
+        from distributed import wait
 
-        Raises
-        ------
-        StorageError
-            A worker was lost.
+        self._await(lambda: wait(tasks))  # type: ignore[no-untyped-call]
+
+    def results(self, tasks: Sequence[Any]) -> list[Any]:
+        """Return what tasks return, or raise it where it is an error of ours.
+
+        They return errors because Dask logs what a task raises.
         """
-        lost = self._lost()
-        try:
-            # Dask's own waiting does not always end where a task's data went with its worker.
-            while _some(tasks, "pending") and not _some(tasks, "cancelled"):
-                with suppress(TimeoutError):
-                    self.distributed.wait(tasks, timeout=_POLL_SECONDS)
-            if _some(tasks, "cancelled"):
-                raise lost
-            done = list(self.client.gather(tasks))
-        except self.distributed.CancelledError:
-            raise lost from None
-        finally:
-            self.client.cancel(tasks)
+        done: list[Any] = self._await(lambda: self.client.gather(tasks))
         for error in done:
             if isinstance(error, TuneDBError):
                 raise error
         return done
 
+    def matrix(self, parts: Sequence[Part], bins: int) -> Any:
+        """Return an ``xgboost.dask.DaskQuantileDMatrix`` of the rows that workers have."""
+        from dask import array
+
+        def one_of(futures: list[tuple[Any, tuple[int, ...]]]) -> Any:
+            arrays = [array.from_delayed(*one, np.float32) for one in futures]  # type: ignore[no-untyped-call]
+            return array.concatenate(arrays)  # type: ignore[no-untyped-call]
+
+        matrix = import_xgboost_dask().DaskQuantileDMatrix
+        rows = one_of([(part.rows, part.shape) for part in parts])
+        labels = one_of([(part.labels, part.shape[:1]) for part in parts])
+        return self._await(lambda: matrix(self.client, rows, label=labels, max_bin=bins))
+
+    def train(self, settings: dict[str, Any], matrix: Any, rounds: int, **options: Any) -> Any:
+        """Return the booster that ``xgboost.dask.train`` makes of a matrix."""
+        from distributed import MultiLock
+
+        config = import_xgboost("xgboost.collective").Config
+        train = import_xgboost_dask().train
+        # XGBoost has such a lock too, but lets workers begin to wait for each other before it.
+        names = [f"tunedb {address}" for address in self.addresses]
+
+        async def start() -> Any:
+            async with MultiLock(names, client=self.client):
+                # The workers take over how much XGBoost says here.
+                with import_xgboost().config_context(verbosity=0):
+                    trained = train(
+                        self.client,
+                        settings,
+                        matrix,
+                        rounds,
+                        verbose_eval=False,
+                        # Without it, workers wait for ever for one that is lost before they meet.
+                        coll_cfg=config(tracker_timeout=_MEETING_SECONDS),
+                        **options,
+                    )
+                return (await trained)["booster"]
+
+        return self._await(start)
+
+    def _await(self, start: Callable[[], Awaitable[Any]]) -> Any:
+        """Return what is started returns, while all workers are there.
+
+        Raises
+        ------
+        StorageError
+            A worker was lost, or does not reach the others.
+        """
+        return self.client.sync(self._watched, start)
+
+    async def _watched(self, start: Callable[[], Awaitable[Any]]) -> Any:
+        from dask.base import annotate
+
+        # XGBoost asks Dask for the client, and lets Dask choose where parts of a matrix are.
+        with (
+            self.client.as_current(),
+            annotate(workers=self.addresses, allow_other_workers=True),
+        ):
+            running = asyncio.ensure_future(_awaited(start))
+        # Where a lost worker is noticed first, nobody asks what else went wrong, and asyncio tells.
+        running.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            # Neither Dask nor XGBoost always ends where a task's data, or a neighbour, is lost.
+            while not (await asyncio.wait({running}, timeout=_POLL_SECONDS))[0]:
+                if await self._are_missing():
+                    raise self._lost()
+            return running.result()
+        except Exception as error:  # whatever it is, a lost worker is why
+            if await self._are_missing():
+                raise self._lost() from None
+            if not isinstance(error, import_xgboost().core.XGBoostError):
+                raise
+            # Neighbours notice a loss before the scheduler does.
+            await asyncio.sleep(_POLL_SECONDS)
+            raise await self._why(error) from None
+        finally:
+            if running.cancel():
+                # XGBoost gives the workers that it has reserved back.
+                await asyncio.wait({running}, timeout=_POLL_SECONDS)
+
+    async def _why(self, error: Exception) -> StorageError:
+        if await self._are_missing():
+            return self._lost()
+        # From what failed to why it did, a line each, and where in XGBoost.
+        lines = str(error).partition("Stack trace")[0].split("\n")
+        reason = next((line.strip(" -") for line in reversed(lines) if line.strip()), "")
+        return StorageError(
+            f"{self.client.scheduler.address}: XGBoost failed on its workers ({reason}); "
+            "are they up, and do they reach one another?"
+        )
+
+    async def _are_missing(self) -> bool:
+        """Return whether workers were lost."""
+        known = await self.client.scheduler.identity()
+        return not set(self.addresses) <= set(known["workers"])
+
     def _lost(self) -> StorageError:
-        return StorageError(f"{self.scheduler}: a worker was lost while it trained; run it again")
+        return StorageError(
+            f"{self.client.scheduler.address}: a worker was lost while it trained; run it again"
+        )
 
 
-def _some(tasks: list[Any], status: str) -> bool:
-    return any(task.status == status for task in tasks)
-
-
-def _run_tracker(workers: int, host: str) -> dict[str, Any]:
-    """Start a tracker in this process and return what workers need to know of it."""
-    tracker = import_xgboost("xgboost.tracker").RabitTracker(
-        n_workers=workers, host_ip=host, sortby="task", timeout=_MEETING_SECONDS
-    )
-    tracker.start()
-    # Until the last worker has left.
-    Thread(target=_wait, args=[tracker], daemon=True).start()
-    found: dict[str, Any] = tracker.worker_args()
-    return found
-
-
-def _wait(tracker: Any) -> None:
-    """Keep a tracker alive until its workers have left, or it gave up on one that was lost."""
-    # Who trains hears of a lost worker from Dask; a scheduler's terminal is no place for it.
-    with suppress(import_xgboost().core.XGBoostError):
-        tracker.wait_for()
-    with suppress(import_xgboost().core.XGBoostError):
-        tracker.free()
+async def _awaited(start: Callable[[], Awaitable[Any]]) -> Any:
+    return await start()

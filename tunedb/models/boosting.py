@@ -11,8 +11,9 @@ exact where the rows fall into several leaves, so it is stable for every k.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,12 +23,59 @@ from ._xgboost import import_xgboost, interrupt_later
 from .base import Floats, Objective
 from .recipe import Recipe
 from .row_models import segmented
+from .stopping import Watch
 
 #: Bins of each column; XGBoost's own choice.
 BINS = 256
 
 #: Rows that the bounds of the bins are taken from: 64 for each bin.
 _SAMPLE_ROWS = 64 * BINS
+
+#: Called after each round with the accuracy on held-out workloads, None where none are held out.
+OnFigure = Callable[[float | None], None]
+
+
+class Boostable(Protocol):
+    """The rows of the programs that are learnt from, wherever they are."""
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each program, shape (n,)."""
+
+    def boost(
+        self,
+        descent: Descent,
+        settings: dict[str, Any],
+        rounds: int,
+        *,
+        watch: Watch | None = None,
+        tell: OnFigure | None = None,
+    ) -> tuple[Any, list[float]]:
+        """Train a booster.
+
+        Parameters
+        ----------
+        descent : Descent
+            Of the programs.
+        settings : dict
+            Of :func:`parameters`.
+        rounds : int
+            Trees at most.
+        watch : Watch, optional
+            Says what is noted after each round, and when to stop.
+        tell : callable, optional
+            For progress, where the rounds are here.
+
+        Returns
+        -------
+        tuple of xgboost.Booster and list of float
+            The booster, and what was noted after each round.
+
+        Raises
+        ------
+        UsageError
+            XGBoost refuses a parameter.
+        """
 
 
 def sample(count: int, seed: int) -> NDArray[np.int64]:
@@ -71,6 +119,56 @@ def parameters(recipe: Recipe, *, seed: int, threads: int, device: str = "cpu") 
         "subsample": recipe.subsample,
         "colsample_bytree": recipe.colsample_bytree,
     }
+
+
+def check_parameters(settings: dict[str, Any]) -> None:
+    """Raise UsageError where XGBoost refuses some :func:`parameters`, before there are rows."""
+    xgboost = import_xgboost()
+    one = xgboost.DMatrix(np.zeros((1, 1), np.float32), nthread=1)
+    try:
+        booster = xgboost.Booster(settings | {"nthread": 1}, [one])
+        booster.boost(one, 0, grad=np.zeros(1, np.float32), hess=np.ones(1, np.float32))
+    except xgboost.core.XGBoostError as error:
+        raise _refused(error) from None
+
+
+class Descent:
+    """The loss that a booster descends, and how much each program is in it.
+
+    Parameters
+    ----------
+    objective : Objective
+        The loss of the programs.
+    sizes : ndarray of int64, shape (n,)
+        Rows of each program.
+    hessian_power : float
+        The Hessian of a program with k rows is multiplied by k to this power. 1 is stable, 0 is
+        what TVM and Ansor have.
+    counts : ndarray of float64, shape (n,), optional
+        How often each program counts: of bootstrap samples, or 0 for those that are held out.
+    """
+
+    def __init__(
+        self,
+        objective: Objective,
+        sizes: NDArray[np.int64],
+        *,
+        hessian_power: float = 1.0,
+        counts: Floats | None = None,
+    ) -> None:
+        #: What each row scores before any tree.
+        self.base = objective.base(sizes)
+        self._objective = objective
+        self._curvature = sizes.astype(np.float64) ** hessian_power
+        self._counts = np.ones(len(sizes)) if counts is None else counts
+
+    def derivatives(self, scores: Floats) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Return what each row of a program is given: gradient and Hessian, each of shape (n,)."""
+        gradient, hessian = self._objective.derivatives(scores)
+        return (
+            _summable(gradient * self._counts),
+            _summable(hessian * self._counts * self._curvature),
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -118,52 +216,60 @@ class Matrix:
         """Return the score of each program, given what trees say of each row."""
         return np.asarray(segmented(np.add, margins.astype(np.float64), self.starts), np.float64)
 
+    def scores(self, booster: Any) -> Floats:
+        """Return the score of each program by a booster that is trained on this matrix."""
+        # XGBoost keeps what it predicted for a matrix, and adds one tree to it in each round.
+        return self.sums(booster.predict(self.data, output_margin=True, training=True))
+
+    def boost(
+        self,
+        descent: Descent,
+        settings: dict[str, Any],
+        rounds: int,
+        *,
+        watch: Watch | None = None,
+        tell: OnFigure | None = None,
+    ) -> tuple[Any, list[float]]:
+        """Train a booster (:meth:`Boostable.boost`)."""
+        boosting = Boosting(self, descent, settings)
+        history: list[float] = []
+        for _ in range(rounds):
+            boosting.step()
+            if watch is not None:
+                history.append(watch.accuracy(boosting.scores()))
+            if tell is not None:
+                tell(history[-1] if history else None)
+            if watch is not None and watch.stops(history):
+                break
+        return boosting.booster, history
+
 
 class Boosting:
-    """One booster, and the loss that it descends.
+    """One booster, a round at a time.
 
     Parameters
     ----------
     matrix : Matrix
         The programs that are learnt from.
-    objective : Objective
+    descent : Descent
         Their loss.
     settings : dict
         Of :func:`parameters`.
-    hessian_power : float
-        The Hessian of a program with k rows is multiplied by k to this power. 1 is stable, 0 is
-        what TVM and Ansor have.
-    counts : ndarray of float64, shape (n,), optional
-        How often each program counts: of bootstrap samples, or 0 for those that are held out.
     """
 
-    def __init__(
-        self,
-        matrix: Matrix,
-        objective: Objective,
-        settings: dict[str, Any],
-        *,
-        hessian_power: float = 1.0,
-        counts: Floats | None = None,
-    ) -> None:
+    def __init__(self, matrix: Matrix, descent: Descent, settings: dict[str, Any]) -> None:
         self._matrix = matrix
-        self._objective = objective
-        sizes = matrix.sizes
-        self._curvature = sizes.astype(np.float64) ** hessian_power
-        self._counts = np.ones(len(sizes)) if counts is None else counts
+        self._descent = descent
         self._round = 0
         xgboost = import_xgboost()
-        base = objective.base(sizes)
         try:
-            self.booster = xgboost.Booster(settings | {"base_score": base}, [matrix.data])
+            self.booster = xgboost.Booster(settings | {"base_score": descent.base}, [matrix.data])
         except xgboost.core.XGBoostError as error:
             raise _refused(error) from None
 
     def scores(self) -> Floats:
         """Return the scores of all programs, also of those that count 0."""
-        # XGBoost keeps what it predicted for a matrix, and adds one tree to it in each round.
-        margins = self.booster.predict(self._matrix.data, output_margin=True, training=True)
-        return self._matrix.sums(margins)
+        return self._matrix.scores(self.booster)
 
     def step(self) -> None:
         """Add one tree.
@@ -175,12 +281,12 @@ class Boosting:
         """
         xgboost, matrix = import_xgboost(), self._matrix
         try:
-            gradient, hessian = self._objective.derivatives(self.scores())
+            gradient, hessian = self._descent.derivatives(self.scores())
             self.booster.boost(
                 matrix.data,
                 self._round,
-                grad=matrix.to_rows(_summable(gradient * self._counts)),
-                hess=matrix.to_rows(_summable(hessian * self._counts * self._curvature)),
+                grad=matrix.to_rows(gradient),
+                hess=matrix.to_rows(hessian),
             )
         except xgboost.core.XGBoostError as error:
             raise _refused(error) from None

@@ -1,46 +1,47 @@
-"""Training on several machines, the workers of a Dask cluster.
+"""Training on several machines, the workers of a Dask cluster, through :mod:`xgboost.dask`.
 
-Each worker has the rows of some workloads, whole ones, so that no program and no group is divided,
-and runs :func:`tunedb.models.training.fit` beside the others. All of them know all labels. In each
-round they add up the scores of the programs, so they take the same gradients, see the same accuracy
-on held-out workloads, and stop together; XGBoost adds up the histograms of their rows. The bounds
-of bins come from the same sample of rows as on one machine, and sums of gradients are exact in
-every order. So the model is that of one machine, to the byte, however many workers there are; but
-``subsample`` below 1 draws other rows, because XGBoost draws them on each worker.
+The rows of some workloads, whole ones, are a partition, so that no program and no group is divided;
+each worker has one. XGBoost adds up the histograms of their rows. Three things make the model that
+of one machine, to the byte, however many workers there are:
 
-What runs is what :func:`xgboost.dask.train` runs: a tracker on the scheduler, and on each worker a
-task inside of one communicator (:mod:`xgboost.collective`). :mod:`xgboost.dask` itself is not
-imported: its ``DaskDMatrix`` gives an objective the rows that a worker happens to hold, with
-neither programs nor groups, and the module needs pandas and PyArrow for data frames that nobody has
-here.
+* The bounds of bins come from the same sample of rows. XGBoost finds bounds itself, so values are
+  first rounded down to the bound below (:mod:`tunedb.models.bins`).
+* The loss is one of all programs. In each round workers add up the programs' scores, so they take
+  the same gradients, see the same accuracy on held-out workloads, and stop together
+  (:mod:`tunedb.models._rounds`).
+* Sums of gradients are exact in every order.
+
+But ``subsample`` below 1 draws other rows, because XGBoost draws them on each worker.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StorageError, TuneDBError, UsageError
-from ._dask import Cluster, import_distributed
-from ._xgboost import import_xgboost
-from .boosting import BINS, Matrix, sample
+from ._dask import Cluster, Part, import_xgboost_dask
+from ._rounds import Everywhere, Rounds, take_history
+from ._xgboost import threads_to_use
+from .bins import Bins
+from .boosting import BINS, OnFigure, check_parameters, sample
 from .external import check_any_rows
 from .loading import with_rows
-from .training import Fitted, check_finite, fit, select
+from .training import Fitted, check_finite, fit
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from ..store import Store
-    from .base import Floats, RowModel
+    from .base import RowModel
+    from .boosting import Descent
     from .examples import Examples
     from .recipe import Recipe
-
-T = TypeVar("T")
+    from .stopping import Watch
 
 
 def fit_on_cluster(
@@ -85,27 +86,13 @@ def fit_on_cluster(
     PluginError
         The extra is not installed.
     """
-    cluster = Cluster(client, import_distributed())
+    import_xgboost_dask()
     if url is None and not len(examples.rows):
         raise UsageError("examples without rows; say by url where workers can read them")
-    addresses = cluster.workers(workers)
-    chosen = select(examples, recipe)
-    check_any_rows(chosen)
-    shares = divide(chosen, len(addresses))
-    addresses = addresses[: len(shares)]
+    cluster = Cluster.of(client, workers)
     labels = replace(examples, rows=examples.rows[:0])
-    # Two trainings that each hold some of the workers and wait for the others' would hang.
-    with cluster.only(addresses):
-        communicator = cluster.start_tracker(len(shares))
-        everywhere = cluster.send(labels, addresses)
-        tasks = []
-        for rank, (address, workloads) in enumerate(zip(addresses, shares, strict=True)):
-            own = url or examples.take(np.isin(examples.workload, workloads))
-            place = _Place(address, rank, workloads, communicator, threads)
-            sent = cluster.send(own, [address])
-            tasks.append(cluster.run(address, _train, place, everywhere, sent, recipe))
-        fitted: Fitted = cluster.results(tasks)[0]
-        return fitted
+    make_matrix = _Distribution(cluster, examples, url, threads).matrix
+    return fit(labels, recipe, threads=threads or cluster.threads(), make_matrix=make_matrix)
 
 
 def divide(examples: Examples, workers: int) -> list[NDArray[np.int64]]:
@@ -139,151 +126,215 @@ def divide(examples: Examples, workers: int) -> list[NDArray[np.int64]]:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Place:
-    """A worker's place among the others.
+class _Distribution:
+    """Puts rows on the workers of a cluster.
+
+    Parameters
+    ----------
+    cluster : Cluster
+        The workers.
+    examples : Examples
+        With rows, unless there is a database.
+    url : str or None
+        The database that has the rows.
+    threads : int or None
+        Of XGBoost on each worker; None for as many as Dask gives it.
+    """
+
+    cluster: Cluster
+    examples: Examples
+    url: str | None
+    threads: int | None
+
+    def matrix(self, chosen: Examples, row_model: RowModel, _: int, seed: int) -> _ClusterMatrix:
+        """Return the matrix of some programs (:data:`tunedb.models.training.MakeMatrix`)."""
+        check_any_rows(chosen)
+        shares = divide(chosen, len(self.cluster.addresses))
+        cluster = self.cluster.first(len(shares))
+        partitions = []
+        for address, share in zip(cluster.addresses, shares, strict=True):
+            here = np.flatnonzero(np.isin(chosen.workload, share))
+            sent = cluster.send(self._part(chosen.take(here)), address)
+            made = cluster.run(address, _make, sent, self.url, row_model)
+            partitions.append(_Partition(address, here, made))
+        sizes = np.zeros(len(chosen), np.int64)
+        found = cluster.results([cluster.run(one.address, _sizes, one.made) for one in partitions])
+        for one, rows in zip(partitions, found, strict=True):
+            sizes[one.programs] = rows
+        starts = np.concatenate(([0], np.cumsum(sizes)))
+        filled = [one for one in partitions if sizes[one.programs].any()]
+        width = len(row_model.columns(chosen.columns))
+        bins = Bins.of(_sampled(cluster, filled, starts, seed), BINS, threads=threads_to_use())
+        data = cluster.matrix(_parts(cluster, filled, sizes, bins, width), BINS)
+        return _ClusterMatrix(cluster, data, starts, [one.programs for one in filled], self.threads)
+
+    def _part(self, chosen: Examples) -> Examples:
+        """Return what a worker is sent of some programs: their rows too, unless it reads them."""
+        if self.url is not None:
+            return chosen
+        # A program may be one of several groups.
+        mine, asked = (
+            one.program_ids * len(one.groups) + one.group for one in (self.examples, chosen)
+        )
+        return self.examples.take(np.isin(mine, asked))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Partition:
+    """Whole workloads on a worker.
 
     Parameters
     ----------
     address : str
-        Where the task must run.
-    rank : int
-        Its number, from 0.
-    workloads : ndarray of int64
-        Of which it has the rows.
-    communicator : dict
-        How it finds the tracker.
-    threads : int or None
-        Of XGBoost; None for as many as Dask gives the worker.
+        The worker's.
+    programs : ndarray of int64
+        Numbers of the programs, ascending.
+    made : distributed.Future
+        What :func:`_make` returns.
     """
 
     address: str
-    rank: int
-    workloads: NDArray[np.int64]
-    communicator: dict[str, Any]
-    threads: int | None
-
-
-class _ElsewhereError(TuneDBError):
-    """Another worker has failed, and tells why."""
-
-
-def _train(
-    place: _Place, labels: Examples, own: Examples | str, recipe: Recipe
-) -> Fitted | TuneDBError | None:
-    """Train on a worker, beside the others; the first returns the result.
-
-    What cannot be trained is returned: Dask logs what a task raises.
-    """
-    from distributed import get_worker
-
-    worker = get_worker()
-    if worker.address != place.address:
-        return StorageError(f"worker {place.address} was lost while it trained; run it again")
-    xgboost = import_xgboost()
-    threads = place.threads or worker.state.nthreads
-    identity = {"dmlc_task_id": f"{place.rank:06}"}
-    make_matrix = _Local(place, own).matrix
-    try:
-        with (
-            # It warns of the empty matrices that those have who say nothing about bins.
-            xgboost.config_context(verbosity=0),
-            xgboost.collective.CommunicatorContext(**place.communicator, **identity),
-        ):
-            fitted = fit(labels, recipe, threads=threads, make_matrix=make_matrix)
-    except _ElsewhereError:
-        return None
-    except TuneDBError as error:
-        return error
-    except xgboost.core.XGBoostError:
-        return StorageError(
-            f"worker {place.address} does not reach the others; are they up, and free?"
-        )
-    return fitted if place.rank == 0 else None
+    programs: NDArray[np.int64]
+    made: Any
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Local:
-    """Makes the matrix of a worker.
+class _ClusterMatrix:
+    """The rows of some programs on the workers of a cluster (:class:`boosting.Boostable`).
 
     Parameters
     ----------
-    place : _Place
-        Where it is.
-    own : Examples or str
-        The examples of the worker's workloads, with rows, or the database that has them.
-    """
-
-    place: _Place
-    own: Examples | str
-
-    def matrix(self, examples: Examples, row_model: RowModel, threads: int, seed: int) -> Matrix:
-        """Return the matrix of some programs (:data:`tunedb.models.training.MakeMatrix`)."""
-        xgboost = import_xgboost()
-        here = np.flatnonzero(np.isin(examples.workload, self.place.workloads))
-        rows, starts = _together(lambda: row_model.rows(*self._rows(examples.take(here))))
-        sizes = np.zeros(len(examples), np.int64)
-        sizes[here] = np.diff(starts)
-        everywhere = np.concatenate(([0], np.cumsum(_sum(sizes))))
-        # XGBoost merges what the workers say of quantiles: one says all, and the others nothing.
-        some = self._sample(rows, _numbers(everywhere, here), int(everywhere[-1]), seed)
-        bins = xgboost.QuantileDMatrix(some, max_bin=BINS, nthread=threads)
-        data = xgboost.QuantileDMatrix(rows, max_bin=BINS, nthread=threads, ref=bins)
-        return _SharedMatrix(data, everywhere, here)
-
-    def _rows(self, examples: Examples) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the rows of programs that are here, and where those of each begin."""
-        if isinstance(self.own, str):
-            from ..store import Store
-
-            with Store(self.own, read_only=True) as store:
-                _check_workloads(store, examples)
-                found = with_rows(store, examples)
-        else:
-            # A program may be one of several groups.
-            mine, asked = (o.program_ids * len(o.groups) + o.group for o in (self.own, examples))
-            found = self.own.take(np.isin(mine, asked))
-            check_finite(found)
-        return found.rows, found.starts
-
-    def _sample(
-        self, rows: NDArray[np.float32], numbers: NDArray[np.int64], count: int, seed: int
-    ) -> NDArray[np.float32]:
-        """Return the rows that bounds of bins are taken from, on the first worker; else none."""
-        chosen = sample(count, seed)
-        found = np.zeros((len(chosen), rows.shape[1]), np.float32)
-        _, at, local = np.intersect1d(chosen, numbers, assume_unique=True, return_indices=True)
-        found[at] = rows[local]
-        found = _sum(found)
-        return found if self.place.rank == 0 else found[:0]
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _SharedMatrix(Matrix):
-    """The rows of some programs, among others that know the rest.
-
-    Parameters
-    ----------
-    data : xgboost.DMatrix
-        The rows that are here.
+    cluster : Cluster
+        The workers.
+    data : xgboost.dask.DaskQuantileDMatrix
+        The rows.
     starts : ndarray of int64, shape (n + 1,)
         Where the rows of all programs would begin, were they in one matrix.
-    here : ndarray of int64
-        Numbers of the programs whose rows are here.
+    partitions : list of ndarray of int64
+        The programs of each partition.
+    threads : int or None
+        Of XGBoost on each worker; None for as many as Dask gives it.
     """
 
-    here: NDArray[np.int64]
+    cluster: Cluster
+    data: Any
+    starts: NDArray[np.int64]
+    partitions: list[NDArray[np.int64]]
+    threads: int | None
 
-    def to_rows(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Return the value of its program for each row that is here."""
-        return np.repeat(values[self.here], self.sizes[self.here])
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each program, shape (n,)."""
+        return np.diff(self.starts)
 
-    def sums(self, margins: NDArray[np.float32]) -> Floats:
-        """Return the scores of all programs, given what trees say of each row that is here."""
-        starts = np.zeros(len(self.here) + 1, np.int64)
-        np.cumsum(self.sizes[self.here], out=starts[1:])
-        scores = np.zeros(len(self.starts) - 1)
-        scores[self.here] = Matrix(self.data, starts).sums(margins)
-        return _sum(scores)
+    def boost(
+        self,
+        descent: Descent,
+        settings: dict[str, Any],
+        rounds: int,
+        *,
+        watch: Watch | None = None,
+        tell: OnFigure | None = None,
+    ) -> tuple[Any, list[float]]:
+        """Train a booster (:meth:`boosting.Boostable.boost`); nothing is told of its rounds."""
+        # Dask would log what workers raise.
+        check_parameters(settings)
+        cluster = self.cluster
+        sent = cluster.send(Everywhere(descent, watch, self.starts, self.partitions))
+        # Dask drops copies of what was sent, but not the result of a task.
+        there = [cluster.run(address, _same, sent) for address in cluster.addresses]
+        cluster.wait(there)
+        calls = Rounds({to: task.key for to, task in zip(cluster.addresses, there, strict=True)})
+        settings = settings | {"base_score": descent.base, "nthread": self.threads or 0}
+        booster = cluster.train(
+            settings, self.data, rounds, obj=calls, callbacks=[calls.callback()]
+        )
+        return booster, take_history(booster)
+
+
+def _sampled(
+    cluster: Cluster, partitions: Sequence[_Partition], starts: NDArray[np.int64], seed: int
+) -> NDArray[np.float32]:
+    """Return the rows that bounds of bins are taken from on one machine."""
+    chosen = sample(int(starts[-1]), seed)
+    owner = np.searchsorted(starts, chosen, side="right") - 1
+    places, asked = [], []
+    for one in partitions:
+        at = np.flatnonzero(np.isin(owner, one.programs))
+        sizes = np.diff(starts)[one.programs]
+        firsts = np.cumsum(sizes) - sizes
+        local = firsts[np.searchsorted(one.programs, owner[at])] + chosen[at] - starts[owner[at]]
+        places.append(at)
+        asked.append(cluster.run(one.address, _take, one.made, local))
+    rows = np.concatenate(cluster.results(asked))
+    return np.asarray(rows[np.argsort(np.concatenate(places))], np.float32)
+
+
+def _parts(
+    cluster: Cluster,
+    partitions: Sequence[_Partition],
+    sizes: NDArray[np.int64],
+    bins: Bins,
+    width: int,
+) -> list[Part]:
+    """Return what XGBoost gets: rounded rows, each with the number of its partition."""
+    sent = cluster.send(bins)
+    parts = []
+    for number, one in enumerate(partitions):
+        count = int(sizes[one.programs].sum())
+        rows = cluster.run(one.address, _rounded, one.made, sent)
+        labels = cluster.run(one.address, np.full, count, number, np.float32)
+        parts.append(Part(rows, labels, (count, width)))
+    return parts
+
+
+# ---------------------------------------------------------------------- tasks
+
+
+def _make(
+    examples: Examples, url: str | None, row_model: RowModel
+) -> tuple[NDArray[np.float32], NDArray[np.int64]] | TuneDBError:
+    """Return the rows that trees see, and how many each program has."""
+    try:
+        # Here, where an error is told, and before workers wait for one another.
+        import_xgboost_dask()
+        if url is not None:
+            from ..store import Store
+
+            with Store(url, read_only=True) as store:
+                _check_workloads(store, examples)
+                examples = with_rows(store, examples)
+        check_finite(examples)
+    except TuneDBError as error:
+        return error
+    rows, starts = row_model.rows(examples.rows, examples.starts)
+    # What came over the network may be fixed, and is to be rounded.
+    return np.require(rows, np.float32, "W"), np.diff(starts)
+
+
+def _sizes(
+    made: tuple[NDArray[np.float32], NDArray[np.int64]] | TuneDBError,
+) -> NDArray[np.int64] | TuneDBError:
+    return made if isinstance(made, TuneDBError) else made[1]
+
+
+def _take(
+    made: tuple[NDArray[np.float32], NDArray[np.int64]], numbers: NDArray[np.int64]
+) -> NDArray[np.float32]:
+    return made[0][numbers]
+
+
+def _rounded(
+    made: tuple[NDArray[np.float32], NDArray[np.int64]], bins: Bins
+) -> NDArray[np.float32]:
+    """Return the rows with values that stand for their bins."""
+    # In their place: they may be most of the worker's memory. Twice is as good as once.
+    bins.round_down(made[0])
+    return made[0]
+
+
+def _same(value: Everywhere) -> Everywhere:
+    return value
 
 
 def _check_workloads(store: Store, examples: Examples) -> None:
@@ -293,32 +344,3 @@ def _check_workloads(store: Store, examples: Examples) -> None:
     there = {id_: digest for id_, digest, *_ in store.query.training_workloads(ids)}
     if there != {workload.id: workload.digest for workload in named}:
         raise StorageError(f"{store.location} is not the database that the labels came from")
-
-
-def _numbers(starts: NDArray[np.int64], here: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the numbers of the rows of some programs, among those of all."""
-    sizes = np.diff(starts)[here]
-    shift: NDArray[np.int64] = np.repeat(starts[here] - (np.cumsum(sizes) - sizes), sizes)
-    return np.arange(sizes.sum()) + shift
-
-
-def _sum(values: NDArray[Any]) -> NDArray[Any]:
-    """Return the sum over all workers, of an array of the same shape on each."""
-    collective = import_xgboost("xgboost.collective")
-
-    return np.asarray(collective.allreduce(values, collective.Op.SUM)).reshape(values.shape)
-
-
-def _together(work: Callable[[], T]) -> T:
-    """Return what work returns; where it fails on one worker, all of them fail.
-
-    The others would wait for that one as long as XGBoost lets them.
-    """
-    failed: Exception | None = None
-    try:
-        done = work()
-    except Exception as error:  # whatever it is, the others must hear of it
-        failed = error
-    if _sum(np.array([failed is not None], np.int32))[0]:
-        raise failed or _ElsewhereError("another worker has failed")
-    return done

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -14,12 +14,13 @@ from .. import identity
 from ..errors import UsageError
 from ._xgboost import threads_to_use
 from .base import Floats, Objective, RowModel, TrainingSet, part
-from .boosting import Boosting, Matrix, parameters
+from .boosting import Boostable, Descent, Matrix, parameters
 from .examples import Examples
 from .model import Model
 from .pairs import Pairs
 from .recipe import Recipe
 from .row_models import row_model
+from .stopping import Watch, best_round
 
 #: Share of the workloads that boosting is stopped by.
 HELD_OUT_SHARE = 0.2
@@ -37,7 +38,7 @@ _PARTNERS = 32
 OnRound = Callable[[int, float | None], None]
 
 #: Makes the matrix of the programs that are learnt from, given the row model, threads and a seed.
-MakeMatrix = Callable[[Examples, RowModel, int, int], Matrix]
+MakeMatrix = Callable[[Examples, RowModel, int, int], Boostable]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +55,7 @@ class Fitted:
     rounds : int
         Rounds of each booster.
     best_round : int
-        :func:`best_round` of `history`; `rounds` where there is none.
+        :func:`tunedb.models.stopping.best_round` of `history`; `rounds` where there is none.
     held_out : tuple of int
         Workloads (indices into :attr:`Examples.workloads`) that boosting was stopped by. The
         boosters are trained on all workloads afterwards, these too.
@@ -113,7 +114,7 @@ def fit(
         For progress; at most :func:`most_rounds` rounds. What it raises ends the training, and
         nothing is left behind.
     make_matrix : callable, optional
-        Another than :func:`in_memory` (:mod:`tunedb.models.external`).
+        Another than :func:`in_memory` (as :mod:`tunedb.models.external`).
 
     Raises
     ------
@@ -171,27 +172,6 @@ def select(examples: Examples, recipe: Recipe) -> Examples:
         The training set does not exist or load.
     """
     return _selected(examples, recipe)[0]
-
-
-def best_round(history: Sequence[float], patience: int) -> int:
-    """Return the round, from 1, whose figure and those of the rounds before are best.
-
-    That is the greatest mean over `patience` rounds, or over all until then: the figure of one
-    round is above its neighbours' by chance.
-
-    Parameters
-    ----------
-    history : sequence of float
-        Accuracy after each round, of one at least.
-    patience : int
-        The recipe's, above 0.
-    """
-    sums = np.concatenate((np.zeros(1), np.cumsum(history)))
-    rounds = np.arange(1, len(sums))
-    spans = np.minimum(rounds, patience)
-    # Rounded, because the first of equal means counts.
-    means = np.round((sums[rounds] - sums[rounds - spans]) / spans, 12)
-    return int(np.argmax(means)) + 1
 
 
 def most_rounds(recipe: Recipe) -> int:
@@ -269,7 +249,7 @@ class _Run:
 
     chosen: Examples
     recipe: Recipe
-    matrix: Matrix
+    matrix: Boostable
     objective: Objective
     threads: int
     device: str
@@ -282,37 +262,25 @@ class _Run:
         labels, group = self.chosen.throughput[unseen], self.chosen.group[unseen]
         pairs = Pairs.of(labels, group, _PARTNERS, self.recipe.seed)
         # They are in the matrix and count 0: to put the others into bins again would take longer.
-        boosting = self._boosting(0, (~unseen).astype(np.float64))
-        history: list[float] = []
-        best, patience = 0, self.recipe.patience
-        while len(history) < self.recipe.rounds and len(history) - best < patience:
-            boosting.step()
-            history.append(pairs.accuracy(boosting.scores()[unseen]))
-            best = best_round(history, patience)
-            self._tell(history[-1])
-        return history
+        watch = Watch(pairs, unseen, self.recipe.patience)
+        return self._boost(0, (~unseen).astype(np.float64), self.recipe.rounds, watch)[1]
 
     def members(self, rounds: int) -> Iterator[Any]:
         """Yield boosters trained on all workloads."""
         for member in range(self.recipe.members):
-            boosting = self._boosting(member, self._counts(member))
-            for _ in range(rounds):
-                boosting.step()
-                self._tell(None)
-            yield boosting.booster
+            yield self._boost(member, self._counts(member), rounds)[0]
 
-    def _boosting(self, member: int, counts: Floats | None) -> Boosting:
+    def _boost(
+        self, member: int, counts: Floats | None, rounds: int, watch: Watch | None = None
+    ) -> tuple[Any, list[float]]:
+        """Return a booster of so many rounds at most, and what was noted after each."""
         recipe = self.recipe
         settings = parameters(
             recipe, seed=_seed(recipe, member), threads=self.threads, device=self.device
         )
-        return Boosting(
-            self.matrix,
-            self.objective,
-            settings,
-            hessian_power=recipe.hessian_power,
-            counts=counts,
-        )
+        sizes, power = self.matrix.sizes, recipe.hessian_power
+        descent = Descent(self.objective, sizes, hessian_power=power, counts=counts)
+        return self.matrix.boost(descent, settings, rounds, watch=watch, tell=self._tell)
 
     def _counts(self, member: int) -> Floats | None:
         """Return how often each program counts in a member: its workload's place in a bootstrap."""
