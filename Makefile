@@ -3,6 +3,8 @@ PYTHON ?= $(shell command -v python3.11 || command -v python3)
 VENV := .venv
 BIN := $(VENV)/bin
 EXTRAS ?= dev
+# Files of tests side by side, each file in one process; "PARALLEL=" runs them one after another.
+PARALLEL ?= -n 2 --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: setup demo test stress lint bench bench-ranking bench-models bench-search bench-advisor links clean
@@ -30,7 +32,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m 'not stress'
+	$(BIN)/python -m pytest -m 'not stress' $(PARALLEL)
 
 stress: setup
 	$(BIN)/python -m pytest -m stress

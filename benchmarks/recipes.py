@@ -1,7 +1,8 @@
 """The table that decided the defaults of `tunedb train`: losses, training sets, members.
 
 Measured on the development workloads of `roller.py`, which no line of `cost_model.py` holds out,
-by cross-validation over workloads in both machines' random pools. Intervals are over workloads.
+in both machines' random pools: by cross-validation over workloads, and learnt from all tasks on the
+other machine. Intervals are over workloads.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from roller import Roller
 from tunedb.models.evaluation import judge
 from tunedb.models.findings import Result
 from tunedb.models.recipe import Recipe
-from tunedb.models.splits import NEW_WORKLOAD, Split, shape_classes
+from tunedb.models.splits import NEW_HARDWARE, NEW_WORKLOAD, Split, shape_classes
 from tunedb.store import Store
 
 FOLDS = 5
@@ -40,9 +41,20 @@ RECIPES: dict[str, Recipe] = {
     "5 members": replace(DEFAULT, members=5),
     "120 rounds, none held out": replace(DEFAULT, rounds=120, patience=0),
     "min_child_weight 1": replace(DEFAULT, min_child_weight=1.0),
-    "colsample_bytree 1": replace(DEFAULT, colsample_bytree=1.0),
+    "120 rounds, colsample_bytree 0.3": replace(
+        DEFAULT, rounds=120, patience=0, colsample_bytree=0.3
+    ),
+    **{
+        f"colsample_bytree {share}": replace(DEFAULT, colsample_bytree=share)
+        for share in (0.3, 0.5, 0.7)
+    },
+    "reg_lambda 4": replace(DEFAULT, reg_lambda=4.0),
 }
-FIGURES = ("pairwise", "top1", "top5", "trials90")
+#: Regime → what its lines are called, and figures.
+FIGURES = {
+    NEW_WORKLOAD: ("", ("pairwise", "top1", "top5", "trials90")),
+    NEW_HARDWARE: ("other machine, ", ("pairwise", "top5", "trials90")),
+}
 
 
 def folds(data: Roller) -> Iterator[Split]:
@@ -63,11 +75,21 @@ def folds(data: Roller) -> Iterator[Split]:
             )
 
 
-def lines(name: str, result: Result, default: Result) -> Iterator[Row]:
-    for figure in FIGURES:
+def other_machine(data: Roller) -> Iterator[Split]:
+    """Yield the development workloads on each machine, learnt from all tasks on the other."""
+    held = np.isin(data.examples.workload, sorted(data.development))
+    for name, told in data.machine.items():
+        known, tested = np.flatnonzero(~told), np.flatnonzero(told & held)
+        yield Split(NEW_HARDWARE, f"to {name}", known, tested)
+
+
+def lines(result: Result, default: Result) -> Iterator[Row]:
+    """Yield a line for each figure of a recipe in one regime."""
+    title, figures = FIGURES[result.regime]
+    for figure in figures:
         told, beside = result.summary(figure), default.summary(figure)
         yield Row(
-            f"{name}: {figure} (± {told.half_width:.3f}, random {told.random:.2f})",
+            f"{result.model}: {title}{figure} (± {told.half_width:.3f}, random {told.random:.2f})",
             "",
             told.mean,
             beside.mean,
@@ -79,11 +101,11 @@ def measure(options: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as folder, Store(Path(folder) / "roller.db") as store:
         roller.import_archives(store, options.data)
         data = roller.read(store)
-    found = judge(
-        data.examples, list(folds(data)), RECIPES, pools=("random",), threads=options.threads
-    )
-    default = next(one for one in found if one.model == "default")
-    return [row for one in found for row in lines(one.model, one, default)]
+    splits = [*folds(data), *other_machine(data)]
+    found = judge(data.examples, splits, RECIPES, pools=("random",), threads=options.threads)
+    default = {one.regime: one for one in found if one.model == "default"}
+    found.sort(key=lambda one: list(RECIPES).index(one.model))
+    return [row for one in found for row in lines(one, default[one.regime])]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -79,6 +79,16 @@ def script_alias(script: str) -> Alias:
     return Alias(SCRIPT, digest("script", script.encode()).hex())
 
 
+def script_of(record: Workload, mod: Any) -> str:
+    """Return the script of a stored workload, whose module is `mod`.
+
+    What this release has stored is what it would print, and to print takes ten times as long.
+    """
+    if record.script is not None and record.tvm_version == str(tvm.__version__):
+        return record.script
+    return str(mod.script(show_meta=True))
+
+
 def to_workload(mod: Any) -> Workload:
     """Return the stored form of a module: its graph, and its script for other versions."""
     graph = orjson.loads(str(tvm.ir.save_json(mod)).encode())

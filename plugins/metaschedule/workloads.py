@@ -358,7 +358,7 @@ class WorkloadTable:
         address = known.workload.__chandle__()
         met = self._scripts.get(address)
         if met is None:
-            script = str(known.workload.mod.script(show_meta=True))
+            script = modules.script_of(known.record, known.workload.mod)
             met = self._scripts[address] = (known.workload, modules.script_alias(script).key)
             if len(self._scripts) > _MOST_HANDLES:
                 self._scripts.popitem(last=False)

@@ -240,6 +240,8 @@ def test_a_known_format_is_enough(tmp_path):
         (["# a table", "elapsed\tlatency", "1\t2"], r"\(line 2: not JSON: .*\)"),
         (['{"a": 1}', "junk"], r"\(line 1: its JSON is no record of a known format\)"),
         ([b"\x7fELF\2\1\1\0"], r"\(line 1: not JSON: .*\)"),
+        (["{", '  "a": 1', "}"], r"\(line 1: its JSON, of several lines, is of no known format\)"),
+        (['{"a": 1', "", "junk"], r"\(line 1: not JSON: unexpected end of data.*\)"),
     ],
 )
 def test_a_file_that_is_no_log(lines, reason, tmp_path):

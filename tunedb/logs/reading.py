@@ -235,7 +235,12 @@ class LogReader:
 
     def _refuse(self) -> NoReturn:
         """Raise FormatError for a file none of whose lines a format knows."""
-        reason = f"line {self._held[0].line}: {self._held[0].reason}" if self._held else "empty"
+        reason = "empty"
+        if self._held:
+            first = self._held[0]
+            reason = f"line {first.line}: {first.reason}"
+            if first.data.rstrip().endswith((b"{", b"[", b",")) and "unexpected end" in reason:
+                reason = f"line {first.line}: its JSON, of several lines, is of no known format"
         raise FormatError(f"no tuning log that tunedb knows ({reason})")
 
     def _release(self) -> Iterator[Found]:

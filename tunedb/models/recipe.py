@@ -77,7 +77,7 @@ class Recipe:
     reg_lambda: float = 1.0
     gamma: float = 0.0
     subsample: float = 1.0
-    colsample_bytree: float = 0.3
+    colsample_bytree: float = 1.0
     hessian_power: float = 1.0
     seed: int = 0
 
