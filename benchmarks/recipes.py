@@ -104,8 +104,12 @@ def measure(options: argparse.Namespace) -> list[Row]:
     splits = [*folds(data), *other_machine(data)]
     found = judge(data.examples, splits, RECIPES, pools=("random",), threads=options.threads)
     default = {one.regime: one for one in found if one.model == "default"}
-    found.sort(key=lambda one: list(RECIPES).index(one.model))
-    return [row for one in found for row in lines(one, default[one.regime])]
+    order = list(RECIPES)
+    return [
+        row
+        for one in sorted(found, key=lambda one: order.index(one.model))
+        for row in lines(one, default[one.regime])
+    ]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

@@ -777,7 +777,8 @@ def test_the_count_of_new_rows_is_exact_among_writers(store_url):
 def test_a_cut_connection_is_one_error_and_then_forgotten(postgres_server, postgres_url):
     with Store(postgres_url) as store:
         add(store, make_measurement(0))
-        assert postgres_server.terminate(postgres_url) == 2
+        # Its reader and its writer; those of a test before this one may linger.
+        assert postgres_server.terminate(postgres_url) >= 2
         with pytest.raises(StorageError) as reading:
             store.query.size()
         with pytest.raises(StorageError) as writing:
