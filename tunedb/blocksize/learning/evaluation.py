@@ -121,7 +121,7 @@ def evaluate(
                 if (rows & those).any():
                     held = rows & those
                     scores.append(_score(method, split, group, truth, advice, course, held))
-    return _findings(observations, truth, subject, scores, tables, inputs, name, tolerance, notes)
+    return _findings(case, scores, tables, name, tolerance, notes)
 
 
 def _check_names(splits: Sequence[str], methods: Sequence[str]) -> None:
@@ -136,20 +136,16 @@ def _by_kernel(case: _Case) -> _Told:
     # Profilers see dozens of kernels with one block, of which nothing could be judged.
     judged = case.subject & (case.truth != NONE)
     held_out = [(name, rows) for name, rows in by_group(groups) if (rows & judged).any()]
-    return _fold_by_fold(case, held_out, groups)
+    return _fold_by_fold(case, held_out, abstain=True)
 
 
 def _by_slice(case: _Case) -> _Told:
     parts = group_folds(slice_numbers(case.observations), FOLDS, np.random.default_rng(0))
     held_out = [(f"slices {i + 1}/{FOLDS}", rows) for i, rows in enumerate(parts)]
-    return _fold_by_fold(case, held_out, None)
+    return _fold_by_fold(case, held_out, abstain=False)
 
 
-def _fold_by_fold(
-    case: _Case,
-    held_out: Sequence[tuple[str, Mask]],
-    groups: np.ndarray[Any, Any] | None,
-) -> _Told:
+def _fold_by_fold(case: _Case, held_out: Sequence[tuple[str, Mask]], *, abstain: bool) -> _Told:
     """Return advice for each held-out part by what was learnt from the rest."""
     truth, subject = case.truth, case.subject
     advice = {name: np.full(len(truth), NONE, np.int8) for name in (*case.methods, "majority")}
@@ -160,7 +156,7 @@ def _fold_by_fold(
         advice["majority"][held] = baselines.majority(training)
         for method in case.methods:
             case.step(f"holding out {name}: {method}")
-            told = _advice(case, held, left, method, groups is not None)
+            told = _advice(case, held, left, method, abstain)
             if told is not None:
                 advice[method][held] = told
     notes = [
@@ -263,25 +259,22 @@ def _score(
 
 
 def _findings(
-    observations: Sequence[Observation],
-    truth: Codes,
-    subject: Mask,
+    case: _Case,
     scores: list[Score],
     tables: dict[str, np.ndarray[Any, Any]],
-    inputs: str,
     name: str,
     tolerance: float,
     notes: Sequence[str],
 ) -> AdvisorFindings:
-    judged = [one for one, is_judged in zip(observations, subject, strict=True) if is_judged]
-    codes = truth[subject]
-    columns = read_inputs(inputs, judged)
+    judged = [case.observations[i] for i in np.flatnonzero(case.subject).tolist()]
+    codes = case.truth[case.subject]
+    columns = read_inputs(case.inputs, judged)
     selection = select(columns)
     at = [columns.names.index(one) for one in selection.kept]
     gains, kernels = stakes(judged)
     return AdvisorFindings(
         labels=name,
-        inputs=inputs,
+        inputs=case.inputs,
         tolerance=tolerance,
         classes=tuple(map(str, LABELS)),
         counts=tuple(int((codes == code).sum()) for code in range(len(LABELS))),
