@@ -260,7 +260,9 @@ def test_a_cuda_trace_by_hand():
             "fetch.vector": 4,
             "fetch.vector_least": 1,
             "fetch.depth": 4,
-            "fetch.bytes_ratio": 36 * 4 / 49152,
+            "fetch.bytes_ratio": 2112 * 4 / 49152,
+            # Rows of 2 and of 32 elements: 1024 sectors that hold 8 bytes, 2 * 4 that are full.
+            "fetch.sectors_share": 2112 * 4 / ((1024 + 8) * 32),
             "write.depth": 3,
             "bound.vthread_count": 1,
         },
@@ -275,10 +277,16 @@ def test_a_cuda_trace_by_hand():
             "grid.output_per_thread": 1024**2 / 1024,
             "grid.flops_per_thread": 2 * 1024**3 / 1024,
             "unroll.steps": 1024,
-            # Inside the first loop of the reduction: 2 of i, 16 of j and 2 of k.
-            "fetch.elements": 2 * 2 + 2 * 16,
-            "fetch.largest": 32,
-            "fetch.per_thread": 36 / 32,
+            # What a block needs in one step of the first loop of the reduction: 1024 of i, 32 of
+            # j and 2 of k. Each of the 32 blocks makes 512 such steps.
+            "fetch.elements": 1024 * 2 + 2 * 32,
+            "fetch.largest": 2048,
+            "fetch.per_thread": 2112 / 32,
+            "fetch.times": 32 * 512,
+            "fetch.traffic": 32 * 512 * 2112,
+            "fetch.reuse": 1024**3 / (32 * 512 * 2112),
+            "fetch.repeated": 32 * 512 * 2112 / (2 * 1024**2),
+            "fetch.run": 2,
             "write.elements": 2 * 16,
             "nest6.extent": 32,  # vthreads; the eighth group, the blocks, has no columns
         },
@@ -455,8 +463,14 @@ def test_an_ansor_record_by_hand():
             "grid.blocks": blocks,
             "grid.threads": threads,
             "grid.work_per_thread": 128 * 168 * 21 * 21 * 1008 / (blocks * threads),
-            "fetch.elements": 504 + 18,
-            "fetch.largest": 504,
+            # A step of the reduction takes 6 channels: 8 images of 21 rows and 3 columns, and 168
+            # kernels. The log's 504 and 18 are those of neither this program nor one thread's tile.
+            "fetch.elements": 6 * (8 * 21 * 3 + 168),
+            "fetch.largest": 6 * 8 * 21 * 3,
+            "fetch.times": blocks * 168,
+            "fetch.traffic": blocks * 168 * 6 * (8 * 21 * 3 + 168),
+            "fetch.repeated": 16 * 7 * 168 * 4032 / (128 * 1008 * 21 * 21 + 168 * 1008),
+            "fetch.run": 1,  # the kernel's, which is of one place; 3 of the input
             "unroll.steps": 512,
             "write.elements": 84 * 3 * 3,
             # The innermost tiles: n 1, c 1, h 1, w 3, and of the input 3 places, of the kernel 1.
@@ -464,6 +478,26 @@ def test_an_ansor_record_by_hand():
             "nest0.input": 3 + 1,
         },
     )
+
+
+def test_extents_of_cache_stages_are_not_believed():
+    """In five of six records they do not fit the tiles."""
+    changed = [[*step] for step in CONV_STEPS]
+    for step in changed:
+        if step[0] == "SP" and step[3] in (504, 18):
+            step[3] = 7
+    assert changed != CONV_STEPS
+    workload = Workload(WorkloadFormat.ANSOR, CONV)
+    expected = row(workload, CUDA, split_steps(CONV_STEPS, None))
+    assert row(workload, CUDA, split_steps(changed, None)) == expected
+
+
+def test_what_is_fetched_of_an_unknown_operator_is_unknown():
+    workload = Workload(WorkloadFormat.ANSOR, b'["secret_layer",1]')
+    found = row(workload, CUDA, split_steps(CONV_STEPS, None))
+    assert (found["fetch.count"], found["fetch.depth"]) == (2, 15)
+    names = ("elements", "largest", "per_thread", "bytes_ratio", "times", "traffic", "run")
+    assert not any(found[f"fetch.{name}"] for name in names)
 
 
 def test_an_unknown_length_is_no_error():

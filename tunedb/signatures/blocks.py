@@ -8,6 +8,7 @@ pooling, whose loops are those of other reductions.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from .families import anchor_of, family_of_name, is_convolution, is_matmul, transposed_of
@@ -290,12 +291,28 @@ def _walk(graph: Graph, root: int, extents: dict[int, int]) -> list[int]:
             continue
         seen.add(node)
         kind = graph.visit(node)
-        if not (kind == "FloorDiv" and _is_zero(graph, node, extents)):
+        if not (kind == "FloorDiv" and is_zero(graph, node, extents)):
             stack += _operands(graph, node, kind)
     return list(seen)
 
 
-def _is_zero(graph: Graph, division: int, extents: dict[int, int]) -> bool:
+def is_zero(graph: Graph, division: int, extents: Mapping[int, int]) -> bool:
+    """Tell whether a division (``FloorDiv``) of an iterator is always zero.
+
+    Parameters
+    ----------
+    graph : Graph
+        Where the division is.
+    division : int
+        Its node.
+    extents : mapping of int to int
+        Variable of an iterator → how often it runs, from 0.
+
+    Raises
+    ------
+    Unreadable
+        The node lacks a side.
+    """
     extent = extents.get(graph.child(division, "a"))
     divisor = graph.child(division, "b")
     if extent is None or graph.kind(divisor) != "IntImm":

@@ -8,7 +8,7 @@ arithmetic on its own numbers.
 * :mod:`.metaschedule`, :mod:`.ansor`, :mod:`.autotvm`: the schedule that a sketch describes
 * :mod:`.tails`, :mod:`.targets`, :mod:`.tasks`, :mod:`.operators`: what tail, target and workload
   say
-* :mod:`.summary`, :mod:`.footprints`: the columns of a schedule
+* :mod:`.summary`, :mod:`.fetches`, :mod:`.footprints`: the columns of a schedule
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Steps:
     """
 
     name = "steps"
-    version = 1
+    version = 2
     columns = COLUMNS
     needs = Needs.STEPS
 

@@ -219,10 +219,10 @@ class _Reader:
 
     def _chr(self, stage: int, scope: str, readers: list[int]) -> None:
         self._stage(stage)
-        cache = _Stage(fetch=Fetch())
-        self._schedule.fetches.append(cache.fetch)  # type: ignore[arg-type]
-        self._schedule.scopes[scope_of(scope)] += 1
-        self._stages.insert(stage + 1, cache)
+        fetch = Fetch(scope_of(scope))
+        self._schedule.fetches.append(fetch)
+        self._schedule.scopes[fetch.scope] += 1
+        self._stages.insert(stage + 1, _Stage(fetch=fetch))
 
     def _chw(self, stage: int, scope: str) -> None:
         # The loops of the stage are computed into the cache; what is left is to write it back.
@@ -251,10 +251,14 @@ class _Reader:
         _tell_kinds(anchor)
         schedule.axes, schedule.nest = anchor.axes, anchor.loops
         for stage in self._stages:
-            if stage.fetch is not None:
-                stage.fetch.elements = self._builder.product([axis.extent for axis in stage.axes])
-            elif stage is not anchor:
+            if stage.fetch is None and stage is not anchor:
                 schedule.others += [axis.parts for axis in stage.axes if axis.parts]
+        # Stages stand in the order of the tensors that they fetch. How much that is, is not in the
+        # log: the extents of these stages' splits are without threads, and were not written anew
+        # when tiles were mutated.
+        fetches = [stage.fetch for stage in self._stages if stage.fetch is not None]
+        for number, fetch in enumerate(fetches):
+            fetch.tensor = number
         if anchor.host is not None:
             schedule.writes.append(anchor.host[1])
         return schedule

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from .formulas import Builder, Value
-from .schedule import REDUCTION, Schedule
-from .tasks import Access, Block
+from .schedule import REDUCTION, THREADS, Schedule
+from .tasks import Access, Block, Dimension
 
 Tiles = Sequence[Value | None]
 
@@ -47,6 +47,26 @@ class Footprints:
             self._tiles.append(lengths)
         return self._tiles[wanted]
 
+    def block_tiles(self, depth: int) -> Tiles:
+        """Return how long the threads of a block together run along each axis.
+
+        What is computed into shared memory inside a thread's loops is computed for all threads of
+        its block. In the tiles of TVM's schedules the outermost part of a spatial axis belongs to
+        the blocks of the grid and the others to vthreads, threads and the loops of a thread.
+
+        Parameters
+        ----------
+        depth : int
+            Loops around that tile; those of reductions are left out of it.
+        """
+        inner = self.tiles(depth)
+        if not self._schedule.is_bound(THREADS):
+            return inner
+        return [
+            self._builder.product(axis.parts[1:]) if axis.parts and axis.kind != REDUCTION else tile
+            for axis, tile in zip(self._schedule.axes, inner, strict=True)
+        ]
+
     def touched(self, tiles: Tiles, *, is_write: bool | None) -> Value | None:
         """Return the elements that tiles read or write, or for None the bytes of both."""
         builder = self._builder
@@ -66,19 +86,25 @@ class Footprints:
 
     def elements(self, access: Access, tiles: Tiles) -> Value | None:
         """Return the elements of the smallest box around an access."""
+        spans = [self._span(dimension, tiles) for dimension in access.dimensions if dimension]
+        return self._builder.product(spans)
+
+    def run(self, access: Access, tiles: Tiles) -> Value | None:
+        """Return how many elements of that box stand in a row: its innermost dimension."""
+        if not access.dimensions or not access.dimensions[-1]:
+            return self._builder.const(1)
+        return self._span(access.dimensions[-1], tiles)
+
+    def _span(self, dimension: Dimension, tiles: Tiles) -> Value | None:
         builder = self._builder
-        spans: list[Value | None] = []
-        for dimension in access.dimensions:
-            if len(dimension) == 1 and abs(dimension[0][1]) == 1:
-                spans.append(tiles[dimension[0][0]])
-            elif dimension:
-                one = builder.const(1)
-                steps = [
-                    builder.mul(builder.sub(tiles[axis], one), builder.const(abs(by)))
-                    for axis, by in dimension
-                ]
-                spans.append(None if None in steps else builder.total([one, *steps]))
-        return builder.product(spans)
+        if len(dimension) == 1 and abs(dimension[0][1]) == 1:
+            return tiles[dimension[0][0]]
+        one = builder.const(1)
+        steps = [
+            builder.mul(builder.sub(tiles[axis], one), builder.const(abs(by)))
+            for axis, by in dimension
+        ]
+        return None if None in steps else builder.total([one, *steps])
 
 
 def movement(access: Access, axis: int) -> str:

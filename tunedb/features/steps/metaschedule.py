@@ -324,9 +324,10 @@ class _Reader:
 
     def _CacheRead(self, _: int, __: Any, attrs: Any, ___: Any) -> list[_Block]:
         block = self._new_block()
-        block.fetch = Fetch(tensor=attrs[0] if type(attrs[0]) is int else None)
+        tensor = attrs[0] if type(attrs[0]) is int else None
+        block.fetch = Fetch(scope_of(str(attrs[1])), tensor=tensor)
         self._schedule.fetches.append(block.fetch)
-        self._schedule.scopes[scope_of(str(attrs[1]))] += 1
+        self._schedule.scopes[block.fetch.scope] += 1
         return [block]
 
     _ReadAt = _ReindexCacheRead = _CacheRead

@@ -6,12 +6,15 @@ Extents and lengths are values of a :class:`~.formulas.Builder`; None is one tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from .formulas import Value
 
 SPATIAL, REDUCTION, UNKNOWN = "spatial", "reduction", "unknown"
+
+#: What loops are bound to that the threads of a block run.
+THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 #: Most loops of one stage that are followed. Real ones stay below 30.
 MAX_LOOPS = 256
@@ -96,18 +99,18 @@ class Fetch:
 
     Parameters
     ----------
+    scope : str
+        Kind of memory (:func:`scope_of`).
     depth : int
         Loops of the tiled stage around it; 0 where that is not known.
-    elements : Value or None
-        Elements of one fetch.
     vector : Value or None
         Elements that one thread reads at once.
     tensor : int or None
         Which of the tensors that the tiled stage reads.
     """
 
+    scope: str
     depth: int = 0
-    elements: Value | None = None
     vector: Value | None = None
     tensor: int | None = None
 
@@ -157,6 +160,10 @@ class Schedule:
     def bind(self, annotation: str, extent: Value | None) -> None:
         """Note that a loop was bound, or an annotation given."""
         self.bound.setdefault(annotation, []).append(extent)
+
+    def is_bound(self, annotations: Iterable[str]) -> bool:
+        """Return whether a loop was bound to any of them."""
+        return any(annotation in self.bound for annotation in annotations)
 
 
 def scope_of(scope: str) -> str:

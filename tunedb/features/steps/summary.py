@@ -18,9 +18,10 @@ from .columns import (
     TAIL,
     TASK,
 )
+from .fetches import Fetches
 from .footprints import Footprints, movement
 from .formulas import Builder, Value
-from .schedule import REDUCTION, Axis, Loop, Schedule
+from .schedule import REDUCTION, THREADS, Axis, Loop, Schedule
 from .tasks import Block
 
 #: A decided place of computation is stored as this much more, so that 0 is none at all:
@@ -39,7 +40,6 @@ _LOGGED = frozenset(
 )
 
 _BLOCKS = ("blockIdx.x", "blockIdx.y", "blockIdx.z")
-_THREADS = ("threadIdx.x", "threadIdx.y", "threadIdx.z")
 
 
 class Summary:
@@ -217,7 +217,7 @@ class Summary:
         for name in ("vthread", "parallel", "vectorize", "unroll"):
             builder.emit_number(f"bound.{name}_count", len(bound.get(name, ())))
         blocks = [self._bound(name) for name in _BLOCKS if name in bound]
-        threads = [self._bound(name) for name in _THREADS if name in bound]
+        threads = [self._bound(name) for name in THREADS if name in bound]
         if not blocks and not threads:
             return
         n_blocks, n_threads = builder.product(blocks), builder.product(threads)
@@ -265,38 +265,14 @@ class Summary:
 
     def _caches(self) -> None:
         builder, schedule = self.builder, self.schedule
-        fetched = [
-            self._fetched(fetch.elements, fetch.depth, fetch.tensor) for fetch in schedule.fetches
-        ]
-        vectors = [fetch.vector for fetch in schedule.fetches]
-        elements = builder.total(fetched)
-        builder.emit_number("fetch.count", len(fetched))
-        builder.emit("fetch.elements", elements, log=True)
-        builder.emit("fetch.largest", builder.greatest(fetched), log=True)
-        size = builder.mul(elements, builder.task("task.element_bits"))
-        limit = builder.mul(builder.device("shared_bytes"), builder.const(8))
-        builder.emit("fetch.bytes_ratio", builder.div(size, limit))
-        threads = [self._bound(name) for name in _THREADS if name in schedule.bound]
-        per_thread = builder.div(elements, builder.product(threads))
-        builder.emit("fetch.per_thread", per_thread, log=True)
-        builder.emit("fetch.vector", builder.greatest(vectors))
-        builder.emit("fetch.vector_least", builder.least(vectors))
-        builder.emit_number("fetch.depth", max((f.depth for f in schedule.fetches), default=0))
+        threads = [self._bound(name) for name in THREADS if name in schedule.bound]
+        Fetches(builder, schedule, self.block, self._footprints).write(builder.product(threads))
         builder.emit_number("write.count", len(schedule.writes))
         if schedule.writes:
             depth = max(schedule.writes)
             builder.emit_number("write.depth", depth)
             tiles = self._footprints.tiles(depth)
             builder.emit("write.elements", self._footprints.touched(tiles, is_write=True), log=True)
-
-    def _fetched(self, elements: Value | None, depth: int, tensor: int | None) -> Value | None:
-        """Return the elements of one fetch: as the steps say, or what the loops inside it read."""
-        if elements is not None or self.block is None or tensor is None or not depth:
-            return elements
-        reads = [access for access in self.block.accesses if not access.is_write]
-        if not 0 <= tensor < len(reads):
-            return None
-        return self._footprints.elements(reads[tensor], self._footprints.tiles(depth))
 
     def _decided(self) -> None:
         builder, schedule = self.builder, self.schedule

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import orjson
 
 from ...records import MODULES, Signature, Workload
+from ...signatures.blocks import is_zero
 from ...signatures.graphs import Graph, Unreadable, entry_of, functions_of, graph_of
 from .columns import TASK
 from .operators import Operator, operator_of
@@ -29,6 +30,10 @@ _BITS = re.compile(r"[a-z_]+?(\d+)")
 _DEFAULT_BITS = 32
 
 
+#: The axes that an index is made of, and how far one step of each moves.
+Dimension = tuple[tuple[int, int], ...]
+
+
 @dataclass(frozen=True, slots=True)
 class Access:
     """How a block reads or writes a tensor.
@@ -39,13 +44,13 @@ class Access:
         Size of an element.
     is_write : bool
         Whether it writes.
-    dimensions : tuple of tuple of (int, int)
-        For each index the axes that it is made of, and how far one step of each moves.
+    dimensions : tuple of Dimension
+        One for each index.
     """
 
     bits: int
     is_write: bool
-    dimensions: tuple[tuple[tuple[int, int], ...], ...]
+    dimensions: tuple[Dimension, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,24 +228,81 @@ def _blocks_in(graph: Graph, function: int) -> list[int]:
 def _read_block(graph: Graph, node: int, extents: list[int]) -> tuple[str, Block]:
     axes: list[tuple[int | None, str]] = []
     numbers: dict[int, int] = {}
+    known: dict[int, int] = {}
     for iterator in graph.elements(graph.child(node, "iter_vars")):
         extent = graph.child(graph.child(iterator, "dom"), "extent")
         place: int | None = None
+        variable = graph.child(iterator, "var")
         if graph.kind(extent) == "IntImm":
             place = len(extents)
-            extents.append(graph.integer(extent))
+            known[variable] = graph.integer(extent)
+            extents.append(known[variable])
         kind = graph.field(iterator, "iter_type")
-        numbers[graph.child(iterator, "var")] = len(axes)
+        numbers[variable] = len(axes)
         axes.append((place, _ITERATOR_KINDS.get(kind, UNKNOWN) if kind is not None else UNKNOWN))
     try:
-        accesses = _accesses(graph, graph.child(node, "body"), numbers)
+        accesses = _accesses(_Indices(graph, numbers, known), graph.child(node, "body"))
     except Unreadable:
         accesses = ()
     return graph.text(graph.child(node, "name_hint")), Block(tuple(axes), accesses)
 
 
-def _accesses(graph: Graph, body: int, numbers: dict[int, int]) -> tuple[Access, ...]:
+@dataclass(frozen=True, slots=True)
+class _Indices:
+    """Reads the indices of a block's accesses.
+
+    Parameters
+    ----------
+    graph : Graph
+        Where the block is.
+    numbers : dict
+        Variable of an iterator → number of the axis.
+    extents : dict
+        Variable of an iterator → its extent, of those that are constants.
+    """
+
+    graph: Graph
+    numbers: dict[int, int]
+    extents: dict[int, int]
+
+    def dimension(self, index: int) -> Dimension:
+        """Return the axes in an index with their coefficients; 1 where it is not affine."""
+        try:
+            found = self._linear(index, 16)
+        except Unreadable:
+            nodes = _walk(self.graph, index)
+            return tuple((self.numbers[node], 1) for node in nodes if node in self.numbers)
+        return tuple((axis, by) for axis, by in found.items() if by)
+
+    def _linear(self, node: int, depth: int) -> dict[int, int]:
+        graph = self.graph
+        kind = graph.visit(node)
+        if node in self.numbers:
+            return {self.numbers[node]: 1}
+        if kind == "IntImm":
+            return {}
+        if kind == "Cast" and depth:
+            return self._linear(graph.child(node, "value"), depth - 1)
+        if kind == "FloorDiv" and is_zero(graph, node, self.extents):
+            return {}
+        if kind in ("Add", "Sub", "Mul") and depth:
+            a, b = graph.child(node, "a"), graph.child(node, "b")
+            if kind == "Mul":
+                if graph.kind(a) == "IntImm":
+                    a, b = b, a
+                factor = graph.integer(b)
+                return {axis: by * factor for axis, by in self._linear(a, depth - 1).items()}
+            sign = -1 if kind == "Sub" else 1
+            total = self._linear(a, depth - 1)
+            for axis, by in self._linear(b, depth - 1).items():
+                total[axis] = total.get(axis, 0) + sign * by
+            return total
+        raise Unreadable("no affine index")
+
+
+def _accesses(read: _Indices, body: int) -> tuple[Access, ...]:
     """Return the accesses of a block's body, each tensor once for reading and once for writing."""
+    graph = read.graph
     found: dict[tuple[int, bool], Access] = {}
     for node in _walk(graph, body):
         kind = graph.kind(node)
@@ -252,8 +314,7 @@ def _accesses(graph: Graph, body: int, numbers: dict[int, int]) -> tuple[Access,
         is_write = kind == "BufferStore"
         if (buffer, is_write) in found or len(found) >= _MAX_ACCESSES:
             continue
-        indices = graph.elements(graph.child(node, "indices"))
-        dimensions = tuple(tuple(_affine(graph, index, numbers).items()) for index in indices)
+        dimensions = tuple(map(read.dimension, graph.elements(graph.child(node, "indices"))))
         found[buffer, is_write] = Access(_buffer_bits(graph, buffer), is_write, dimensions)
     # A reduction reads what it writes.
     written = {buffer for buffer, is_write in found if is_write}
@@ -297,35 +358,3 @@ def _children(graph: Graph, node: int) -> list[int]:
     if kind == "BufferStore":
         children += graph.elements(graph.child(node, "indices"))
     return [child for child in children if child is not None]
-
-
-def _affine(graph: Graph, index: int, numbers: dict[int, int]) -> dict[int, int]:
-    """Return the axes in an index with their coefficients; 1 where it is not affine."""
-    try:
-        return {axis: by for axis, by in _linear(graph, index, numbers, 16).items() if by}
-    except Unreadable:
-        return {numbers[node]: 1 for node in _walk(graph, index) if node in numbers}
-
-
-def _linear(graph: Graph, node: int, numbers: dict[int, int], depth: int) -> dict[int, int]:
-    kind = graph.visit(node)
-    if node in numbers:
-        return {numbers[node]: 1}
-    if kind == "IntImm":
-        return {}
-    if kind == "Cast" and depth:
-        return _linear(graph, graph.child(node, "value"), numbers, depth - 1)
-    if kind in ("Add", "Sub", "Mul") and depth:
-        a, b = graph.child(node, "a"), graph.child(node, "b")
-        if kind == "Mul":
-            if graph.kind(a) == "IntImm":
-                a, b = b, a
-            factor = graph.integer(b)
-            of_a = _linear(graph, a, numbers, depth - 1)
-            return {axis: by * factor for axis, by in of_a.items()}
-        sign = -1 if kind == "Sub" else 1
-        total = _linear(graph, a, numbers, depth - 1)
-        for axis, by in _linear(graph, b, numbers, depth - 1).items():
-            total[axis] = total.get(axis, 0) + sign * by
-        return total
-    raise Unreadable("no affine index")
