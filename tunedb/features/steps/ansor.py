@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import count
 from typing import Any
 
 from ...errors import FormatError
@@ -250,15 +251,15 @@ class _Reader:
         anchor = max(self._stages, key=lambda stage: (sum(stage.split_first), len(stage.axes)))
         _tell_kinds(anchor)
         schedule.axes, schedule.nest = anchor.axes, anchor.loops
-        for stage in self._stages:
-            if stage.fetch is None and stage is not anchor:
-                schedule.others += [axis.parts for axis in stage.axes if axis.parts]
         # Stages stand in the order of the tensors that they fetch. How much that is, is not in the
         # log: the extents of these stages' splits are without threads, and were not written anew
         # when tiles were mutated.
-        fetches = [stage.fetch for stage in self._stages if stage.fetch is not None]
-        for number, fetch in enumerate(fetches):
-            fetch.tensor = number
+        tensors = count()
+        for stage in self._stages:
+            if stage.fetch is not None:
+                stage.fetch.tensor = next(tensors)
+            elif stage is not anchor:
+                schedule.others += [axis.parts for axis in stage.axes if axis.parts]
         if anchor.host is not None:
             schedule.writes.append(anchor.host[1])
         return schedule

@@ -60,7 +60,7 @@ class Footprints:
             Loops around that tile; those of reductions are left out of it.
         """
         inner = self.tiles(depth)
-        if not self._schedule.is_bound(THREADS):
+        if self._schedule.bound.keys().isdisjoint(THREADS):
             return inner
         return [
             self._builder.product(axis.parts[1:]) if axis.parts and axis.kind != REDUCTION else tile

@@ -6,7 +6,7 @@ Extents and lengths are values of a :class:`~.formulas.Builder`; None is one tha
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from .formulas import Value
@@ -160,10 +160,6 @@ class Schedule:
     def bind(self, annotation: str, extent: Value | None) -> None:
         """Note that a loop was bound, or an annotation given."""
         self.bound.setdefault(annotation, []).append(extent)
-
-    def is_bound(self, annotations: Iterable[str]) -> bool:
-        """Return whether a loop was bound to any of them."""
-        return any(annotation in self.bound for annotation in annotations)
 
 
 def scope_of(scope: str) -> str:

@@ -210,17 +210,21 @@ class Summary:
     def _bound(self, name: str) -> Value | None:
         return self.builder.greatest(self.schedule.bound.get(name, ()))
 
+    def _product_of(self, names: Sequence[str]) -> Value | None:
+        """Return the product of the extents of the loops that are bound to some names."""
+        return self.builder.product(
+            self._bound(name) for name in names if name in self.schedule.bound
+        )
+
     def _grid(self) -> None:
         builder, bound = self.builder, self.schedule.bound
         for name in BINDINGS:
             builder.emit(f"bound.{name}", self._bound(name), log=True)
         for name in ("vthread", "parallel", "vectorize", "unroll"):
             builder.emit_number(f"bound.{name}_count", len(bound.get(name, ())))
-        blocks = [self._bound(name) for name in _BLOCKS if name in bound]
-        threads = [self._bound(name) for name in THREADS if name in bound]
-        if not blocks and not threads:
+        if bound.keys().isdisjoint((*_BLOCKS, *THREADS)):
             return
-        n_blocks, n_threads = builder.product(blocks), builder.product(threads)
+        n_blocks, n_threads = self._product_of(_BLOCKS), self._product_of(THREADS)
         builder.emit("grid.blocks", n_blocks, log=True)
         builder.emit("grid.threads", n_threads, log=True)
         builder.emit("grid.vthreads", self._bound("vthread"), log=True)
@@ -265,8 +269,8 @@ class Summary:
 
     def _caches(self) -> None:
         builder, schedule = self.builder, self.schedule
-        threads = [self._bound(name) for name in THREADS if name in schedule.bound]
-        Fetches(builder, schedule, self.block, self._footprints).write(builder.product(threads))
+        fetches = Fetches(builder, schedule, self.block, self._footprints)
+        fetches.write(self._product_of(THREADS))
         builder.emit_number("write.count", len(schedule.writes))
         if schedule.writes:
             depth = max(schedule.writes)
