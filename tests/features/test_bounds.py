@@ -79,6 +79,15 @@ class TestByHand:
         test = build.node(Op.OP_LT, [broken, i], code=6, bits=8)
         assert bounds(build.nest, build.node(Op.OP_SELECT, [test, i, i]), [0])[:2] == (0, 3)
 
+    def test_all_bits(self):
+        build, (i,) = _loops(4)
+        minus_one = build.node(Op.OP_SUB, [build.int_(0, bits=64), build.int_(1, bits=64)], bits=64)
+        for count in (build.int_(63, bits=64), build.int_(127, bits=64), minus_one):
+            shift = build.node(Op.OP_SHR, [i, count], bits=64)
+            assert bounds(build.nest, shift, [0])[:2] == (0, 0)
+        for mask in (build.int_(63), build.int_(-1)):
+            assert bounds(build.nest, build.node(Op.OP_BITAND, [i, mask]), [0])[:2] == (0, 3)
+
     def test_vectors(self):
         build, (i,) = _loops(4)
         ramp = build.node(Op.OP_RAMP, [i, build.int_(3), build.int_(8)], lanes=8)

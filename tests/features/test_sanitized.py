@@ -138,6 +138,8 @@ def test_the_tests_of_the_kernels(sanitized):
     folder, environment = sanitized
     command = [sys.executable, "-m", "pytest", "-q", "-x", "-m", "not stress"]
     command += ["-p", "sanitized_run", "-p", "no:cacheprovider", "-p", "no:faulthandler"]
+    # What a sanitizer prints before it ends the process must not stay in pytest's own capture.
+    command += ["--capture=sys"]
     # What a kernel without exceptions cannot raise is printed; it must not pass unseen.
     command += ["-W", "error::pytest.PytestUnraisableExceptionWarning"]
     # Not from the repository: python -m would find the package there first.

@@ -410,8 +410,8 @@ cdef Modular node_modular(Analyzer* self, const Node* node) noexcept nogil:
     if op == OP_SHL:
         return modular(<int64_t>(<uint64_t>a.coeff << (b.base & 63)),
                        <int64_t>(<uint64_t>a.base << (b.base & 63)))
-    power = <int64_t>1 << (b.base & 63)
     if op == OP_SHR:
+        power = <int64_t>(<uint64_t>1 << (b.base & 63))
         return modular_quotient(self, node.a, power, True)
     power = wrap_add(b.base, 1)
     if power > 0 and power & (power - 1) == 0:
