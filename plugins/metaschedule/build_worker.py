@@ -1,7 +1,7 @@
 """What runs inside the worker processes of :class:`~.warm_builder.WarmBuilder`.
 
 A worker is ``python -m tvm.exec.popen_worker``, which imports TVM (about 1.3 s). Nothing here
-imports more. In particular no ``tvm.s_tir.tensor_intrin`` (13 s of CPU time), which TVM's own
+imports more. In particular no ``tvm.s_tir.tensor_intrin`` (seconds of CPU time), which TVM's own
 ``default_build`` imports: tensorized blocks were replaced by the intrinsic's implementation when
 the tuner scheduled them, so no pass of a build looks an intrinsic up by its name.
 

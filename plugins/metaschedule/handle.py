@@ -43,6 +43,7 @@ from . import modules, trace_codec
 from .answers import Answers, Found
 from .candidates import Candidate, args_json
 from .feature_commits import DEFAULT, FeatureCommits
+from .intrinsics import load_intrinsics
 from .layers import Layers
 from .records import RecordTable
 from .search import lineage
@@ -233,7 +234,7 @@ class Handle:
             for found in self._query(mod, target):
                 record = found.record
                 if any(one.kind.name == "Tensorize" for one in record.trace.insts):
-                    import tvm.s_tir.tensor_intrin  # noqa: F401  13 s of CPU time
+                    load_intrinsics()
                 schedule = Schedule(record.workload.mod)
                 try:
                     record.trace.apply_to_schedule(schedule, remove_postproc=False)

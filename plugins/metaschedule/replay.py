@@ -15,11 +15,10 @@ from ...results import StoredProgram
 from ...store import Store
 from ...upgrades import upgrade
 from . import trace_codec
+from .intrinsics import load_intrinsics, needs_intrinsics
 from .targets import TargetTable
 from .trace_codec import TraceBuilder
 from .workloads import WorkloadTable
-
-_TENSORIZE = b'"Tensorize"'
 
 
 class Replayer:
@@ -73,8 +72,8 @@ class Replayer:
                 f"{self._workloads.why_lost(program.workload_id)}"
             )
         trace = upgrade(program.trace)
-        if needs_intrinsics(program):
-            import tvm.s_tir.tensor_intrin  # noqa: F401  13 s of CPU time: for those who need it
+        if needs_intrinsics(trace):
+            load_intrinsics()
         # A decision that the trace lacks is drawn; equal programs then get equal ones.
         schedule = Schedule(known.workload.mod, seed=1, debug_mask="none")
         try:
@@ -93,9 +92,3 @@ class Replayer:
             TVM does not know it.
         """
         return self._targets.object_of(program.target_id)
-
-
-def needs_intrinsics(program: StoredProgram) -> bool:
-    """Tell whether a program's trace names one of TVM's tensor intrinsics."""
-    trace = program.trace
-    return _TENSORIZE in trace.sketch or _TENSORIZE in (trace.tail or b"")

@@ -23,7 +23,7 @@ from ...results import StoredProgram
 from ...store import Store
 from . import replay_worker
 from .failures import tidy
-from .replay import needs_intrinsics
+from .intrinsics import load_intrinsics, needs_intrinsics
 from .worker_process import WorkerProcess
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class ReplayPool:
     def _call(self, chunk: Sequence[StoredProgram]) -> list[Any]:
         process = self._process()
         process.require(self._setup)
-        if any(map(needs_intrinsics, chunk)):
+        if any(needs_intrinsics(program.trace) for program in chunk):
             process.require_intrinsics()
         found = process.rows([program.id for program in chunk], self._timeout)
         if len(found) != len(chunk):
@@ -216,7 +216,7 @@ class _Process:
 
     def require_intrinsics(self) -> None:
         if not self._intrinsics:
-            self._worker.call(replay_worker.load_intrinsics, limit=START_TIMEOUT_SEC)
+            self._worker.call(load_intrinsics, limit=START_TIMEOUT_SEC)
             self._intrinsics = True
 
     def rows(self, ids: list[int], limit: float) -> list[replay_worker.Answer]:

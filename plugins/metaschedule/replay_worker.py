@@ -100,11 +100,6 @@ def prepare(url: str, name: str) -> str | None:
     return None
 
 
-def load_intrinsics() -> None:
-    """Import TVM's tensor intrinsics, which takes 13 s of CPU time."""
-    import tvm.s_tir.tensor_intrin  # noqa: F401
-
-
 def rows(ids: Sequence[int]) -> list[Answer] | str:
     """Return what becomes of each program, in their order; or why the database does not answer."""
     if _worker is None:

@@ -1,7 +1,7 @@
 """A builder whose worker processes outlive the batch.
 
 TVM's ``LocalBuilder`` starts its workers anew for each batch, and each of them imports TVM (1.3 s)
-and then TVM's tensor intrinsics (13 s of CPU time), which no build needs.
+and then TVM's tensor intrinsics (seconds of CPU time), which no build needs.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ import pytest
 
 tvm = pytest.importorskip("tvm")
 
+from te_programs import tensor_intrinsics  # noqa: E402
 from tvm import te  # noqa: E402
 from tvm.s_tir import meta_schedule  # noqa: E402
 from tvm.s_tir.meta_schedule.testing import te_workload  # noqa: E402
@@ -39,6 +40,12 @@ WORKLOADS = {
     "dilated": lambda: te_workload.conv2d_nhwc(1, 28, 28, 16, 32, 3, 1, 2, 2),
     "depthwise": lambda: te_workload.depthwise_conv2d_nhwc(1, 28, 28, 32, 3, 2, 1),
 }
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _intrinsics() -> Iterator[None]:
+    with tensor_intrinsics():
+        yield
 
 
 def schedules(mod: Any) -> Iterator[Any]:

@@ -7,7 +7,6 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -22,6 +21,7 @@ from .. import modules
 from ..cost_model import CostModel
 from ..database import Database
 from ..handle import Handle
+from ..intrinsics import load_intrinsics
 from ..targets import first_line
 from . import parts
 from .delivering import delivering, telling
@@ -182,8 +182,8 @@ class Run:
         """
         if self.done >= self.trials:
             return
-        # TVM imports it for its first context, which takes 13 s of CPU time.
-        import_module("tvm.s_tir.tensor_intrin")
+        # TVM would import them for its first context.
+        load_intrinsics()
         stack.enter_context(logs_in_files())
         for task in self.tasks:
             self.known.prepare(task.mod, self.target)

@@ -19,6 +19,7 @@ from tvm.tirx import build as tvm_build
 from ....records import Trace
 from .. import trace_codec
 from ..build_worker import default_build
+from ..intrinsics import load_intrinsics, needs_intrinsics
 
 #: Attribute of a module that travels to a worker: what to do there, as JSON.
 ORDER = "tunedb.revalidation"
@@ -79,8 +80,8 @@ def scheduled(mod: Any, trace: Trace) -> Any:
     Exception
         What TVM raises on a trace that does not fit.
     """
-    if b'"Tensorize"' in trace.sketch + (trace.tail or b""):
-        import tvm.s_tir.tensor_intrin  # noqa: F401  13 s of CPU time: for those who need it
+    if needs_intrinsics(trace):
+        load_intrinsics()
     try:
         made = trace_codec.TraceBuilder().build(trace)
     except trace_codec.UnknownInstructionError:

@@ -1,0 +1,30 @@
+"""TVM's tensor intrinsics: what names one of them needs all, and their import takes seconds."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import _bootstrap, _bootstrap_external, import_module
+from typing import Any
+
+from ...records import Trace
+
+_TENSORIZE = b'"Tensorize"'
+
+
+def needs_intrinsics(trace: Trace) -> bool:
+    """Tell whether a trace names one of TVM's tensor intrinsics."""
+    return _TENSORIZE in trace.sketch or _TENSORIZE in (trace.tail or b"")
+
+
+def load_intrinsics() -> None:
+    """Import TVM's tensor intrinsics, as its own ``TuneContext`` and ``default_build`` do.
+
+    TVM parses its functions for it and asks :func:`inspect.stack` twice for each. Most of
+    the time would go into a search of all modules for the files ``<frozen importlib._bootstrap>``
+    and ``<frozen importlib._bootstrap_external>`` of the import's own frames, which no module has
+    as its ``__file__``. The table in which :mod:`inspect` keeps what it found is told first.
+    """
+    found: dict[str, Any] = getattr(inspect, "modulesbyfile", {})
+    for module in (_bootstrap, _bootstrap_external):
+        found.setdefault(f"<frozen {module.__name__}>", module.__name__)
+    import_module("tvm.s_tir.tensor_intrin")

@@ -1,0 +1,51 @@
+"""Loading TVM's tensor intrinsics."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import sys
+import types
+
+import pytest
+
+pytest.importorskip("tvm")
+
+from tunedb.plugins.metaschedule.intrinsics import load_intrinsics, needs_intrinsics
+from tunedb.records import Trace
+
+
+def frozen(stack):
+    return [frame for frame in stack if frame.filename.startswith("<frozen importlib")]
+
+
+def test_the_frames_of_an_import_are_found_without_a_search(tmp_path, monkeypatch):
+    """And what is said of them is what inspect says after its search."""
+    (tmp_path / "asks.py").write_text("import inspect\nSTACK = inspect.stack()\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("importlib._bootstrap", "importlib._bootstrap_external"):
+        monkeypatch.delitem(inspect.modulesbyfile, f"<frozen {name}>", raising=False)
+    searched = frozen(importlib.import_module("asks").STACK)
+    monkeypatch.delitem(sys.modules, "asks")
+
+    monkeypatch.setitem(
+        sys.modules, "tvm.s_tir.tensor_intrin", types.ModuleType("tvm.s_tir.tensor_intrin")
+    )
+    load_intrinsics()
+    told = frozen(importlib.import_module("asks").STACK)
+    monkeypatch.delitem(sys.modules, "asks")
+
+    assert {frame.filename for frame in told} <= inspect.modulesbyfile.keys()
+    assert len({frame.filename for frame in told}) == 2
+    assert [frame[1:] for frame in told] == [frame[1:] for frame in searched]
+    modules = {inspect.getmodule(frame.frame, frame.filename) for frame in told}
+    assert modules == {importlib._bootstrap, importlib._bootstrap_external}
+
+
+def test_a_trace_that_tensorizes_needs_them():
+    plain = b'[["GetSBlock",[],["C","main"],["b0"]]]'
+    tensorizes = b'[["Tensorize",["b0"],["dot_16x4_vnni",0],[]]]'
+    assert not needs_intrinsics(Trace(plain, tail=None, decisions=b"[]"))
+    assert not needs_intrinsics(Trace(plain, tail=plain, decisions=b"[]"))
+    assert needs_intrinsics(Trace(tensorizes, tail=None, decisions=b"[]"))
+    assert needs_intrinsics(Trace(plain, tail=tensorizes, decisions=b"[]"))
