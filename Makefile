@@ -35,7 +35,7 @@ test: setup
 	$(BIN)/python -m pytest -m 'not stress' $(PARALLEL)
 
 stress: setup
-	$(BIN)/python -m pytest -m stress
+	$(BIN)/python -m pytest -m stress $(PARALLEL)
 
 lint: setup
 	$(BIN)/ruff check --fix .
