@@ -1,10 +1,9 @@
-"""TVM's tensor intrinsics: what names one of them needs all, and their import takes seconds."""
+"""TVM's tensor intrinsics: which traces need them, and their import, which takes seconds."""
 
 from __future__ import annotations
 
 import inspect
 from importlib import _bootstrap, _bootstrap_external, import_module
-from typing import Any
 
 from ...records import Trace
 
@@ -24,7 +23,7 @@ def load_intrinsics() -> None:
     and ``<frozen importlib._bootstrap_external>`` of the import's own frames, which no module has
     as its ``__file__``. The table in which :mod:`inspect` keeps what it found is told first.
     """
-    found: dict[str, Any] = getattr(inspect, "modulesbyfile", {})
+    found: dict[str, str] = getattr(inspect, "modulesbyfile", {})
     for module in (_bootstrap, _bootstrap_external):
         found.setdefault(f"<frozen {module.__name__}>", module.__name__)
     import_module("tvm.s_tir.tensor_intrin")

@@ -57,6 +57,14 @@ def tools():
     )
 
 
+@pytest.fixture(scope="session")
+def intrinsics():
+    """TVM's tensor intrinsics, loaded as a tuning run loads them."""
+    from tunedb.plugins.metaschedule.intrinsics import load_intrinsics
+
+    load_intrinsics()
+
+
 @pytest.fixture
 def live(tmp_path, tools):
     """A module, and a measurement of a program of it, as the plugin stores them."""

@@ -8,10 +8,7 @@ features are defined for those too.
 from __future__ import annotations
 
 import importlib
-import inspect
 import itertools
-import sys
-import types
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -35,46 +32,6 @@ KINDS = {
     "cuda": ({**_GPU, "arch": "sm_60"}, "cuda"),
     "tensorcore": ({**_GPU, "arch": "sm_80"}, "cuda-tensorcore"),
 }
-
-
-@contextmanager
-def tensor_intrinsics() -> Iterator[None]:
-    """Register intrinsics for x86 and CUDA, in 2 s of CPU time instead of TVM's 13 s.
-
-    Nearly all of it is ``inspect.stack``, which reads the source around every frame.
-    ``TuneContext`` imports the whole package; here it finds an empty one in its place.
-    """
-    name = "tvm.s_tir.tensor_intrin"
-    if name in sys.modules:
-        for part in ("x86", "cuda"):
-            importlib.import_module(f"{name}.{part}")
-        yield
-        return
-    package = types.ModuleType(name)
-    package.__path__ = [f"{path}/s_tir/tensor_intrin" for path in tvm.__path__]
-    sys.modules[name] = package
-    stack, inspect.stack = inspect.stack, _light_stack
-    try:
-        for part in ("x86", "cuda"):
-            importlib.import_module(f"{name}.{part}")
-    finally:
-        inspect.stack = stack
-    try:
-        yield
-    finally:
-        del sys.modules[name]
-
-
-def _light_stack(_context: int = 1) -> list[inspect.FrameInfo]:
-    found = []
-    frame = sys._getframe(1)
-    while frame is not None:
-        code = frame.f_code
-        found.append(
-            inspect.FrameInfo(frame, code.co_filename, frame.f_lineno, code.co_name, None, None)
-        )
-        frame = frame.f_back
-    return found
 
 
 # ---- workloads -----------------------------------------------------------------------------------

@@ -34,10 +34,8 @@ CASES = [
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _intrinsics() -> Iterator[None]:
+def _intrinsics(intrinsics: None) -> None:
     s_tir.TensorIntrin.register(kinds._INTRIN, kinds.dot_desc, kinds.dot_impl, override=True)
-    with te_programs.tensor_intrinsics():
-        yield
 
 
 def annotations(trace: Trace) -> set[str]:

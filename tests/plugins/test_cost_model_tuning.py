@@ -6,7 +6,6 @@ import tempfile
 
 import numpy as np
 import pytest
-import te_programs
 import tvm
 from tvm.ir.utils import derived_object
 from tvm.s_tir import meta_schedule as ms
@@ -24,10 +23,7 @@ ROUNDS, TRIALS = 3, 16
 QUICK = Recipe(rounds=20, eta=0.3, max_depth=4)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _intrinsics():
-    with te_programs.tensor_intrinsics():
-        yield
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 @derived_object

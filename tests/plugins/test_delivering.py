@@ -31,7 +31,7 @@ LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 def quick(tmp_path, monkeypatch):
     """A function that tunes without compiling into ``quick.path``."""
     if INTRINSICS not in sys.modules:
-        # 13 s of CPU time, and the target here has none of them.
+        # Seconds of CPU time, and the target here has none of them.
         monkeypatch.setitem(sys.modules, INTRINSICS, ModuleType(INTRINSICS))
 
     def quick(mod, database=None, on_run=lambda _: None, **options):

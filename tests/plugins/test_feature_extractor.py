@@ -57,10 +57,7 @@ def arrays(tensors):
     return [tensor.numpy() for tensor in tensors]
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _intrinsics():
-    with te_programs.tensor_intrinsics():
-        yield
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 @pytest.fixture(scope="module")

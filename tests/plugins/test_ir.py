@@ -18,11 +18,7 @@ from tunedb.features._nest import Nest, Op
 from tunedb.features.scheduled import SCHEDULED
 from tunedb.plugins.metaschedule import features, ir
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _intrinsics():
-    with te_programs.tensor_intrinsics():
-        yield
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 def modules(kind, name, count):

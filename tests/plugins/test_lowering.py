@@ -93,10 +93,7 @@ def check(mod, kind="llvm"):
     return dict(passes)
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _intrinsics():
-    with te_programs.tensor_intrinsics():
-        yield
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 @pytest.mark.parametrize("kind", KINDS)

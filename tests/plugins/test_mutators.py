@@ -35,10 +35,7 @@ from tunedb.search.operators import Operators
 BUILDER = TraceBuilder()
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _intrinsics():
-    with te_programs.tensor_intrinsics():
-        yield
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 # ---- small workloads -----------------------------------------------------------------------------

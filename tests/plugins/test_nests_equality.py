@@ -19,7 +19,7 @@ tvm = pytest.importorskip("tvm")
 sys.path.insert(0, str(Path(__file__).parent.parent / "features"))
 
 from nests import nests  # noqa: E402
-from te_programs import candidate, per_store, tensor_intrinsics  # noqa: E402
+from te_programs import candidate, per_store  # noqa: E402
 from tvm import tirx  # noqa: E402
 from tvm.s_tir import SBlock, SBlockRealize  # noqa: E402
 from tvm.s_tir import meta_schedule as ms  # noqa: E402
@@ -29,6 +29,8 @@ from tunedb.features._nest import BufferKind, ForKind, Op, StmtKind, Tag, VarKin
 from tunedb.features.ansor import NAMES, per_store_tvm  # noqa: E402
 from tunedb.plugins.metaschedule import ir  # noqa: E402
 from tunedb.plugins.metaschedule.lowering import lower  # noqa: E402
+
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 _OPS = {
     getattr(Op, f"OP_{name}"): made
@@ -185,8 +187,7 @@ class Writer:
 
 def _theirs(mod, target):
     """Return what TVM computes, or None where it ends in an error."""
-    with tensor_intrinsics():  # TVM imports them with its first context
-        made = ms.TuneContext(mod=mod, target=tvm.target.Target(target))
+    made = ms.TuneContext(mod=mod, target=tvm.target.Target(target))
     try:
         return per_store(made, [candidate(mod)])[0]
     except (RuntimeError, ValueError, TypeError):

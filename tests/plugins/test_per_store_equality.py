@@ -17,10 +17,7 @@ from tunedb.plugins.metaschedule.features import rows_of
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _intrinsics():
-    with te_programs.tensor_intrinsics():
-        yield
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 def check(context, candidates, what, **options):

@@ -8,7 +8,6 @@ from collections import Counter
 
 import numpy as np
 import pytest
-import te_programs
 import tvm
 from fake_measuring import FakeBuilder, FakeRunner, hash_of
 from tvm import te
@@ -42,10 +41,7 @@ GPU = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _intrinsics():
-    with te_programs.tensor_intrinsics():
-        yield
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 def seconds_of(mod):

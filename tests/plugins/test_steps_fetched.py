@@ -10,7 +10,6 @@ import pytest
 
 tvm = pytest.importorskip("tvm")
 
-from te_programs import tensor_intrinsics  # noqa: E402
 from tvm import te  # noqa: E402
 from tvm.s_tir import meta_schedule  # noqa: E402
 from tvm.s_tir.meta_schedule.testing import te_workload  # noqa: E402
@@ -42,10 +41,7 @@ WORKLOADS = {
 }
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _intrinsics() -> Iterator[None]:
-    with tensor_intrinsics():
-        yield
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 def schedules(mod: Any) -> Iterator[Any]:

@@ -64,7 +64,7 @@ MODULE = tvm.IRModule({"main": matmul_relu})
 
 @pytest.fixture(scope="module", autouse=True)
 def _without_intrinsics() -> Iterator[None]:
-    """Spare the 13 s of CPU time that `TuneContext` takes to import all of TVM's intrinsics."""
+    """Spare the seconds of CPU time that `TuneContext` takes to import all of TVM's intrinsics."""
     name = "tvm.s_tir.tensor_intrin"
     with pytest.MonkeyPatch.context() as patch:
         if name not in sys.modules:

@@ -430,7 +430,7 @@ def split_by_wide_numbers(sch: Any) -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def _intrinsic() -> None:
-    """Register a tiny intrinsic: those of TVM take 13 s to import."""
+    """Register a tiny intrinsic: those of TVM take seconds to import."""
     s_tir.TensorIntrin.register(_INTRIN, dot_desc, dot_impl, override=True)
 
 

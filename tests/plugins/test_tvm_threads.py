@@ -25,10 +25,7 @@ _BINDING = re.compile(r'T\.thread_binding\((\d+), thread="(\w+)\.([xyz])"')
 _BLOCK = re.compile(r'T\.sblock\("(\w+)"\)')
 
 
-@pytest.fixture(scope="module", autouse=True)
-def _intrinsics():
-    with te_programs.tensor_intrinsics():
-        yield
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 def kernels_of(mod):

@@ -23,11 +23,7 @@ from tunedb.records import Measurement, Program, Source, Trace
 from tunedb.search.prior import tiles_of
 from tunedb.search.tilings import tilings
 
-
-@pytest.fixture(scope="module", autouse=True)
-def _intrinsics():
-    with te_programs.tensor_intrinsics():
-        yield
+pytestmark = pytest.mark.usefixtures("intrinsics")
 
 
 def _matmul(n, m, k):

@@ -122,7 +122,7 @@ def kill(url, log, kills, seed):
 
 
 if __name__ == "__main__":
-    # TVM imports its tensor intrinsics for every tuning run: 13 s of CPU time, and the target here
+    # TVM imports its tensor intrinsics for every tuning run: seconds of CPU time. The target here
     # has none of them.
     sys.modules["tvm.s_tir.tensor_intrin"] = types.ModuleType("tvm.s_tir.tensor_intrin")
     {"pair": pair, "kill": kill}[sys.argv[1]](*sys.argv[2:])
