@@ -43,6 +43,7 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
+	$(BIN)/python benchmarks/start.py --json build/bench-start.json
 	$(BIN)/python benchmarks/database.py --json build/bench-database.json
 	$(BIN)/python benchmarks/features.py --json build/bench-features.json
 	$(BIN)/python benchmarks/logs.py --json build/bench-logs.json

@@ -108,6 +108,7 @@ def measure_many(options: argparse.Namespace, scratch: Path, number: int) -> lis
     pulled = in_process("pull", source, target)
     if not 0 < pulled["new"] <= NEW:
         raise AssertionError(pulled)
+    idle = in_process("pull", source, target)["s"]
     known = in_process("merge", source, target)
     title = f"{number:,} records"
     us, rss = first["s"] / number * US, max(first["mb"], known["mb"])
@@ -117,6 +118,7 @@ def measure_many(options: argparse.Namespace, scratch: Path, number: int) -> lis
         Row(f"{title}: merge, known", "us/record", whole / known["known"] * US),
         Row(f"{title}: memory", "MB", rss, None, "<= 300", rss <= 300),
         Row(f"{title}: pull of {NEW:,}, beside a merge", "s", seconds, whole, "< 2", seconds < 2),
+        Row(f"{title}: pull of nothing, beside a merge", "s", idle, whole, "< 0.15", idle < 0.15),
     ]
 
 

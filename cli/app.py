@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import click
 
-from .. import __version__
 from ..errors import TuneDBError
 from .lazy import LazyGroup
 from .options import common_options, prepare_streams, settings_of
@@ -156,7 +155,7 @@ def clean_trace(text: str) -> str:
     lazy=COMMANDS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
-@click.version_option(__version__, message="tunedb %(version)s")
+@click.version_option(package_name="tunedb", message="tunedb %(version)s")
 @common_options
 def main() -> None:
     """Keep what TVM's tuning loop has measured, and ask for it.

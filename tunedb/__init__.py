@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -42,7 +41,19 @@ __all__ = [
     "open",
 ]
 
-__version__ = metadata.version("tunedb")
+if TYPE_CHECKING:
+    __version__: str
+else:
+
+    def __getattr__(name: str) -> str:
+        """Look the version up when it is asked for: importlib.metadata is slow to import."""
+        if name != "__version__":
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from importlib import metadata
+
+        globals()[name] = metadata.version("tunedb")
+        return globals()[name]
+
 
 logging.getLogger("tunedb").addHandler(logging.NullHandler())
 

@@ -1,13 +1,13 @@
 """Pull and push: incremental, resumable, and right when the other side is another one."""
 
 import shutil
-import time
 from pathlib import Path
 
 import pytest
 from builders import make_measurement
 from exchanges import OWN, away, digests, fill, forget, rename
-from sqlalchemy.engine import make_url
+from sqlalchemy import event
+from sqlalchemy.engine import Engine, make_url
 
 from tunedb import limits
 from tunedb.errors import SchemaError, StorageError, UnreachableError, UsageError
@@ -413,15 +413,30 @@ def test_rights(here, postgres_url, account):
     assert push(here, postgres_url).new == 1
 
 
-def test_nothing_to_do_is_quick(here, there, there_url):
-    """20 to 45 ms, most of them for opening both; processor time, because machines are shared."""
-    fill(there, *range(50))
-    fill(here, *range(50, 60))
-    for exchange in (pull, push):
+@pytest.mark.parametrize("exchange", [pull, push])
+def test_nothing_to_do_is_no_more_work_with_more_records(
+    here, there, there_url, exchange, monkeypatch
+):
+    """How long it takes in a database of a million records is in benchmarks/sharing.py."""
+    monkeypatch.setattr(limits, "BATCH_ROWS", 16)
+
+    def statements():
+        """Return what is asked of both databases in an exchange of what both have."""
         exchange(here, there_url)
-        times = []
-        for _ in range(5):
-            began = time.process_time()
-            exchange(here, there_url)
-            times.append(time.process_time() - began)
-        assert min(times) < 0.15
+        asked = []
+        listener = (Engine, "before_cursor_execute", lambda *args: asked.append(args[2]))
+        event.listen(*listener)
+        try:
+            report = exchange(here, there_url)
+        finally:
+            event.remove(*listener)
+        assert report.total == 0
+        return asked
+
+    fill(there, *range(5))
+    fill(here, *range(5))
+    few = statements()
+    more = range(5, 5 + 3 * limits.BATCH_ROWS)
+    fill(there, *more)
+    fill(here, *more)
+    assert statements() == few
