@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+from concurrent.futures import ThreadPoolExecutor
 from importlib import _bootstrap, _bootstrap_external, import_module
 
 from ...records import Trace
@@ -18,12 +19,14 @@ def needs_intrinsics(trace: Trace) -> bool:
 def load_intrinsics() -> None:
     """Import TVM's tensor intrinsics, as its own ``TuneContext`` and ``default_build`` do.
 
-    TVM parses its functions for it and asks :func:`inspect.stack` twice for each. Most of
-    the time would go into a search of all modules for the files ``<frozen importlib._bootstrap>``
-    and ``<frozen importlib._bootstrap_external>`` of the import's own frames, which no module has
-    as its ``__file__``. The table in which :mod:`inspect` keeps what it found is told first.
+    TVM parses its functions for it and asks :func:`inspect.stack` twice for each, which takes
+    as long as the stack is deep: a thread of its own has a short one. Most of the time would go
+    into a search of all modules for the files ``<frozen importlib._bootstrap>`` and
+    ``<frozen importlib._bootstrap_external>`` of the import's own frames, which no module has as
+    its ``__file__``. The table in which :mod:`inspect` keeps what it found is told first.
     """
     found: dict[str, str] = getattr(inspect, "modulesbyfile", {})
     for module in (_bootstrap, _bootstrap_external):
         found.setdefault(f"<frozen {module.__name__}>", module.__name__)
-    import_module("tvm.s_tir.tensor_intrin")
+    with ThreadPoolExecutor(1) as thread:
+        thread.submit(import_module, "tvm.s_tir.tensor_intrin").result()

@@ -11,6 +11,7 @@ import pytest
 
 pytest.importorskip("tvm")
 
+from tunedb.plugins.metaschedule import intrinsics
 from tunedb.plugins.metaschedule.intrinsics import load_intrinsics, needs_intrinsics
 from tunedb.records import Trace
 
@@ -40,6 +41,21 @@ def test_the_frames_of_an_import_are_found_without_a_search(tmp_path, monkeypatc
     assert [frame[1:] for frame in told] == [frame[1:] for frame in searched]
     modules = {inspect.getmodule(frame.frame, frame.filename) for frame in told}
     assert modules == {importlib._bootstrap, importlib._bootstrap_external}
+
+
+def test_the_frames_of_the_caller_are_not_below_it(monkeypatch):
+    asked = []
+
+    def import_module(name):
+        asked.append((name, {frame.filename for frame in inspect.stack()[1:]}))
+        raise ImportError("half of it")
+
+    monkeypatch.setattr(intrinsics, "import_module", import_module)
+    with pytest.raises(ImportError, match="half of it"):
+        load_intrinsics()
+    ((name, files),) = asked
+    assert name == "tvm.s_tir.tensor_intrin"
+    assert __file__ not in files
 
 
 def test_a_trace_that_tensorizes_needs_them():

@@ -261,6 +261,8 @@ class Boosting:
         self._matrix = matrix
         self._descent = descent
         self._round = 0
+        #: Of the trees that there are, once they have been asked for.
+        self._scores: Floats | None = None
         xgboost = import_xgboost()
         try:
             self.booster = xgboost.Booster(settings | {"base_score": descent.base}, [matrix.data])
@@ -269,7 +271,9 @@ class Boosting:
 
     def scores(self) -> Floats:
         """Return the scores of all programs, also of those that count 0."""
-        return self._matrix.scores(self.booster)
+        if self._scores is None:
+            self._scores = self._matrix.scores(self.booster)
+        return self._scores
 
     def step(self) -> None:
         """Add one tree.
@@ -291,6 +295,7 @@ class Boosting:
         except xgboost.core.XGBoostError as error:
             raise _refused(error) from None
         self._round += 1
+        self._scores = None
 
 
 def _summable(values: Floats) -> NDArray[np.float32]:
