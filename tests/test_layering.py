@@ -1,6 +1,7 @@
 """Who may import what, and what nobody does (docs/design.md, "Layout" and "Trust")."""
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -33,6 +34,7 @@ EVERYTHING = sources("tunedb", *MAPPED)
 NAMES = {path: str(path.relative_to(ROOT)) for path in EVERYTHING}
 
 
+@functools.cache
 def tree(path):
     return ast.parse(path.read_text(encoding="utf-8"), str(path))
 
@@ -41,6 +43,7 @@ def is_type_checking(node):
     return isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
 
 
+@functools.cache
 def imports(path, *, module_level=False):
     """Return the names of the modules that a file imports, absolute ones only."""
     found = set()
@@ -61,7 +64,7 @@ def imports(path, *, module_level=False):
             visit(child)
 
     visit(tree(path))
-    return found
+    return frozenset(found)
 
 
 def tops(names):
@@ -184,9 +187,7 @@ def test_nobody_loads_code_from_data(module):
 
 
 def calls(path):
-    for node in ast.walk(tree(path)):
-        if isinstance(node, ast.Call):
-            yield node
+    return [node for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
 
 
 @pytest.mark.parametrize("path", EVERYTHING, ids=NAMES.get)
