@@ -156,7 +156,7 @@ def rows_of_bars(timed: list[Timed]) -> list[Row]:
 
 def time_steps(folder: Path) -> list[Row]:
     """Read programs from a database and compute ``steps``, one thread, nothing written."""
-    with tempfile.TemporaryDirectory() as scratch, Store(f"{scratch}/steps.db") as store:
+    with tempfile.TemporaryDirectory() as scratch, Store(Path(scratch) / "steps.db") as store:
         archive = folder / ARCHIVE
         import_log(store, LogFile(archive, str(archive)), source="steps")
         number = store.query.feature_coverage(STEPS).programs

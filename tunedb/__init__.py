@@ -51,8 +51,7 @@ else:
             raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
         from importlib import metadata
 
-        globals()[name] = metadata.version("tunedb")
-        return globals()[name]
+        return metadata.version("tunedb")
 
 
 logging.getLogger("tunedb").addHandler(logging.NullHandler())

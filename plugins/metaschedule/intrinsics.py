@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import inspect
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from importlib import _bootstrap, _bootstrap_external, import_module
 
 from ...records import Trace
 
+_PACKAGE = "tvm.s_tir.tensor_intrin"
 _TENSORIZE = b'"Tensorize"'
 
 
@@ -25,8 +27,12 @@ def load_intrinsics() -> None:
     ``<frozen importlib._bootstrap_external>`` of the import's own frames, which no module has as
     its ``__file__``. The table in which :mod:`inspect` keeps what it found is told first.
     """
+    if _PACKAGE in sys.modules:
+        # It costs nothing then, but another thread may still be at it.
+        import_module(_PACKAGE)
+        return
     found: dict[str, str] = getattr(inspect, "modulesbyfile", {})
     for module in (_bootstrap, _bootstrap_external):
         found.setdefault(f"<frozen {module.__name__}>", module.__name__)
     with ThreadPoolExecutor(1) as thread:
-        thread.submit(import_module, "tvm.s_tir.tensor_intrin").result()
+        thread.submit(import_module, _PACKAGE).result()

@@ -116,7 +116,7 @@ decisions = st.dictionaries(st.integers(0, 99), trees, max_size=4).map(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(instructions, decisions)
 def test_encoder_equals_reference(insts: tuple[Any, Any], chosen: tuple[Any, Any]) -> None:
     tree = tvm_ffi.convert([insts[0], chosen[0]])

@@ -15,6 +15,8 @@ from tunedb.plugins.metaschedule import intrinsics
 from tunedb.plugins.metaschedule.intrinsics import load_intrinsics, needs_intrinsics
 from tunedb.records import Trace
 
+PACKAGE = "tvm.s_tir.tensor_intrin"
+
 
 def frozen(stack):
     return [frame for frame in stack if frame.filename.startswith("<frozen importlib")]
@@ -29,9 +31,8 @@ def test_the_frames_of_an_import_are_found_without_a_search(tmp_path, monkeypatc
     searched = frozen(importlib.import_module("asks").STACK)
     monkeypatch.delitem(sys.modules, "asks")
 
-    monkeypatch.setitem(
-        sys.modules, "tvm.s_tir.tensor_intrin", types.ModuleType("tvm.s_tir.tensor_intrin")
-    )
+    monkeypatch.delitem(sys.modules, PACKAGE, raising=False)
+    monkeypatch.setattr(intrinsics, "import_module", lambda name: None)
     load_intrinsics()
     told = frozen(importlib.import_module("asks").STACK)
     monkeypatch.delitem(sys.modules, "asks")
@@ -50,12 +51,20 @@ def test_the_frames_of_the_caller_are_not_below_it(monkeypatch):
         asked.append((name, {frame.filename for frame in inspect.stack()[1:]}))
         raise ImportError("half of it")
 
+    monkeypatch.delitem(sys.modules, PACKAGE, raising=False)
     monkeypatch.setattr(intrinsics, "import_module", import_module)
     with pytest.raises(ImportError, match="half of it"):
         load_intrinsics()
     ((name, files),) = asked
-    assert name == "tvm.s_tir.tensor_intrin"
+    assert name == PACKAGE
     assert __file__ not in files
+
+
+def test_what_is_loaded_needs_no_thread(monkeypatch):
+    """Replaying asks for each program that tensorizes."""
+    monkeypatch.setitem(sys.modules, PACKAGE, types.ModuleType(PACKAGE))
+    monkeypatch.setattr(intrinsics, "ThreadPoolExecutor", None)
+    load_intrinsics()
 
 
 def test_a_trace_that_tensorizes_needs_them():

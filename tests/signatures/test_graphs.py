@@ -222,7 +222,7 @@ class TestHostileGraphs:
     def bounded(self, w, root):
         start = time.process_time()
         signature = signature_of(w.finish(root))
-        assert time.process_time() - start < 20  # what is exponential does not end
+        assert time.process_time() - start < 3
         return signature
 
     def test_node_inside_itself(self):

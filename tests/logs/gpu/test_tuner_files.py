@@ -85,7 +85,6 @@ def test_each_file_has_the_rows_that_it_should_have(everything):
     assert sum(report.workloads for report in reports.values()) == 12
 
 
-@pytest.mark.stress
 def test_a_second_import_adds_nothing(everything):
     store, reports = everything
     before = store.query.counts()
