@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import signal
 import subprocess
 import sys
 import time
@@ -248,35 +246,61 @@ def test_the_command_end_to_end(many, loops):
     assert (listed["with"], listed["without"], listed["columns"]) == (240, 1, 3)
 
 
-def kill_one(path, moment):
-    """Start a run, kill it after a while, and return the processes that it had started."""
+SMALL_STEPS = "from tunedb import cli, limits; limits.FEATURE_PROGRAMS = 8; cli.main()"
+
+
+def children_of(process):
+    """Return the processes that a process has started."""
+    tasks = Path(f"/proc/{process.pid}/task")
+    return {int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()}
+
+
+def started(path):
+    """Start a run that stores little at a time; return it and its workers once there are some."""
+    arguments = ("--db", str(path), "extract", "--set", "other.loops", "--workers", "2")
     run = subprocess.Popen(
-        [*TUNEDB, "--db", str(path), "extract", "--set", "other.loops", "--workers", "2"],
+        [sys.executable, "-c", SMALL_STEPS, *arguments],
         stdout=subprocess.DEVNULL,
-        stderr=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
     )
-    time.sleep(moment)
-    children = Path(f"/proc/{run.pid}/task/{run.pid}/children")
-    threads = [*children.parent.parent.glob("*/children")] if children.exists() else []
-    pids = [int(pid) for file in threads for pid in file.read_text().split()]
-    os.kill(run.pid, signal.SIGKILL)
+    # A run that has nothing left to do starts none, and ends.
+    while not (pids := children_of(run)) and run.poll() is None:
+        time.sleep(0.01)
+    return run, pids
+
+
+def known_in(path):
+    """Return how many programs have rows."""
+    with Store(path, read_only=True) as store:
+        return sum(stored.programs for stored in store.query.stored_features())
+
+
+def kill_one(path, moment):
+    """Kill a run a while after its workers began, or when it stores; return their processes."""
+    before = known_in(path)
+    run, pids = started(path)
+    if moment is not None:
+        time.sleep(moment)
+    else:
+        while run.poll() is None and known_in(path) == before:
+            pass
+    pids |= children_of(run)
+    run.kill()
     run.wait()
-    run.stderr.close()
     return pids
 
 
 @pytest.mark.stress
 def test_killed_runs_with_workers(many, loops):
     seen, known = 0, []
-    for moment in np.linspace(0.5, 12, 12):
+    for moment in [*np.linspace(0, 1, 4), *[None] * 8]:
         pids = kill_one(many, moment)
         seen += len(pids)
-        deadline = time.monotonic() + 10
-        while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < deadline:
+        deadline = time.monotonic() + 60
+        while any(Path(f"/proc/{pid}").exists() for pid in pids):
+            assert time.monotonic() < deadline, "a worker outlives the run"
             time.sleep(0.05)
-        assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
-        with Store(many, read_only=True) as store:
-            known.append(sum(stored.programs for stored in store.query.stored_features()))
+        known.append(known_in(many))
     assert seen, "no run was killed while its workers ran"
     assert known == sorted(known)
     done = tunedb("--db", many, "extract", "--set", "other.loops", "--json")
