@@ -269,21 +269,21 @@ def started(path):
     return run, pids
 
 
-def known_in(path):
+def known_in(store):
     """Return how many programs have rows."""
-    with Store(path, read_only=True) as store:
-        return sum(stored.programs for stored in store.query.stored_features())
+    return sum(stored.programs for stored in store.query.stored_features())
 
 
 def kill_one(path, moment):
     """Kill a run a while after its workers began, or when it stores; return their processes."""
-    before = known_in(path)
     run, pids = started(path)
     if moment is not None:
         time.sleep(moment)
     else:
-        while run.poll() is None and known_in(path) == before:
-            pass
+        with Store(path, read_only=True) as store:
+            before = known_in(store)
+            while run.poll() is None and known_in(store) == before:
+                pass
     pids |= children_of(run)
     run.kill()
     run.wait()
@@ -300,7 +300,8 @@ def test_killed_runs_with_workers(many, loops):
         while any(Path(f"/proc/{pid}").exists() for pid in pids):
             assert time.monotonic() < deadline, "a worker outlives the run"
             time.sleep(0.05)
-        known.append(known_in(many))
+        with Store(many, read_only=True) as store:
+            known.append(known_in(store))
     assert seen, "no run was killed while its workers ran"
     assert known == sorted(known)
     done = tunedb("--db", many, "extract", "--set", "other.loops", "--json")
