@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 # --import-mode=importlib leaves sys.path alone; builders.py and postgres.py are next to this file.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -13,6 +14,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 from postgres import running_postgres
 
 from tunedb.store import Store
+
+# How long an example takes says more about the machine than about the code.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 
 
 @pytest.fixture(scope="session")

@@ -124,7 +124,7 @@ class Server:
         for process in family:
             with suppress(psutil.NoSuchProcess):
                 process.kill()
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while any(_is_alive(process) for process in family):
             assert time.monotonic() < deadline, "a process of the server does not end"
             time.sleep(0.01)
@@ -137,7 +137,7 @@ class Server:
         """Start a server that was killed, at the same place."""
         self._restarted = True
         start = ("-w", "-o", f'-h "" -k {self._sockets}', "-l", self._handle.log, "start")
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while True:
             try:
                 self._control(*start)
@@ -162,7 +162,7 @@ class Server:
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             check=True,
-            timeout=60,
+            timeout=300,
         )
 
 

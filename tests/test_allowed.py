@@ -456,7 +456,7 @@ VALUES = (
 )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 @given(
     st.lists(st.tuples(st.integers(-1, 5) | NUMBERS, VALUES).map(list), max_size=3),
     st.lists(st.integers(-5, 5) | NUMBERS | VALUES, max_size=3),
@@ -622,7 +622,7 @@ GOODS = {
 }
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(
     st.sampled_from(list(GOODS)),
     st.sampled_from(["sketch", "tail", "decisions"]),
@@ -642,7 +642,7 @@ def test_changed_bytes_raise_nothing_else(format, field, place, length, data):
         assert "\n" not in str(error)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(st.sampled_from([GRAPH, ANSOR, AUTOTVM]), JSON, JSON)
 def test_any_json_raises_nothing_else(format, sketch, decisions):
     try:
@@ -655,7 +655,7 @@ def test_any_json_raises_nothing_else(format, sketch, decisions):
         assert "\n" not in str(error)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.sampled_from([*INSTRUCTIONS, *OLDER]), st.lists(JSON, max_size=4), st.lists(JSON, max_size=4)
 )

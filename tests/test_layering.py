@@ -256,7 +256,7 @@ def loaded_after(statement):
         capture_output=True,
         text=True,
         check=True,
-        timeout=60,
+        timeout=300,
     )
     return tops(done.stdout.split())
 

@@ -292,8 +292,7 @@ changes = st.lists(
 
 @settings(
     max_examples=80,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 @given(changes=changes)
 def test_top_k_never_returns_untrusted_retracted_failed_or_other_targets_records(store, changes):

@@ -29,7 +29,7 @@ def run_worker(*arguments):
         [sys.executable, WORKERS, *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -419,7 +419,7 @@ def test_kill_while_a_file_is_made(tmp_path):
             time.sleep(takes * round_ / 10)
         else:
             # The last rounds die as soon as there is a file.
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 300
             while not path.exists() and time.monotonic() < deadline:
                 time.sleep(0.0005)
         os.kill(child, signal.SIGKILL)

@@ -133,7 +133,7 @@ def test_what_the_original_does_wrong_is_told(collect, tmp_path):
 
 
 def wait_for(path, count):
-    for _ in range(600):
+    for _ in range(6000):
         if len(toy_gpu.lines(path)) >= count:
             return
         time.sleep(0.05)
@@ -147,7 +147,7 @@ def test_a_run_that_was_stopped_goes_on(start, collect, sqlite_file, tmp_path, n
     # The original's four, three of the next, and into the third variant.
     wait_for(tmp_path / "runs", 8)
     os.kill(process.pid, number)
-    _, stderr = process.communicate(timeout=60)
+    _, stderr = process.communicate(timeout=300)
     if number == signal.SIGINT:
         assert process.returncode == 130
         assert "of 4 variants; the same command goes on" in stderr
@@ -165,7 +165,7 @@ def test_two_at_once(start, run, sqlite_file, tmp_path):
     done = run("--db", sqlite_file, "advise", "collect", path, code=5)
     assert "another run works there; wait, or give --work-dir" in done.stderr
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=60)
+    process.communicate(timeout=300)
 
 
 @pytest.mark.parametrize(

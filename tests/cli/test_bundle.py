@@ -147,12 +147,12 @@ def test_through_a_pipe(run, filled, tmp_path, start):
     path = tmp_path / "x.tunedb"
     with path.open("wb") as out:
         process = start("--db", filled, "bundle", "-o", "-", stdout=out)
-        _, told = process.communicate(timeout=60)
+        _, told = process.communicate(timeout=300)
     assert process.returncode == 0
     assert "7 records of 2 workloads" in told
     with path.open("rb") as bytes_:
         process = start("bundle", "--info", "-", "--json", stdin=bytes_)
-        said, _ = process.communicate(timeout=60)
+        said, _ = process.communicate(timeout=300)
     assert process.returncode == 0
     assert json.loads(said)["records"] == 7
     with BundlePeer(path) as peer:
@@ -247,7 +247,7 @@ def test_a_bundle_is_made_while_others_write(filled, tmp_path, run):
         assert writer.stdout.readline() == b"writing\n"
         run("--db", filled, "bundle", "-o", tmp_path / "x.tunedb")
     finally:
-        writer.communicate(timeout=30)
+        writer.communicate(timeout=300)
     assert writer.returncode == 0
 
 

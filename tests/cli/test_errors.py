@@ -90,7 +90,7 @@ def test_passwords_are_never_printed(start):
     url = "postgresql://user:hunter2@127.0.0.1:1/none"
     for command in (["top"], ["db", "info"], ["db", "init"], ["top", "--debug"]):
         process = start("--db", url, *command, "-vv")
-        output, errors = process.communicate(timeout=60)
+        output, errors = process.communicate(timeout=300)
         assert process.returncode == 1, errors
         assert "hunter2" not in output + errors
 
@@ -116,7 +116,7 @@ def test_no_words_become_sql(words, run, filled, log):
 
 def test_a_terminal_that_knows_ascii_only(start, filled):
     process = start("--db", filled, "history", "matmul", env={"PYTHONIOENCODING": "ascii"})
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert "3.00x" in output
 

@@ -207,27 +207,26 @@ def test_quiet_and_verbose(run, log, sqlite_file):
 def large_log(tmp_path_factory):
     """A log that takes seconds to import."""
     folder = tmp_path_factory.mktemp("large")
-    lines = [workdirs.record([1e-3 + i * 1e-9], tile=(i % 64, 2)) for i in range(40_000)]
+    lines = [workdirs.record([1e-3 + i * 1e-9], tile=(i % 64, 2)) for i in range(60_000)]
     return workdirs.write(folder / "log", lines)
 
 
 def test_ctrl_c_keeps_finished_batches(start, sqlite_file, large_log, run):
     process = start("--db", sqlite_file, "import", "logs", large_log)
     with closing(sqlite3.connect(sqlite_file)) as connection:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 300
         while not connection.execute("SELECT count(*) FROM measurement").fetchone()[0]:
             assert process.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 130, errors
     stored = len(contents(sqlite_file))
-    assert 0 < stored < 40_000
-    assert stored == 20_000
+    assert stored in (20_000, 40_000)
     assert "Traceback" not in errors
-    assert "in file 1 of 1: 20,000 new records stored; the same command goes on" in errors
-    assert "20,000" in output
+    assert f"in file 1 of 1: {stored:,} new records stored; the same command goes on" in errors
+    assert f"{stored:,}" in output
     run("--db", sqlite_file, "db", "check", "--sample", 100)
 
 
@@ -236,6 +235,6 @@ def test_a_file_name_that_is_no_text(start, sqlite_file, tmp_path):
     workdirs.write(os.fsdecode(folder), [workdirs.record(), "bad"])
     command = [b"--db", os.fsencode(sqlite_file), b"import", b"logs", folder]
     process = start(*map(os.fsdecode, command))
-    output, errors = process.communicate(timeout=30)
+    output, errors = process.communicate(timeout=300)
     assert process.returncode == 0, errors
     assert "caf\\udce9" in output

@@ -70,7 +70,7 @@ def test_prune_needs_yes_where_nobody_can_be_asked(run, run_json, pruned):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     assert closed.returncode == 2
     assert "--yes" in closed.stderr
@@ -95,7 +95,7 @@ def test_prune_asks_on_a_terminal(pruned, answer, left):
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
     )
     os.close(terminal)
     os.close(theirs)

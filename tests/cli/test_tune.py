@@ -226,7 +226,7 @@ def test_ctrl_c_ends_with_what_is_stored(tmp_path, module):
             break
     time.sleep(0.5)
     os.killpg(process.pid, signal.SIGINT)
-    out, err = process.communicate(timeout=120)
+    out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert out == ""
     assert re.search(r"Interrupted after \d+ of 400 trials; what was measured is stored", err)

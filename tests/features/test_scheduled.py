@@ -360,7 +360,7 @@ def programs(draw):
     return build.nest
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(programs())
 def test_the_rewritten_program_accesses_the_same(nest):
     """Parameters are accessed at the same places; caches too, from where their scope begins."""

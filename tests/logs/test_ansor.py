@@ -536,7 +536,7 @@ values = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(values)
 def test_generated_lines_come_back(value):
     read = orjson.loads(orjson.dumps(value))

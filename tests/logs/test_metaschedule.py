@@ -49,7 +49,8 @@ from tunedb.store import Store
 
 FORMAT = MetaScheduleFormat()
 quick = settings(
-    max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=80,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 

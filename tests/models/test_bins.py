@@ -71,7 +71,7 @@ def check(rows, count, most):
     assert np.array_equal(again, rounded)
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(columns(40), st.sampled_from([2, 4, 16, 256]))
 def test_bins_are_those_of_one_machine(drawn, most):
     rows, count = drawn

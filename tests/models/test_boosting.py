@@ -65,7 +65,7 @@ def test_with_one_row_each_the_power_changes_nothing():
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.1, 0.5, 1.0]), st.booleans())
-@settings(deadline=None, max_examples=15)
+@settings(max_examples=15)
 def test_the_loss_falls_with_mixed_rows(seed, eta, spread):
     """Rows of a program in one leaf or in several, programs of 1 to 64 rows."""
     examples = learnable(2, 20, rows=(1, 64), seed=seed)
@@ -150,7 +150,6 @@ def test_a_program_that_counts_twice_is_there_twice():
 
 
 @given(st.lists(st.integers(-(10**9), 10**9), min_size=1, max_size=50), st.randoms())
-@settings(deadline=None)
 def test_sums_do_not_depend_on_their_order(values, random):
     values = np.array(values) / 7
     short = boosting._summable(values).astype(float).tolist()

@@ -11,7 +11,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from learnable import examples_of, learnable, quick
 from small_data import SMALL_STEPS, fill
@@ -146,13 +146,13 @@ def test_two_trainings_at_once_wait_for_each_other(here):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(60)
+        thread.join()
     assert found == [expected] * 3
 
 
 def test_nobody_gives_up_who_waits_for_another_training(here, monkeypatch):
     """Workers wait for one another not long, and for other trainings as long as it takes."""
-    monkeypatch.setattr(_dask, "_MEETING_SECONDS", 1)
+    monkeypatch.setattr(_dask, "_MEETING_SECONDS", 3)
     expected = fit(EXAMPLES, quick(), threads=1).model.to_bytes()
     with ThreadPoolExecutor() as pool:
         long = pool.submit(fit_on_cluster, here, EXAMPLES, quick(rounds=1500))
@@ -243,7 +243,7 @@ def test_examples_stay_as_they_are(here):
 
 def test_nothing_is_left_on_the_workers(here):
     fit_on_cluster(here, EXAMPLES, quick(rounds=1))
-    for _ in range(100):
+    for _ in range(600):
         left = here.run(lambda dask_worker: len(dask_worker.data))
         if not any(left.values()):
             return
@@ -279,7 +279,6 @@ def labels_of(rows_by_workload):
     return examples_of(np.zeros((sum(sizes), 1)), sizes, group, np.ones(len(sizes)))
 
 
-@settings(deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 9), min_size=1, max_size=5), min_size=1, max_size=12),
     st.integers(1, 6),
@@ -339,7 +338,7 @@ def test_one_worker_fails(client, capfd):
     began = time.monotonic()
     with pytest.raises(UsageError, match=r"c2 of program \d+ is nan"):
         fit_on_cluster(client, replace(EXAMPLES, rows=rows), quick())
-    assert time.monotonic() - began < 30
+    assert time.monotonic() - began < _dask._MEETING_SECONDS
     assert fit_on_cluster(client, EXAMPLES, quick()).rounds == 10
     assert "Traceback" not in capfd.readouterr().err
 

@@ -67,7 +67,7 @@ def pairs_in_order(y, scores):
 
 
 @given(few)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_each_figure_is_its_mean_over_all_orders_of_equal_scores(pool):
     y, scores = pool
     assume(min(y) < max(y))
@@ -90,7 +90,6 @@ def test_each_figure_is_its_mean_over_all_orders_of_equal_scores(pool):
 
 
 @given(many)
-@settings(deadline=None)
 def test_pairs_and_ranks_of_larger_pools(pool):
     from scipy import stats
 
@@ -120,7 +119,6 @@ def test_a_pool_by_hand():
 
 
 @given(few)
-@settings(deadline=None)
 def test_no_figure_depends_on_the_order_of_programs(pool):
     y, scores = map(np.array, pool)
     assume(y.min() < y.max())

@@ -181,7 +181,7 @@ def test_what_is_no_model(data):
 
 
 @given(drawn=st.data())
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_damage_is_noticed(data, drawn):
     """XGBoost would believe it, and may crash on it."""
     at = drawn.draw(st.integers(13, len(data) - 1))

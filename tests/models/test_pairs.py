@@ -4,7 +4,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.models.pairs import Pairs
@@ -31,7 +31,6 @@ def listed(pairs):
 
 
 @given(groups_of, st.integers(0, 9))
-@settings(deadline=None)
 def test_small_groups_have_all_pairs(groups, seed):
     labels, group = flat(groups)
     pairs = Pairs.of(labels, group, 8, seed)

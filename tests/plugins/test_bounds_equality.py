@@ -153,13 +153,13 @@ def _compare(tree, loops, bits, ranged):
     assert ours == theirs, expression
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=600)
 @given(_trees, _loops, st.sampled_from([32, 64]), st.integers(0, 3))
 def test_bounds_are_those_of_tvm(tree, loops, bits, ranged):
     _compare(tree, loops, bits, ranged)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(_wide_trees, _loops, st.integers(0, 3))
 def test_bounds_at_the_limits_of_integers(tree, loops, ranged):
     _compare(tree, loops, 64, ranged)

@@ -45,7 +45,7 @@ def test_equal_modules_do_not_differ(tools):
     assert first_difference(tools.matmul(), tools.matmul(block="Z")) is None, "names do not count"
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 @given(a=st.integers(1, 40), b=st.integers(1, 40))
 def test_shapes(a, b):
     left, right = elementwise(te.exp, (a, 3)), elementwise(te.exp, (b, 3))

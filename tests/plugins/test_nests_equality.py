@@ -197,7 +197,6 @@ def _theirs(mod, target):
 @settings(
     max_examples=100,
     derandomize=True,  # a run that finds a program takes minutes to say which
-    deadline=None,
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate],  # shrinking takes minutes
 )

@@ -44,7 +44,7 @@ def tracker():
     board = ("--tracker", address, "--key", "board")
     started = [start("rpc_tracker", port), start("rpc_server", free_port(), *board)]
     try:
-        until = time.monotonic() + 120
+        until = time.monotonic() + 300
         while True:
             try:
                 remote.servers(remote.rpc_config(address, "board"))

@@ -109,7 +109,7 @@ def test_nothing_is_noted_of_a_run_that_is_seen_to_have_ended(runs):
 
 
 @given(st.lists(st.text("ms", min_size=1, max_size=8), max_size=8))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_what_is_done_is_less_than_the_run(candidates):
     runs = Runs(8)
     try:

@@ -45,7 +45,7 @@ def args(*pairs):
     return [["TENSOR", dtype, list(shape)] for dtype, shape in pairs]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     shapes=st.lists(st.lists(st.integers(1, 5), max_size=3), min_size=1, max_size=3),
     dtype=st.sampled_from([F32, "float64", F16, "bfloat16", I32, "uint8", "bool"]),
@@ -93,7 +93,7 @@ def test_tensors_of_every_type_get_values():
 # ---- comparing -------------------------------------------------------------------------------
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 @given(
     values=st.lists(st.floats(-100, 100), min_size=1, max_size=8),
     error=st.floats(1e-3, 1.0),

@@ -113,7 +113,7 @@ def of_stream(chunks, selection):
     return gather(peer, selection)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(records=st.lists(record, max_size=25), selection=selection)
 def test_both_choose_as_the_reference(tmp_path_factory, sqlite_template, records, selection):
     path = tmp_path_factory.mktemp("choosing") / "store.db"

@@ -53,7 +53,7 @@ def test_every_column_has_a_kind(table):
 
 @pytest.mark.parametrize("table", wire.COLUMNS)
 def test_rows_come_back(table):
-    @settings(max_examples=60, deadline=None)
+    @settings(max_examples=60)
     @given(rows_of(table))
     def run(rows):
         found = decode(table, len(rows), encode(table, rows))
@@ -165,7 +165,7 @@ def test_missing_values_must_be_some():
         decode("failure", 3, data[:-1] + b"\2" + b"\xe0")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @given(st.data())
 def test_changed_bytes_make_rows_or_a_format_error(data):
     table = data.draw(st.sampled_from(sorted(wire.COLUMNS)))

@@ -423,7 +423,7 @@ def test_huge_values_take_little_memory(filled, where):
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     rows, grown = map(int, done.stdout.split())
     assert rows > 5

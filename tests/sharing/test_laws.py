@@ -20,7 +20,8 @@ from tunedb.sharing.selection import EVERYTHING, Selection
 from tunedb.store import Store
 
 EACH = settings(
-    max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    max_examples=6,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 MANY = settings(EACH, max_examples=40)
 

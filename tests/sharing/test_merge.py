@@ -776,7 +776,7 @@ print(peak_bytes())
         capture_output=True,
         text=True,
         check=True,
-        timeout=120,
+        timeout=300,
     )
     assert int(done.stdout) < 250 * 2**20
 

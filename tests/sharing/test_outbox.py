@@ -22,7 +22,7 @@ def here(sqlite_template, tmp_path):
         yield store
 
 
-def wait_until(condition, seconds=30):
+def wait_until(condition, seconds=300):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline
@@ -75,7 +75,7 @@ def test_a_server_that_is_away_for_a_while(here, postgres_server, postgres_url, 
                 began = time.monotonic()
                 fill(here, number)
                 outbox.notify()
-                assert time.monotonic() - began < 2
+                assert time.monotonic() - began < 20
             wait_until(lambda: outbox.state.error is not None)
             assert outbox.state.waiting == 3
         wait_until(lambda: outbox.state.delivered == 4)

@@ -93,7 +93,7 @@ def merge_at_once(url, peers, processes):
             assert writer.returncode == 0, errors
             assert errors == ""
             new.append(int(output))
-        output, errors = reader.communicate(timeout=60)
+        output, errors = reader.communicate(timeout=300)
         assert (reader.returncode, errors) == (0, "")
         assert int(output.partition("=")[2]) >= 2
         return new

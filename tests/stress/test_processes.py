@@ -86,7 +86,7 @@ def many_writers(url, processes, batches, size):
             assert (writer.returncode, errors) == (0, "")
             first = number * batches + 1
             assert output.split() == [str(n) for n in range(first, first + batches)]
-        output, errors = reader.communicate(timeout=60)
+        output, errors = reader.communicate(timeout=300)
         assert (reader.returncode, errors) == (0, "")
     seen = dict(pair.split("=") for pair in output.split())
     assert int(seen["looks"]) >= 2
@@ -194,7 +194,7 @@ def cut_connections(server, url, rounds, seed):
         cut = 0
         for _ in range(rounds):
             before = len(lines)
-            deadline = time.monotonic() + 30
+            deadline = time.monotonic() + 300
             while len(lines) < before + 2:
                 assert time.monotonic() < deadline, losses[-3:]
                 assert writer.poll() is None, losses[-3:]
@@ -210,7 +210,7 @@ def cut_connections(server, url, rounds, seed):
     acknowledged = [int(line) for line in lines if line.strip()]
     assert acknowledged == list(range(1, len(acknowledged) + 1))
     # A killed client's backend may still be at its last statement.
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 300
     while server.terminate(url):
         assert time.monotonic() < deadline
         time.sleep(0.02)

@@ -86,7 +86,7 @@ def pair(url):
     """Let one run begin, and another with the same candidates while it goes on."""
     Database(url).close()
     first = forked(run, url, "replay-trace", 7, lambda _: time.sleep(0.05))
-    deadline = time.monotonic() + 120
+    deadline = time.monotonic() + 300
     while stored(url) < 2 * BATCH:
         assert time.monotonic() < deadline, "the first run stores nothing"
         time.sleep(0.01)
@@ -97,6 +97,19 @@ def pair(url):
 def run_longer(url):
     """Tune with the same candidates, and some more: with equal arguments it would go on."""
     run(url, "replay-trace", 7, trials=TRIALS + BATCH)
+
+
+def end_of(child, log, lines, moment):
+    """Kill a process a moment after a file has some more lines; return how it ended."""
+    aim = Path(log).read_bytes().count(b"\n") + lines
+    while Path(log).read_bytes().count(b"\n") < aim:
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return status
+        time.sleep(0.005)
+    time.sleep(moment)
+    os.kill(child, signal.SIGKILL)
+    return os.waitpid(child, 0)[1]
 
 
 def kill(url, log, kills, seed):
@@ -111,9 +124,8 @@ def kill(url, log, kills, seed):
 
     for _ in range(int(kills)):
         child = forked(run, url, small_evolution(), 1, note)
-        time.sleep(rng.uniform(0.1, 1.5))
-        os.kill(child, signal.SIGKILL)
-        status = os.waitpid(child, 0)[1]
+        # By what was measured, so that a slow machine is not killed before it has begun.
+        status = end_of(child, log, rng.randrange(TRIALS), rng.uniform(0, 0.3))
         assert status in (0, signal.SIGKILL), status
         print(json.dumps({"stored": stored(url), "killed": status != 0}), flush=True)
     for _ in range(2):

@@ -88,7 +88,7 @@ def test_what_a_command_leaves_behind_is_ended(tmp_path):
 
 def wait_for_end(pids):
     assert pids
-    for _ in range(200):
+    for _ in range(1200):
         if not any(map(is_alive, pids)):
             return
         time.sleep(0.05)

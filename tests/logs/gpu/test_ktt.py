@@ -332,7 +332,7 @@ def told(item):
     return item.digest, repr([dataclasses.astuple(launch) for launch in item.launches])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     results=st.lists(some_results(), max_size=3),
     unit=st.sampled_from(["Nanoseconds", "Seconds"]),
