@@ -1,6 +1,7 @@
 """Databases to test on: SQLite files and a PostgreSQL that lives as long as the run."""
 
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,6 +19,9 @@ from tunedb.store import Store
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("untimed")
+
+# A script that starts the run in the background has it ignore Ctrl-C, and all that tests start too.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")
