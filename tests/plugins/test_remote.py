@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
 import time
 
+import psutil
 import pytest
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 
@@ -55,8 +57,13 @@ def tracker():
         yield address
     finally:
         for process in reversed(started):
+            # What listens is a process of its own, which TVM does not end.
+            family = psutil.Process(process.pid).children(recursive=True)
             process.terminate()
             process.wait()
+            for child in family:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    child.kill()
 
 
 def test_a_device_says_what_it_is(tracker):
