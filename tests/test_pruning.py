@@ -121,7 +121,7 @@ def test_the_best_stay_with_a_rest(store):
 
 @settings(
     max_examples=40,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())
 def test_any_prune_leaves_a_whole_database(data, sqlite_template):

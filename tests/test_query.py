@@ -77,7 +77,7 @@ SOURCES = {"own": OWN, "foreign": FOREIGN, "verified": Source("v", trust=Trust.V
 
 @settings(
     max_examples=60,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(rows=rows, k=st.integers(0, 30), data=st.data())
 def test_top_k_is_what_a_sorted_list_says(store, rows, k, data):

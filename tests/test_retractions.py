@@ -292,7 +292,7 @@ changes = st.lists(
 
 @settings(
     max_examples=80,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(changes=changes)
 def test_top_k_never_returns_untrusted_retracted_failed_or_other_targets_records(store, changes):

@@ -60,7 +60,7 @@ from tunedb.times import mean_of
 # Every example uses workloads of its own, so one store serves them all.
 ONE_STORE = settings(
     max_examples=40,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 _fresh = count(1_000)
 

@@ -207,7 +207,7 @@ def test_quiet_and_verbose(run, log, sqlite_file):
 def large_log(tmp_path_factory):
     """A log that takes seconds to import."""
     folder = tmp_path_factory.mktemp("large")
-    lines = [workdirs.record([1e-3 + i * 1e-9], tile=(i % 64, 2)) for i in range(60_000)]
+    lines = [workdirs.record([1e-3 + i * 1e-9], tile=(i % 64, 2)) for i in range(40_000)]
     return workdirs.write(folder / "log", lines)
 
 
@@ -223,10 +223,11 @@ def test_ctrl_c_keeps_finished_batches(start, sqlite_file, large_log, run):
     output, errors = process.communicate(timeout=300)
     assert process.returncode == 130, errors
     stored = len(contents(sqlite_file))
-    assert stored in (20_000, 40_000)
+    assert 0 < stored < 40_000
+    assert stored == 20_000
     assert "Traceback" not in errors
-    assert f"in file 1 of 1: {stored:,} new records stored; the same command goes on" in errors
-    assert f"{stored:,}" in output
+    assert "in file 1 of 1: 20,000 new records stored; the same command goes on" in errors
+    assert "20,000" in output
     run("--db", sqlite_file, "db", "check", "--sample", 100)
 
 

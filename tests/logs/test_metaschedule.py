@@ -50,7 +50,7 @@ from tunedb.store import Store
 FORMAT = MetaScheduleFormat()
 quick = settings(
     max_examples=80,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
 

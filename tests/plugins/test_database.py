@@ -86,7 +86,7 @@ _times = st.one_of(
 
 @settings(
     max_examples=25,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(
     commits=st.lists(

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import orjson
+import psutil
 import pytest
 import tvm_ffi
 
@@ -251,8 +252,7 @@ SMALL_STEPS = "from tunedb import cli, limits; limits.FEATURE_PROGRAMS = 8; cli.
 
 def children_of(process):
     """Return the processes that a process has started."""
-    tasks = Path(f"/proc/{process.pid}/task")
-    return {int(pid) for file in tasks.glob("*/children") for pid in file.read_text().split()}
+    return {child.pid for child in psutil.Process(process.pid).children()}
 
 
 def started(path):
@@ -284,7 +284,8 @@ def kill_one(path, moment):
             before = known_in(store)
             while run.poll() is None and known_in(store) == before:
                 pass
-    pids |= children_of(run)
+    if run.poll() is None:
+        pids |= children_of(run)
     run.kill()
     run.wait()
     return pids

@@ -166,11 +166,13 @@ def test_crashes_cost_one_candidate_each(ready):
 
 
 def test_timeouts_cost_one_candidate_each(ready):
+    begin = time.monotonic()
     results = ready.build(candidates("sleep", "SIGSTOP", "ok", "hold the GIL", "ok"))
+    assert time.monotonic() - begin < 20
     for number in (0, 1, 3):
         failure = classify(Phase.BUILD, results[number].error_msg)
         assert failure.kind is FailureKind.TIMEOUT
-        assert TIMEOUT <= failure.seconds < 60
+        assert TIMEOUT <= failure.seconds < TIMEOUT + 2
     assert [read(results[n])["candidate"] for n in (2, 4)] == ["2", "4"]
 
 

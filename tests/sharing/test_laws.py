@@ -21,7 +21,7 @@ from tunedb.store import Store
 
 EACH = settings(
     max_examples=6,
-    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 MANY = settings(EACH, max_examples=40)
 

@@ -103,7 +103,7 @@ def put(document, path, value):
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_anything_anywhere(name, tmp_path, data):
     document = copy.deepcopy(DOCUMENTS[name])
