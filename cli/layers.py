@@ -14,16 +14,15 @@ from .module import one_target
 
 if TYPE_CHECKING:
     from ..query import Query
-    from ..records import Target
+    from ..records import Alias, Target
+    from ..signatures.structure import Structure
     from ..store import Store
     from .options import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-Key: TypeAlias = "bytes | tuple[str, str]"
-
-#: Endings of names under which modules are equal that do not compute the same.
-_LOOSE = (":ignore-tensor", ":anchor-block")
+#: A workload's digest, or a name of it with the structure that confirms the name.
+Key: TypeAlias = "bytes | tuple[Alias, Structure]"
 
 
 def layer_option(function: F) -> F:
@@ -115,8 +114,8 @@ def layered_target(
 class Answered:
     """Which workloads were answered, and for which targets, whatever their numbers are.
 
-    Workloads of two databases are one where a digest or a name under which they are known to be
-    equal is the same.
+    Workloads of two databases are one where their digests are the same, or a name and their
+    structures.
     """
 
     def __init__(self) -> None:
@@ -132,11 +131,15 @@ class Answered:
 
 
 def keys_of(query: Query, group: list[int]) -> set[Key]:
-    """Return the digests of workloads, and the names under which others are equal to them."""
+    """Return the digests of workloads, and their names that count (``Query.names``)."""
+    from ..query.equivalence import LOOSE, Standing
+
     keys: set[Key] = {query.workload(id_).digest for id_ in group}
     for id_ in group:
         keys.update(
-            (one.scheme, one.key) for one in query.aliases(id_) if not one.scheme.endswith(_LOOSE)
+            (name, query.structure(id_))
+            for name, standing in query.names(id_)
+            if standing > Standing.FOREIGN and not name.scheme.endswith(LOOSE)
         )
     return keys
 
@@ -154,7 +157,6 @@ def workloads_in(layer: Query, keys: set[Key] | None, words: str) -> list[int]:
         A name or the beginning of a digest; a number is one of one's own database.
     """
     from ..errors import NotFoundError
-    from ..records import Alias
 
     if keys is None:
         if words.isdigit():
@@ -169,7 +171,12 @@ def workloads_in(layer: Query, keys: set[Key] | None, words: str) -> list[int]:
             id_ = layer.workload_id(key)
             found |= set() if id_ is None else {id_}
         else:
-            found |= set(layer.workloads_by_alias(Alias(*key)))
+            name, structure = key
+            found.update(
+                id_
+                for id_ in layer.named([name], lambda _: True, links=False)
+                if layer.structure(id_).agrees(structure)
+            )
     return sorted(found)
 
 

@@ -1,5 +1,6 @@
 """Small records for tests. Equal numbers make equal records."""
 
+from tunedb.identity import canonical_json
 from tunedb.records import (
     Measurement,
     Program,
@@ -11,6 +12,7 @@ from tunedb.records import (
     Trace,
     Trust,
     Workload,
+    WorkloadFormat,
 )
 
 OWN = Source("own")
@@ -20,6 +22,42 @@ FOREIGN = Source("foreign", SourceKind.FILE, Trust.FOREIGN)
 def make_workload(number=0, **fields):
     fields.setdefault("name", f"matmul_{number}")
     return Workload("tvm-graph", b'{"nodes":[%d]}' % number, **fields)
+
+
+def make_graph(shape, *, salt=0, extents=None, **fields):
+    """Return a workload whose graph says its structure.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of its one argument.
+    salt : int
+        What tells it from others of equal structure.
+    extents : tuple of int or None
+        Of the iterators of its one block; those of the shape where None.
+    """
+    nodes = [{"type": "tirx.PrimFunc", "data": {"params": 1, "body": 2}}, {"type": "ffi.Array"}]
+    nodes.append({"type": "tirx.SBlock", "data": {"iter_vars": 3}})
+
+    def add(kind, **data):
+        nodes.append({"type": kind, "data": data} if data else {"type": kind})
+        return len(nodes) - 1
+
+    def integer(value):
+        nodes.append({"type": "int", "data": value})
+        return add("ir.IntImm", value=len(nodes) - 1)
+
+    nodes.append({"type": "ffi.Array", "data": []})
+    for extent in extents or shape:
+        domain = add("ir.Range", extent=integer(extent))
+        nodes[3]["data"].append(add("tirx.IterVar", iter_type=0, dom=domain))
+    dimensions = [integer(extent) for extent in shape]
+    nodes.append({"type": "ffi.Array", "data": dimensions})
+    buffer = add("tirx.BufferType", dtype="float32", shape=len(nodes) - 1)
+    nodes[1]["data"] = [add("tirx.Var", ty=buffer, name=f"x{salt}")]
+    fields.setdefault("name", "graph")
+    value = {"root_index": 0, "nodes": nodes}
+    return Workload(WorkloadFormat.GRAPH, canonical_json(value), **fields)
 
 
 def make_target(number=0, **fields):

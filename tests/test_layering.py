@@ -143,7 +143,7 @@ def test_only_the_database_rooms_know_sqlalchemy():
             f"tunedb/{name}.py"
             for name in (
                 *("store", "derived", "governing", "retractions", "rows", "statements"),
-                *("removing", "merging", "learnt"),
+                *("removing", "merging", "learnt", "attribution"),
             )
         ),
         *(
@@ -151,7 +151,7 @@ def test_only_the_database_rooms_know_sqlalchemy():
             for name in (
                 *("reader", "catalog", "programs", "models", "sessions"),
                 *("training", "ledger", "records", "known", "neighbours", "sources"),
-                *("space", "sharing", "launches"),
+                *("space", "sharing", "launches", "equivalence"),
             )
         ),
         "tunedb/query/statements.py",

@@ -35,10 +35,11 @@ def test_a_store_that_waits(postgres_server, postgres_url):
             with away(postgres_server, postgres_url, seconds=0.3):
                 work()
             assert time.monotonic() - began < 15
-        made = make_measurement(1, (2e-3,))
+        made = make_measurement(2, None)
+        store.add([made], OWN)
         with away(postgres_server, postgres_url, seconds=0.3):
             store.add_failures([(made, Failure(FailureKind.CRASH, Phase.RUN, "x"))])
-        assert store.query.size() == 2
+        assert store.query.size() == 3
         assert store.query.failures() == {"crash": 1}
 
 

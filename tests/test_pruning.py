@@ -340,7 +340,8 @@ def test_a_vacuum_gives_space_back(sqlite_file):
         done = vacuum(store)
         assert everything(store) == before
         assert done.before == planned.bytes
-        assert done.after <= planned.bytes - planned.freed
+        # Pages that are filled in order may be one more than those that were in use.
+        assert done.after <= planned.bytes - planned.freed + 4096
         assert planned.freed > 100_000
         assert sqlite_file.stat().st_size == done.after
         store.add_batch([make_measurement(9000)], OWN)

@@ -8,6 +8,7 @@ import pytest
 from builders import (
     FOREIGN,
     OWN,
+    make_graph,
     make_measurement,
     make_program,
     make_target,
@@ -21,6 +22,7 @@ from tunedb import query, schema
 from tunedb.errors import NotFoundError, SchemaError, UsageError
 from tunedb.query import reader
 from tunedb.query import records as query_records
+from tunedb.query.equivalence import Standing
 from tunedb.records import (
     NO_TARGET,
     Alias,
@@ -439,25 +441,40 @@ def test_what_is_not_there(store, table):
         getattr(store.query, table)(7)
 
 
-def test_aliases_make_equivalents(store):
+def test_names_make_equivalents(store):
     exact = "tvm:0.27:structural"
-    one = store.add_workload(make_workload(1), [Alias(exact, "h1"), Alias("script", "s1")])
-    two = store.add_workload(make_workload(2), [Alias(exact, "h1")])
-    three = store.add_workload(make_workload(3), [Alias("script", "s1"), Alias(exact, "h3")])
+    same = [make_graph((8, 8), salt=n) for n in range(5)]
+    one = store.add_workload(same[0], [Alias(exact, "h1"), Alias("script", "s1")])
+    two = store.add_workload(same[1], [Alias(exact, "h1")])
+    three = store.add_workload(same[2], [Alias("script", "s1"), Alias(exact, "h3")])
     loose = [Alias("tvm:0.27:anchor-block", "a"), Alias("tvm:0.27:ignore-tensor", "a")]
-    four = store.add_workload(make_workload(4), loose)
-    five = store.add_workload(make_workload(5), loose)
+    four = store.add_workload(same[3], loose)
+    five = store.add_workload(same[4], loose)
     assert store.query.equivalent(one) == [one, two, three]
     assert store.query.equivalent(two) == [one, two]
     assert store.query.equivalent(four) == [four]
     assert store.query.equivalent(99) == [99]
-    assert store.query.workloads_by_alias(loose[0]) == [four, five]
-    assert store.query.workloads_by_alias(Alias("script", "h1")) == []
+    named = [(four, Standing.TRUSTED), (five, Standing.TRUSTED)]
+    assert store.query.standings_of([loose[0]]) == named
+    assert store.query.standings_of([Alias("script", "h1")]) == []
     ids = [
         add(store, make_measurement(0, (secs,), workload=w))[0]
-        for w, secs in ((1, 0.3), (2, 0.1), (3, 0.2))
+        for w, secs in zip(same, (0.3, 0.1, 0.2), strict=False)
     ]
     assert ids_of(store.query.top_k(store.query.equivalent(one))) == [ids[1], ids[2], ids[0]]
+
+
+def test_a_name_needs_an_equal_structure_and_a_link_does_not(store):
+    name, link = Alias("script", "s"), Alias("link", "x")
+    square = store.add_workload(make_graph((256, 256)), [name, link])
+    small = store.add_workload(make_graph((64, 64)), [name])
+    other_loops = store.add_workload(make_graph((256, 256), extents=(256, 128)), [name])
+    unreadable = store.add_workload(make_workload(1), [name])
+    assert store.query.equivalent(square) == [square]
+    linked = store.add_workload(make_workload(2), [link])
+    assert store.query.equivalent(square) == store.query.equivalent(linked) == [square, linked]
+    for alone in (small, other_loops, unreadable):
+        assert store.query.equivalent(alone) == [alone]
 
 
 def test_served_targets_and_targets_of(store):

@@ -34,6 +34,7 @@ from tunedb.errors import (
     TuneDBError,
     UsageError,
 )
+from tunedb.query.equivalence import Standing
 from tunedb.records import (
     NO_TARGET,
     Alias,
@@ -104,7 +105,6 @@ def full_measurement():
         args_info=b'[["TENSOR","float32",[128,128]]]',
         origin=Origin.MUTATED,
         donor=make_program(2).digest,
-        failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "killed", 10.0),
     )
 
 
@@ -119,6 +119,22 @@ def test_everything_comes_back(store, store_url):
     assert record.mean == 0.375
     assert record.source == OWN
     assert (record.id, record.retracted) == (id_, False)
+
+
+def test_a_failure_comes_back(store, store_url):
+    why = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed", 10.0)
+    given_ = replace(full_measurement(), status=Status.FAILED, failure=why)
+    (id_,) = add(store, given_)
+    with Store(store_url) as other:
+        assert other.query.record(id_).measurement == given_
+
+
+def test_a_record_that_succeeded_takes_no_failure(store):
+    good = make_measurement()
+    (id_,) = add(store, good)
+    store.add_failures([(good, Failure(FailureKind.TIMEOUT, Phase.RUN, "a lie"))])
+    assert store.query.record(id_).measurement.failure is None
+    assert store.query.failures() == {}
 
 
 def test_the_smallest_record_comes_back(store):
@@ -203,7 +219,10 @@ def test_shared_rows_are_stored_once(store):
 def test_add_workload_and_target(store):
     id_ = store.add_workload(make_workload(4), [Alias("script", "abc"), Alias("script", "abc")])
     assert store.add_workload(make_workload(4), [Alias("link", "x")]) == id_
-    assert set(store.query.aliases(id_)) == {Alias("script", "abc"), Alias("link", "x")}
+    assert store.query.names(id_) == [
+        (Alias("link", "x"), Standing.LINKED),
+        (Alias("script", "abc"), Standing.TRUSTED),
+    ]
     assert store.query.workload(id_) == make_workload(4)
     target = store.add_target(make_target(2))
     assert store.add_target(make_target(2)) == target
@@ -535,7 +554,7 @@ def try_quarantine(store, text):
 
 def try_alias(store, text):
     id_ = store.add_workload(make_workload(next(_fresh)), [Alias(text, text)])
-    assert store.query.workloads_by_alias(Alias(text, text)) == [id_]
+    assert [found for found, _ in store.query.standings_of([Alias(text, text)])] == [id_]
     assert id_ in store.query.equivalent(id_)
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from sqlalchemy import Connection, select
 
@@ -21,13 +21,17 @@ from .sharing.incoming import (
     ForeignSource,
     Incoming,
     Launched,
+    Learnt,
     Merged,
+    Named,
     Standing,
     refuses,
 )
 
 if TYPE_CHECKING:
     from .sharing.wire import Position
+
+T = TypeVar("T", Learnt, Launched, Named)
 
 #: Direction (``pull``, ``push``), key of the other database, key of the selection, how far it came.
 Watermark = tuple[str, str, str, "Position"]
@@ -57,7 +61,7 @@ class Merging(ABC):
         """Add retractions inside a transaction; return how many were new."""
 
     @abstractmethod
-    def _insert_launches(self, connection: Connection, launches: Sequence[Launched]) -> int:
+    def _insert_launches(self, connection: Connection, launches: Sequence[Any]) -> int:
         """Insert launches inside a transaction; return how many were new."""
 
     def merge_batch(self, incoming: Incoming, *, watermark: Watermark | None = None) -> Merged:
@@ -108,12 +112,30 @@ class Merging(ABC):
         for measurement, source in taken:
             new[source] += measurement.digest in added
         moved = _attribute(connection, incoming, taken, added, owners)
+        refused_words: Counter[tuple[str, int]] = Counter()
+
+        def believed_of(table: str, words: Sequence[T]) -> list[tuple[T, int]]:
+            refused_words.update((table, one.source) for one in words if owners.refused[one.source])
+            return [
+                (one, owners.of(one.source)[0]) for one in words if not owners.refused[one.source]
+            ]
+
         failures = [
-            failure_row_of(one.program, one.measurement, one.failure) for one in incoming.failures
+            failure_row_of(one.program, one.measurement, one.failure, source_id)
+            for one, source_id in believed_of("failure", incoming.failures)
+        ]
+        launches = [
+            (one.program, one.measurement, one.launch, source_id)
+            for one, source_id in believed_of("launch", incoming.launches)
         ]
         aliases = [
-            {"workload": digest, "scheme": alias.scheme, "key": alias.key}
-            for digest, alias in incoming.aliases
+            {
+                "workload": one.workload,
+                "scheme": one.alias.scheme,
+                "key": one.alias.key,
+                "source_id": source_id,
+            }
+            for one, source_id in believed_of("workload_alias", incoming.aliases)
         ]
         features, refused_sets = self._insert_features(connection, incoming)
         believed, others = _sorted_out(connection, incoming, self.query.store_key)
@@ -125,7 +147,8 @@ class Merging(ABC):
             aliases=statements.alias_of.many(connection, aliases),
             features=features,
             retractions=self.add_retractions(connection, believed) if believed else 0,
-            launches=self._insert_launches(connection, incoming.launches),
+            launches=self._insert_launches(connection, launches),
+            refused_words=refused_words,
             refused_retractions=others,
             refused_sets=refused_sets,
         )

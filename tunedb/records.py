@@ -91,6 +91,10 @@ class Source:
     trust: Trust = Trust.OWN
 
 
+#: The source of tuning runs of a database itself.
+TUNING = Source("tuning", SourceKind.LIVE)
+
+
 @dataclass(frozen=True, slots=True)
 class Alias:
     """One name under which a workload is known to be equal to others.

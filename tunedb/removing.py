@@ -30,7 +30,7 @@ from .retractions import is_retracted
 
 _m, _p, _x = schema.measurement.c, schema.program.c, schema.failure.c
 _f, _d, _k = schema.feature.c, schema.prediction.c, schema.model.c
-_l = schema.launch.c
+_l, _foreign = schema.launch.c, schema.foreign_feature.c
 
 #: Seconds that a vacuum waits for its turn: whoever writes now will write again.
 _VACUUM_TURN_MS = 5_000
@@ -48,11 +48,19 @@ _failures_of = Prepared(delete(schema.failure).where(_x.measurement_id == _id("m
 _launches_of = Prepared(delete(schema.launch).where(_l.measurement_id == _id("measurement")))
 _measurement = Prepared(delete(schema.measurement).where(_m.id == _id("measurement")))
 _features_of = Prepared(delete(schema.feature).where(_f.program_id == _id("program")))
+_foreign_features_of = Prepared(
+    delete(schema.foreign_feature).where(_foreign.program_id == _id("program"))
+)
 _predictions_of = Prepared(delete(schema.prediction).where(_d.program_id == _id("program")))
 _program = Prepared(delete(schema.program).where(_p.id == _id("program")))
 _feature = Prepared(
     delete(schema.feature).where(
         _f.program_id == _id("program"), _f.feature_set_id == _id("feature_set")
+    )
+)
+_foreign_feature = Prepared(
+    delete(schema.foreign_feature).where(
+        _foreign.program_id == _id("program"), _foreign.feature_set_id == _id("feature_set")
     )
 )
 _predictions_by = Prepared(
@@ -152,6 +160,7 @@ class Removing(ABC):
             launches = _launches_of.many(connection, measurements)
             records = _measurement.many(connection, measurements)
             bare = _bare(connection, sorted({row.program_id for row in rows}))
+            _foreign_features_of.many(connection, bare)
             features = _features_of.many(connection, bare)
             predictions = _predictions_of.many(connection, bare)
             programs = _program.many(connection, bare)
@@ -171,6 +180,7 @@ class Removing(ABC):
         """
         rows = [{"program": id_, "feature_set": feature_set_id} for id_ in program_ids]
         with self._transaction() as connection:
+            _foreign_feature.many(connection, rows)
             return Removed(features=_feature.many(connection, rows))
 
     def remove_model(self, id_: int) -> Removed:

@@ -2,8 +2,9 @@
 
 A retraction names a measurement, a source or a session by its digest, and the database that says
 so. It counts where that is this database, or the one that the measurement's source is of: nobody
-takes back another's records. What it says of its subject (``subject``) is a label, so that the
-order in which databases are merged does not matter; digests cover the name of their table.
+takes back another's records. One with the subject ``aliases`` takes back the aliases of a source
+alone (:mod:`tunedb.attribution`); otherwise the subject is a label, because digests cover the name
+of their table.
 """
 
 from __future__ import annotations
@@ -16,10 +17,13 @@ from sqlalchemy import ColumnElement, and_, case, literal_column, or_, select
 from . import identity, schema
 from .records import Status, Trust
 
-Subject = Literal["measurement", "source", "session"]
+Subject = Literal["measurement", "source", "session", "aliases"]
+
+#: Takes back the names that a source gave workloads, and none of its records.
+ALIASES: Subject = "aliases"
 
 #: What a retraction may be of.
-SUBJECTS: tuple[Subject, ...] = ("measurement", "source", "session")
+SUBJECTS: tuple[Subject, ...] = ("measurement", "source", "session", ALIASES)
 
 _ONE: ColumnElement[int] = literal_column("1")
 
@@ -31,11 +35,11 @@ class Retraction:
     Parameters
     ----------
     digest : bytes
-        Of a measurement, a source or a session.
+        Of a measurement, a source or a session; with the subject ``aliases`` of a source.
     store : str
         The database that says so.
     subject : str
-        Which of these it is, for people.
+        One of :data:`SUBJECTS`.
     reason : str
         Why.
     """
@@ -44,6 +48,18 @@ class Retraction:
     store: str
     subject: Subject
     reason: str
+
+
+def ours() -> ColumnElement[str]:
+    """Return the key of this database."""
+    key = select(schema.meta.c.value).where(schema.meta.c.key == literal_column("'store'"))
+    return key.correlate_except(schema.meta).scalar_subquery()
+
+
+def _is_of_records(taken: Any) -> ColumnElement[bool]:
+    """Return the condition that a retraction takes back records."""
+    is_so: ColumnElement[bool] = taken.c.subject != literal_column(f"'{ALIASES}'")
+    return is_so
 
 
 def is_retracted(m: Any, *, many: bool = False) -> ColumnElement[bool]:
@@ -68,13 +84,10 @@ def is_retracted(m: Any, *, many: bool = False) -> ColumnElement[bool]:
         schema.source.alias(),
         schema.session.alias(),
     )
-    ours = select(schema.meta.c.value).where(schema.meta.c.key == literal_column("'store'"))
     counts = and_(
         source.c.id == m.source_id,
-        or_(
-            taken.c.store == source.c.store,
-            taken.c.store == ours.correlate_except(schema.meta).scalar_subquery(),
-        ),
+        or_(taken.c.store == source.c.store, taken.c.store == ours()),
+        _is_of_records(taken),
     )
     named = (
         taken.c.digest == m.digest,
@@ -94,7 +107,7 @@ def _is_named(m: Any) -> ColumnElement[bool]:
     taken, source, session = (
         table.alias() for table in (schema.retraction, schema.source, schema.session)
     )
-    digests = select(taken.c.digest)
+    digests = select(taken.c.digest).where(_is_of_records(taken))
     return or_(
         m.digest.in_(digests),
         m.source_id.in_(select(source.c.id).where(source.c.digest.in_(digests))),

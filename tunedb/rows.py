@@ -343,13 +343,20 @@ def quarantine_row(row: Quarantined) -> dict[str, Any]:
     }
 
 
-def failure_row(measurement: Measurement, failure: Failure) -> dict[str, Any]:
-    """Return the parameters of a failure's insertion; its digest is of what is kept."""
-    return failure_row_of(measurement.program.digest, measurement.digest, failure)
+def failure_row_of(
+    program: bytes, measurement: bytes, failure: Failure, source_id: int
+) -> dict[str, Any]:
+    """Return the parameters of a failure's insertion; its digest is of what is kept.
 
-
-def failure_row_of(program: bytes, measurement: bytes, failure: Failure) -> dict[str, Any]:
-    """Return :func:`failure_row` of the measurement and program with these digests."""
+    Parameters
+    ----------
+    program, measurement : bytes
+        Digests of the measurement that failed and of its program.
+    failure : Failure
+        Why it failed.
+    source_id : int
+        Local number of the source that says so.
+    """
     seconds = failure.seconds
     if seconds is not None and not math.isfinite(seconds):
         seconds = None
@@ -362,11 +369,16 @@ def failure_row_of(program: bytes, measurement: bytes, failure: Failure) -> dict
         "phase": failure.phase.value,
         "message": failure.message,
         "seconds": failure.seconds,
+        "source_id": source_id,
     }
 
 
 def launch_row_of(
-    program: bytes, measurement: bytes, launch: Launch, counter_set_id: int | None
+    program: bytes,
+    measurement: bytes,
+    launch: Launch,
+    counter_set_id: int | None,
+    source_id: int,
 ) -> dict[str, Any]:
     """Return the parameters of a launch's insertion, of the measurement with these digests."""
     block, grid = launch.block or (None,) * 3, launch.grid or (None,) * 3
@@ -385,4 +397,5 @@ def launch_row_of(
         "seconds": launch.seconds,
         "counter_set_id": counter_set_id,
         "counters": identity.pack_floats(launch.values) if launch.values else None,
+        "source_id": source_id,
     }

@@ -31,7 +31,7 @@ from sqlalchemy.types import REAL, TypeEngine
 
 #: Revisions of ``migrations/versions`` in order, so that a database can be checked without
 #: importing Alembic (0.2 s). A test compares them with the scripts.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 HEAD = REVISIONS[-1]
 
 #: ``PRAGMA application_id`` of a tunedb file: "tndb".
@@ -116,11 +116,14 @@ workload = _table(
     Column("created_at", Int, nullable=False),
 )
 
+#: A name under which a source knows a workload. It counts as far as that source is trusted
+#: (:mod:`tunedb.attribution`).
 workload_alias = _table(
     "workload_alias",
     Column("scheme", Text, primary_key=True),
     Column("key", Text, primary_key=True),
     Column("workload_id", Int, ForeignKey("workload.id"), primary_key=True, index=True),
+    Column("source_id", Int, ForeignKey("source.id"), primary_key=True),
     rowid=False,
 )
 
@@ -192,15 +195,19 @@ TOP_K_INDEX = Index(
     postgresql_where=text("served = 1"),
 )
 
+#: Why a measurement failed, as a source says it. Others than the measurement's own source may say
+#: something of it too; :mod:`tunedb.attribution` tells which of them count.
 failure = _table(
     "failure",
     _id(),
-    _digest(),
+    Column("digest", Blob, nullable=False),
     Column("measurement_id", Int, ForeignKey("measurement.id"), nullable=False, index=True),
     Column("kind", Text, nullable=False),
     Column("phase", Text, nullable=False),
     Column("message", Text, nullable=False),
     Column("seconds", Real),
+    Column("source_id", Int, ForeignKey("source.id"), nullable=False),
+    UniqueConstraint("digest", "source_id"),
 )
 
 #: Which counters a profiler gave: JSON of ``[[name, unit], …]`` in the order of the values.
@@ -214,12 +221,12 @@ counter_set = _table(
     Column("counters", Text, nullable=False),
 )
 
-#: One GPU kernel that a measured program launched. Counters are float64, little-endian, in the
-#: order of their set; NaN is what was not measured.
+#: One GPU kernel that a measured program launched, as a source says it. Counters are float64,
+#: little-endian, in the order of their set; NaN is what was not measured.
 launch = _table(
     "launch",
     _id(),
-    _digest(),
+    Column("digest", Blob, nullable=False),
     Column("measurement_id", Int, ForeignKey("measurement.id"), nullable=False, index=True),
     Column("number", Int, nullable=False),
     Column("kernel", Text, nullable=False),
@@ -236,6 +243,8 @@ launch = _table(
     Column("seconds", Real),
     Column("counter_set_id", Int, ForeignKey("counter_set.id")),
     Column("counters", Blob),
+    Column("source_id", Int, ForeignKey("source.id"), nullable=False),
+    UniqueConstraint("digest", "source_id"),
 )
 
 quarantine = _table(
@@ -266,6 +275,15 @@ feature = _table(
     Column("n_rows", Int, nullable=False),
     Column("n_columns", Int, nullable=False),
     Column("data", Blob, nullable=False),
+    rowid=False,
+)
+
+#: Rows of ``feature`` that were not computed here but came with a merge, and from which source.
+foreign_feature = _table(
+    "foreign_feature",
+    Column("program_id", Int, ForeignKey("program.id"), primary_key=True),
+    Column("feature_set_id", Int, ForeignKey("feature_set.id"), primary_key=True),
+    Column("source_id", Int, ForeignKey("source.id"), nullable=False),
     rowid=False,
 )
 
@@ -308,12 +326,13 @@ prediction = _table(
 )
 
 #: What must not be served any more, although it stays stored. A digest is that of a measurement, a
-#: source or a session, whose records are all meant; ``store`` is the database that says so.
+#: source or a session, whose records are all meant, or with the subject ``aliases`` that of a
+#: source whose aliases alone are meant; ``store`` is the database that says so.
 retraction = _table(
     "retraction",
     Column("digest", Blob, primary_key=True),
     Column("store", Text, primary_key=True),
-    Column("subject", Text, nullable=False),
+    Column("subject", Text, primary_key=True),
     Column("reason", Text, nullable=False),
     Column("created_at", Int, nullable=False),
     rowid=False,

@@ -26,7 +26,7 @@ from sqlalchemy.sql import Executable
 
 from . import schema
 from .engine import Prepared
-from .records import Trust
+from .records import Status, Trust
 from .retractions import is_retracted, served_value
 
 _INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
@@ -94,9 +94,16 @@ def _insertion_where(
 
 
 def _insert_of_measurement(table: Table) -> Prepared:
-    """Return the insertion that finds its measurement; without one it inserts nothing."""
-    found = {"measurement_id": schema.measurement.c.id}
-    return _insertion_where(table, this_measurement(), found)
+    """Return the insertion that finds its measurement; without one it inserts nothing.
+
+    A failure of a measurement that succeeded is not inserted either.
+    """
+    m = schema.measurement.c
+    found = {"measurement_id": m.id}
+    condition = this_measurement()
+    if table is schema.failure:
+        condition = and_(condition, m.status != literal_column(str(int(Status.OK))))
+    return _insertion_where(table, condition, found)
 
 
 def _insert_of_program(table: Table) -> Prepared:
@@ -183,6 +190,12 @@ set_trust = Prepared(
     .values(trust=bindparam("new_trust", type_=schema.Int))
 )
 
+#: The source of a measurement, and the database that it is of.
+source_of = Prepared(
+    select(_m.source_id, schema.source.c.store)
+    .join_from(schema.measurement, schema.source, schema.source.c.id == _m.source_id)
+    .where(this_measurement())
+)
 measurement_id = Prepared(select(schema.measurement.c.id).where(this_measurement()))
 less_trusted = Prepared(
     select(schema.source.c.id)
@@ -312,6 +325,7 @@ alias_of = _of_selected(
     select(
         *_given(schema.workload_alias, "scheme", "key"),
         schema.workload.c.id.label("workload_id"),
+        *_given(schema.workload_alias, "source_id"),
     ).where(schema.workload.c.digest == bindparam("workload", type_=schema.Blob)),
 )
 

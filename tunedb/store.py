@@ -47,6 +47,7 @@ from .network import refuse_network_file
 from .patience import patiently
 from .query import Query
 from .records import (
+    TUNING,
     Alias,
     Measurement,
     Quarantined,
@@ -58,7 +59,7 @@ from .records import (
 )
 from .removing import Removing
 from .results import AddReport
-from .rows import Rows, failure_row, label, now, quarantine_row
+from .rows import Rows, failure_row_of, label, now, quarantine_row
 
 
 class Store(Derived, Learnt, Governing, Merging, Removing):
@@ -286,11 +287,21 @@ class Store(Derived, Learnt, Governing, Merging, Removing):
         if new < len(rows) and trust >= Trust.VERIFIED:
             self._take_over(connection, batch, source_id, trust)
         statements.insert["failure"].many(
-            connection, [failure_row(m, m.failure) for m in batch if m.failure is not None]
+            connection,
+            [
+                failure_row_of(m.program.digest, m.digest, m.failure, source_id)
+                for m in batch
+                if m.failure is not None
+            ],
         )
         self._insert_launches(
             connection,
-            [(m.program.digest, m.digest, one) for m in batch if m.launches for one in m.launches],
+            [
+                (m.program.digest, m.digest, one, source_id)
+                for m in batch
+                if m.launches
+                for one in m.launches
+            ],
         )
         return new
 
@@ -315,21 +326,34 @@ class Store(Derived, Learnt, Governing, Merging, Removing):
     # ------------------------------------------------------------------ everything else
 
     @patiently
-    def add_workload(self, workload: Workload, aliases: Iterable[Alias] = ()) -> int:
+    def add_workload(
+        self, workload: Workload, aliases: Iterable[Alias] = (), source: Source = TUNING
+    ) -> int:
         """Add a workload and the names under which it is known; return its id.
 
         A workload that is known without its script, because it was imported, gets it.
+
+        Parameters
+        ----------
+        workload : Workload
+            What to add.
+        aliases : iterable of Alias
+            Its names.
+        source : Source
+            The source of this database that gives these names.
         """
         with self._transaction() as connection:
             id_ = self._rows.workload(connection, workload)
             self._rows.own(connection, workload)
-            statements.insert["workload_alias"].many(
-                connection,
-                [
-                    {"scheme": label(a.scheme), "key": label(a.key), "workload_id": id_}
-                    for a in aliases
-                ],
-            )
+            rows = [
+                {"scheme": label(a.scheme), "key": label(a.key), "workload_id": id_}
+                for a in aliases
+            ]
+            if rows:
+                source_id, _ = self._rows.source(connection, source)
+                statements.insert["workload_alias"].many(
+                    connection, [{**row, "source_id": source_id} for row in rows]
+                )
         return id_
 
     @patiently

@@ -26,14 +26,13 @@ from ...host import new_session
 from ...identity import canonical_json
 from ...records import (
     NO_TARGET,
+    TUNING,
     Failure,
     Measurement,
     Origin,
     Program,
     Quarantined,
     Session,
-    Source,
-    SourceKind,
     Status,
 )
 from ...store import Store
@@ -82,7 +81,7 @@ class Handle:
         self.lock = threading.RLock()
         store.query.prepare()
         self.workloads = WorkloadTable(store, module_equality)
-        self.source = Source("tuning", SourceKind.LIVE)
+        self.source = TUNING
         self.targets = TargetTable(store, fallback)
         if target is not None:
             self.targets.bind(as_target(target))

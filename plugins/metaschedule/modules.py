@@ -10,6 +10,7 @@ import tvm_ffi
 
 from ...identity import canonical_json, digest
 from ...records import Alias, Target, Workload, WorkloadFormat
+from ...signatures.structure import Structure, structure_of
 from ...upgrades import is_current_graph
 
 #: TVM's module equalities (``src/s_tir/meta_schedule/module_equality.cc``).
@@ -100,6 +101,11 @@ def to_workload(mod: Any) -> Workload:
         tvm_version=str(tvm.__version__),
         script=str(mod.script(show_meta=True)),
     )
+
+
+def structure_of_module(mod: Any) -> Structure:
+    """Return the structure of a module, as it is read from the graph of a stored one."""
+    return structure_of(Workload(WorkloadFormat.GRAPH, str(tvm.ir.save_json(mod)).encode()))
 
 
 def to_module(workload: Workload) -> Any:

@@ -2,22 +2,25 @@
 
 Whether TVM may read what a row holds is decided here and nowhere else: only where an own source
 vouches for it. A row that came from another database is never parsed. It is equal to a module of
-the user's where its names say so (a structural hash of this TVM, or the digest of the script), and
-what TVM gets then is the user's module.
+the user's where a name says so (a structural hash of this TVM, or the digest of the script) and its
+structure confirms the name; what TVM gets then is the user's module.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from tvm.s_tir import meta_schedule as ms
 
 from ...errors import StorageError
+from ...query.equivalence import Standing
 from ...records import MODULES, Alias, Workload
+from ...signatures.structure import Structure
 from ...store import Store
 from . import modules
 from .targets import first_line
@@ -57,7 +60,8 @@ class WorkloadTable:
     """Finds and adds workloads under one of TVM's module equalities.
 
     Which rows count as equal is found by alias (a structural hash) or script, and confirmed with
-    TVM's equality where TVM may read them. The exact module of each row is kept: block names are
+    TVM's equality where TVM may read them, otherwise by structure
+    (:mod:`tunedb.query.equivalence`). The exact module of each row is kept: block names are
     outside TVM's hash, but traces refer to blocks by name.
 
     Parameters
@@ -83,7 +87,7 @@ class WorkloadTable:
         self._by_id: dict[int, Known] = {}
         # Address → (object, row): the object is kept so that its address is not used again.
         self._by_handle: OrderedDict[int, tuple[Any, Known]] = OrderedDict()
-        self._classes: dict[int, tuple[list[int], list[int]]] = {}
+        self._classes: dict[int, tuple[list[tuple[int, Standing]], list[int]]] = {}
         self._aliased_up_to = -1
         # Names of imported workloads of a read-only store, where they cannot be written down.
         self._names: dict[Alias, list[int]] = {}
@@ -91,14 +95,15 @@ class WorkloadTable:
         self._lost: dict[int, str] = {}
         # Digests of the scripts of modules, by the address of their Workload object.
         self._scripts: OrderedDict[int, tuple[Any, str]] = OrderedDict()
-        # Rows of others → an own row that is equal by name, or how many rows were read without one.
-        self._stand_ins: dict[int, Known | int] = {}
+        # Rows of others, and whether foreign names count → an own row that is equal, or how many
+        # rows were read without one.
+        self._stand_ins: dict[tuple[int, bool], Known | int] = {}
         # Rows with records of own sources, and the last row when they were looked up.
         self._own: tuple[int, set[int]] = (-1, set())
 
     # ------------------------------------------------------------------ the module of a row
 
-    def get(self, id_: int, asker: Known | None = None) -> Known | None:
+    def get(self, id_: int, asker: Known | None = None, *, foreign: bool = False) -> Known | None:
         """Return the workload of a row with a module that TVM may have, or None without one.
 
         Parameters
@@ -108,11 +113,14 @@ class WorkloadTable:
         asker : Known or None
             A workload that is known to be equal (:meth:`equal_ids`). Its module stands in where
             TVM must not read the row; without it, that of an own row under one of the row's names.
+        foreign : bool
+            The word of foreign sources counts for that name too: only for programs that are
+            measured before they count.
         """
         found = self._read(id_)
         if found is not None:
             return found
-        asker = asker or self._stand_in(id_)
+        asker = asker or self._stand_in(id_, foreign=foreign)
         if asker is None or asker.id == id_:
             return asker
         record = self._store.query.workload(id_)
@@ -175,23 +183,37 @@ class WorkloadTable:
         if "load_json(" not in script or modules.is_readable(record):
             yield lambda: modules.from_script(script)
 
-    def _stand_in(self, id_: int) -> Known | None:
-        """Return an own workload under one of a row's names, or None."""
-        met = self._stand_ins.get(id_)
+    def _stand_in(self, id_: int, *, foreign: bool) -> Known | None:
+        """Return an own workload that is equal to a row of others, or None."""
+        met = self._stand_ins.get((id_, foreign))
         if isinstance(met, Known):
             return met
         if met == len(self._by_id):
             return None
         query = self._store.query
-        for alias in query.aliases(id_):
-            if alias.scheme in (self._scheme, modules.SCRIPT):
-                for other in query.workloads_by_alias(alias):
-                    known = None if other == id_ else self._read(other)
+
+        def stands_in(other: int) -> bool:
+            return (
+                other != id_
+                and self._read(other) is not None
+                and self._agrees(other, query.structure(id_))
+            )
+
+        for name, standing in query.names(id_):
+            counts = foreign or standing >= Standing.TRUSTED
+            if counts and name.scheme in (self._scheme, modules.SCRIPT):
+                for other in query.named([name], stands_in):
+                    known = self._read(other)
                     if known is not None:
-                        self._stand_ins[id_] = known
+                        self._stand_ins[id_, foreign] = known
                         return known
-        self._stand_ins[id_] = len(self._by_id)
+        self._stand_ins[id_, foreign] = len(self._by_id)
         return None
+
+    def _agrees(self, id_: int, structure: Structure) -> bool:
+        """Tell whether the structure of a row is another one, as far as the equality looks."""
+        anchor = self.equality == "anchor-block"
+        return self._store.query.structure(id_).agrees(structure, anchor=anchor)
 
     def _remember(self, id_: int, record: Workload, workload: Any) -> Known:
         known = Known(id_, record, workload, modules.alias(workload.mod, self.equality))
@@ -222,16 +244,16 @@ class WorkloadTable:
         """
         self._alias_imported()
         name = modules.alias(mod, self.equality)
-        same = self._known_among(self._rows_named(name), mod)
+        same = self._with_answers(self._named([name], mod))
         if len(same) != 1:
             record = modules.to_workload(mod)
             exact = self._store.query.workload_id(record.digest)
-            if exact is not None and (exact in same or self._known_among([exact], mod)):
+            if exact is not None and (exact in same or self._with_answers([exact])):
                 return self._read(exact) or self._remember(
                     exact, record, workload or ms.database.Workload(mod)
                 )
             script = modules.script_alias(record.script or "")
-            same = same or self._known_among(self._rows_named(script), mod)
+            same = same or self._with_answers(self._named([script], mod))
         if not same:
             return None
         own = next((known for known in map(self._read, same) if known is not None), None)
@@ -249,34 +271,24 @@ class WorkloadTable:
         self._link(known.workload, known)
         return known
 
-    def _known_among(self, ids: list[int], mod: Any) -> list[int]:
-        """Return those of some rows that are equal to a module and have something to say of it."""
+    def _with_answers(self, ids: list[int]) -> list[int]:
+        """Return those of some rows that TVM may read or that have records to serve."""
         served = self._store.query.served_targets
-        return [
-            id_
-            for id_ in self._equal_among(ids, mod)
-            if self._read(id_) is not None or served([id_])
-        ]
+        return [id_ for id_ in ids if self._read(id_) is not None or served([id_])]
 
-    def _equal_among(self, ids: list[int], mod: Any) -> list[int]:
-        """Return those of some rows under a module's name whose modules are equal to it.
+    def _named(self, names: Sequence[Alias], mod: Any, *, foreign: bool = False) -> list[int]:
+        """Return the rows under a module's names that are equal to it, oldest first."""
+        structure = cache(lambda: modules.structure_of_module(mod))
 
-        Of what TVM cannot or must not read the name is all that can be known.
-        """
-        rows = [(id_, self._read(id_)) for id_ in ids]
-        return [
-            id_
-            for id_, known in rows
-            if known is None or modules.modules_equal(known.workload.mod, mod, self.equality)
-        ]
+        def confirm(id_: int) -> bool:
+            known = self._read(id_)
+            if known is not None:
+                return modules.modules_equal(known.workload.mod, mod, self.equality)
+            return self._agrees(id_, structure())
 
-    def _rows_named(self, alias: Alias) -> list[int]:
-        """Return the rows that are known under a name, oldest first."""
-        return self._with_names(alias, self._store.query.workloads_by_alias(alias))
-
-    def _with_names(self, alias: Alias, ids: list[int]) -> list[int]:
-        more = self._names.get(alias)
-        return sorted({*ids, *more}) if more else ids
+        found = self._store.query.named(names, confirm, foreign=foreign)
+        more = {id_ for name in names for id_ in self._names.get(name, ())} - {*found}
+        return sorted([*found, *filter(confirm, more)]) if more else found
 
     def commit(self, mod: Any) -> Known:
         """Return the row of exactly this module, adding it where it is missing.
@@ -342,16 +354,24 @@ class WorkloadTable:
 
         Asked anew each time (30 µs), because other processes add rows too.
         """
-        found = self._store.query.workloads_named(known.alias, self._script_of(known))
-        ids = self._with_names(known.alias, found)
+        names = [known.alias, Alias(modules.SCRIPT, self._script_of(known))]
+        standings = self._store.query.standings_of(names)
         remembered = self._classes.get(known.id)
-        if remembered is not None and remembered[0] == ids:
+        if remembered is not None and remembered[0] == standings:
             return remembered[1]
-        equal = self._equal_among(ids, known.workload.mod)
+        equal = self._named(names, known.workload.mod)
         if known.id not in equal:
             equal.append(known.id)
-        self._classes[known.id] = (ids, equal)
+        self._classes[known.id] = (standings, equal)
         return equal
+
+    def proposing_ids(self, known: Known) -> list[int]:
+        """Return :meth:`equal_ids` with the rows under names that only foreign sources say.
+
+        Their programs may be measured on the workload's module; they never answer for it.
+        """
+        names = [known.alias, Alias(modules.SCRIPT, self._script_of(known))]
+        return sorted({known.id, *self._named(names, known.workload.mod, foreign=True)})
 
     def _script_of(self, known: Known) -> str:
         """Return the digest of a module's script, as it stands among the names of workloads."""

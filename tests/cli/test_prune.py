@@ -144,7 +144,8 @@ def test_vacuum(run, run_json, sqlite_file):
     assert all(room["bytes"] > 0 and room["free"] > 0 for room in planned["needs"])
     assert "takes about" in run("--db", sqlite_file, "vacuum", "--dry-run").stdout
     done = run_json("--db", sqlite_file, "vacuum")
-    assert done["after"] <= planned["before"] - planned["free"]
+    # Pages that are filled in order may be one more than those that were in use.
+    assert done["after"] <= planned["before"] - planned["free"] + 4096
     assert "size now" in run("--db", sqlite_file, "vacuum").stdout
     assert json.dumps(done)
     run("--db", sqlite_file.with_name("none.db"), "vacuum", code=3)

@@ -21,7 +21,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import builders
 from builders import FOREIGN, OWN, make_session, make_target, make_workload
 
-from tunedb import identity, schema
+from tunedb import identity, schema, statements
 from tunedb.compression import compress
 from tunedb.launches import CounterSet, Launch
 from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
@@ -43,6 +43,7 @@ from tunedb.records import (
     Workload,
 )
 from tunedb.retractions import Retraction
+from tunedb.rows import failure_row_of
 from tunedb.steps.parameters import split_parameters
 from tunedb.store import Store
 
@@ -181,6 +182,31 @@ def share(store):
         )
 
 
+def attribute(store):
+    """Put in what others say of records and workloads: since revision 0006."""
+    digest = measurements()[5].digest
+    program = measurements()[5].program.digest
+    said = Failure(FailureKind.WRONG_RESULT, Phase.RUN, "a lie")
+    with store._transaction() as connection:
+        theirs = connection.execute(
+            schema.source.select().where(schema.source.c.name == "theirs")
+        ).one()
+        statements.insert["failure"](connection, **failure_row_of(program, digest, said, theirs.id))
+        connection.execute(
+            schema.workload_alias.insert().values(
+                scheme="script", key="ab" * 16, workload_id=2, source_id=theirs.id
+            )
+        )
+        connection.execute(
+            schema.foreign_feature.insert().values(
+                program_id=1, feature_set_id=1, source_id=theirs.id
+            )
+        )
+        store.add_retractions(
+            connection, [Retraction(theirs.digest, THEIRS, "aliases", "they were wrong")]
+        )
+
+
 def fill(path):
     """Put at least one row into every table."""
     with Store(path) as store:
@@ -236,6 +262,7 @@ def fill(path):
                     estimated_at=NOW,
                 )
             )
+        attribute(store)
 
 
 def shrink(path):

@@ -19,6 +19,7 @@ failure.kind: text NOT NULL
 failure.phase: text NOT NULL
 failure.message: text NOT NULL
 failure.seconds: double precision
+failure.source_id: bigint NOT NULL
 feature.program_id: bigint NOT NULL
 feature.feature_set_id: bigint NOT NULL
 feature.n_rows: bigint NOT NULL
@@ -28,6 +29,9 @@ feature_set.id: bigint NOT NULL DEFAULT nextval('feature_set_id_seq'::regclass)
 feature_set.name: text NOT NULL
 feature_set.version: bigint NOT NULL
 feature_set.columns: text NOT NULL
+foreign_feature.program_id: bigint NOT NULL
+foreign_feature.feature_set_id: bigint NOT NULL
+foreign_feature.source_id: bigint NOT NULL
 launch.id: bigint NOT NULL DEFAULT nextval('launch_id_seq'::regclass)
 launch.digest: bytea NOT NULL
 launch.measurement_id: bigint NOT NULL
@@ -46,6 +50,7 @@ launch.dynamic_shared: bigint
 launch.seconds: double precision
 launch.counter_set_id: bigint
 launch.counters: bytea
+launch.source_id: bigint NOT NULL
 measurement.id: bigint NOT NULL DEFAULT nextval('measurement_id_seq'::regclass)
 measurement.digest: bytea NOT NULL
 measurement.program_id: bigint NOT NULL
@@ -157,6 +162,7 @@ workload.flops: double precision
 workload_alias.scheme: text NOT NULL
 workload_alias.key: text NOT NULL
 workload_alias.workload_id: bigint NOT NULL
+workload_alias.source_id: bigint NOT NULL
 
 -- constraints
 alembic_version.alembic_version_pkc: PRIMARY KEY (version_num)
@@ -167,17 +173,23 @@ context.uq_context_digest: UNIQUE (digest)
 counter_set.pk_counter_set: PRIMARY KEY (id)
 counter_set.uq_counter_set_digest: UNIQUE (digest)
 failure.fk_failure_measurement_id_measurement: FOREIGN KEY (measurement_id) REFERENCES measurement(id)
+failure.fk_failure_source_id_source: FOREIGN KEY (source_id) REFERENCES source(id)
 failure.pk_failure: PRIMARY KEY (id)
-failure.uq_failure_digest: UNIQUE (digest)
+failure.uq_failure_digest_source_id: UNIQUE (digest, source_id)
 feature.fk_feature_feature_set_id_feature_set: FOREIGN KEY (feature_set_id) REFERENCES feature_set(id)
 feature.fk_feature_program_id_program: FOREIGN KEY (program_id) REFERENCES program(id)
 feature.pk_feature: PRIMARY KEY (program_id, feature_set_id)
 feature_set.pk_feature_set: PRIMARY KEY (id)
 feature_set.uq_feature_set_name_version: UNIQUE (name, version)
+foreign_feature.fk_foreign_feature_feature_set_id_feature_set: FOREIGN KEY (feature_set_id) REFERENCES feature_set(id)
+foreign_feature.fk_foreign_feature_program_id_program: FOREIGN KEY (program_id) REFERENCES program(id)
+foreign_feature.fk_foreign_feature_source_id_source: FOREIGN KEY (source_id) REFERENCES source(id)
+foreign_feature.pk_foreign_feature: PRIMARY KEY (program_id, feature_set_id)
 launch.fk_launch_counter_set_id_counter_set: FOREIGN KEY (counter_set_id) REFERENCES counter_set(id)
 launch.fk_launch_measurement_id_measurement: FOREIGN KEY (measurement_id) REFERENCES measurement(id)
+launch.fk_launch_source_id_source: FOREIGN KEY (source_id) REFERENCES source(id)
 launch.pk_launch: PRIMARY KEY (id)
-launch.uq_launch_digest: UNIQUE (digest)
+launch.uq_launch_digest_source_id: UNIQUE (digest, source_id)
 measurement.fk_measurement_args_info_id_args_info: FOREIGN KEY (args_info_id) REFERENCES args_info(id)
 measurement.fk_measurement_context_id_context: FOREIGN KEY (context_id) REFERENCES context(id)
 measurement.fk_measurement_program_id_program: FOREIGN KEY (program_id) REFERENCES program(id)
@@ -202,7 +214,7 @@ program.uq_program_digest: UNIQUE (digest)
 quarantine.fk_quarantine_source_id_source: FOREIGN KEY (source_id) REFERENCES source(id)
 quarantine.pk_quarantine: PRIMARY KEY (id)
 quarantine.uq_quarantine_digest: UNIQUE (digest)
-retraction.pk_retraction: PRIMARY KEY (digest, store)
+retraction.pk_retraction: PRIMARY KEY (digest, store, subject)
 session.pk_session: PRIMARY KEY (id)
 session.uq_session_digest: UNIQUE (digest)
 session_factor.fk_session_factor_target_id_target: FOREIGN KEY (target_id) REFERENCES target(id)
@@ -218,8 +230,9 @@ target.uq_target_digest: UNIQUE (digest)
 watermark.pk_watermark: PRIMARY KEY (direction, peer, selection)
 workload.pk_workload: PRIMARY KEY (id)
 workload.uq_workload_digest: UNIQUE (digest)
+workload_alias.fk_workload_alias_source_id_source: FOREIGN KEY (source_id) REFERENCES source(id)
 workload_alias.fk_workload_alias_workload_id_workload: FOREIGN KEY (workload_id) REFERENCES workload(id)
-workload_alias.pk_workload_alias: PRIMARY KEY (scheme, key, workload_id)
+workload_alias.pk_workload_alias: PRIMARY KEY (scheme, key, workload_id, source_id)
 
 -- indexes
 CREATE UNIQUE INDEX alembic_version_pkc ON public.alembic_version USING btree (version_num)
@@ -234,6 +247,7 @@ CREATE UNIQUE INDEX pk_counter_set ON public.counter_set USING btree (id)
 CREATE UNIQUE INDEX pk_failure ON public.failure USING btree (id)
 CREATE UNIQUE INDEX pk_feature ON public.feature USING btree (program_id, feature_set_id)
 CREATE UNIQUE INDEX pk_feature_set ON public.feature_set USING btree (id)
+CREATE UNIQUE INDEX pk_foreign_feature ON public.foreign_feature USING btree (program_id, feature_set_id)
 CREATE UNIQUE INDEX pk_launch ON public.launch USING btree (id)
 CREATE UNIQUE INDEX pk_measurement ON public.measurement USING btree (id)
 CREATE UNIQUE INDEX pk_meta ON public.meta USING btree (key)
@@ -241,7 +255,7 @@ CREATE UNIQUE INDEX pk_model ON public.model USING btree (id)
 CREATE UNIQUE INDEX pk_prediction ON public.prediction USING btree (model_id, program_id)
 CREATE UNIQUE INDEX pk_program ON public.program USING btree (id)
 CREATE UNIQUE INDEX pk_quarantine ON public.quarantine USING btree (id)
-CREATE UNIQUE INDEX pk_retraction ON public.retraction USING btree (digest, store)
+CREATE UNIQUE INDEX pk_retraction ON public.retraction USING btree (digest, store, subject)
 CREATE UNIQUE INDEX pk_session ON public.session USING btree (id)
 CREATE UNIQUE INDEX pk_session_factor ON public.session_factor USING btree (target_id, subject, subject_id)
 CREATE UNIQUE INDEX pk_sketch ON public.sketch USING btree (id)
@@ -250,13 +264,13 @@ CREATE UNIQUE INDEX pk_tail ON public.tail USING btree (id)
 CREATE UNIQUE INDEX pk_target ON public.target USING btree (id)
 CREATE UNIQUE INDEX pk_watermark ON public.watermark USING btree (direction, peer, selection)
 CREATE UNIQUE INDEX pk_workload ON public.workload USING btree (id)
-CREATE UNIQUE INDEX pk_workload_alias ON public.workload_alias USING btree (scheme, key, workload_id)
+CREATE UNIQUE INDEX pk_workload_alias ON public.workload_alias USING btree (scheme, key, workload_id, source_id)
 CREATE UNIQUE INDEX uq_args_info_digest ON public.args_info USING btree (digest)
 CREATE UNIQUE INDEX uq_context_digest ON public.context USING btree (digest)
 CREATE UNIQUE INDEX uq_counter_set_digest ON public.counter_set USING btree (digest)
-CREATE UNIQUE INDEX uq_failure_digest ON public.failure USING btree (digest)
+CREATE UNIQUE INDEX uq_failure_digest_source_id ON public.failure USING btree (digest, source_id)
 CREATE UNIQUE INDEX uq_feature_set_name_version ON public.feature_set USING btree (name, version)
-CREATE UNIQUE INDEX uq_launch_digest ON public.launch USING btree (digest)
+CREATE UNIQUE INDEX uq_launch_digest_source_id ON public.launch USING btree (digest, source_id)
 CREATE UNIQUE INDEX uq_measurement_program_id_digest ON public.measurement USING btree (program_id, digest)
 CREATE UNIQUE INDEX uq_model_digest ON public.model USING btree (digest)
 CREATE UNIQUE INDEX uq_program_digest ON public.program USING btree (digest)

@@ -41,9 +41,11 @@ CREATE TABLE failure (
     phase TEXT NOT NULL,
     message TEXT NOT NULL,
     seconds REAL,
+    source_id INTEGER NOT NULL,
     CONSTRAINT pk_failure PRIMARY KEY (id),
     CONSTRAINT fk_failure_measurement_id_measurement FOREIGN KEY(measurement_id) REFERENCES measurement (id),
-    CONSTRAINT uq_failure_digest UNIQUE (digest)
+    CONSTRAINT fk_failure_source_id_source FOREIGN KEY(source_id) REFERENCES source (id),
+    CONSTRAINT uq_failure_digest_source_id UNIQUE (digest, source_id)
 )
  STRICT;
 
@@ -70,6 +72,18 @@ CREATE TABLE feature_set (
 )
  STRICT;
 
+CREATE TABLE foreign_feature (
+    program_id INTEGER NOT NULL,
+    feature_set_id INTEGER NOT NULL,
+    source_id INTEGER NOT NULL,
+    CONSTRAINT pk_foreign_feature PRIMARY KEY (program_id, feature_set_id),
+    CONSTRAINT fk_foreign_feature_feature_set_id_feature_set FOREIGN KEY(feature_set_id) REFERENCES feature_set (id),
+    CONSTRAINT fk_foreign_feature_program_id_program FOREIGN KEY(program_id) REFERENCES program (id),
+    CONSTRAINT fk_foreign_feature_source_id_source FOREIGN KEY(source_id) REFERENCES source (id)
+)
+ WITHOUT ROWID,
+ STRICT;
+
 CREATE TABLE launch (
     id INTEGER NOT NULL,
     digest BLOB NOT NULL,
@@ -89,10 +103,12 @@ CREATE TABLE launch (
     seconds REAL,
     counter_set_id INTEGER,
     counters BLOB,
+    source_id INTEGER NOT NULL,
     CONSTRAINT pk_launch PRIMARY KEY (id),
     CONSTRAINT fk_launch_counter_set_id_counter_set FOREIGN KEY(counter_set_id) REFERENCES counter_set (id),
     CONSTRAINT fk_launch_measurement_id_measurement FOREIGN KEY(measurement_id) REFERENCES measurement (id),
-    CONSTRAINT uq_launch_digest UNIQUE (digest)
+    CONSTRAINT fk_launch_source_id_source FOREIGN KEY(source_id) REFERENCES source (id),
+    CONSTRAINT uq_launch_digest_source_id UNIQUE (digest, source_id)
 )
  STRICT;
 
@@ -199,7 +215,7 @@ CREATE TABLE retraction (
     subject TEXT NOT NULL,
     reason TEXT NOT NULL,
     created_at INTEGER NOT NULL,
-    CONSTRAINT pk_retraction PRIMARY KEY (digest, store)
+    CONSTRAINT pk_retraction PRIMARY KEY (digest, store, subject)
 )
  WITHOUT ROWID,
  STRICT;
@@ -312,7 +328,9 @@ CREATE TABLE workload_alias (
     scheme TEXT NOT NULL,
     "key" TEXT NOT NULL,
     workload_id INTEGER NOT NULL,
-    CONSTRAINT pk_workload_alias PRIMARY KEY (scheme, "key", workload_id),
+    source_id INTEGER NOT NULL,
+    CONSTRAINT pk_workload_alias PRIMARY KEY (scheme, "key", workload_id, source_id),
+    CONSTRAINT fk_workload_alias_source_id_source FOREIGN KEY(source_id) REFERENCES source (id),
     CONSTRAINT fk_workload_alias_workload_id_workload FOREIGN KEY(workload_id) REFERENCES workload (id)
 )
  WITHOUT ROWID,

@@ -207,8 +207,8 @@ def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
         assert records[5].measurement.failure.seconds == 10.0
         assert records[3].measurement.origin is Origin.MUTATED
         assert records[0].measurement.program.workload.script.startswith("# from tvm.script")
-        assert store.query.equivalent(1) == [1, 3]
-        assert Alias("script", "ab" * 16) in store.query.aliases(1)
+        assert store.query.equivalent(1) == [1]
+        assert Alias("script", "ab" * 16) in [name for name, _ in store.query.names(1)]
         (quarantined,) = [row.item for row in store.query.quarantined()]
         assert quarantined.data == b"{\xff\0"
 

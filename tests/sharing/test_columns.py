@@ -68,7 +68,7 @@ def test_rows_come_back(table):
 @example([-(2**63), 2**63 - 1, -(2**63), 0])
 @example([7])
 def test_integers_of_every_size(values):
-    rows = [(value, "scheme", "key") for value in values]
+    rows = [(value, "scheme", "key", None) for value in values]
     assert decode("workload_alias", len(rows), encode("workload_alias", rows)) == rows
     rows = [(0, value, 1, 1, FRAME) for value in values]
     assert decode("feature", len(rows), encode("feature", rows)) == rows
@@ -81,12 +81,12 @@ def test_bytes_that_end_in_zero_beside_missing_ones():
     ]
     assert decode("retraction", 2, encode("retraction", rows)) == rows
     failures = [
-        (1, None, None, b"a\0\0", b"\0", "kind", "phase", "", -0.0),
-        (2, None, 9, None, None, "", "", "", None),
+        (1, None, None, b"a\0\0", b"\0", "kind", "phase", "", -0.0, 7),
+        (2, None, 9, None, None, "", "", "", None, None),
     ]
     found = decode("failure", 2, encode("failure", failures))
     assert found == failures
-    assert math.copysign(1, found[0][-1]) == -1
+    assert math.copysign(1, found[0][-2]) == -1
 
 
 def test_times_keep_every_bit():
@@ -158,11 +158,11 @@ def test_texts_that_share_a_character_are_refused():
 
 def test_missing_values_must_be_some():
     """Bits that say that all are missing have a shorter form."""
-    failure = (1, None, None, b"m", b"p", "kind", "phase", "message", None)
+    failure = (1, None, None, b"m", b"p", "kind", "phase", "message", None, None)
     data = encode("failure", [failure] * 3)
-    assert data.endswith(b"\1")
+    assert data.endswith(b"\1\1")
     with pytest.raises(FormatError, match="seconds: a value is missing"):
-        decode("failure", 3, data[:-1] + b"\2" + b"\xe0")
+        decode("failure", 3, data[:-2] + b"\2" + b"\xe0" + b"\1")
 
 
 @settings(max_examples=300)

@@ -102,7 +102,8 @@ def test_all_that_is_exchanged_is_given(filled, own):
     (retraction,) = found["retraction"]
     assert retraction["digest"] == found["measurement"][2]["digest"]
     assert retraction["store"] == peer.store_key
-    assert {s["name"] for s in found["source"]} == {"own", "other"}
+    # The third one gave the aliases and the launch.
+    assert {s["name"] for s in found["source"]} == {"own", "other", "tuning"}
     assert not any("script" in row for row in found["workload"])
 
 

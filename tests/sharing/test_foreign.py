@@ -402,7 +402,8 @@ def test_huge_values_take_little_memory(filled, where):
             connection.execute("UPDATE workload SET body = ?", (bomb,))
         elif where == "message":
             connection.executemany(
-                "INSERT INTO failure VALUES (?, ?, 1, 'timeout', 'run', hex(zeroblob(6000000)), 1)",
+                "INSERT INTO failure "
+                "VALUES (?, ?, 1, 'timeout', 'run', hex(zeroblob(6000000)), 1, 1)",
                 [(n, bytes([n] * 16)) for n in range(1, 40)],
             )
         else:

@@ -26,7 +26,15 @@ MARK = b"SECRET-BOOSTERS"
 NOTE = "a word about a colleague"
 
 #: Tables that stay where they are.
-AT_HOME = {"meta", "model", "prediction", "session_factor", "quarantine", "watermark"}
+AT_HOME = {
+    "foreign_feature",
+    "meta",
+    "model",
+    "prediction",
+    "session_factor",
+    "quarantine",
+    "watermark",
+}
 
 
 @pytest.fixture

@@ -7,10 +7,10 @@ import orjson
 from sqlalchemy import case, func, select
 
 from .. import identity, schema
+from ..attribution import is_believed
 from ..compression import decompress
 from ..errors import NotFoundError, UsageError
 from ..records import (
-    Alias,
     Quarantined,
     Session,
     Signature,
@@ -65,33 +65,6 @@ class Catalog(Reader):
         rows = self._rows(st.workload_by_digest, digest=digest)
         return rows[0][0] if rows else None
 
-    def workloads_by_alias(self, alias: Alias) -> list[int]:
-        """Return the ids of workloads known under an alias, first committed first."""
-        scheme, key = identity.clean_text(alias.scheme), identity.clean_text(alias.key)
-        return [row[0] for row in self._rows(st.workloads_by_alias, scheme=scheme, key=key)]
-
-    def workloads_named(self, alias: Alias, script: str) -> list[int]:
-        """Return the ids of workloads known under an alias, or by the digest of their script."""
-        scheme, key = identity.clean_text(alias.scheme), identity.clean_text(alias.key)
-        rows = self._rows(st.workloads_named, scheme=scheme, key=key, script=script)
-        return [row[0] for row in rows]
-
-    def aliases(self, workload_id: int) -> list[Alias]:
-        """Return the names under which a workload is known to be equal to others."""
-        return [Alias(row.scheme, row.key) for row in self._rows(st.aliases_of, id=workload_id)]
-
-    def equivalent(self, workload_id: int) -> list[int]:
-        """Return the ids of the workloads that are the same computation, itself included.
-
-        Those that share a structural hash, a script or a link. TVM's looser equalities
-        (``ignore-tensor``, ``anchor-block``) are for a handle that asks for them.
-        """
-        found = {workload_id}
-        for alias in self.aliases(workload_id):
-            if not alias.scheme.endswith((":ignore-tensor", ":anchor-block")):
-                found.update(self.workloads_by_alias(alias))
-        return sorted(found)
-
     def served_targets(self, workload_ids: Iterable[int]) -> list[int]:
         """Return the ids of the targets for which these workloads have records to serve."""
         found = {r[0] for w in workload_ids for r in self._rows(st.served_targets, workload=w)}
@@ -105,7 +78,11 @@ class Catalog(Reader):
         return [
             row[0]
             for row in self._rows(
-                st.workloads_without, scheme=scheme, version=tvm_version + "%", after=after
+                st.workloads_without,
+                scheme=scheme,
+                version=tvm_version + "%",
+                after=after,
+                store=self.store_key,
             )
         ]
 
@@ -314,7 +291,10 @@ class Catalog(Reader):
     def failures(self) -> dict[str, int]:
         """Return the number of failures of each kind."""
         rows = self._select(
-            select(_f.kind, func.count(_f.measurement_id.distinct())).group_by(_f.kind)
+            select(_f.kind, func.count(_f.measurement_id.distinct()))
+            .join_from(schema.failure, schema.measurement, _m.id == _f.measurement_id)
+            .where(is_believed(_f, _m))
+            .group_by(_f.kind)
         )
         return {row[0]: row[1] for row in rows}
 

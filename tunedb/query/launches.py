@@ -14,7 +14,7 @@ from ..launches import CounterSet, Extents, Launch, counters_of, values_of
 from ..records import Status, Trace, Trust, Workload, WorkloadFormat
 from ..results import LaunchRow
 from ..retractions import is_retracted
-from .catalog import Catalog
+from .equivalence import Equivalence
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ _l, _m, _p, _w = schema.launch.c, schema.measurement.c, schema.program.c, schema
 _PAGE = 5_000
 
 
-class Launches(Catalog):
+class Launches(Equivalence):
     """Reads of launches with their measurements."""
 
     def launches(

@@ -14,7 +14,7 @@ from ..results import FeatureCoverage, StoredFeatures, StoredProgram
 from ..signatures import is_rebuildable
 from ..values import parse_json
 from . import statements as st
-from .catalog import Catalog
+from .equivalence import Equivalence
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,7 +29,7 @@ _f, _s = schema.feature.c, schema.feature_set.c
 _IN = 500
 
 
-class Programs(Catalog):
+class Programs(Equivalence):
     """Programs as feature sets see them, and the rows that were computed of them."""
 
     # ------------------------------------------------------------------ programs

@@ -14,6 +14,7 @@ from ..patience import again
 from ..records import Session, Signature, Source, Status, Target, Workload
 from ..results import Counts
 from ..retractions import is_retracted
+from ..signatures.structure import Structure
 from . import statements as st
 
 T = TypeVar("T")
@@ -79,6 +80,7 @@ class Reader:
         }
         self._sessions: _Cache[Session] = _Cache(_CACHE_ROWS)
         self._sources: _Cache[Source] = _Cache(_CACHE_ROWS)
+        self._structures: _Cache[Structure] = _Cache(_CACHE_ROWS)
         meta = self.meta()
         if "store" not in meta:
             raise SchemaError(f"{location}: it does not say which store it is; restore a copy")

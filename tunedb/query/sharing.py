@@ -9,6 +9,7 @@ from sqlalchemy import Table, and_, bindparam, column, func, select, values
 
 from .. import schema
 from ..engine import Prepared
+from ..records import Alias
 from ..retractions import Retraction
 from ..sharing.incoming import Standing
 from ..sharing.wire import Position
@@ -52,10 +53,15 @@ def _known_measurements() -> Prepared:
     )
 
 
-def _known_digests(table: Table) -> Prepared:
-    wanted = _wanted("b")
+def _known_words(table: Table) -> Prepared:
+    """Return the query of (digest, digest of the source that says it)."""
+    wanted = _wanted("bb")
     digest = table.c.digest
-    return Prepared(select(digest).join_from(wanted, table, digest == wanted.c.a))
+    return Prepared(
+        select(digest, _s.digest)
+        .join_from(wanted, schema.source, _s.digest == wanted.c.b)
+        .join(table, and_(digest == wanted.c.a, table.c.source_id == _s.id))
+    )
 
 
 def _known_features() -> Prepared:
@@ -70,7 +76,7 @@ def _known_features() -> Prepared:
 
 
 _MEASUREMENTS, _FEATURES = _known_measurements(), _known_features()
-_FAILURES, _LAUNCHES = _known_digests(schema.failure), _known_digests(schema.launch)
+_FAILURES, _LAUNCHES = _known_words(schema.failure), _known_words(schema.launch)
 
 
 class Sharing(Reader):
@@ -117,23 +123,33 @@ class Sharing(Reader):
                 sources[measurement] = source
         return sources, programs
 
-    def known_failures(self, digests: Sequence[bytes]) -> set[bytes]:
-        """Return those of these digests under which a failure is stored."""
-        return set(self._looked_up(_FAILURES, [(d,) for d in digests], lambda row: row[0]))
+    def known_failures(self, keys: Sequence[tuple[bytes, bytes]]) -> set[tuple[bytes, bytes]]:
+        """Return those of (digest of a failure, of the source that says it) that are stored."""
+        return set(self._looked_up(_FAILURES, keys, tuple))
 
-    def known_launches(self, digests: Sequence[bytes]) -> set[bytes]:
-        """Return those of these digests under which a launch is stored."""
-        return set(self._looked_up(_LAUNCHES, [(d,) for d in digests], lambda row: row[0]))
+    def known_launches(self, keys: Sequence[tuple[bytes, bytes]]) -> set[tuple[bytes, bytes]]:
+        """Return those of (digest of a launch, of the source that says it) that are stored."""
+        return set(self._looked_up(_LAUNCHES, keys, tuple))
+
+    def known_aliases(self, workload_id: int) -> set[tuple[Alias, bytes]]:
+        """Return the names of a workload, each with the digest of the source that says it."""
+        a = schema.workload_alias.c
+        rows = self._select(
+            select(a.scheme, a.key, _s.digest)
+            .join_from(schema.workload_alias, schema.source, _s.id == a.source_id)
+            .where(a.workload_id == workload_id)
+        )
+        return {(Alias(row.scheme, row.key), bytes(row.digest)) for row in rows}
 
     def known_features(self, keys: Sequence[tuple[bytes, str, int]]) -> set[tuple[bytes, str, int]]:
         """Return those of (digest of a program, name and version of a set) that have rows."""
         return set(self._looked_up(_FEATURES, keys, tuple))
 
-    def known_retractions(self, rows: Sequence[Retraction]) -> set[tuple[bytes, str]]:
-        """Return (digest, store) of those of these retractions that are stored."""
+    def known_retractions(self, rows: Sequence[Retraction]) -> set[tuple[bytes, str, str]]:
+        """Return (digest, store, subject) of those of these retractions that are stored."""
         r = schema.retraction.c
         found = self._select(
-            select(r.digest, r.store).where(r.digest.in_({row.digest for row in rows}))
+            select(r.digest, r.store, r.subject).where(r.digest.in_({row.digest for row in rows}))
         )
         return set(map(tuple, found))
 

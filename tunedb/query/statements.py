@@ -7,6 +7,7 @@ from typing import Any
 from sqlalchemy import Select, and_, bindparam, case, func, literal_column, or_, select
 
 from .. import schema
+from ..attribution import is_trusted
 from ..engine import Prepared
 from ..records import MODULES, Trust, WorkloadFormat
 from ..retractions import is_retracted
@@ -34,9 +35,17 @@ top_k = Prepared(
 
 def record_query() -> Select[Any]:
     """Return the query whose rows :meth:`Query._record` understands."""
-    # What was learnt last says most.
-    other = schema.failure.alias().c
-    last_failure = select(func.max(other.id)).where(other.measurement_id == _m.id).scalar_subquery()
+
+    # The word of the measurement's own source counts most, and the last one.
+    def last_of(said: Any, condition: Any) -> Any:
+        last = select(func.max(said.id)).where(said.measurement_id == _m.id, condition)
+        return last.scalar_subquery()
+
+    own, others = schema.failure.alias().c, schema.failure.alias().c
+    last_failure = func.coalesce(
+        last_of(own, own.source_id == _m.source_id),
+        last_of(others, is_trusted(others.source_id)),
+    )
     joined = (
         schema.measurement.join(schema.program, _p.id == _m.program_id)
         .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
@@ -104,37 +113,6 @@ by_id = {
         schema.source,
     )
 }
-aliases_of = Prepared(
-    select(schema.workload_alias.c.scheme, schema.workload_alias.c.key).where(
-        schema.workload_alias.c.workload_id == parameter("id")
-    )
-)
-workloads_by_alias = Prepared(
-    select(schema.workload_alias.c.workload_id)
-    .where(
-        schema.workload_alias.c.scheme == bindparam("scheme", type_=schema.Text),
-        schema.workload_alias.c.key == bindparam("key", type_=schema.Text),
-    )
-    .order_by(schema.workload_alias.c.workload_id)
-)
-#: Those that are known under an alias, and those with a script.
-workloads_named = Prepared(
-    select(schema.workload_alias.c.workload_id)
-    .distinct()
-    .where(
-        or_(
-            and_(
-                schema.workload_alias.c.scheme == bindparam("scheme", type_=schema.Text),
-                schema.workload_alias.c.key == bindparam("key", type_=schema.Text),
-            ),
-            and_(
-                schema.workload_alias.c.scheme == literal_column("'script'"),
-                schema.workload_alias.c.key == bindparam("script", type_=schema.Text),
-            ),
-        )
-    )
-    .order_by(schema.workload_alias.c.workload_id)
-)
 workload_by_digest = Prepared(
     select(schema.workload.c.id).where(
         schema.workload.c.digest == bindparam("digest", type_=schema.Blob)
@@ -168,6 +146,17 @@ served_targets = Prepared(
         .exists()
     )
 )
+
+
+def _is_own() -> Any:
+    """Return the condition that a source is our own: of this database, not merged into it."""
+    return and_(
+        schema.source.c.trust >= literal_column(str(int(Trust.OWN))),
+        schema.source.c.store == bindparam("store", type_=schema.Text),
+    )
+
+
+#: Those without a name of a scheme that a source of this database gave.
 workloads_without = Prepared(
     select(schema.workload.c.id)
     .where(
@@ -181,6 +170,7 @@ workloads_without = Prepared(
         .where(
             schema.workload_alias.c.workload_id == schema.workload.c.id,
             schema.workload_alias.c.scheme == bindparam("scheme", type_=schema.Text),
+            schema.workload_alias.c.source_id.in_(select(schema.source.c.id).where(_is_own())),
         )
         .exists(),
         select(literal_column("1"))
@@ -190,14 +180,6 @@ workloads_without = Prepared(
     .order_by(schema.workload.c.id)
 )
 measurement_by_digest = Prepared(select(_m.id).where(this_measurement()))
-
-
-def _is_own() -> Any:
-    """Return the condition that a source is our own: of this database, not merged into it."""
-    return and_(
-        schema.source.c.trust >= literal_column(str(int(Trust.OWN))),
-        schema.source.c.store == bindparam("store", type_=schema.Text),
-    )
 
 
 own_records = Prepared(

@@ -26,6 +26,9 @@ from . import wire
 
 Rows = Sequence[tuple[Any, ...]]
 
+#: Version of bundles. Raised with any change that an older reader would not understand.
+VERSION = 3
+
 _BASE = struct.Struct("<qB")
 _FIRST = struct.Struct("<q")
 _WIDTHS = (0, 1, 2, 4, 8)
@@ -216,7 +219,7 @@ LAYOUT: dict[str, tuple[str, ...]] = {
     "source": ("steps", "", "text", "text", "text"),
     "session": ("steps", "", "text", "integer", "text"),
     "workload": ("steps", "", "text", "bytes", "text", "text?"),
-    "workload_alias": ("steps", "text", "text"),
+    "workload_alias": ("steps", "text", "text", "integer?"),
     "target": ("steps", "", "text", "text", "text?"),
     "sketch": ("steps", "", "bytes"),
     "tail": ("steps", "", "bytes"),
@@ -232,7 +235,7 @@ LAYOUT: dict[str, tuple[str, ...]] = {
     # Both digests name a measurement that is not in the bundle.
     "failure": (
         *("steps", "", "steps?", "bytes?", "bytes?"),
-        *("text", "text", "text", "real?"),
+        *("text", "text", "text", "real?", "integer?"),
     ),
     "feature": ("steps", "integer", "integer", "integer", "frames"),
     "retraction": ("bytes", "text", "text", "text"),
@@ -242,9 +245,18 @@ LAYOUT: dict[str, tuple[str, ...]] = {
         *("integer", "text", "integer"),
         *("integer?", "integer?", "integer?", "integer?", "integer?", "integer?"),
         *("integer?", "integer?", "integer?", "real?"),
-        *("integer?", "times?"),
+        *("integer?", "times?", "integer?"),
     ),
 }
+
+#: Tables whose last column, the source, came with version 3 of bundles.
+_ATTRIBUTED = frozenset({"workload_alias", "failure", "launch"})
+
+
+def layout_of(table: str, version: int) -> tuple[str, ...]:
+    """Return the kinds of a table's columns in bundles of a version."""
+    kinds = LAYOUT[table]
+    return (*kinds[:-1], "") if version < 3 and table in _ATTRIBUTED else kinds
 
 
 def encode(table: str, rows: Rows) -> bytes:
@@ -289,7 +301,7 @@ def _encode(kind: str, values: Sequence[Any]) -> bytes:
     return bytes((_SOME,)) + missing.tobytes() + write(there)
 
 
-def decode(table: str, count: int, data: bytes) -> list[tuple[Any, ...]]:
+def decode(table: str, count: int, data: bytes, version: int = VERSION) -> list[tuple[Any, ...]]:
     """Return the rows of :func:`encode`; columns that are left out are None.
 
     Parameters
@@ -300,6 +312,8 @@ def decode(table: str, count: int, data: bytes) -> list[tuple[Any, ...]]:
         Number of rows, at least one.
     data : bytes
         The columns.
+    version : int
+        Version of the bundle.
 
     Raises
     ------
@@ -307,7 +321,7 @@ def decode(table: str, count: int, data: bytes) -> list[tuple[Any, ...]]:
         They are no columns of so many rows.
     """
     source, columns = _Source(data), []
-    for name, kind in zip(wire.COLUMNS[table], LAYOUT[table], strict=True):
+    for name, kind in zip(wire.COLUMNS[table], layout_of(table, version), strict=True):
         try:
             columns.append(_decode(kind, source, count) if kind else [None] * count)
         except FormatError as error:

@@ -189,7 +189,7 @@ class DatabasePeer(OpenedDatabase):
         tables, launches = self._tables, self._tables.launches
         yield from self._with_shared(rows, given)
         failures = pick(tables.failures, tables.failures_of, newest=until.failure_id)
-        yield from cut("failure", failures)
+        yield from self._said("failure", failures, given)
         if launches is not None and until.launch_id:
             newest = until.launch_id
             sets = pick(launches.sets_of_range, launches.sets_of, newest=newest)
@@ -208,10 +208,10 @@ class DatabasePeer(OpenedDatabase):
             ids = sorted(id_ for id_ in needed if id_.__class__ is int)
             known.update(ids)
             for start in range(0, len(ids), _NUMBERS):
-                yield from self._shared(name, ids[start : start + _NUMBERS])
+                yield from self._shared(name, ids[start : start + _NUMBERS], given)
         yield Chunk("measurement", rows)
 
-    def _shared(self, name: str, ids: list[int]) -> Iterator[Chunk]:
+    def _shared(self, name: str, ids: list[int], given: dict[str, set[Any]]) -> Iterator[Chunk]:
         """Yield rows of one table, and the aliases of workloads."""
         statement = self._tables.shared.get(name)
         if statement is None:
@@ -222,7 +222,20 @@ class DatabasePeer(OpenedDatabase):
             rows = (self._unpacked(row, at) for row in rows)
         yield from cut(name, rows)
         if name == "workload":
-            yield from cut("workload_alias", self._among(self._tables.aliases_of, ids))
+            yield from self._said(
+                "workload_alias", self._among(self._tables.aliases_of, ids), given
+            )
+
+    def _said(self, table: str, rows: Iterator[Row], given: dict[str, set[Any]]) -> Iterator[Chunk]:
+        """Yield rows after the sources that say it, where these are needed for the first time."""
+        for chunk in cut(table, rows):
+            ids = sorted(
+                {i for row in chunk.rows if (i := row[-1]).__class__ is int} - given["source"]
+            )
+            given["source"].update(ids)
+            for start in range(0, len(ids), _NUMBERS):
+                yield from self._shared("source", ids[start : start + _NUMBERS], given)
+            yield chunk
 
     def _unpacked(self, row: Row, at: int) -> Row:
         """Return a row with its body as it is, or without where that cannot be."""
@@ -257,7 +270,7 @@ class DatabasePeer(OpenedDatabase):
         new = [row for row in sets if row[0] not in known]
         known.update(row[0] for row in new)
         yield from cut("counter_set", new)
-        yield from cut("launch", launches)
+        yield from self._said("launch", launches, given)
 
     def _later(
         self,
@@ -276,7 +289,7 @@ class DatabasePeer(OpenedDatabase):
 
         if since.failure_id < until.failure_id:
             ends = {"oldest": since.failure_id, "newest": until.failure_id, "last": last}
-            yield from cut("failure", meant(self._rows(self._tables.later, **ends)))
+            yield from self._said("failure", meant(self._rows(self._tables.later, **ends)), given)
         launches = self._tables.launches
         if launches is not None and since.launch_id < until.launch_id:
             ends = {"oldest": since.launch_id, "newest": until.launch_id, "last": last}

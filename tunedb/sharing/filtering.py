@@ -100,15 +100,24 @@ def _needed(chunks: Chunks, chosen: Ids) -> dict[str, set[Any]]:
     """Return the numbers of the shared rows to which chosen measurements refer."""
     needed: dict[str, set[Any]] = {name: set() for name in _SHARED}
     sets: set[Any] = set()
+    named_by: dict[Any, set[Any]] = {}
     for chunk in chunks():
-        if chunk.table == "measurement":
+        if chunk.table == "workload_alias":
+            for row in chunk.rows:
+                if row[0].__class__ is int and row[-1].__class__ is int:
+                    named_by.setdefault(row[0], set()).add(row[-1])
+        elif chunk.table == "measurement":
             rows = _only(chunk.rows, 0, chosen)
             for name, numbers in needed.items():
                 at = _AT[name]
                 numbers.update(row[at] for row in rows if row[at].__class__ is int)
-        elif chunk.table == "launch":
+        elif chunk.table in ("failure", "launch"):
             rows = _kept(chunk, chosen, {}, features=False)
-            sets.update(row[_SET] for row in rows if row[_SET].__class__ is int)
+            needed["source"].update(row[-1] for row in rows if row[-1].__class__ is int)
+            if chunk.table == "launch":
+                sets.update(row[_SET] for row in rows if row[_SET].__class__ is int)
+    for workload in needed["workload"]:
+        needed["source"] |= named_by.get(workload, set())
     return {**needed, "counter_set": sets}
 
 
@@ -213,7 +222,7 @@ class _Catalog:
             for kind, words in given.items()
             if words
         }
-        self._aliases: list[tuple[Any, Any, Any]] = []
+        self._aliases: list[Row] = []
 
     def add(self, chunk: Chunk) -> None:
         """Look at the rows of a chunk."""
@@ -235,8 +244,8 @@ class _Catalog:
         """Return the numbers of the rows that are meant, by the table that has words."""
         meant = {kind: words.found() for kind, words in self._words.items()}
         if workloads := meant.get("workload"):
-            keys = {(scheme, key) for number, scheme, key in self._aliases if number in workloads}
-            workloads |= {n for n, scheme, key in self._aliases if (scheme, key) in keys}
+            keys = {(scheme, key) for n, scheme, key, _ in self._aliases if n in workloads}
+            workloads |= {n for n, scheme, key, _ in self._aliases if (scheme, key) in keys}
         return meant
 
 

@@ -19,7 +19,7 @@ import hashlib
 import os
 import struct
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import IO, Any
 
@@ -28,7 +28,7 @@ from ..errors import FormatError, IntegrityError, LimitError, StorageError
 from ..identity import canonical_json
 from ..values import check_value, parse_json
 from . import wire
-from .columns import decode, encode
+from .columns import VERSION, decode, encode
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -38,16 +38,13 @@ else:
 #: As PNG's: what is no text, and line ends that a transfer as text would change.
 MAGIC = b"\x89TDB\r\n\x1a\n"
 
-#: Raised with any change that an older reader would not understand.
-VERSION = 2
-
 _HEAD = struct.Struct("<HI")
 _BLOCK = struct.Struct("<BIQ")
 _END = 255
 _TABLES = tuple(wire.COLUMNS)
 
 #: Version → the tables that its bundles may hold, in the order of their numbers.
-_TABLES_OF = {1: _TABLES[: _TABLES.index("counter_set")], VERSION: _TABLES}
+_TABLES_OF = {1: _TABLES[: _TABLES.index("counter_set")], 2: _TABLES, VERSION: _TABLES}
 
 DIGEST_BYTES = 32
 
@@ -217,7 +214,7 @@ def read_sealed(file: IO[bytes]) -> Sealed:
         raise FormatError("its manifest is longer than all that is there")
     manifest = _read_object(_read(file, len(head), length), "the manifest")
     stream = _Stream(file, len(head) + length, size - DIGEST_BYTES)
-    blocks = _Blocks(stream, _TABLES_OF[version])
+    blocks = _Blocks(stream, version)
     for _ in blocks:
         pass
     return Sealed(manifest, dict.fromkeys(_TABLES, 0) | blocks.counts, size, digest)
@@ -259,7 +256,7 @@ def read_frames(file: IO[bytes]) -> Iterator[wire.Chunk]:
         raise FormatError("it is another file by now")
     size = os.fstat(file.fileno()).st_size
     stream = _Stream(file, start + length, size - DIGEST_BYTES)
-    yield from _Blocks(stream, _TABLES_OF[version])
+    yield from _Blocks(stream, version)
 
 
 def _read(file: IO[bytes], at: int, size: int) -> bytes:
@@ -338,8 +335,8 @@ class _Blocks:
     ----------
     stream : _Stream
         The bytes.
-    tables : sequence of str
-        Which tables it may hold.
+    version : int
+        Version of the bundle.
 
     Attributes
     ----------
@@ -347,10 +344,11 @@ class _Blocks:
         Table → rows so far; at the end they are those that the frame says.
     """
 
-    def __init__(self, stream: _Stream, tables: Sequence[str]) -> None:
+    def __init__(self, stream: _Stream, version: int) -> None:
         self._stream = stream
-        self._tables = tables
-        self.counts = dict.fromkeys(tables, 0)
+        self._version = version
+        self._tables = _TABLES_OF[version]
+        self.counts = dict.fromkeys(self._tables, 0)
 
     def __iter__(self) -> Iterator[wire.Chunk]:
         total = 0
@@ -370,7 +368,7 @@ class _Blocks:
             _check_rows(total, self._stream.consumed)
             table = self._tables[number]
             self.counts[table] += rows
-            yield wire.Chunk(table, decode(table, rows, self._stream.take(length)))
+            yield wire.Chunk(table, decode(table, rows, self._stream.take(length), self._version))
 
     def _finish(self, length: int) -> None:
         if length > limits.MAX_MANIFEST_BYTES:

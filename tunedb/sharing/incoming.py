@@ -98,19 +98,32 @@ class Claim(NamedTuple):
 
 
 class Learnt(NamedTuple):
-    """Why a measurement failed; both digests say of which it is."""
+    """Why a measurement failed; both digests say of which it is.
+
+    The last one is which of :attr:`Incoming.sources` says so.
+    """
 
     program: bytes
     measurement: bytes
     failure: Failure
+    source: int
 
 
 class Launched(NamedTuple):
-    """A kernel that a measurement launched; both digests say of which it is."""
+    """A kernel that a measurement launched; as :class:`Learnt`."""
 
     program: bytes
     measurement: bytes
     launch: Launch
+    source: int
+
+
+class Named(NamedTuple):
+    """A name under which a source knows the workload with a digest; as :class:`Learnt`."""
+
+    workload: bytes
+    alias: Alias
+    source: int
 
 
 class FeatureRows(NamedTuple):
@@ -137,10 +150,8 @@ class Incoming:
         The source of each.
     claims : sequence of Claim
         Known records that may belong to another source from now on.
-    failures, launches, features, retractions : sequence
+    failures, launches, aliases, features, retractions : sequence
         What else is not known.
-    aliases : sequence of (bytes, Alias)
-        Digest of a workload, and a name under which it is said to be known.
     believe : bool or set of str
         Whose records are taken although their source is trusted here (:func:`refuses`).
     """
@@ -150,11 +161,20 @@ class Incoming:
     source_of: Sequence[int] = ()
     claims: Sequence[Claim] = ()
     failures: Sequence[Learnt] = ()
-    aliases: Sequence[tuple[bytes, Alias]] = ()
+    aliases: Sequence[Named] = ()
     features: Sequence[FeatureRows] = ()
     retractions: Sequence[Retraction] = ()
     launches: Sequence[Launched] = ()
     believe: Believe = False
+
+    @property
+    def words(self) -> Mapping[str, Sequence[Learnt | Launched | Named]]:
+        """What sources say of records and workloads, by table."""
+        return {
+            "failure": self.failures,
+            "launch": self.launches,
+            "workload_alias": self.aliases,
+        }
 
     @property
     def is_empty(self) -> bool:
@@ -188,6 +208,9 @@ class Merged:
         Position of a source → how many of its measurements were new.
     refused : mapping
         Position of a source → how many were not taken, because it is trusted here.
+    refused_words : mapping
+        Table and position of a source → rows that say something of others' records and workloads
+        and were not taken for the same reason.
     moved : int
         Known records that belong to another source now.
     failures, aliases, features, retractions, launches : int
@@ -200,6 +223,7 @@ class Merged:
 
     new: Mapping[int, int] = field(default_factory=dict)
     refused: Mapping[int, int] = field(default_factory=dict)
+    refused_words: Mapping[tuple[str, int], int] = field(default_factory=dict)
     moved: int = 0
     failures: int = 0
     aliases: int = 0

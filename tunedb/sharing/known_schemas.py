@@ -13,9 +13,13 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "args_info": (("0001", "f07f02fd416be3524eea77499ef27518"),),
     "context": (("0002", "331687f54859a2807144b759d3c2bda0"),),
     "counter_set": (("0005", "0cfbee5b91c0e44bc76af07ff9761fc2"),),
-    "failure": (("0001", "ac9e951c28d8d80a92fea4f22a87b65e"),),
+    "failure": (
+        ("0001", "ac9e951c28d8d80a92fea4f22a87b65e"),
+        ("0006", "c66083b38dbe7865e0cc87d02c0f7b79"),
+    ),
     "feature": (("0001", "8b69ad0e86b8dd69d70e267a4d5c2a49"),),
     "feature_set": (("0001", "f9f836d6ddd5ecd5f606c10e7b6cdd42"),),
+    "foreign_feature": (("0006", "0e4b89e97562fdc38a268546c24b1374"),),
     "ix_failure_measurement_id": (("0001", "0f478b3df7c25ca0856942e467526066"),),
     "ix_launch_measurement_id": (("0005", "32c4fd6bb73a13236ebf93b6d8375bd5"),),
     "ix_measurement_program_id": (
@@ -25,7 +29,10 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "ix_measurement_top_k": (("0001", "dae6e9566826f0dbb2ca4a2312b8dd21"),),
     "ix_prediction_program_id": (("0004", "872ac2118f23eb6daea1b4c780787b20"),),
     "ix_workload_alias_workload_id": (("0001", "ea947089aa222ad8d4d6094afd1e46cd"),),
-    "launch": (("0005", "f456d0b558f97bed864fbfbc794d86b3"),),
+    "launch": (
+        ("0005", "f456d0b558f97bed864fbfbc794d86b3"),
+        ("0006", "be480553e8d1838c1ca6f2e030a477c4"),
+    ),
     "measurement": (
         ("0001", "a36d5b6a6935c8abcb475b21686f0960"),
         ("0002", "35c5d2c4f14d0c350be379a4c0657ea3"),
@@ -41,6 +48,7 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "retraction": (
         ("0001", "f808bfdba646d7b0a928b72b09b578e1"),
         ("0004", "3d17551bc2af28a83e088e2938b614bf"),
+        ("0006", "8e61a9e807be31a7a7101c03a2d35782"),
     ),
     "session": (("0001", "139595d56cfdfae0678fde7666817ff7"),),
     "session_factor": (("0003", "cac9e0c9543bd649538aa35987dbd76e"),),
@@ -56,7 +64,10 @@ DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
         ("0001", "3fdc5a8dc592243d895188336a329efd"),
         ("0002", "887daa2a2c50e0c9afe6da17b70330df"),
     ),
-    "workload_alias": (("0001", "579c70ff4b16929bcdb5b32c90e20c04"),),
+    "workload_alias": (
+        ("0001", "579c70ff4b16929bcdb5b32c90e20c04"),
+        ("0006", "fc2433aa531364fd1379a86a77e7a41d"),
+    ),
 }
 
 _SPACE = re.compile(r"[ \t\r\n]+")

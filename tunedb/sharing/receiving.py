@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .. import limits
 from ..errors import TuneDBError
 from ..records import Measurement, Trust
-from .following import Following
+from .following import Following, Taken
 from .incoming import Believe, Claim, ForeignSource, Incoming, Merged, refuses
 from .report import MergeReport, SourceTally
 from .verify import Digested, Measurements
@@ -184,9 +184,9 @@ class Receiver(Following):
     def _note(self, item: Digested) -> None:
         """Remember that a record is stored or will be."""
         row = item.row
-        self._recent[row[0]] = item.program, item.measurement
+        self._recent[row[0]] = Taken(item.program, item.measurement, row[_SOURCE])
         if row[_WORKLOAD] not in self._accepted:
-            self._accept(row[_WORKLOAD])
+            self._accept(row[_WORKLOAD], row[_SOURCE])
 
     def _position(self, source: ForeignSource) -> int:
         """Return where a source stands among those of the batch."""
@@ -222,12 +222,18 @@ class Receiver(Following):
         return Merged(
             new={source: n for source, n in counts.items() if not sides[source]},
             refused={source: n for source, n in counts.items() if sides[source]},
+            refused_words=Counter(
+                (table, one.source)
+                for table, words in incoming.words.items()
+                for one in words
+                if sides[one.source]
+            ),
             moved=len(incoming.claims),
-            failures=len(incoming.failures),
-            aliases=len(incoming.aliases),
+            failures=sum(not sides[one.source] for one in incoming.failures),
+            aliases=sum(not sides[one.source] for one in incoming.aliases),
             features=len(incoming.features),
             retractions=len(believed),
-            launches=len(incoming.launches),
+            launches=sum(not sides[one.source] for one in incoming.launches),
             refused_retractions=others,
         )
 
@@ -243,6 +249,9 @@ class Receiver(Following):
             tally.known += count - new - refused
             if refused:
                 report.reject(_trusted(source), f"record of {source.name}", refused)
+        for (table, position), count in merged.refused_words.items():
+            source = incoming.sources[position]
+            report.reject(f"{table}: {_trusted(source)}", f"{table} of {source.name}", count)
         self._count_programs(incoming, merged)
         for one in merged.refused_retractions:
             reason = f"retraction: database {one.store!r} is trusted here; {_BELIEVE}"

@@ -33,8 +33,8 @@ _l, _c = schema.launch.c, schema.counter_set.c
 _ROWS = schema.measurement.join(schema.program, _p.id == _m.program_id)
 
 #: The first revision with contexts, whole trials and bytes as decisions; with retractions of other
-#: databases; and with launches.
-_LOGS, _SHARING, _LAUNCHES = "0002", "0004", "0005"
+#: databases; with launches; and with the sources of aliases, failures and launches.
+_LOGS, _SHARING, _LAUNCHES, _SAID = "0002", "0004", "0005", "0006"
 
 #: What shared rows are read from, by the name that wire.COLUMNS gives them.
 _SHARED: Mapping[str, tuple[Any, ...]] = {
@@ -148,7 +148,8 @@ def tables_of(revision: str) -> Tables:
     """Return the statements for a revision."""
     measurement = _measurement(revision)
     failure = (_f.id, _f.digest)
-    said = (_f.kind, _f.phase, _f.message, _f.seconds)
+    is_said = revision >= _SAID
+    said = (_f.kind, _f.phase, _f.message, _f.seconds, _f.source_id if is_said else null())
     own = select(*failure, _f.measurement_id, null(), null(), *said).where(
         _f.id <= _number("newest")
     )
@@ -169,7 +170,7 @@ def tables_of(revision: str) -> Tables:
         page_of=among(_m.id, measurement.order_by(_m.id)),
         failures=Prepared(own.where(_f.measurement_id.between(_number("first"), _number("last")))),
         failures_of=among(_f.measurement_id, own),
-        later=_later(),
+        later=_later(said),
         features=Prepared(features.where(_m.id.between(_number("first"), _number("last")))),
         features_of=among(_m.id, features),
         feature_sets=Prepared(select(sets.id, sets.name, sets.version, sets.columns)),
@@ -178,13 +179,19 @@ def tables_of(revision: str) -> Tables:
                 retraction.digest
             )
         ),
-        aliases_of=among(alias.workload_id, select(alias.workload_id, alias.scheme, alias.key)),
+        aliases_of=among(
+            alias.workload_id,
+            select(
+                *(alias.workload_id, alias.scheme, alias.key),
+                alias.source_id if is_said else null(),
+            ),
+        ),
         shared={
             name: among(columns[0], select(*columns))
             for name, columns in _SHARED.items()
             if name != "context" or revision >= _LOGS
         },
-        launches=_launches() if revision >= _LAUNCHES else None,
+        launches=_launches(said=is_said) if revision >= _LAUNCHES else None,
     )
 
 
@@ -204,12 +211,12 @@ def _measurement(revision: str) -> Select[Any]:
     ).select_from(_ROWS)
 
 
-def _later() -> Prepared:
+def _later(said: tuple[Any, ...]) -> Prepared:
     """Return the failures that were learnt after their measurements were given."""
     return Prepared(
         select(
             *(_f.measurement_id, _f.id, _f.digest, null(), _p.digest, _m.digest),
-            *(_f.kind, _f.phase, _f.message, _f.seconds),
+            *said,
         )
         .select_from(schema.failure.join(_ROWS, _m.id == _f.measurement_id))
         .where(_f.id > _number("oldest"), _f.id <= _number("newest"), _m.id <= _number("last"))
@@ -217,16 +224,17 @@ def _later() -> Prepared:
     )
 
 
-def _launches() -> Launches:
-    """Return the statements for launches."""
-    said = (
+def _launches(*, said: bool) -> Launches:
+    """Return the statements for launches; `said` is whether their sources are known."""
+    columns = (
         *(_l.number, _l.kernel, _l.threads),
         *(_l.block_x, _l.block_y, _l.block_z, _l.grid_x, _l.grid_y, _l.grid_z),
         *(_l.registers, _l.static_shared, _l.dynamic_shared, _l.seconds),
         *(_l.counter_set_id, _l.counters),
+        _l.source_id if said else null(),
     )
     until = _l.id <= _number("newest")
-    own = select(_l.id, _l.digest, _l.measurement_id, null(), null(), *said).where(until)
+    own = select(_l.id, _l.digest, _l.measurement_id, null(), null(), *columns).where(until)
     named = (_c.id, _c.digest, _c.tool, _c.tool_version, _c.compute_capability, _c.counters)
     sets = (
         select(*named)
@@ -240,7 +248,7 @@ def _launches() -> Launches:
         of_range=Prepared(own.where(ends)),
         of=among(_l.measurement_id, own),
         later=Prepared(
-            select(_l.measurement_id, _l.id, _l.digest, null(), _p.digest, _m.digest, *said)
+            select(_l.measurement_id, _l.id, _l.digest, null(), _p.digest, _m.digest, *columns)
             .select_from(schema.launch.join(_ROWS, _m.id == _l.measurement_id))
             .where(until, *after)
             .order_by(_l.id)

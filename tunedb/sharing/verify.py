@@ -288,7 +288,7 @@ def _check_decisions(decisions: bytes, format_: str) -> None:
 
 def failure_of(row: Row) -> Failure:
     """Return what a row of failures says, or raise FormatError; its digest covers more."""
-    kind, phase, message, seconds = row[5:]
+    kind, phase, message, seconds = row[5:9]
     if kind not in frozenset(FailureKind) or phase not in frozenset(Phase):
         refuse("its kind or phase is unknown")
     if message != "":
@@ -309,7 +309,7 @@ def launch_of(row: Row, counter_sets: Mapping[int, CounterSet]) -> Launch:
         Number → set of counters that was taken.
     """
     number, kernel, threads, *extents = row[5:14]
-    registers, static, dynamic, seconds, of, packed = row[14:]
+    registers, static, dynamic, seconds, of, packed = row[14:20]
     if kernel != "":
         text(kernel, "its kernel", limits.MAX_KERNEL_CHARS)
     if seconds is not None and not (type(seconds) is float and math.isfinite(seconds)):

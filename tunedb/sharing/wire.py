@@ -21,7 +21,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "source": ("id", "digest", "name", "kind", "store"),
     "session": ("id", "digest", "key", "started_at", "fingerprint"),
     "workload": ("id", "digest", "format", "body", "name", "tvm_version"),
-    "workload_alias": ("workload", "scheme", "key"),
+    # The source says it; None of a database that did not attribute.
+    "workload_alias": ("workload", "scheme", "key", "source"),
     "target": ("id", "digest", "kind", "config", "text"),
     "sketch": ("id", "digest", "body"),
     "tail": ("id", "digest", "body"),
@@ -38,6 +39,8 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "failure": (
         *("id", "digest", "measurement", "program_digest", "measurement_digest"),
         *("kind", "phase", "message", "seconds"),
+        # The source says it; None for that of the measurement.
+        "source",
     ),
     # Of the program of a measurement of this stream.
     "feature": ("measurement", "feature_set", "n_rows", "n_columns", "data"),
@@ -49,7 +52,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
         *("number", "kernel", "threads"),
         *("block_x", "block_y", "block_z", "grid_x", "grid_y", "grid_z"),
         *("registers", "static_shared", "dynamic_shared", "seconds"),
-        *("counter_set", "counters"),
+        *("counter_set", "counters", "source"),
     ),
 }
 

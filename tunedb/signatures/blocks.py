@@ -134,6 +134,48 @@ def _blocks_of(graph: Graph, function: int) -> list[_Block]:
     return [block for block in blocks if block.stores]
 
 
+def iterators_of(graph: Graph, function: int) -> list[tuple[tuple[int, int | None], ...]]:
+    """Return the iterators of each block of a function, in the order of its statements.
+
+    Returns
+    -------
+    list of tuple of (int, int or None)
+        Kind of iterator (TVM's ``IterVarType``) and extent, None for one that is no constant.
+        Blocks without iterators, such as the root, are left out.
+
+    Raises
+    ------
+    Unreadable
+        The graph is damaged.
+    """
+    found: list[tuple[tuple[int, int | None], ...]] = []
+    seen: set[int] = set()
+    stack = [function]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        kind = graph.visit(node)
+        if kind in _BLOCKS and (iterators := _iterators_in(graph, node)):
+            found.append(iterators)
+        stack += reversed(_statements_in(graph, node, kind))
+    return found
+
+
+def _iterators_in(graph: Graph, block: int) -> tuple[tuple[int, int | None], ...]:
+    found = []
+    for iterator in graph.elements(graph.child(block, "iter_vars")):
+        # The older encoding writes numbers as text.
+        kind = str(graph.field(iterator, "iter_type"))
+        if not kind.isdecimal() or len(kind) > 2:
+            raise Unreadable("no kind of iterator")
+        extent = graph.child(graph.child(iterator, "dom"), "extent")
+        constant = graph.integer(extent) if graph.kind(extent) == "IntImm" else None
+        found.append((int(kind), constant))
+    return tuple(found)
+
+
 def _statements_in(graph: Graph, node: int, kind: str) -> list[int]:
     if kind == "SeqStmt":
         return graph.elements(graph.child(node, "seq"))

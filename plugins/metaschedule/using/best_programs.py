@@ -87,7 +87,7 @@ def _is_taken_back_here(query: Query, record: Record) -> bool:
     if not record.retracted:
         return False
     word = Retraction(record.measurement.digest, query.store_key, "measurement", "")
-    return (word.digest, word.store) in query.known_retractions([word])
+    return bool(query.known_retractions([word]))
 
 
 def is_named(query: Query, mod: Any, equality: str) -> bool:
@@ -105,5 +105,5 @@ def is_named(query: Query, mod: Any, equality: str) -> bool:
     record = modules.to_workload(mod)
     if query.workload_id(record.digest) is not None:
         return True
-    script = modules.script_alias(record.script or "").key
-    return bool(query.workloads_named(modules.alias(mod, equality), script))
+    names = [modules.alias(mod, equality), modules.script_alias(record.script or "")]
+    return bool(query.standings_of(names))

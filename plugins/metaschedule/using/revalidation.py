@@ -210,7 +210,8 @@ class Revalidation:
             if is_lent or (foreign and is_named(self._store.query, task, workloads.equality)):
                 known = workloads.commit(task)
             if known is not None:
-                groups.append(sorted({known.id, *workloads.equal_ids(known)}))
+                equal = workloads.proposing_ids if foreign else workloads.equal_ids
+                groups.append(sorted({known.id, *equal(known)}))
         return groups
 
     # ------------------------------------------------------------------ running them
@@ -252,7 +253,9 @@ class Revalidation:
                 f"{workload_ids[0]} for target {target_id}"
             )
         target = as_target(self._store.query.target(target_id).attributes)
-        trials = [_Trial(record, self._module(record.workload_id)) for record in records]
+        trials = [
+            _Trial(record, self._module(record.workload_id, foreign=foreign)) for record in records
+        ]
         if foreign:
             for trial in trials:
                 _settle_refused(trial)
@@ -262,12 +265,12 @@ class Revalidation:
         self._measure([trial for trial in checked if trial.outcome == "passed"], target)
         return [self._store_verdict(trial, foreign=foreign) for trial in trials]
 
-    def _module(self, workload_id: int) -> Any:
+    def _module(self, workload_id: int, *, foreign: bool) -> Any:
         """Return the untuned module of a workload; never one that only foreign sources gave."""
         query = self._store.query
         known = None
-        if query.aliases(workload_id) or query.served_targets([workload_id]):
-            known = self._handle.workloads.get(workload_id)
+        if query.names(workload_id) or query.served_targets([workload_id]):
+            known = self._handle.workloads.get(workload_id, foreign=foreign)
         if known is None:
             raise NotFoundError(
                 f"{self._store.location}: no module of workload {workload_id} that TVM may read; "
