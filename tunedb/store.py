@@ -345,16 +345,45 @@ class Store(Derived, Learnt, Governing, Merging, Removing):
         with self._transaction() as connection:
             id_ = self._rows.workload(connection, workload)
             self._rows.own(connection, workload)
-            rows = [
-                {"scheme": label(a.scheme), "key": label(a.key), "workload_id": id_}
-                for a in aliases
-            ]
-            if rows:
-                source_id, _ = self._rows.source(connection, source)
-                statements.insert["workload_alias"].many(
-                    connection, [{**row, "source_id": source_id} for row in rows]
-                )
+            self._insert_aliases(connection, id_, aliases, source)
         return id_
+
+    @patiently
+    def add_aliases(self, workload_id: int, aliases: Iterable[Alias], source: Source) -> None:
+        """Add names of a stored workload, of which nothing else is said.
+
+        Parameters
+        ----------
+        workload_id : int
+            Local number of the workload.
+        aliases : iterable of Alias
+            Its names.
+        source : Source
+            The source of this database that gives them.
+        """
+        with self._transaction() as connection:
+            self._insert_aliases(connection, workload_id, aliases, source)
+
+    def _insert_aliases(
+        self, connection: Connection, workload_id: int, aliases: Iterable[Alias], source: Source
+    ) -> None:
+        """Insert the names that a source of this database gives a workload."""
+        found = list(aliases)
+        if not found:
+            return
+        source_id, _ = self._rows.source(connection, source)
+        statements.insert["workload_alias"].many(
+            connection,
+            [
+                {
+                    "scheme": label(alias.scheme),
+                    "key": label(alias.key),
+                    "workload_id": workload_id,
+                    "source_id": source_id,
+                }
+                for alias in found
+            ],
+        )
 
     @patiently
     def add_target(self, target: Target) -> int:

@@ -925,7 +925,7 @@ def test_equal_workloads_go_to_directories_of_their_own(memory, tmp_path):
     lines = [workdirs.record([1.0 + i], workload=i) for i in range(3)]
     import_all(memory, workdirs.write(tmp_path / "log", lines, GRAPHS))
     for id_ in (1, 3):
-        memory.add_workload(memory.query.workload(id_), [Alias("script", "same")])
+        memory.add_workload(memory.query.workload(id_), [Alias("link", "same")])
     report = export(memory, tmp_path / "out")
     assert report.directories == [str(tmp_path / "out"), str(tmp_path / "out" / "variant-1")]
     assert len(read_all(tmp_path / "out" / WORKLOADS)) == 2

@@ -30,11 +30,31 @@ OWN = Source("own", SourceKind.LIVE, Trust.OWN)
 GOLDEN = Path(__file__).parents[1] / "signatures" / "goldens" / "matmul-0.26.0.json"
 
 
-def crashing():
-    """A graph of 0.26, which TVM 0.27 follows in circles until the process ends."""
+def crashing(mod):
+    """A graph of 0.26, which TVM 0.27 follows in circles until the process ends.
+
+    Its structure is that of the user's matmul.
+    """
     graph = orjson.loads(GOLDEN.read_bytes())
     graph.pop("metadata", None)
+    sizes = dict(zip((16, 24, 32), extents(mod), strict=True))
+    for node in graph["nodes"]:
+        if node["type"] == "ir.IntImm":
+            node["data"]["value"] = sizes.get(node["data"]["value"], node["data"]["value"])
     return orjson.dumps(graph)
+
+
+def strange(mod):
+    """A graph of today with a node that no TVM knows."""
+    graph = orjson.loads(modules.to_workload(mod).body)
+    graph["nodes"].append({"type": "evil.Node"})
+    return orjson.dumps(graph)
+
+
+def extents(mod):
+    """The rows, columns and products of a matmul."""
+    (block,) = modules.structure_of_module(mod).blocks
+    return [extent for _, extent in block]
 
 
 def evil_script(tmp_path):
@@ -42,9 +62,13 @@ def evil_script(tmp_path):
     return f"open({str(tmp_path / 'it-ran')!r}, 'w').write('x')".encode()
 
 
-BODIES = {
+#: Bodies that tell their structure, by which a name is confirmed.
+BODIES = {"strange": strange, "crash": crashing}
+
+#: Bodies that tell nothing.
+SILENT = {
     "garbage": lambda tmp_path: b"\xff\x00 no graph {[",
-    "crash": lambda tmp_path: crashing(),
+    "json": lambda tmp_path: b'{"root_index":0,"nodes":[]}',
     "script": evil_script,
 }
 
@@ -94,8 +118,12 @@ def merge_in(path, measurements, source=THEIRS, aliases=()):
         for id_ in known:
             db.execute("UPDATE workload SET script = NULL WHERE id = ?", (id_,))
             for alias in aliases:
-                row = (alias.scheme, alias.key, id_)
-                db.execute("INSERT OR IGNORE INTO workload_alias VALUES (?, ?, ?)", row)
+                row = (alias.scheme, alias.key, id_, source.name)
+                db.execute(
+                    "INSERT OR IGNORE INTO workload_alias "
+                    "SELECT ?, ?, ?, id FROM source WHERE name = ?",
+                    row,
+                )
 
 
 def names(mod):
@@ -158,7 +186,7 @@ def test_a_teams_records_after_a_merge(path, tmp_path, tools, monkeypatch, trust
 @pytest.mark.usefixtures("no_parser")
 def test_promise_18_bodies_of_others_are_never_parsed(path, live, tools, body, source, read_only):
     mod, measurement = live
-    merge_in(path, [theirs(measurement, BODIES[body](path.parent))], source, names(mod))
+    merge_in(path, [theirs(measurement, BODIES[body](mod))], source, names(mod))
     database = Database(path, target=tools.llvm, read_only=read_only)
     assert database.has_workload(mod)
     assert not database.has_workload(tools.matmul(8))
@@ -169,6 +197,19 @@ def test_promise_18_bodies_of_others_are_never_parsed(path, live, tools, body, s
     (record,) = database.get_top_k(database.commit_workload(mod), 5)
     applies(record, mod)
     assert database.store.query.quarantined() == []
+    database.close()
+
+
+@pytest.mark.parametrize("body", list(SILENT))
+@pytest.mark.usefixtures("no_parser")
+def test_a_body_that_tells_nothing_answers_nothing(path, live, tools, body):
+    """A name alone makes no workload the user's."""
+    mod, measurement = live
+    merge_in(path, [theirs(measurement, SILENT[body](path.parent))], THEIRS, names(mod))
+    database = Database(path, target=tools.llvm)
+    assert not database.has_workload(mod)
+    assert database.query_schedule(mod, tools.llvm, "main") is None
+    assert database.get_top_k(database.commit_workload(mod), 5) == []
     assert not (path.parent / "it-ran").exists()
     database.close()
 
@@ -177,7 +218,7 @@ def test_promise_18_bodies_of_others_are_never_parsed(path, live, tools, body, s
 @pytest.mark.usefixtures("no_parser")
 def test_untrusted_ones_answer_nothing(path, live, tools, body):
     mod, measurement = live
-    merge_in(path, [theirs(measurement, BODIES[body](path.parent))], FOREIGN, names(mod))
+    merge_in(path, [theirs(measurement, BODIES[body](mod))], FOREIGN, names(mod))
     database = Database(path, target=tools.llvm)
     assert not database.has_workload(mod)
     assert database.query_schedule(mod, tools.llvm, "main") is None
@@ -193,7 +234,7 @@ def test_nothing_is_written_down_for_them(path, live, tools):
     merge_in(path, [theirs(measurement, b"garbage")], THEIRS)
     database = Database(path, target=tools.llvm)
     assert not database.has_workload(mod)
-    assert database.store.query.aliases(1) == []
+    assert database.store.query.names(1) == []
     assert database.store.query.workload(1).script is None
     database.close()
 
@@ -215,7 +256,7 @@ def test_equal_bytes_are_the_users_own_module(path, live, tools):
 
 def test_all_records_have_those_with_an_own_module(path, live, tools):
     mod, measurement = live
-    merge_in(path, [theirs(measurement, b"garbage")], THEIRS, names(mod))
+    merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     merge_in(path, [theirs(measurement, b"of something else", 0.125)])
     database = Database(path, target=tools.llvm)
     told = []
@@ -269,7 +310,7 @@ def test_an_own_record_vouches_for_the_body(path, live, tools):
 
 def test_features_of_their_programs_come_from_own_modules(path, live, tools, monkeypatch):
     mod, measurement = live
-    merge_in(path, [theirs(measurement, b"garbage")], THEIRS, names(mod))
+    merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     with tunedb.open(path) as store:
         (program,) = store.query.programs([1])
         with pytest.raises(tunedb.PluginError, match="it came from others"):
@@ -283,7 +324,7 @@ def test_features_of_their_programs_come_from_own_modules(path, live, tools, mon
 def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source):
     """A program that passes is verified; whose workload it is stays as it was."""
     mod, measurement = live
-    merge_in(path, [theirs(measurement, b"garbage")], source, names(mod))
+    merge_in(path, [theirs(measurement, strange(mod))], source, names(mod))
     foreign = source is FOREIGN
     with tunedb.open(path) as store, Revalidation(store, repeat=1) as revalidation:
         assert revalidation.workloads_of(tools.matmul(8), tools.llvm, foreign=foreign) == []
@@ -310,7 +351,10 @@ def test_a_name_that_lies(path, live, tools):
     instructions, decisions = join_trace(measurement.program.trace)
     instructions = orjson.loads(orjson.dumps(instructions).replace(b'"C"', b'"another"'))
     wrong = split_trace(instructions, decisions)
-    lies = [theirs(measurement, b"garbage", 0.001, trace=wrong), theirs(measurement, b"garbage")]
+    lies = [
+        theirs(measurement, strange(mod), 0.001, trace=wrong),
+        theirs(measurement, strange(mod)),
+    ]
     merge_in(path, lies, THEIRS, names(mod))
     database = Database(path, target=tools.llvm)
     assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
@@ -325,12 +369,11 @@ def test_a_name_that_lies(path, live, tools):
 
 def test_another_module_under_that_name_may_fit(path, tools, live):
     """Names of blocks are outside TVM's hash: what fails on one module is tried on the next."""
-    _, measurement = live
+    mod, measurement = live
     other = tools.matmul(block="another")
-    mod = tools.matmul()
     instructions, decisions = join_trace(measurement.program.trace)
     instructions = orjson.loads(orjson.dumps(instructions).replace(b'"C"', b'"another"'))
-    record = theirs(measurement, b"garbage", 0.125, trace=split_trace(instructions, decisions))
+    record = theirs(measurement, strange(mod), 0.125, trace=split_trace(instructions, decisions))
     assert modules.structural_hash(mod, "structural") == modules.structural_hash(
         other, "structural"
     )
@@ -345,15 +388,16 @@ def test_another_module_under_that_name_may_fit(path, tools, live):
 
 
 def test_a_row_with_the_names_of_two_modules(path, live, tools):
-    """It answers for both, each with its own module."""
+    """It answers for the one whose structure it has."""
     mod, measurement = live
     small = tools.matmul(8)
-    merge_in(path, [theirs(measurement, b"garbage")], THEIRS, [*names(mod), *names(small)])
+    merge_in(path, [theirs(measurement, strange(mod))], THEIRS, [*names(mod), *names(small)])
     database = Database(path, target=tools.llvm)
     for _ in range(2):
-        for one in (mod, small):
-            record = database.query_tuning_record(one, tools.llvm, "main")
-            tvm.ir.assert_structural_equal(record.workload.mod, one)
+        record = database.query_tuning_record(mod, tools.llvm, "main")
+        tvm.ir.assert_structural_equal(record.workload.mod, mod)
+        assert database.query_tuning_record(small, tools.llvm, "main") is None
+        assert not database.has_workload(small)
     database.close()
 
 
@@ -366,7 +410,7 @@ def test_a_name_on_an_own_row_does_nothing(path, live, tools):
         store.add_workload(measurement.program.workload, names(mod))
     with closing(sqlite3.connect(path)) as db, db:
         for alias in names(small):
-            db.execute("INSERT INTO workload_alias VALUES (?, ?, 1)", (alias.scheme, alias.key))
+            db.execute("INSERT INTO workload_alias VALUES (?, ?, 1, 1)", (alias.scheme, alias.key))
     database = Database(path, target=tools.llvm)
     assert not database.has_workload(small)
     assert database.query_tuning_record(small, tools.llvm, "main") is None
@@ -377,7 +421,7 @@ def test_a_name_on_an_own_row_does_nothing(path, live, tools):
 def test_what_is_measured_belongs_to_the_own_module(path, live, tools):
     """Not to their row, whose body is somebody else's word."""
     mod, measurement = live
-    merge_in(path, [theirs(measurement, b"garbage")], THEIRS, names(mod))
+    merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     database = Database(path, target=tools.llvm)
     workload = database.query_tuning_record(mod, tools.llvm, "main").workload
     database.commit_tuning_record(
@@ -403,7 +447,7 @@ def test_records_of_another_release_are_served_by_script(path, live, tools):
             one[0] = "GetBlock"
         if one[0] == "Split":
             one[2] = one[2][:1]
-    record = theirs(measurement, crashing(), version="0.26.0", trace=split_trace(old, decisions))
+    record = theirs(measurement, crashing(mod), version="0.26.0", trace=split_trace(old, decisions))
     (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
     merge_in(path, [record], VERIFIED, [script])
     database = Database(path, target=tools.llvm)
@@ -419,7 +463,7 @@ def test_records_of_another_release_are_served_by_script(path, live, tools):
 def test_they_stand_beside_own_ones(path, live, tools):
     mod, measurement = live
     (script,) = [one for one in names(mod) if one.scheme == modules.SCRIPT]
-    merge_in(path, [theirs(measurement, crashing(), version="0.26.0")], THEIRS, [script])
+    merge_in(path, [theirs(measurement, crashing(mod), version="0.26.0")], THEIRS, [script])
     database = Database(path, target=tools.llvm)
     workload = database.commit_workload(mod)
     for seconds, tile in ((0.125, (8, 2)), (0.5, (2, 8))):
@@ -438,8 +482,8 @@ def test_a_trace_that_cannot_be_upgraded_is_left_out(path, live, tools):
     gone = [*instructions[:1], ["SetAxisSeparator", ["b0"], [0, 1, [1]], []], *instructions[1:]]
     moved = [[index + 1, value] for index, value in decisions]
     found = [
-        theirs(measurement, crashing(), 0.01, version="0.26.0", trace=split_trace(gone, moved)),
-        theirs(measurement, crashing(), version="0.26.0"),
+        theirs(measurement, crashing(mod), 0.01, version="0.26.0", trace=split_trace(gone, moved)),
+        theirs(measurement, crashing(mod), version="0.26.0"),
     ]
     merge_in(path, found, THEIRS, names(mod))
     database = Database(path, target=tools.llvm)
@@ -452,8 +496,8 @@ def test_records_of_another_target_answer_only_when_asked(path, live, tools):
     near = Target.from_config(modules.plain(tools.llvm_other.export()))
     far = Target.from_config(modules.plain(tools.llvm_newer.export()))
     found = [
-        theirs(measurement, b"garbage", 0.25, target=near),
-        theirs(measurement, b"garbage", 0.125, target=far),
+        theirs(measurement, strange(mod), 0.25, target=near),
+        theirs(measurement, strange(mod), 0.125, target=far),
     ]
     merge_in(path, found, THEIRS, names(mod))
     for fallback, wanted in (("exact", []), ("compatible", [[0.25]])):

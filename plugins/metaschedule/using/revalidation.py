@@ -37,6 +37,7 @@ from ....results import Record
 from ....store import Store
 from ....times import NO_TIME, mean_of
 from ....upgrades import upgrade
+from .. import modules
 from ..handle import Handle
 from ..targets import as_target
 from . import numerics
@@ -324,6 +325,11 @@ class Revalidation:
             is_own = not foreign and self._store.query.is_own(record.workload_id)
             source = OWN if is_own else VERIFIED if outcome == "passed" else REJECTED
             self._store.add_batch([self._measurement(trial)], source)
+            if foreign and outcome == "passed":
+                # Until now only foreign sources called the workload so.
+                script = str(trial.mod.script(show_meta=True))
+                names = modules.aliases(trial.mod, script)
+                self._store.add_aliases(record.workload_id, names, source)
         if outcome == "wrong" and trial.failure is not None:
             retracted = tuple(self._records_of(record))
             self._store.retract(retracted, f"revalidation: {_headline(trial.failure)}")
