@@ -29,6 +29,7 @@ _MOST_REASONS = 10
 _NUMBERS = ("new", "known", "rejected")
 #: Number of a merge → what it is of, for the sentence that says what came.
 _NOUNS = {
+    "aliases": "alias",
     "failures": "failure",
     "launches": "launch",
     "retractions": "retraction",
@@ -155,7 +156,11 @@ def show_sources(rows: Sequence[dict[str, Any]], ours: str) -> None:
     ]
     if len(rows) > 1:
         columns.insert(0, Column("location", "from", text.short_path, flexible=True, keep_end=True))
-    total = {name: sum(row[name] for row in found) for name in _NUMBERS} | {columns[0].key: "total"}
+    numbers: tuple[str, ...] = _NUMBERS
+    if any(row["aliases"] for row in found):
+        numbers = (*numbers, "aliases")
+        columns.append(Column("aliases", "aliases", text.number, right=True))
+    total = {name: sum(row[name] for row in found) for name in numbers} | {columns[0].key: "total"}
     print_table(columns, found, total if len(found) > 1 else None)
 
 

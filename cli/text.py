@@ -108,7 +108,7 @@ def size(value: int | None) -> str:
 
 def count(number: int, noun: str) -> str:
     """Return ``1 record``, ``2,304 records`` or ``2 launches``."""
-    plural = "es" if noun.endswith("ch") else "s"
+    plural = "es" if noun.endswith(("ch", "s")) else "s"
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 

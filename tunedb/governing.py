@@ -12,7 +12,7 @@ from . import identity, statements
 from .errors import FormatError, UsageError
 from .query import Query
 from .records import Trust
-from .retractions import Retraction, Subject
+from .retractions import ALIASES, Retraction, Subject
 from .rows import now
 
 
@@ -112,7 +112,7 @@ class Governing(ABC):
         return self._take_back("measurement", digests, reason)[0]
 
     def retract_source(self, source_id: int, reason: str) -> int:
-        """Take all records of a source back, those too that come later.
+        """Take all records and aliases of a source back, those too that come later.
 
         Returns
         -------
@@ -125,6 +125,18 @@ class Governing(ABC):
             As :meth:`retract`.
         """
         return self._take_back("source", [self.query.source_digest(source_id)], reason)[1]
+
+    def retract_aliases(self, source_id: int, reason: str) -> None:
+        """Take back the names that a source gives workloads, those too that come later.
+
+        Its records stay as they are; :meth:`retract_source` takes back both.
+
+        Raises
+        ------
+        NotFoundError, UsageError
+            As :meth:`retract`.
+        """
+        self._take_back(ALIASES, [self.query.source_digest(source_id)], reason)
 
     def retract_session(self, session_id: int, reason: str) -> int:
         """Take all records of a session back, those too that come later.

@@ -128,15 +128,15 @@ class Merging(ABC):
             (one.program, one.measurement, one.launch, source_id)
             for one, source_id in believed_of("launch", incoming.launches)
         ]
-        aliases = [
-            {
-                "workload": one.workload,
-                "scheme": one.alias.scheme,
-                "key": one.alias.key,
-                "source_id": source_id,
-            }
-            for one, source_id in believed_of("workload_alias", incoming.aliases)
-        ]
+        aliases: Counter[int] = Counter()
+        for one, source_id in believed_of("workload_alias", incoming.aliases):
+            aliases[one.source] += statements.alias_of(
+                connection,
+                workload=one.workload,
+                scheme=one.alias.scheme,
+                key=one.alias.key,
+                source_id=source_id,
+            ).rowcount
         features, refused_sets = self._insert_features(connection, incoming)
         believed, others = _sorted_out(connection, incoming, self.query.store_key)
         return Merged(
@@ -144,7 +144,7 @@ class Merging(ABC):
             refused=refused,
             moved=moved,
             failures=statements.insert["failure"].many(connection, failures),
-            aliases=statements.alias_of.many(connection, aliases),
+            aliases=aliases,
             features=features,
             retractions=self.add_retractions(connection, believed) if believed else 0,
             launches=self._insert_launches(connection, launches),

@@ -11,7 +11,7 @@ import pytest
 import tunedb
 from tunedb import schema
 from tunedb.cli import confirm
-from tunedb.records import Source, SourceKind, Trust
+from tunedb.records import Alias, Source, SourceKind, Trust
 
 STRANGER = Source("stranger", SourceKind.FILE, Trust.FOREIGN)
 HOSTILE = "x\x1b[31m\u202e'; DROP TABLE source;--"
@@ -61,14 +61,17 @@ def test_sources(run, run_json, file):
         "records": 3,
         "served": 3,
         "retracted": 0,
+        "aliases": 0,
         "since": own["since"],
         "reason": None,
+        "aliases_reason": None,
     }
     assert (len(own["digest"]), len(own["store"])) == (32, 32)
     assert (stranger["trust"], stranger["kind"]) == ("foreign", "file")
     assert (stranger["records"], stranger["served"]) == (2, 0)
     table = run("--db", file, "sources").stdout
-    titles = ["id", "name", "kind", "trust", "store", "records", "served", "retracted", "since"]
+    titles = ["id", "name", "kind", "trust", "store", "records", "served", "retracted"]
+    titles += ["aliases", "since"]
     assert table.splitlines()[0].split() == titles
     assert table.splitlines()[1].split()[:8] == ["1", "own", "api", "own", "ours", "3", "3", "0"]
     rows = list(csv.DictReader(io.StringIO(run("--db", file, "sources", "--csv").stdout)))
@@ -89,6 +92,23 @@ def test_sources_of_others_are_told_apart(run, file):
 def test_no_source_yet(run, run_json, sqlite_file):
     assert "no source yet" in run("--db", sqlite_file, "sources").stderr
     assert run_json("--db", sqlite_file, "sources") == []
+
+
+def test_aliases_of_a_source_are_taken_back(run, run_json, file):
+    name = Alias("script", "ab" * 16)
+    with tunedb.open(file) as store:
+        same = [builders.make_graph((8, 8), salt=n) for n in range(2)]
+        own, other = (store.add_workload(one, [name], Source("own")) for one in same)
+        assert store.query.equivalent(own) == [own, other]
+    assert [row["aliases"] for row in run_json("--db", file, "sources")] == [2, 0]
+    words = ("--db", file, "sources", "--retract-aliases", "own")
+    assert "--reason" in run(*words, code=2).stderr
+    done = run(*words, "--reason", "wrong", "--yes")
+    assert "Aliases taken back: 1" in done.stderr
+    (row, _) = run_json("--db", file, "sources")
+    assert (row["aliases_reason"], row["reason"], row["served"]) == ("wrong", None, 3)
+    with tunedb.open(file) as store:
+        assert store.query.equivalent(own) == [own]
 
 
 def test_a_source_that_was_taken_back_is_named(run, run_json, file):

@@ -6,16 +6,26 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import and_, case, func, literal_column, or_, select
+from sqlalchemy import (
+    ColumnElement,
+    ScalarSelect,
+    and_,
+    case,
+    func,
+    literal_column,
+    or_,
+    select,
+)
 
 from .. import identity, schema
 from ..errors import FormatError, LimitError
 from ..records import SourceKind, Trace, Trust
-from ..retractions import is_retracted
+from ..retractions import ALIASES, is_retracted
 from .ledger import Ledger
 
 _m, _p, _w = schema.measurement.c, schema.program.c, schema.workload.c
 _s, _r, _t = schema.source.c, schema.retraction.c, schema.session.c
+_a = schema.workload_alias.c
 
 #: Records whose traces are checked at a time.
 _PAGE = 2_000
@@ -49,6 +59,10 @@ class SourceRow:
         Since when it is known here, in microseconds since 1970, UTC.
     reason : str or None
         Why all of it was taken back; None where it was not.
+    aliases : int
+        How many names of workloads it says.
+    aliases_reason : str or None
+        Why these alone were taken back; None where they were not.
     """
 
     id: int
@@ -62,6 +76,8 @@ class SourceRow:
     retracted: int
     created_at: int
     reason: str | None = None
+    aliases: int = 0
+    aliases_reason: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +101,20 @@ class Sources(Ledger):
 
     def source_rows(self) -> list[SourceRow]:
         """Return all sources, first known first. Reads all records."""
-        whole = (
-            select(_r.reason)
-            .where(_r.digest == _s.digest, or_(_r.store == self.store_key, _r.store == _s.store))
-            .order_by(_r.created_at, _r.store)
-            .limit(literal_column("1"))
-            .correlate(schema.source)
-            .scalar_subquery()
+
+        def why(condition: ColumnElement[bool]) -> ScalarSelect[str]:
+            by = or_(_r.store == self.store_key, _r.store == _s.store)
+            return (
+                select(_r.reason)
+                .where(_r.digest == _s.digest, by, condition)
+                .order_by(_r.created_at, _r.store)
+                .limit(literal_column("1"))
+                .correlate(schema.source)
+                .scalar_subquery()
+            )
+
+        named = (
+            select(_a.source_id, func.count().label("n")).group_by(_a.source_id).subquery("named")
         )
         taken = case((is_retracted(_m, many=True), literal_column("1")), else_=literal_column("0"))
         rows = self._select(
@@ -100,10 +123,16 @@ class Sources(Ledger):
                 func.count(_m.id).label("records"),
                 func.coalesce(func.sum(_m.served), 0).label("served"),
                 func.sum(taken).label("retracted"),
-                whole.label("reason"),
+                why(_r.subject != ALIASES).label("reason"),
+                why(_r.subject == ALIASES).label("aliases_reason"),
+                func.coalesce(named.c.n, 0).label("aliases"),
             )
-            .select_from(schema.source.outerjoin(schema.measurement, _m.source_id == _s.id))
-            .group_by(_s.id)
+            .select_from(
+                schema.source.outerjoin(schema.measurement, _m.source_id == _s.id).outerjoin(
+                    named, named.c.source_id == _s.id
+                )
+            )
+            .group_by(_s.id, named.c.n)
             .order_by(_s.id)
         )
         return [_source_row(row) for row in rows]
@@ -234,4 +263,6 @@ def _source_row(row: Any) -> SourceRow:
         retracted=int(row.retracted),
         created_at=row.created_at,
         reason=row.reason,
+        aliases=int(row.aliases),
+        aliases_reason=row.aliases_reason,
     )

@@ -213,7 +213,9 @@ class Merged:
         and were not taken for the same reason.
     moved : int
         Known records that belong to another source now.
-    failures, aliases, features, retractions, launches : int
+    aliases : mapping
+        Position of a source → how many names that it gives workloads were new.
+    failures, features, retractions, launches : int
         How many were new.
     refused_retractions : sequence of Retraction
         In the name of a database that is trusted here.
@@ -224,9 +226,9 @@ class Merged:
     new: Mapping[int, int] = field(default_factory=dict)
     refused: Mapping[int, int] = field(default_factory=dict)
     refused_words: Mapping[tuple[str, int], int] = field(default_factory=dict)
+    aliases: Mapping[int, int] = field(default_factory=dict)
     moved: int = 0
     failures: int = 0
-    aliases: int = 0
     features: int = 0
     retractions: int = 0
     launches: int = 0

@@ -230,7 +230,7 @@ class Receiver(Following):
             ),
             moved=len(incoming.claims),
             failures=sum(not sides[one.source] for one in incoming.failures),
-            aliases=sum(not sides[one.source] for one in incoming.aliases),
+            aliases=Counter(one.source for one in incoming.aliases if not sides[one.source]),
             features=len(incoming.features),
             retractions=len(believed),
             launches=sum(not sides[one.source] for one in incoming.launches),
@@ -249,6 +249,9 @@ class Receiver(Following):
             tally.known += count - new - refused
             if refused:
                 report.reject(_trusted(source), f"record of {source.name}", refused)
+        for position, count in merged.aliases.items():
+            source = incoming.sources[position]
+            report.tally(source.digest, source.name, source.store).aliases += count
         for (table, position), count in merged.refused_words.items():
             source = incoming.sources[position]
             report.reject(f"{table}: {_trusted(source)}", f"{table} of {source.name}", count)
@@ -258,7 +261,7 @@ class Receiver(Following):
             report.reject(reason, f"{one.subject} {one.digest.hex()}")
         for name, count in merged.refused_sets.items():
             report.reject(f"feature: {name} has other columns here", name, count)
-        for name in ("moved", "failures", "launches", "aliases", "features", "retractions"):
+        for name in ("moved", "failures", "launches", "features", "retractions"):
             setattr(report, name, getattr(report, name) + getattr(merged, name))
         self._clear()
 

@@ -21,6 +21,8 @@ class SourceTally:
         What it is called, and the key of its database.
     new, known, rejected : int
         Those that the database lacked, those it had, and those that were not taken.
+    aliases : int
+        Names of workloads that it says and the database lacked.
     """
 
     name: str
@@ -28,6 +30,7 @@ class SourceTally:
     new: int = 0
     known: int = 0
     rejected: int = 0
+    aliases: int = 0
 
 
 @dataclass(slots=True)
@@ -65,7 +68,7 @@ class MergeReport:
         ``b""``.
     reasons : dict
         Reason → :class:`Reason`, for rows of all tables.
-    workloads, programs, failures, launches, aliases, features, retractions : int
+    workloads, programs, failures, launches, features, retractions : int
         How many were new.
     moved : int
         Known records that belong to another source now.
@@ -86,7 +89,6 @@ class MergeReport:
     programs: int = 0
     failures: int = 0
     launches: int = 0
-    aliases: int = 0
     features: int = 0
     retractions: int = 0
     moved: int = 0
@@ -97,6 +99,11 @@ class MergeReport:
     def new(self) -> int:
         """Records that the database lacked."""
         return sum(tally.new for tally in self.sources.values())
+
+    @property
+    def aliases(self) -> int:
+        """Names of workloads that it lacked."""
+        return sum(tally.aliases for tally in self.sources.values())
 
     @property
     def known(self) -> int:

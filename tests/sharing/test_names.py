@@ -1,0 +1,223 @@
+"""Names of workloads: whose word they are, what a merge takes of them, and what they can do."""
+
+import sqlite3
+from contextlib import closing
+
+import pytest
+from builders import make_graph, make_measurement
+from exchanges import THEIRS, Given, changed
+from unions import Makes
+
+from tunedb.check import check
+from tunedb.query.equivalence import Standing
+from tunedb.records import Alias, Source, SourceKind, Trust
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.incoming import ForeignSource
+from tunedb.sharing.merge import merge
+from tunedb.sharing.selection import EVERYTHING
+from tunedb.sharing.wire import COLUMNS, Chunk
+from tunedb.store import Store
+
+SCRIPT, HASH = Alias("script", "ab" * 16), Alias("tvm:0.27.0:structural", "17")
+NIGHTLY = Source("nightly", SourceKind.FILE)
+
+#: The victim's workload, and the stranger's, which another shape makes faster.
+LARGE, SMALL = make_graph((256, 256)), make_graph((64, 64))
+
+
+@pytest.fixture
+def makes(sqlite_template, tmp_path):
+    return Makes(sqlite_template, tmp_path)
+
+
+@pytest.fixture
+def small(makes):
+    """A database of others with a fast record of the small workload, and no name."""
+    path = makes.empty(THEIRS)
+    with Store(path) as store:
+        store.add([make_measurement(1, (1e-6,), workload=SMALL)], NIGHTLY)
+    return path
+
+
+def given(path):
+    """Return what a database gives."""
+    with closing(DatabasePeer(path, own=True)) as peer:
+        return list(peer.chunks(EVERYTHING))
+
+
+def numbered(chunks, table):
+    (row,) = [row for chunk in chunks if chunk.table == table for row in chunk.rows]
+    return row[0]
+
+
+def named(chunks, *names, source=None):
+    """Return chunks with names of their workload; their own source says them, or another one."""
+    workload, said_by = numbered(chunks, "workload"), numbered(chunks, "source")
+    more = []
+    if source is not None:
+        said_by = 99
+        row = {"id": 99, "digest": None, "name": source.name, "kind": "file", "store": source.store}
+        more = [Chunk("source", [tuple(row[name] for name in COLUMNS["source"])])]
+    rows = [(workload, name.scheme, name.key, said_by) for name in names]
+    return [*chunks, *more, Chunk("workload_alias", rows)]
+
+
+def trust(store, name, level=Trust.VERIFIED):
+    (id_,) = [row.id for row in store.query.source_rows() if row.name == name]
+    store.trust_source(id_, level)
+    return id_
+
+
+@pytest.fixture
+def victim(store, small):
+    """A store with an own record of the large workload; the small one's source is verified."""
+    (own,), _ = store.add_batch([make_measurement(0, (1e-3,), workload=LARGE)], Source("own"))
+    large = store.add_workload(LARGE, [SCRIPT, HASH])
+    merge(store, Given(given(small)))
+    trust(store, "nightly")
+    assert store.query.top_k(store.query.equivalent(large))[0].id == own
+    return store
+
+
+STRANGER = ForeignSource("stranger", SourceKind.FILE, "e" * 32)
+
+
+@pytest.mark.parametrize("believe", [False, True])
+@pytest.mark.parametrize("source", [STRANGER, None], ids=["stranger", "verified"])
+def test_attack_1_a_name_of_a_known_record_replaces_no_own_best_one(victim, small, source, believe):
+    """Known records and the victim's names for them, by a stranger or in the verified name."""
+    large = victim.query.workload_id(LARGE.digest)
+    before = [one.id for one in victim.query.top_k(victim.query.equivalent(large))]
+    report = merge(victim, Given(named(given(small), SCRIPT, HASH, source=source)), believe=believe)
+    taken = 2 if source is STRANGER or believe else 0
+    assert (report.new, report.aliases) == (0, taken)
+    assert report.rejected == 2 - taken
+    other = victim.query.workload_id(SMALL.digest)
+    assert victim.query.equivalent(large) == [large]
+    assert victim.query.equivalent(other) == [other]
+    assert victim.query.equivalent(large, foreign=True) == [large]
+    assert [one.id for one in victim.query.top_k(victim.query.equivalent(large))] == before
+
+
+@pytest.mark.parametrize("believe", [False, True])
+def test_attack_1_a_name_for_the_victims_own_workload(victim, believe):
+    """The other way round: of known records alone, and the large one is called as the small one."""
+    name = Alias("script", "cd" * 16)
+    large, other = (victim.query.workload_id(one.digest) for one in (LARGE, SMALL))
+    victim.add_aliases(other, [name], Source("own"))
+    with closing(DatabasePeer(victim.url, own=True)) as peer:
+        chunks = list(peer.chunks(EVERYTHING))
+    sources = [row for chunk in chunks if chunk.table == "source" for row in chunk.rows]
+    (nightly,) = [row[0] for row in sources if row[2] == "nightly"]
+    lie = Chunk("workload_alias", [(large, name.scheme, name.key, nightly)])
+    report = merge(victim, Given([*chunks, lie]), believe=believe)
+    assert (report.new, report.aliases, report.rejected) == (0, believe, not believe)
+    assert victim.query.equivalent(other) == [other]
+    assert victim.query.equivalent(large) == [large]
+
+
+def test_a_dry_run_counts_and_shows_names(victim, small):
+    chunks = named(given(small), SCRIPT, source=STRANGER)
+    dry = merge(victim, Given(chunks), dry_run=True)
+    assert (dry.new, dry.aliases) == (0, 1)
+    assert [t.aliases for t in dry.sources.values() if t.name == "stranger"] == [1]
+    assert merge(victim, Given(chunks)).aliases == 1
+    assert merge(victim, Given(chunks)).aliases == 0
+
+
+def test_names_of_a_verified_source_count_where_structures_agree(store, makes):
+    """The graph of another release has another digest, and the same structure."""
+    path = makes.empty(THEIRS)
+    theirs = make_graph((256, 256), salt=1)
+    with Store(path) as other:
+        other.add([make_measurement(1, (1e-6,), workload=theirs)], NIGHTLY)
+        other.add_workload(theirs, [SCRIPT], NIGHTLY)
+    large = store.add_workload(LARGE, [SCRIPT])
+    with closing(DatabasePeer(path, own=True)) as peer:
+        assert merge(store, peer).aliases == 1
+    id_ = store.query.workload_id(theirs.digest)
+    assert store.query.names(id_) == [(SCRIPT, Standing.FOREIGN)]
+    assert store.query.equivalent(large) == [large]
+    assert store.query.equivalent(large, foreign=True) == sorted([large, id_])
+    source = trust(store, "nightly")
+    assert store.query.equivalent(large) == sorted([large, id_])
+    store.retract_aliases(source, "their hashes are wrong")
+    assert store.query.equivalent(large) == [large]
+    assert store.query.top_k([id_])[0].measurement.program.workload == theirs
+
+
+def test_retracting_a_source_takes_its_names_back(store, makes):
+    theirs = make_graph((256, 256), salt=1)
+    large = store.add_workload(LARGE, [SCRIPT])
+    id_ = store.add_workload(theirs, [SCRIPT], Source("other"))
+    assert store.query.equivalent(large) == [large, id_]
+    (source,) = [row.id for row in store.query.source_rows() if row.name == "other"]
+    store.retract_source(source, "nobody knows who that is")
+    assert store.query.equivalent(large) == [large]
+    assert store.query.equivalent(id_) == [id_]
+
+
+def test_a_name_of_a_workload_that_nobody_has(store, small):
+    chunks = [*given(small), Chunk("workload_alias", [(77, "script", "x", None)])]
+    report = merge(store, Given(chunks))
+    assert (report.new, report.aliases, report.rejected) == (1, 0, 1)
+    (reason,) = report.reasons
+    assert reason == "workload_alias: its workload was not taken or did not come"
+
+
+def test_a_name_of_a_source_that_did_not_come(store, small):
+    chunks = given(small)
+    rows = [(numbered(chunks, "workload"), "script", "x", 66)]
+    report = merge(store, Given([*chunks, Chunk("workload_alias", rows)]))
+    assert (report.aliases, report.rejected) == (0, 1)
+    assert "its source was not taken or did not come" in next(iter(report.reasons))
+
+
+def test_names_of_an_old_database_are_those_of_its_records(store, small, store_url):
+    chunks = named(given(small), SCRIPT)
+    report = merge(store, Given(changed(chunks, "workload_alias", source=None)))
+    assert report.aliases == 1
+    (row,) = store.query.source_rows()
+    assert (row.name, row.aliases) == ("nightly", 1)
+    assert check(store_url).problems == []
+
+
+def test_names_travel_with_their_sources(store, makes, tmp_path):
+    """What a third database says of a workload is still its word after two merges."""
+    first, second = makes.empty("c" * 32), makes.empty("d" * 32)
+    with Store(first) as other:
+        other.add([make_measurement(1, (1e-6,), workload=SMALL)], NIGHTLY)
+        other.add_workload(SMALL, [SCRIPT], NIGHTLY)
+    with Store(second) as other, closing(DatabasePeer(first, own=True)) as peer:
+        merge(other, peer)
+        other.add_workload(SMALL, [HASH])
+    with closing(DatabasePeer(second, own=True)) as peer:
+        assert merge(store, peer).aliases == 2
+    said = {(row.name, row.store): row.aliases for row in store.query.source_rows()}
+    assert said == {("nightly", "c" * 32): 1, ("tuning", "d" * 32): 1}
+
+
+def test_names_of_before_are_kept_by_the_upgrade(tmp_path):
+    """Those that nobody else can have said keep counting; the others are foreign."""
+    import tunedb.migrations
+    from tunedb.engine import make_engine, parse_url
+
+    path = tmp_path / "old.db"
+    with Store(path) as store:
+        store.add([make_measurement(0, (1e-3,), workload=LARGE)], Source("own"))
+        large = store.add_workload(LARGE, [SCRIPT])
+        alone = store.add_workload(SMALL, [HASH])
+    engine = make_engine(parse_url(path))
+    with engine.begin() as connection:
+        tunedb.migrations.downgrade(connection, "0005")
+    engine.dispose()
+    with closing(sqlite3.connect(path)) as db:
+        assert db.execute("SELECT count(*) FROM workload_alias").fetchone() == (2,)
+    engine = make_engine(parse_url(path))
+    with engine.begin() as connection:
+        tunedb.migrations.upgrade(connection)
+    engine.dispose()
+    with Store(path) as store:
+        assert store.query.names(large) == [(SCRIPT, Standing.TRUSTED)]
+        assert store.query.names(alone) == [(HASH, Standing.FOREIGN)]
+    assert check(path).problems == []
