@@ -6,7 +6,8 @@ Both choose alike; a test compares them.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from typing import Any
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from sqlalchemy import Select, cast, func, or_, select
@@ -14,11 +15,13 @@ from sqlalchemy import Select, cast, func, or_, select
 from .. import limits, schema
 from ..errors import StorageError
 from ..identity import DIGEST_BYTES
-from ..query.reader import Reader
 from .filtering import filtered, is_restricted
 from .names import LOOSE, Words, labels_of
 from .ranks import Ids, Ranks
 from .selection import Selection
+
+if TYPE_CHECKING:
+    from ..query import Query
 
 __all__ = ["chosen_ids", "filtered", "has", "is_restricted"]
 
@@ -40,7 +43,7 @@ def has(ids: Ids, number: int) -> bool:
     return at < len(ids) and int(ids[at]) == number
 
 
-def chosen_ids(database: Reader | Fetch, selection: Selection, until: int | None = None) -> Ids:
+def chosen_ids(database: Query | Fetch, selection: Selection, until: int | None = None) -> Ids:
     """Return the numbers of the measurements that a selection means, in order.
 
     Parameters
@@ -65,9 +68,13 @@ def chosen_ids(database: Reader | Fetch, selection: Selection, until: int | None
     StorageError
         A row is none that can be compared.
     """
-    # A Reader gives the rows of a page as a list, the other one by one.
-    fetch: Fetch = database._select if isinstance(database, Reader) else database
-    conditions = _conditions(fetch, selection)
+    fetch: Fetch
+    if callable(database):
+        fetch, equivalent = database, partial(_equivalent, database)
+    else:
+        # The rows of a page come as a list, not one by one.
+        fetch, equivalent = database._select, partial(_confirmed, database)
+    conditions = _conditions(fetch, selection, equivalent)
     if until is not None:
         conditions.append(_m.id <= until)
     try:
@@ -80,7 +87,9 @@ def chosen_ids(database: Reader | Fetch, selection: Selection, until: int | None
     return ranks.chosen(selection.best, selection.rest)
 
 
-def _conditions(fetch: Fetch, selection: Selection) -> list[Any]:
+def _conditions(
+    fetch: Fetch, selection: Selection, equivalent: Callable[[set[int]], set[int]]
+) -> list[Any]:
     """Return the conditions of a selection but for ``best``."""
     w, t, s = schema.workload.c, schema.target.c, schema.source.c
     conditions: list[Any] = []
@@ -90,7 +99,7 @@ def _conditions(fetch: Fetch, selection: Selection) -> list[Any]:
         for id_, name, digest in _pages(fetch, named, w.id):
             words.add(id_, [name], digest)
         meant = words.found()
-        conditions.append(_is_one(_m.workload_id, meant | _equivalent(fetch, meant)))
+        conditions.append(_is_one(_m.workload_id, meant | equivalent(meant)))
     if selection.targets:
         words = Words("target", selection.targets, parts=False)
         for id_, kind, config in _pages(fetch, select(t.id, t.kind, _short(t.config)), t.id):
@@ -143,8 +152,13 @@ def _is_one(column: Any, numbers: Collection[int]) -> Any:
     return or_(*(column.in_(part) for part in parts))
 
 
+def _confirmed(query: Query, ids: Collection[int]) -> set[int]:
+    """Return the workloads of our database that are the same computation as one of `ids`."""
+    return {other for id_ in ids for other in query.equivalent(id_)}
+
+
 def _equivalent(fetch: Fetch, ids: Collection[int]) -> set[int]:
-    """Return workloads that are the same computation as one of `ids`."""
+    """Return the workloads that another database calls as one of `ids`."""
     one, other = schema.workload_alias.alias().c, schema.workload_alias.alias().c
     found: set[int] = set()
     ordered = sorted(ids)

@@ -1,0 +1,114 @@
+"""Attack 1 as its victim would meet it: merge, top, apply, explain and a layer."""
+
+import shutil
+import sqlite3
+from contextlib import closing
+
+import pytest
+import tvm
+from tvm import te
+from tvm.script import tirx as T  # noqa: F401 - modules that are read name it
+
+import tunedb
+from tunedb.plugins.metaschedule import Database, modules
+from tunedb.sharing.bundle import manifest_of, write_bundle
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.selection import EVERYTHING
+
+LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
+
+
+def matmul(n):
+    a, b = (te.placeholder((n, n), name=name) for name in "AB")
+    k = te.reduce_axis((0, n), name="k")
+    c = te.compute((n, n), lambda i, j: te.sum(a[i, k] * b[k, j], axis=k), name="C")
+    return tvm.IRModule({"main": te.create_prim_func([a, b, c])})
+
+
+def commit(database, mod, seconds, tile):
+    from tvm.s_tir import Schedule
+    from tvm.s_tir import meta_schedule as ms
+
+    sch = Schedule(mod)
+    loops = sch.get_loops(sch.get_sblock("C"))
+    sch.split(loops[1], sch.sample_perfect_tile(loops[1], 2, 16, decision=list(tile)))
+    args = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+    workload = database.commit_workload(mod)
+    database.commit_tuning_record(
+        ms.database.TuningRecord(sch.trace, workload, [seconds], database.tvm_target, args)
+    )
+
+
+@pytest.fixture
+def victim(tmp_path, run):
+    """An own record of a matmul of 256, and a faster one of 64 by a team that is verified."""
+    with closing(Database(tmp_path / "team.db", target=LLVM)) as database:
+        commit(database, matmul(64), 1e-6, (16, 4))
+    path = tmp_path / "tune.db"
+    with closing(Database(path, target=LLVM)) as database:
+        commit(database, matmul(256), 1e-3, (64, 4))
+    run("--db", path, "merge", tmp_path / "team.db")
+    with tunedb.open(path) as store:
+        (theirs,) = [row.id for row in store.query.source_rows() if row.store != store_key(store)]
+    run("--db", path, "trust", str(theirs), "verified")
+    return path
+
+
+def store_key(store):
+    return store.query.store_key
+
+
+@pytest.fixture
+def bundle(tmp_path):
+    """The team's known records, with the names of the victim's matmul for the small one."""
+    evil = shutil.copyfile(tmp_path / "team.db", tmp_path / "evil.db")
+    large = matmul(256)
+    with closing(sqlite3.connect(evil)) as db, db:
+        for name in modules.aliases(large, str(large.script(show_meta=True))):
+            db.execute(
+                "INSERT INTO workload_alias SELECT ?, ?, id, 1 FROM workload",
+                (name.scheme, name.key),
+            )
+    out = tmp_path / "evil.tunedb"
+    with closing(DatabasePeer(evil, own=True)) as peer:
+        write_bundle(out, peer.chunks(EVERYTHING), manifest_of(peer.store_key, EVERYTHING))
+    return out
+
+
+def model(tmp_path):
+    """A file with the victim's matmul."""
+    path = tmp_path / "model.py"
+    path.write_text(matmul(256).script(show_meta=True) + "\n")
+    return path
+
+
+@pytest.mark.parametrize("believe", [False, True])
+def test_attack_1_the_own_record_stays_the_answer(victim, bundle, tmp_path, run, run_json, believe):
+    before = run_json("--db", victim, "top")
+    assert len(before) == 2
+    words, code = (["--believe"], 0) if believe else ([], 1)
+    (row,) = run_json("--db", victim, "merge", bundle, "--dry-run", *words, code=code)
+    assert (row["new"], row["known"], row["aliases"]) == (0, 1, 4 if believe else 0)
+    done = run("--db", victim, "merge", bundle, *words, code=code)
+    assert ("4 aliases" if believe else "is trusted here") in done.stderr
+    assert run_json("--db", victim, "top") == before
+    out = tmp_path / "scheduled.py"
+    (use,) = run_json("--db", victim, "apply", model(tmp_path), "-o", out)
+    assert (use["record"], use["mean"]) == (1, 1e-3)
+    assert "T.grid(256, 64, 4, 256)" in out.read_text()
+
+
+def test_attack_1_through_a_layer(victim, bundle, tmp_path, run, run_json):
+    """A layer whose own names lie answers for no other shape."""
+    empty = tmp_path / "empty.db"
+    tunedb.open(empty).close()
+    out = tmp_path / "scheduled.py"
+    done = run(
+        *("--db", empty, "apply", model(tmp_path), "-o", out, "--layer", tmp_path / "evil.db"),
+        *("--target", "llvm"),
+        code=3,
+    )
+    assert "no record" in done.stderr
+    rows = run_json("--db", victim, "top", "--layer", tmp_path / "evil.db")
+    assert {row["layer"] for row in rows} == {None}
+    assert len(rows) == 2
