@@ -288,7 +288,38 @@ class Reference:
         now, self.bounds = self.bounds, {**self.bounds, **self.minima}
         found = self.bound(number)[0] >= 0
         self.bounds = now
-        return found
+        folded = self.folded(number)
+        return found or (folded is not None and folded >= 0)
+
+    def folded(self, number):
+        """The value of an expression of constants alone, which TVM's simplifier folds."""
+        node = self.nodes[number]
+        op = Op(node["op"])
+        if op == Op.OP_INT:
+            return node["value"]
+        if not Op.OP_ADD <= op <= Op.OP_MAX:
+            return None
+        a, b = self.folded(node["a"]), self.folded(node["b"])
+        if a is None or b is None:
+            return None
+        if op in (Op.OP_DIV, Op.OP_MOD, Op.OP_FLOORDIV, Op.OP_FLOORMOD):
+            if b in (0, -1):
+                return None
+            floor = a // b
+            truncated = quotient(a, b)
+            return {
+                Op.OP_DIV: truncated,
+                Op.OP_MOD: a - truncated * b,
+                Op.OP_FLOORDIV: floor,
+                Op.OP_FLOORMOD: a - floor * b,
+            }[op]
+        return {
+            Op.OP_ADD: wrap(a + b),
+            Op.OP_SUB: wrap(a - b),
+            Op.OP_MUL: wrap(a * b),
+            Op.OP_MIN: min(a, b),
+            Op.OP_MAX: max(a, b),
+        }[op]
 
     def modular_division(self, number, value, floors):
         coeff, base = self.modular(number)

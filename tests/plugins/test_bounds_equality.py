@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
@@ -144,7 +144,9 @@ def _compare(tree, loops, bits, ranged):
         return  # TVM refuses to build it
     try:
         theirs = _theirs(both, expression, ranged)
-    except Exception:
+    except Exception as error:
+        if "exceeds range" in str(error):
+            return  # a constant that its type cannot hold; TVM refuses to fold it
         theirs = None
     try:
         ours = bounds(both.build.nest, node, range(ranged, 3))
@@ -153,7 +155,14 @@ def _compare(tree, loops, bits, ranged):
     assert ours == theirs, expression
 
 
+_ONE, _MINUS_THREE = ("constant", 1), ("constant", -3)
+_REST = (Op.OP_MOD, _ONE, _MINUS_THREE)
+
+
 @settings(max_examples=600)
+@example((Op.OP_MOD, _REST, _MINUS_THREE), [(0, 1)] * 3, 32, 0)
+@example((Op.OP_MOD, (Op.OP_MOD, _REST, _MINUS_THREE), _MINUS_THREE), [(0, 1)] * 3, 64, 3)
+@example((Op.OP_DIV, (Op.OP_MUL, _REST, ("constant", 3)), ("constant", 3)), [(0, 1)] * 3, 32, 0)
 @given(_trees, _loops, st.sampled_from([32, 64]), st.integers(0, 3))
 def test_bounds_are_those_of_tvm(tree, loops, bits, ranged):
     _compare(tree, loops, bits, ranged)

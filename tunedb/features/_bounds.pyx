@@ -159,7 +159,7 @@ cdef void evaluate(Analyzer* self, Nest nest, int32_t loop) noexcept nogil:
         if loop < 0 or self.uses[n] & bit:
             self.of_node[n] = node_bound(self, nest, &nest.nodes[n])
             if sets:
-                self.modular_of_node[n] = node_modular(self, &nest.nodes[n])
+                self.modular_of_node[n] = node_modular(self, nest.nodes, n)
     if loop == AT_MINIMUM:
         self.status = before
 
@@ -180,7 +180,7 @@ cdef Bound bound_of(Analyzer* self, Nest nest, int32_t node) noexcept nogil:
         n = order[i]
         if self.reached[n] == self.stamp:
             self.of_node[n] = node_bound(self, nest, &nest.nodes[n])
-            self.modular_of_node[n] = node_modular(self, &nest.nodes[n])
+            self.modular_of_node[n] = node_modular(self, nest.nodes, n)
     return self.of_node[node]
 
 

@@ -308,6 +308,10 @@ cdef Bound node_bound(Analyzer* self, Nest nest, const Node* node) noexcept nogi
 
 # --- modular sets
 
+#: Operators inside of one another that are folded.
+cdef enum:
+    MOST_FOLDED = 16
+
 
 cdef Modular modular(int64_t coeff, int64_t base) noexcept nogil:
     cdef Modular made
@@ -343,7 +347,49 @@ cdef Modular modular_union(Modular a, Modular b) noexcept nogil:
     return modular(gcd(gcd(a.base % coeff, b.base % coeff), coeff), a.base % coeff)
 
 
-cdef Modular modular_quotient(Analyzer* self, int32_t left, int64_t value, bint floors) noexcept nogil:
+cdef bint is_constant(const Node* nodes, int32_t number, int depth, int64_t* value) noexcept nogil:
+    """Tell whether an expression is one of constants alone, and compute it as TVM folds it."""
+    cdef const Node* node = &nodes[number]
+    cdef uint8_t op = node.op
+    cdef int64_t a, b
+    if op == OP_INT:
+        value[0] = node.value
+        return True
+    if depth == 0 or op < OP_ADD or op > OP_MAX:
+        return False
+    if not (is_constant(nodes, node.a, depth - 1, &a) and is_constant(nodes, node.b, depth - 1, &b)):
+        return False
+    if op == OP_ADD:
+        value[0] = wrap_add(a, b)
+    elif op == OP_SUB:
+        value[0] = wrap_add(a, negative(b))
+    elif op == OP_MUL:
+        value[0] = wrap_mul(a, b)
+    elif op == OP_MIN or op == OP_MAX:
+        value[0] = min(a, b) if op == OP_MIN else max(a, b)
+    elif b == 0 or b == -1:  # -1 overflows for the least number
+        return False
+    elif op == OP_DIV:
+        value[0] = a / b
+    elif op == OP_MOD:
+        value[0] = a % b
+    elif op == OP_FLOORDIV:
+        value[0] = floor_div(a, b)
+    else:
+        value[0] = a - floor_div(a, b) * b
+    return True
+
+
+cdef bint is_not_negative(Analyzer* self, const Node* nodes, int32_t number) noexcept nogil:
+    """Tell whether TVM proves it: by its bound, or of a constant that its simplifier folds."""
+    cdef int64_t value = 0
+    if self.of_node[number].low >= 0:
+        return True
+    return is_constant(nodes, number, MOST_FOLDED, &value) and value >= 0
+
+
+cdef Modular modular_quotient(
+        Analyzer* self, const Node* nodes, int32_t left, int64_t value, bint floors) noexcept nogil:
     cdef Modular a = self.modular_of_node[left]
     if value == 0 or a.coeff == NO_SET:
         return no_set()
@@ -353,25 +399,27 @@ cdef Modular modular_quotient(Analyzer* self, int32_t left, int64_t value, bint 
         if a.base == 0:
             return modular(a.coeff / value, 0)
         # Truncation rounds down only what is known not to be negative.
-        if a.base > 0 and value > 0 and (floors or self.of_node[left].low >= 0):
+        if a.base > 0 and value > 0 and (floors or is_not_negative(self, nodes, left)):
             return modular(a.coeff / value, a.base / value)
     return modular(1, 0)
 
 
-cdef Modular modular_remainder(Analyzer* self, int32_t left, int64_t value, bint floors) noexcept nogil:
+cdef Modular modular_remainder(
+        Analyzer* self, const Node* nodes, int32_t left, int64_t value, bint floors) noexcept nogil:
     cdef Modular a = self.modular_of_node[left]
     cdef int64_t coeff
     if value == 0 or a.coeff == NO_SET:
         return no_set()
     coeff = gcd(a.coeff, value)
     if coeff == 1 or a.base % coeff == 0 or (
-            a.base > 0 and (floors or self.of_node[left].low >= 0)):
+            a.base > 0 and (floors or is_not_negative(self, nodes, left))):
         return modular(coeff, a.base % coeff)
     return modular(1, 0)
 
 
-cdef Modular node_modular(Analyzer* self, const Node* node) noexcept nogil:
+cdef Modular node_modular(Analyzer* self, const Node* nodes, int32_t number) noexcept nogil:
     """Return the modular set of a node from those of its operands."""
+    cdef const Node* node = &nodes[number]
     cdef uint8_t op = node.op
     cdef Modular a, b
     cdef int64_t power
@@ -404,16 +452,16 @@ cdef Modular node_modular(Analyzer* self, const Node* node) noexcept nogil:
     if b.coeff != 0:
         return modular(1, 0)
     if op == OP_DIV or op == OP_FLOORDIV:
-        return modular_quotient(self, node.a, b.base, op == OP_FLOORDIV)
+        return modular_quotient(self, nodes, node.a, b.base, op == OP_FLOORDIV)
     if op == OP_MOD or op == OP_FLOORMOD:
-        return modular_remainder(self, node.a, b.base, op == OP_FLOORMOD)
+        return modular_remainder(self, nodes, node.a, b.base, op == OP_FLOORMOD)
     if op == OP_SHL:
         return modular(<int64_t>(<uint64_t>a.coeff << (b.base & 63)),
                        <int64_t>(<uint64_t>a.base << (b.base & 63)))
     if op == OP_SHR:
         power = <int64_t>(<uint64_t>1 << (b.base & 63))
-        return modular_quotient(self, node.a, power, True)
+        return modular_quotient(self, nodes, node.a, power, True)
     power = wrap_add(b.base, 1)
     if power > 0 and power & (power - 1) == 0:
-        return modular_remainder(self, node.a, power, True)
+        return modular_remainder(self, nodes, node.a, power, True)
     return modular(1, 0)
