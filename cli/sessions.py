@@ -32,6 +32,7 @@ COLUMNS = (
     Column("target", "target", flexible=True, fold=True),
     Column("subject"),
     Column("subject_id"),
+    Column("is_trusted"),
     Column("name", "session", text.short_path, flexible=True),
     Column("hardware", "hardware", flexible=True, least=90),
     Column("started_at", "start", least=110),
@@ -61,8 +62,10 @@ def command(settings: Settings, target: str | None, update: bool) -> None:
     of its machine, by the median over the programs that others of the machine measured, too
     ("shared"), with its 95 % interval; drift, whether that is more than noise and 1 %. Sessions
     whose ratios scatter by more than 10 % ("spread") are different machines (0 is the largest):
-    no factor makes their times comparable. What is shown is estimated anew; --update stores it
-    beside the raw times.
+    no factor makes their times comparable. Foreign sessions, in which no trusted source has
+    measured, are compared among themselves, on machines from -1 down; foreign records that name
+    another session count as one of their source. What is shown is estimated anew; --update stores
+    it beside the raw times.
 
     Example:
       tunedb sessions
@@ -101,6 +104,7 @@ def _row(estimated: Estimate, index: int) -> dict[str, Any]:
         "target_id": one.target_id,
         "subject": one.subject,
         "subject_id": one.subject_id,
+        "is_trusted": one.is_trusted,
         "name": _name(one),
         "hardware": " + ".join(named for named in one.hardware if named) or None,
         "started_at": text.moment(one.started_at),
@@ -119,7 +123,8 @@ def _name(session: MeasuredSession) -> str:
     from ..records import Source
 
     origin = session.origin
-    return origin.name if isinstance(origin, Source) else f"session {session.subject_id}"
+    name = origin.name if isinstance(origin, Source) else f"session {session.subject_id}"
+    return name if session.is_trusted else f"{name} (foreign)"
 
 
 def _explain(settings: Settings, estimated: Estimate, rows: list[dict[str, Any]]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import ColumnElement, literal_column, or_, select
+from sqlalchemy import ColumnElement, Table, and_, func, literal_column, or_, select
 
 from . import schema
 from .records import Trust
@@ -60,3 +60,98 @@ def is_believed(said: Any, measurement: Any) -> ColumnElement[bool]:
         The columns of table measurement, or of an alias of it.
     """
     return or_(said.source_id == measurement.source_id, is_trusted(said.source_id))
+
+
+def is_preferred(table: Table, measurement: Any) -> ColumnElement[bool]:
+    """Return the condition that a row of launches is what counts of its measurement.
+
+    All that the measurement's own source says; where it says nothing, what trusted ones say.
+
+    Parameters
+    ----------
+    table : Table
+        ``launch``, whose rows the condition is of.
+    measurement : object
+        As for :func:`is_believed`.
+    """
+    own = table.alias().c
+    says_something = (
+        select(_ONE)
+        .where(own.measurement_id == measurement.id, own.source_id == measurement.source_id)
+        .correlate_except(own.id.table)
+        .exists()
+    )
+    return or_(
+        table.c.source_id == measurement.source_id,
+        and_(is_trusted(table.c.source_id), ~says_something),
+    )
+
+
+def last_word(table: Table, measurement: Any) -> Any:
+    """Return the number of the failure that counts of a measurement, NULL where there is none.
+
+    The last that its own source said; where it said nothing, the last of trusted ones.
+
+    Parameters
+    ----------
+    table : Table
+        ``failure``.
+    measurement : object
+        As for :func:`is_believed`.
+    """
+
+    def last_of(said: Any, condition: ColumnElement[bool]) -> Any:
+        last = select(func.max(said.id)).where(said.measurement_id == measurement.id, condition)
+        return last.correlate_except(said.id.table).scalar_subquery()
+
+    own, others = table.alias().c, table.alias().c
+    return func.coalesce(
+        last_of(own, own.source_id == measurement.source_id),
+        last_of(others, is_trusted(others.source_id)),
+    )
+
+
+def features_count(features: Any) -> ColumnElement[bool]:
+    """Return the condition that a program's rows of a feature set count.
+
+    Those that were computed here do. Those that came with a merge count where their source is
+    trusted, or where no trusted source has measured the program.
+
+    Parameters
+    ----------
+    features : object
+        The columns of table feature.
+    """
+    m, source = schema.measurement.alias(), schema.source.alias()
+    is_measured = (
+        select(_ONE)
+        .select_from(m.join(source, source.c.id == m.c.source_id))
+        .where(m.c.program_id == features.program_id, source.c.trust >= _VERIFIED)
+        .correlate_except(m, source)
+        .exists()
+    )
+    return ~and_(is_marked(features, by_strangers=True), is_measured)
+
+
+def is_marked(features: Any, *, by_strangers: bool = False) -> ColumnElement[bool]:
+    """Return the condition that a program's rows of a feature set came with a merge.
+
+    Parameters
+    ----------
+    features : object
+        The columns of table feature.
+    by_strangers : bool
+        Only with records of sources that are not trusted here.
+    """
+    mark = schema.foreign_feature.alias()
+    whose = [~is_trusted(mark.c.source_id)] if by_strangers else []
+    return (
+        select(_ONE)
+        .where(
+            mark.c.program_id == features.program_id,
+            mark.c.feature_set_id == features.feature_set_id,
+            *whose,
+        )
+        .correlate_except(mark)
+        .exists()
+    )

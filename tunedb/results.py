@@ -342,6 +342,7 @@ class SessionFactor:
         Local number of that session or source.
     machine : int
         Sessions with equal numbers measured up to a factor the same; 0 is the largest such group.
+        Those in which only sources have measured that are not trusted count from -1 down.
     factor : float
         Its times divided by this are comparable to those of the machine's first session.
     spread : float or None

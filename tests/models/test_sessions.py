@@ -133,7 +133,7 @@ def test_records_without_session_count_by_their_source(store):
     logs = [Source("monday.json"), Source("tuesday.json")]
     store.add(measure(None, 1.0, range(6)), logs[0])
     store.add(measure(None, 0.5, range(6)), logs[1])
-    store.add(measure(make_session(0), 2.0, range(6)), FOREIGN)
+    store.add(measure(make_session(0), 2.0, range(6)), OWN)
     found = estimate(store, 1)
     assert [(f.subject, f.factor) for f in found.factors] == [
         # Its start is known; that of the logs is not.
@@ -260,6 +260,7 @@ class Fake:
 
     subject = "session"
     hardware = ("", "")
+    is_trusted = True
 
     def __init__(self, subject_id, records):
         self.subject_id = subject_id

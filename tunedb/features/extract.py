@@ -60,7 +60,7 @@ class ExtractReport:
     programs : int
         Programs that were asked for.
     known : int
-        Those of them that had rows before.
+        Those of them that had rows before that were computed here.
     unable : int
         Those whose module TVM cannot make, or may not get.
     passed : int
@@ -174,6 +174,8 @@ def extract(
 ) -> ExtractReport:
     """Compute and store the rows of a feature set for all programs that have none.
 
+    Rows that came with a merge are computed anew and replaced.
+
     Parameters
     ----------
     store : Store
@@ -246,7 +248,7 @@ class _Run:
             "target_ids": target_ids,
             "for_tvm": not isinstance(self._set, StepFeatures),
         }
-        found = query.feature_coverage(self._set, **self._where)
+        found = query.feature_coverage(self._set, computed=True, **self._where)
         report.programs, report.known = found.programs, found.known
         report.unable = found.programs - found.able
         self._before = query.quarantined_lines(place_of(self._set))

@@ -89,7 +89,7 @@ def _extract(store: Store, features: StepFeatures, scope: Scope, step: Step) -> 
         "workload_ids": scope.workload_ids,
         "target_ids": scope.target_ids,
     }
-    found = store.query.feature_coverage(features, **where)
+    found = store.query.feature_coverage(features, computed=True, **where)
     missing, done = found.able - found.known - len(_failed(store, features)), 0
 
     def on_program() -> None:

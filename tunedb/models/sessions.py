@@ -12,13 +12,16 @@ Of a pair of sessions, the logarithms of the ratios of what both measured are lo
 median is the logarithm of the factor, with an interval that supposes no distribution (order
 statistics), and half of the range from their 10th to their 90th percentile is their spread. The
 factors of a machine are the weighted least-squares solution over its pairs.
+
+Sessions that only strangers have measured in are compared among themselves: whatever they say, it
+moves no factor and no machine of the others.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -57,7 +60,7 @@ class Estimate:
         Half the width of the 95 % interval of each factor's logarithm; None where it was not
         estimated: a machine's first session, and those that share too little.
     pairs : tuple of Pair
-        All pairs that share a program.
+        All pairs that share a program, but for those of a trusted session with one that is not.
     """
 
     target_id: int
@@ -118,6 +121,40 @@ def estimates(store: Store, target_ids: Sequence[int] | None = None) -> list[Est
 def _estimate(
     target_id: int, sessions: Sequence[MeasuredSession], rows: Sequence[tuple[int, int, bytes]]
 ) -> Estimate:
+    """Return what trusted sessions have to do with each other, and what the others have.
+
+    The machines of the others count from -1 down.
+    """
+    factors: dict[int, SessionFactor] = {}
+    errors: dict[int, float | None] = {}
+    pairs: list[Pair] = []
+    for is_trusted in (True, False):
+        places = [n for n, one in enumerate(sessions) if one.is_trusted is is_trusted]
+        if not places:
+            continue
+        found = _estimate_alike(target_id, [sessions[place] for place in places], rows)
+        for place, factor, error in zip(places, found.factors, found.errors, strict=True):
+            machine = factor.machine if is_trusted else -1 - factor.machine
+            factors[place] = replace(factor, machine=machine)
+            errors[place] = error
+        pairs += [
+            replace(pair, first=places[pair.first], second=places[pair.second])
+            for pair in found.pairs
+        ]
+    order = range(len(sessions))
+    return Estimate(
+        target_id,
+        tuple(sessions),
+        tuple(factors[place] for place in order),
+        tuple(errors[place] for place in order),
+        tuple(pairs),
+    )
+
+
+def _estimate_alike(
+    target_id: int, sessions: Sequence[MeasuredSession], rows: Sequence[tuple[int, int, bytes]]
+) -> Estimate:
+    """Return what sessions have to do with each other; rows of others are left out."""
     ratios = ratios_of(sessions, rows)
     pairs = pairs_of(ratios)
     machines, joined = _machines(sessions, pairs)

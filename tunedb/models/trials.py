@@ -311,10 +311,15 @@ def _groups(
     target = np.array([by_digest.index(id_) for id_ in target_ids.tolist()], np.int64)[target]
 
     # One number for the three, in the order of all of them.
-    spans = (max(len(workloads), 1), max(len(by_digest), 1), int(machines.max(initial=0)) + 1)
-    key = np.ravel_multi_index((workload, target, machines[counted]), spans)
+    # Machines of strangers have numbers below 0.
+    first = int(machines.min(initial=0))
+    spans = (
+        *(max(len(workloads), 1), max(len(by_digest), 1)),
+        int(machines.max(initial=0)) - first + 1,
+    )
+    key = np.ravel_multi_index((workload, target, machines[counted] - first), spans)
     used, group = np.unique(key, return_inverse=True)
-    of_groups = np.stack(np.unravel_index(used, spans))
+    of_groups = np.stack(np.unravel_index(used, spans)) + np.array([[0], [0], [first]])
     groups = tuple(
         Group(w, by_digest[t], digests[by_digest[t]], str(m) if by_digest[t] in several else "")
         for w, t, m in of_groups.T.tolist()

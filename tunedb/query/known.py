@@ -7,9 +7,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import func, literal_column, select
+from sqlalchemy import case, func, literal_column, select
 
 from .. import identity, schema
+from ..attribution import last_word
 from ..host import fingerprint_of, session_class
 from ..records import Failure, FailureKind, Phase, Session, Status, Trust
 from ..results import Record
@@ -61,7 +62,8 @@ class KnownPrograms(Records):
 
         Those of its class (:func:`tunedb.host.session_class`). Where factors between sessions are
         known (:mod:`tunedb.models.sessions`), those whose factor is within :data:`COMPARABLE` of
-        the newest one's, on the same machine. Made of two statements.
+        the newest one's, on the same machine; sessions of strangers are no measure for others.
+        Made of two statements.
 
         Parameters
         ----------
@@ -74,7 +76,7 @@ class KnownPrograms(Records):
         ids = [id_ for id_, other in self._all_sessions() if session_class(other) == wanted]
         rows = self._select(
             select(_d.subject_id, _d.machine, _d.factor).where(
-                _d.target_id == target_id, _d.subject == "session"
+                _d.target_id == target_id, _d.subject == "session", _d.machine >= 0
             )
         )
         factors = {row.subject_id: (row.machine, math.log(row.factor)) for row in rows}
@@ -138,7 +140,7 @@ class KnownPrograms(Records):
             .select_from(joined)
             .where(*chosen, _m.served == literal_column("1"), _m.id.between(after + 1, newest))
         )
-        # From the failures, which are few, to their measurements; the last one comes last.
+        # From the failures, which are few, to their measurements.
         failed = self._select(
             select(_m.id, _m.program_id, _p.digest, _f.kind, _f.phase, _f.message, _f.seconds)
             .select_from(
@@ -149,41 +151,61 @@ class KnownPrograms(Records):
             .where(
                 *chosen,
                 _f.measurement_id.between(after + 1, newest),
+                _f.id == last_word(schema.failure, _m),
                 _m.status == int(Status.FAILED),
                 _s.trust >= int(Trust.VERIFIED),
                 ~is_retracted(_m),
             )
-            .order_by(_f.id)
         )
         found = {row.id: _ran(row) for row in ran} | {row.id: _failed(row) for row in failed}
         return [found[id_] for id_ in sorted(found)]
 
     def run_sessions(self, key: str) -> list[tuple[int, Session]]:
-        """Return the sessions of a tuning run with their ids, in the order of their start."""
-        return [
+        """Return the sessions of a tuning run with their ids, in the order of their start.
+
+        Those that only records of others name are none of this database's runs. Made of two
+        statements.
+        """
+        named = [
             (id_, session)
             for id_, session in self._all_sessions()
             if _run_key(fingerprint_of(session)) == key
         ]
+        is_own = _m.source_id.in_(self._own_sources())
+        rows = self._select(
+            select(_m.session_id, func.max(case((is_own, 1), else_=0)).label("own"))
+            .where(_m.session_id.in_([id_ for id_, _ in named]))
+            .group_by(_m.session_id)
+        )
+        others = {row.session_id for row in rows if not row.own}
+        return [(id_, session) for id_, session in named if id_ not in others]
+
+    def _own_sources(self) -> Any:
+        """Return the query of the numbers of this database's own sources."""
+        return select(_s.id).where(_s.trust >= int(Trust.OWN), _s.store == self.store_key)
 
     def session_trials(self, session_id: int) -> tuple[int, int]:
         """Return how many measurements a session has, and the highest number of its trials.
 
-        Trials are numbered from 0, also those that were not measured again; -1 where there is
+        Those of this database's own sources count: who merges knows the session's key too. Trials are numbered from 0, also those that were not measured again; -1 where there is
         none.
         """
         rows = self._select(
             select(_m.session_id, func.count().label("n"), func.max(_m.occurrence).label("last"))
-            .where(_m.session_id == session_id)
+            .where(_m.session_id == session_id, _m.source_id.in_(self._own_sources()))
             .group_by(_m.session_id)
         )
         return (rows[0].n, rows[0].last) if rows else (0, -1)
 
     def session_records(self, session: Session) -> list[Record]:
-        """Return all records of a session, in order of insertion."""
+        """Return the records of a session that are this database's own, in order of insertion."""
         s = schema.session.c
         own = select(s.id).where(s.digest == session.digest).scalar_subquery()
-        query = st.record_query().where(_m.session_id == own).order_by(_m.id)
+        query = (
+            st.record_query()
+            .where(_m.session_id == own, _m.source_id.in_(self._own_sources()))
+            .order_by(_m.id)
+        )
         return [self._record(row) for row in self._select(query)]
 
 

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from sqlalchemy import Select, literal, select, tuple_
 
 from .. import identity, schema
+from ..attribution import is_preferred
 from ..compression import decompress
 from ..errors import FormatError, NotFoundError
 from ..launches import CounterSet, Extents, Launch, counters_of, values_of
@@ -37,8 +38,9 @@ class Launches(Equivalence):
     ) -> Iterator[LaunchRow]:
         """Yield launches in the order of their records, then of insertion.
 
-        Those of retracted records are left out; those of foreign sources are not. Each page of
-        5,000 is a snapshot.
+        Those of retracted records are left out; those of foreign records are not, as far as their
+        own source says them (:func:`tunedb.attribution.is_preferred`). Each page of 5,000 is a
+        snapshot.
 
         Parameters
         ----------
@@ -80,8 +82,12 @@ class Launches(Equivalence):
             after = rows[-1].measurement_id, rows[-1].id
 
     def launches_of(self, record_id: int) -> list[Launch]:
-        """Return the launches of a record, in their order."""
-        statement = select(schema.launch).where(_l.measurement_id == record_id)
+        """Return the launches of a record that count, in their order."""
+        statement = (
+            select(schema.launch)
+            .join_from(schema.launch, schema.measurement, _m.id == _l.measurement_id)
+            .where(_m.id == record_id, is_preferred(schema.launch, _m))
+        )
         sets = _Kept(self.counter_set)
         rows = self._select(statement.order_by(_l.number, _l.id))
         return [launch_of(row, sets[row.counter_set_id]) for row in rows]
@@ -178,7 +184,7 @@ def _launches() -> Select[Any]:
         .join(schema.source, schema.source.c.id == _m.source_id)
         .outerjoin(schema.tail, schema.tail.c.id == _p.tail_id)
         .outerjoin(schema.context, schema.context.c.id == _m.context_id)
-        .where(~is_retracted(_m, many=True))
+        .where(~is_retracted(_m, many=True), is_preferred(schema.launch, _m))
         .order_by(_l.measurement_id, _l.id)
     )
 

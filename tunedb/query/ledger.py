@@ -9,6 +9,7 @@ from typing import Any
 from sqlalchemy import and_, case, func, select
 
 from .. import schema
+from ..attribution import is_believed
 from ..records import FailureKind, Source, SourceKind, Status, Trust
 from ..retractions import is_retracted
 from .training import Training
@@ -122,7 +123,11 @@ def _says_something() -> Any:
     """Return the condition that a measurement says something about its program."""
     blameless = (
         select(1)
-        .where(_f.measurement_id == _m.id, _f.kind == str(FailureKind.INFRASTRUCTURE))
+        .where(
+            _f.measurement_id == _m.id,
+            _f.kind == str(FailureKind.INFRASTRUCTURE),
+            is_believed(_f, _m),
+        )
         .exists()
     )
     failed = and_(_m.status == int(Status.FAILED), ~blameless)

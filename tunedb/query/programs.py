@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Select, and_, bindparam, func, select
 
 from .. import schema
+from ..attribution import features_count, is_marked
 from ..compression import decompress
 from ..records import MODULES, Signature, Trace, Trust, Workload
 from ..results import FeatureCoverage, StoredFeatures, StoredProgram
@@ -61,8 +62,9 @@ class Programs(Equivalence):
         target_ids: Sequence[int] | None = None,
         for_tvm: bool = False,
     ) -> list[StoredProgram]:
-        """Return programs without rows of a feature set, in order of their ids.
+        """Return programs whose rows of a feature set are missing, in order of their ids.
 
+        Rows that came with a merge count as missing: what is computed here takes their place.
         Configurations of GPU kernels are none: :mod:`tunedb.blocksize` learns from their launches.
 
         Parameters
@@ -90,7 +92,9 @@ class Programs(Equivalence):
         chosen = self._chosen(select(schema.program), workload_ids, target_ids, for_tvm=for_tvm)
         set_id = self._set_id(feature_set)
         if set_id is not None:
-            known = select(1).where(_f.program_id == _p.id, _f.feature_set_id == set_id)
+            known = select(1).where(
+                _f.program_id == _p.id, _f.feature_set_id == set_id, *self._counting(computed=True)
+            )
             chosen = chosen.where(~known.exists())
         rows = self._select(chosen.where(_p.id > after).order_by(_p.id).limit(limit))
         return self._stored(rows)
@@ -102,15 +106,30 @@ class Programs(Equivalence):
         workload_ids: Sequence[int] | None = None,
         target_ids: Sequence[int] | None = None,
         for_tvm: bool = False,
+        computed: bool = False,
     ) -> FeatureCoverage:
-        """Count the programs that have rows of a feature set (see :meth:`programs_without`)."""
+        """Count the programs that have rows of a feature set.
+
+        Parameters
+        ----------
+        feature_set, workload_ids, target_ids, for_tvm
+            As :meth:`programs_without`.
+        computed : bool
+            Only rows that were computed here; otherwise all that count
+            (:func:`tunedb.attribution.features_count`).
+        """
         chosen = self._chosen(select(func.count()), workload_ids, target_ids, for_tvm=False)
         total = int(self._select(chosen.select_from(schema.program))[0][0])
         if for_tvm:
             workload_ids = self._rebuildable(workload_ids)
         set_id = self._set_id(feature_set)
         joined = schema.program.outerjoin(
-            schema.feature, and_(_f.program_id == _p.id, _f.feature_set_id == set_id)
+            schema.feature,
+            and_(
+                _f.program_id == _p.id,
+                _f.feature_set_id == set_id,
+                *self._counting(computed=computed),
+            ),
         )
         counted = select(func.count(), func.count(_f.program_id)).select_from(joined)
         able, known = self._select(
@@ -200,7 +219,7 @@ class Programs(Equivalence):
     def feature_rows(
         self, feature_set: NamedSet, program_ids: Sequence[int]
     ) -> list[NDArray[np.float32] | None]:
-        """Return the rows of programs, in their order; None where there are none.
+        """Return the rows of programs that count, in their order; None where there are none.
 
         Parameters
         ----------
@@ -225,14 +244,28 @@ class Programs(Equivalence):
         if set_id is None:
             return [None] * len(program_ids)
         found: dict[int, NDArray[np.float32]] = {}
+        counting = self._counting()
         for part in _parts(program_ids):
             rows = self._select(
                 select(_f.program_id, _f.n_rows, _f.n_columns, _f.data).where(
-                    _f.program_id.in_(part), _f.feature_set_id == set_id
+                    _f.program_id.in_(part), _f.feature_set_id == set_id, *counting
                 )
             )
             found.update({r[0]: blobs.unpack(r[1], r[2], bytes(r[3])) for r in rows})
         return [found.get(id_) for id_ in program_ids]
+
+    def _counting(self, *, computed: bool = False) -> list[Any]:
+        """Return the conditions under which rows of features count.
+
+        Parameters
+        ----------
+        computed : bool
+            Only those that were computed here.
+        """
+        # Few databases have rows from elsewhere, and then no row need be asked.
+        if not self._rows(st.foreign_features):
+            return []
+        return [~is_marked(_f) if computed else features_count(_f)]
 
     def stored_features(self) -> list[StoredFeatures]:
         """Return the feature sets that have rows here, or had a place for them, by name."""

@@ -6,18 +6,19 @@ from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from sqlalchemy import case, func, literal_column, select
+from sqlalchemy import and_, case, func, literal_column, select
 
 from .. import schema
-from ..records import Session, Source, Status
+from ..records import Session, Source, Status, Trust
 from ..retractions import is_retracted
 from ..values import parse_json
+from . import statements as st
 from .programs import Programs
 
 _m, _f, _p = schema.measurement.c, schema.session_factor.c, schema.program.c
 
 #: The session, or for records without one their source, as one number: ids begin at 1.
-_subject = func.coalesce(_m.session_id, -_m.source_id)
+_SUBJECT = func.coalesce(_m.session_id, -_m.source_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class MeasuredSession:
         Its records for this target, failed ones too.
     failed : int
         Those of them that failed.
+    is_trusted : bool
+        Whether a source that is trusted here has measured it.
     """
 
     target_id: int
@@ -53,6 +56,7 @@ class MeasuredSession:
     first: int
     records: int
     failed: int
+    is_trusted: bool
 
     @property
     def hardware(self) -> tuple[str, str]:
@@ -87,7 +91,25 @@ class CorrectedRecord:
 
 
 class Sessions(Programs):
-    """Reads across sessions."""
+    """Reads across sessions.
+
+    A session is what its records name, and anybody can name one. So records of sources that are
+    not trusted count as their source's where a trusted source has measured in the session that
+    they name.
+    """
+
+    def _subject(self) -> Any:
+        """Return the session of a record, or its source, as one number (:data:`_SUBJECT`)."""
+        # Most databases have trusted sources alone, and then no record need be asked.
+        if not self._rows(st.untrusted_sources):
+            return _SUBJECT
+        other, s = schema.measurement.alias().c, schema.source.c
+        trusted = select(s.id).where(s.trust >= int(Trust.VERIFIED))
+        spoken_for = select(other.session_id).where(
+            other.session_id.is_not(None), other.source_id.in_(trusted)
+        )
+        usurped = and_(_m.source_id.not_in(trusted), _m.session_id.in_(spoken_for))
+        return case((usurped, -_m.source_id), else_=_SUBJECT)
 
     def measured_sessions(
         self, target_ids: Sequence[int] | None = None
@@ -100,15 +122,21 @@ class Sessions(Programs):
             Only these targets; None for all that have records.
         """
         failed = case((_m.status == int(Status.FAILED), 1), else_=0)
-        statement = select(
-            _m.target_id,
-            _subject.label("subject"),
-            # 0 stands for an unknown time.
-            func.min(case((_m.measured_at > 0, _m.measured_at))).label("measured_at"),
-            func.min(_m.id).label("first"),
-            func.count().label("records"),
-            func.sum(failed).label("failed"),
-        ).group_by(_m.target_id, _subject)
+        subject = self._subject().label("subject")
+        statement = (
+            select(
+                _m.target_id,
+                subject,
+                # 0 stands for an unknown time.
+                func.min(case((_m.measured_at > 0, _m.measured_at))).label("measured_at"),
+                func.min(_m.id).label("first"),
+                func.count().label("records"),
+                func.sum(failed).label("failed"),
+                func.max(schema.source.c.trust).label("trust"),
+            )
+            .join_from(schema.measurement, schema.source, schema.source.c.id == _m.source_id)
+            .group_by(_m.target_id, subject)
+        )
         if target_ids is not None:
             statement = statement.where(_m.target_id.in_(target_ids))
         found: dict[int, list[MeasuredSession]] = {}
@@ -135,6 +163,7 @@ class Sessions(Programs):
             first=row.first,
             records=row.records,
             failed=int(row.failed),
+            is_trusted=row.trust >= Trust.VERIFIED,
         )
 
     def shared_times(self, target_id: int) -> list[tuple[int, int, bytes]]:
@@ -152,14 +181,15 @@ class Sessions(Programs):
             _m.status == int(Status.OK),
             ~is_retracted(_m, many=True),
         )
+        subject = self._subject()
         shared = (
             select(_m.program_id)
             .where(*counts)
             .group_by(_m.program_id)
-            .having(func.count(_subject.distinct()) > 1)
+            .having(func.count(subject.distinct()) > 1)
         )
         rows = self._select(
-            select(_m.program_id, _subject, _m.run_secs)
+            select(_m.program_id, subject, _m.run_secs)
             .where(*counts, _m.program_id.in_(shared))
             .order_by(_m.program_id, _m.id)
         )

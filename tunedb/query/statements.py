@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Select, and_, bindparam, case, func, literal_column, or_, select
 
 from .. import schema
-from ..attribution import is_trusted
+from ..attribution import last_word
 from ..engine import Prepared
 from ..records import MODULES, Trust, WorkloadFormat
 from ..retractions import is_retracted
@@ -35,22 +35,11 @@ top_k = Prepared(
 
 def record_query() -> Select[Any]:
     """Return the query whose rows :meth:`Query._record` understands."""
-
-    # The word of the measurement's own source counts most, and the last one.
-    def last_of(said: Any, condition: Any) -> Any:
-        last = select(func.max(said.id)).where(said.measurement_id == _m.id, condition)
-        return last.scalar_subquery()
-
-    own, others = schema.failure.alias().c, schema.failure.alias().c
-    last_failure = func.coalesce(
-        last_of(own, own.source_id == _m.source_id),
-        last_of(others, is_trusted(others.source_id)),
-    )
     joined = (
         schema.measurement.join(schema.program, _p.id == _m.program_id)
         .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
         .outerjoin(schema.context, schema.context.c.id == _m.context_id)
-        .outerjoin(schema.failure, _f.id == last_failure)
+        .outerjoin(schema.failure, _f.id == last_word(schema.failure, _m))
     )
     return select(
         _m.id,
@@ -239,6 +228,10 @@ untrusted_sources = Prepared(
     select(schema.source.c.id)
     .where(schema.source.c.trust < literal_column(str(int(Trust.VERIFIED))))
     .limit(literal_column("1"))
+)
+#: Whether any features came with a merge.
+foreign_features = Prepared(
+    select(schema.foreign_feature.c.program_id).limit(literal_column("1"))
 )
 #: Workloads of GPU kernels: their parameters have no features, and models are not trained on them.
 kernels = select(schema.workload.c.id).where(

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Select, and_, case, func, literal_column, select
+from sqlalchemy import Select, and_, case, func, select
 
 from .. import schema
+from ..attribution import last_word
 from ..engine import converted_errors
 from ..records import FailureKind, Origin, Signature, Status
 from ..retractions import is_retracted
@@ -47,7 +48,8 @@ class TrainingRecords:
     digests : ndarray of uint64, shape (n, 2)
         Digests of the programs, as two numbers of which the first decides their order.
     subjects : ndarray of int64, shape (n,)
-        The session, or for records without one their source times -1.
+        The session, or for records without one their source times -1; so too for records of
+        strangers that name a session of somebody who is trusted.
     failed : ndarray of bool, shape (n,)
         Whether the record has no run time that counts.
     failures : ndarray of int8, shape (n,)
@@ -110,7 +112,8 @@ class Training(Models):
             Only records of these workloads, targets and sources.
         """
         set_id = self._set_id(feature_set)
-        statement = self._chosen(_records(set_id), workload_ids, target_ids, for_tvm=False)
+        query = _records(set_id, self._subject(), self._counting())
+        statement = self._chosen(query, workload_ids, target_ids, for_tvm=False)
         if source_ids is not None:
             statement = statement.where(_m.source_id.in_(source_ids))
         with self._lock, converted_errors(self._location):
@@ -133,19 +136,29 @@ class Training(Models):
         return {row.id: bytes(row.digest) for row in self._select(select(_t.id, _t.digest))}
 
 
-def _records(set_id: int | None) -> Select[Any]:
-    """Return the query of records that models may learn from; its rows are for :func:`_columns`."""
-    # What was learnt last says most. Only failed records are looked up.
+def _records(set_id: int | None, subject: Any, counting: Sequence[Any]) -> Select[Any]:
+    """Return the query of records that models may learn from; its rows are for :func:`_columns`.
+
+    Parameters
+    ----------
+    set_id : int or None
+        The feature set.
+    subject : ColumnElement
+        The session of a record (:meth:`tunedb.query.sessions.Sessions._subject`).
+    counting : sequence of ColumnElement
+        Conditions under which features count.
+    """
+    # Only failed records are looked up.
     said_last = (
         select(_failure.kind)
-        .where(_failure.measurement_id == _m.id)
-        .order_by(_failure.id.desc())
-        .limit(literal_column("1"))
+        .where(_failure.id == last_word(schema.failure, _m))
         .scalar_subquery()
     )
     joined = schema.measurement.join(schema.program, _p.id == _m.program_id).outerjoin(
         schema.feature,
-        and_(_feature.program_id == _m.program_id, _feature.feature_set_id == set_id),
+        and_(
+            _feature.program_id == _m.program_id, _feature.feature_set_id == set_id, *counting
+        ),
     )
     return (
         select(
@@ -154,7 +167,7 @@ def _records(set_id: int | None) -> Select[Any]:
             _p.digest,
             _m.workload_id,
             _m.target_id,
-            func.coalesce(_m.session_id, -_m.source_id),
+            subject,
             _m.status,
             case((_m.status == int(Status.FAILED), said_last)),
             _m.run_secs,
