@@ -33,7 +33,8 @@ class Derived(ABC):
     ) -> int:
         """Add rows of a feature set in one transaction; programs that have theirs keep them.
 
-        A program that was removed meanwhile (:mod:`tunedb.removing`) is left out.
+        Rows that came with a merge are replaced: what is computed here counts. A program that was
+        removed meanwhile (:mod:`tunedb.removing`) is left out.
 
         Parameters
         ----------
@@ -45,7 +46,7 @@ class Derived(ABC):
         Returns
         -------
         int
-            How many programs had none before.
+            How many programs had none before that were computed here.
 
         Raises
         ------
@@ -62,7 +63,11 @@ class Derived(ABC):
             return 0
         with self._transaction() as connection:
             key = {"feature_set_id": self._rows.feature_set(connection, feature_set)}
-            return statements.insert["feature"].many(connection, [row | key for row in rows])
+            rows = [row | key for row in rows]
+            if statements.foreign_features(connection).first() is not None:
+                statements.forget_foreign_features.many(connection, rows)
+                statements.unmark_features.many(connection, rows)
+            return statements.insert["feature"].many(connection, rows)
 
     def add_model(self, model: NewModel, *, replace: bool = False) -> int:
         """Add a model; return its id.

@@ -18,6 +18,7 @@ from .records import Trust
 from .retractions import Retraction
 from .rows import Rows, failure_row_of, now
 from .sharing.incoming import (
+    FeatureRows,
     ForeignSource,
     Incoming,
     Launched,
@@ -31,7 +32,7 @@ from .sharing.incoming import (
 if TYPE_CHECKING:
     from .sharing.wire import Position
 
-T = TypeVar("T", Learnt, Launched, Named)
+T = TypeVar("T", Learnt, Launched, Named, FeatureRows)
 
 #: Direction (``pull``, ``push``), key of the other database, key of the selection, how far it came.
 Watermark = tuple[str, str, str, "Position"]
@@ -137,7 +138,9 @@ class Merging(ABC):
                 key=one.alias.key,
                 source_id=source_id,
             ).rowcount
-        features, refused_sets = self._insert_features(connection, incoming)
+        features, refused_sets = self._insert_features(
+            connection, believed_of("feature", incoming.features)
+        )
         believed, others = _sorted_out(connection, incoming, self.query.store_key)
         return Merged(
             new=new,
@@ -174,16 +177,22 @@ class Merging(ABC):
         return {digest for _, digest in after}
 
     def _insert_features(
-        self, connection: Connection, incoming: Incoming
+        self, connection: Connection, features: Sequence[tuple[FeatureRows, int]]
     ) -> tuple[int, Counter[str]]:
-        """Insert rows of features for programs that are there; return how many were new."""
-        from .features import blobs
+        """Insert rows of features for programs that are there; return how many were new.
 
+        Parameters
+        ----------
+        connection : Connection
+            The writer's.
+        features : sequence of (FeatureRows, int)
+            Rows, and the source with whose record they came.
+        """
         new = 0
         refused: Counter[str] = Counter()
-        sets: dict[tuple[str, int, tuple[str, ...]], list[Any]] = {}
-        for one in incoming.features:
-            sets.setdefault((one.name, one.version, one.columns), []).append(one)
+        sets: dict[tuple[str, int, tuple[str, ...]], list[tuple[FeatureRows, int]]] = {}
+        for one, source_id in features:
+            sets.setdefault((one.name, one.version, one.columns), []).append((one, source_id))
         for key, found in sets.items():
             named = _Set(*key)
             try:
@@ -191,11 +200,19 @@ class Merging(ABC):
             except UsageError:
                 refused[f"{named.name} version {named.version}"] += len(found)
                 continue
-            packed = blobs.pack(named, [(number, one.rows) for number, one in enumerate(found)])
             rows = [
-                {**row, "program": found[row["program_id"]].program, "feature_set_id": set_id}
-                for row in packed
+                {
+                    "program": one.program,
+                    "feature_set_id": set_id,
+                    "source_id": source_id,
+                    "n_rows": one.n_rows,
+                    "n_columns": one.n_columns,
+                    "data": one.data,
+                }
+                for one, source_id in found
             ]
+            # First, because only programs without rows are marked.
+            statements.foreign_feature_of.many(connection, rows)
             new += statements.feature_of.many(connection, rows)
         return new, refused
 

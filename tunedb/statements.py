@@ -25,9 +25,10 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Executable
 
 from . import schema
+from .attribution import is_marked
 from .engine import Prepared
 from .records import Status, Trust
-from .retractions import is_retracted, served_value
+from .retractions import is_retracted, ours, served_value
 
 _INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
@@ -318,6 +319,47 @@ feature_of = _of_selected(
         *_given(schema.feature, "feature_set_id", "n_rows", "n_columns", "data"),
     ).where(schema.program.c.digest == bindparam("program", type_=schema.Blob)),
 )
+
+_f = schema.feature.c
+
+#: Marks the rows of features that such a program gets with a merge; those that it has stay its own.
+#: Those that this database's own sources gave back were computed here.
+foreign_feature_of = _of_selected(
+    schema.foreign_feature,
+    select(
+        schema.program.c.id.label("program_id"),
+        *_given(schema.foreign_feature, "feature_set_id", "source_id"),
+    ).where(
+        schema.program.c.digest == bindparam("program", type_=schema.Blob),
+        ~exists(
+            select(literal_column("1")).where(
+                _f.program_id == schema.program.c.id,
+                _f.feature_set_id == bindparam("feature_set_id", type_=schema.Int),
+            )
+        ),
+        bindparam("source_id", type_=schema.Int).not_in(
+            select(schema.source.c.id).where(schema.source.c.store == ours())
+        ),
+    ),
+)
+
+#: Rows of a feature set that a program has from elsewhere, and their mark.
+forget_foreign_features = Prepared(
+    delete(schema.feature).where(
+        _f.program_id == bindparam("program_id", type_=schema.Int),
+        _f.feature_set_id == bindparam("feature_set_id", type_=schema.Int),
+        is_marked(_f),
+    )
+)
+unmark_features = Prepared(
+    delete(schema.foreign_feature).where(
+        schema.foreign_feature.c.program_id == bindparam("program_id", type_=schema.Int),
+        schema.foreign_feature.c.feature_set_id == bindparam("feature_set_id", type_=schema.Int),
+    )
+)
+
+#: Whether any features came with a merge.
+foreign_features = Prepared(select(schema.foreign_feature.c.program_id).limit(literal_column("1")))
 
 #: A name of a workload that is known by its digest; without one nothing.
 alias_of = _of_selected(

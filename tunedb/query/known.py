@@ -187,8 +187,8 @@ class KnownPrograms(Records):
     def session_trials(self, session_id: int) -> tuple[int, int]:
         """Return how many measurements a session has, and the highest number of its trials.
 
-        Those of this database's own sources count: who merges knows the session's key too. Trials are numbered from 0, also those that were not measured again; -1 where there is
-        none.
+        Those of this database's own sources count: others may name any session. Trials are
+        numbered from 0, also those that were not measured again; -1 where there is none.
         """
         rows = self._select(
             select(_m.session_id, func.count().label("n"), func.max(_m.occurrence).label("last"))

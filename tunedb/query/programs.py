@@ -13,6 +13,7 @@ from ..compression import decompress
 from ..records import MODULES, Signature, Trace, Trust, Workload
 from ..results import FeatureCoverage, StoredFeatures, StoredProgram
 from ..signatures import is_rebuildable
+from ..statements import foreign_features
 from ..values import parse_json
 from . import statements as st
 from .equivalence import Equivalence
@@ -263,7 +264,7 @@ class Programs(Equivalence):
             Only those that were computed here.
         """
         # Few databases have rows from elsewhere, and then no row need be asked.
-        if not self._rows(st.foreign_features):
+        if not self._rows(foreign_features):
             return []
         return [~is_marked(_f) if computed else features_count(_f)]
 

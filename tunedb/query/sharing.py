@@ -9,7 +9,7 @@ from sqlalchemy import Table, and_, bindparam, column, func, select, values
 
 from .. import schema
 from ..engine import Prepared
-from ..records import Alias
+from ..records import Alias, Trust
 from ..retractions import Retraction
 from ..sharing.incoming import Standing
 from ..sharing.wire import Position
@@ -75,7 +75,23 @@ def _known_features() -> Prepared:
     )
 
 
+def _trusted_programs() -> Prepared:
+    """Return the query of those programs that a trusted source has measured."""
+    wanted = _wanted("b")
+    measured = (
+        select(_m.id)
+        .join_from(schema.measurement, schema.source, _s.id == _m.source_id)
+        .where(_m.program_id == _p.id, _s.trust >= int(Trust.VERIFIED))
+    )
+    return Prepared(
+        select(wanted.c.a)
+        .join_from(wanted, schema.program, _p.digest == wanted.c.a)
+        .where(measured.exists())
+    )
+
+
 _MEASUREMENTS, _FEATURES = _known_measurements(), _known_features()
+_TRUSTED = _trusted_programs()
 _FAILURES, _LAUNCHES = _known_words(schema.failure), _known_words(schema.launch)
 
 
@@ -144,6 +160,10 @@ class Sharing(Reader):
     def known_features(self, keys: Sequence[tuple[bytes, str, int]]) -> set[tuple[bytes, str, int]]:
         """Return those of (digest of a program, name and version of a set) that have rows."""
         return set(self._looked_up(_FEATURES, keys, tuple))
+
+    def trusted_programs(self, digests: Sequence[bytes]) -> set[bytes]:
+        """Return the digests of those of some programs that a trusted source has measured."""
+        return {row[0] for row in self._looked_up(_TRUSTED, [(one,) for one in digests], tuple)}
 
     def known_retractions(self, rows: Sequence[Retraction]) -> set[tuple[bytes, str, str]]:
         """Return (digest, store, subject) of those of these retractions that are stored."""

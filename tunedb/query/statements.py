@@ -229,10 +229,6 @@ untrusted_sources = Prepared(
     .where(schema.source.c.trust < literal_column(str(int(Trust.VERIFIED))))
     .limit(literal_column("1"))
 )
-#: Whether any features came with a merge.
-foreign_features = Prepared(
-    select(schema.foreign_feature.c.program_id).limit(literal_column("1"))
-)
 #: Workloads of GPU kernels: their parameters have no features, and models are not trained on them.
 kernels = select(schema.workload.c.id).where(
     schema.workload.c.format == literal_column(f"'{WorkloadFormat.KERNEL}'")

@@ -150,15 +150,11 @@ def _records(set_id: int | None, subject: Any, counting: Sequence[Any]) -> Selec
     """
     # Only failed records are looked up.
     said_last = (
-        select(_failure.kind)
-        .where(_failure.id == last_word(schema.failure, _m))
-        .scalar_subquery()
+        select(_failure.kind).where(_failure.id == last_word(schema.failure, _m)).scalar_subquery()
     )
     joined = schema.measurement.join(schema.program, _p.id == _m.program_id).outerjoin(
         schema.feature,
-        and_(
-            _feature.program_id == _m.program_id, _feature.feature_set_id == set_id, *counting
-        ),
+        and_(_feature.program_id == _m.program_id, _feature.feature_set_id == set_id, *counting),
     )
     return (
         select(

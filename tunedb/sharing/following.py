@@ -11,9 +11,10 @@ from ..errors import LimitError, TuneDBError
 from ..launches import Launch
 from ..records import Alias, Failure, SourceKind
 from ..retractions import Retraction
+from .held_features import HeldFeatures
 from .incoming import FeatureRows, ForeignSource, Launched, Learnt, Named
 from .report import MergeReport
-from .shared_rows import DIFFERENT, SharedRows, refuse, store_key, text
+from .shared_rows import DIFFERENT, FeatureSet, SharedRows, refuse, store_key, text
 from .verify import failure_of, features_of, launch_of, retraction_of
 from .wire import COLUMNS
 
@@ -25,6 +26,11 @@ T = TypeVar("T", Failure, Launch)
 
 _GONE = "it refers to a measurement that was not taken or did not come"
 _NO_SOURCE = "its source was not taken or did not come"
+
+_MEASURED_HERE = (
+    "feature: its program was measured by a source that is trusted here; compute it: tunedb "
+    "extract, or give --believe if this really comes from its source"
+)
 
 #: Under which name stands what an old database says of a measurement that it gave before.
 _UNATTRIBUTED = "unattributed"
@@ -90,6 +96,7 @@ class Following(ABC):
         #: Workloads of the other side with a record that is stored here, or will be.
         self._accepted: dict[int, int] = {}
         self._unknown_workloads: set[bytes] = set()
+        self._features = HeldFeatures(query.store_key)
         self._takers: dict[str, Callable[[Sequence[Row]], None]] = {
             "workload_alias": self._take_aliases,
             "failure": self._take_failures,
@@ -104,13 +111,20 @@ class Following(ABC):
         self._failures: list[Learnt] = []
         self._launches: list[Launched] = []
         self._queued: list[Named] = []
-        self._features: list[FeatureRows] = []
         self._retractions: list[Retraction] = []
         self.bytes = 0
 
     @abstractmethod
     def _position(self, source: ForeignSource) -> int:
         """Return where a source stands among those of the batch."""
+
+    @abstractmethod
+    def _refusal(self, source: ForeignSource) -> str | None:
+        """Return why nothing of a source is taken, None where it is."""
+
+    @abstractmethod
+    def _believes(self, source: ForeignSource) -> bool:
+        """Tell whether the user accepts what comes in the name of a source."""
 
     def _source(self, number: int) -> ForeignSource:
         """Return a source that was taken, or raise FormatError."""
@@ -238,7 +252,7 @@ class Following(ABC):
     def _take_features(self, rows: Sequence[Row]) -> None:
         from ..features import blobs
 
-        found: dict[tuple[bytes, str, int], FeatureRows] = {}
+        found: dict[tuple[bytes, str, int], tuple[FeatureSet, Any, ForeignSource]] = {}
         for row in rows:
             try:
                 number, set_number, *_ = row
@@ -247,18 +261,30 @@ class Following(ABC):
                 named = self._shared.feature_sets.get(set_number)
                 if named is None or self._shared.digests["feature_set"].get(set_number) is None:
                     refuse("its feature set was not taken or did not come")
-                program = self._recent[number].program
+                taken = self._recent[number]
+                source = self._source(taken.source)
+                if (reason := self._refusal(source)) is not None:
+                    refuse(reason)
                 array = blobs.checked(named, features_of(row))
             except _BAD as error:
                 self._refuse_row("feature", error)
                 continue
-            key = program, named.name, named.version
-            found.setdefault(key, FeatureRows(*key, named.columns, array))
-        known = self._query.known_features(list(found))
-        for key, one in found.items():
-            if key not in known:
-                self._features.append(one)
-                self.bytes += one.rows.nbytes
+            key = taken.program, named.name, named.version
+            found.setdefault(key, (named, array, source))
+        for key in self._query.known_features(list(found)):
+            del found[key]
+        ours = self._query.trusted_programs([program for program, _, _ in found])
+        new: list[FeatureRows] = []
+        sources: list[ForeignSource] = []
+        for (program, name, version), (stored, array, source) in found.items():
+            if program in ours and not self._believes(source):
+                self._report.reject(_MEASURED_HERE, f"{name} of program {program.hex()}")
+                continue
+            (row,) = blobs.pack(stored, [(0, array)])
+            size = row["n_rows"], row["n_columns"], row["data"]
+            new.append(FeatureRows(program, name, version, stored.columns, *size, 0))
+            sources.append(source)
+        self._features.add(new, sources)
 
     def _take_retractions(self, rows: Sequence[Row]) -> None:
         found: dict[tuple[bytes, str, str], Retraction] = {}

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import NamedTuple
 
 from .. import identity
 from ..launches import Launch
 from ..records import Alias, Failure, Measurement, SourceKind, Trust
 from ..retractions import Retraction
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 #: Whose word counts: everybody's, nobody's, or that of the databases with these keys.
 Believe = bool | Set[str]
@@ -127,13 +124,20 @@ class Named(NamedTuple):
 
 
 class FeatureRows(NamedTuple):
-    """Rows of a feature set for the program with a digest; `columns` are the set's names."""
+    """Rows of a feature set for the program with a digest; `columns` are the set's names.
+
+    The rows are one frame (:mod:`tunedb.features.blobs`). The last one is which of
+    :attr:`Incoming.sources` gave the record that they came with.
+    """
 
     program: bytes
     name: str
     version: int
     columns: tuple[str, ...]
-    rows: NDArray[Any]
+    n_rows: int
+    n_columns: int
+    data: bytes
+    source: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,12 +172,13 @@ class Incoming:
     believe: Believe = False
 
     @property
-    def words(self) -> Mapping[str, Sequence[Learnt | Launched | Named]]:
-        """What sources say of records and workloads, by table."""
+    def words(self) -> Mapping[str, Sequence[Learnt | Launched | Named | FeatureRows]]:
+        """What sources say of records, workloads and programs, by table."""
         return {
             "failure": self.failures,
             "launch": self.launches,
             "workload_alias": self.aliases,
+            "feature": self.features,
         }
 
     @property

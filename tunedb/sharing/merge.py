@@ -17,7 +17,7 @@ from ..collecting import collecting_less
 from ..engine import sqlite_path
 from ..errors import UsageError
 from ..store import Store
-from .incoming import Believe, Merged
+from .incoming import Believe, Incoming, Merged
 from .receiving import Receiver
 from .report import MergeReport, Reason, SourceTally
 from .selection import EVERYTHING, Selection
@@ -149,7 +149,7 @@ class _Writer:
             if receiver.bytes >= limits.IMPORT_BYTES:
                 self.flush(self._reached())
             return
-        # Here, so that failures and features are written with their records.
+        # Here, so that failures and launches are written with their records.
         if receiver.rows >= limits.IMPORT_ROWS:
             self.flush(self._reached())
         for _ in receiver.measurements(chunk.rows):
@@ -167,11 +167,16 @@ class _Writer:
 
     def finish(self, until: Position | None) -> None:
         """Write the rest; all that the other side had was looked at."""
-        self.flush(self._reached() if until is None else until)
+        reached = self._reached() if until is None else until
+        self.flush(reached)
+        for incoming in self._receiver.features():
+            self._write(incoming, reached)
 
     def flush(self, reached: Position) -> None:
-        """Write what there is in one transaction."""
-        incoming = self._receiver.incoming()
+        """Write what there is in one transaction, but for features."""
+        self._write(self._receiver.incoming(), reached)
+
+    def _write(self, incoming: Incoming, reached: Position) -> None:
         moves = self._watermark is not None and reached != self._since
         if self._report.dry_run:
             merged = self._receiver.foreseen(incoming)

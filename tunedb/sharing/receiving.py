@@ -11,7 +11,7 @@ from .. import limits
 from ..errors import TuneDBError
 from ..records import Measurement, Trust
 from .following import Following, Taken
-from .incoming import Believe, Claim, ForeignSource, Incoming, Merged, refuses
+from .incoming import Believe, Claim, ForeignSource, Incoming, Merged, believes, refuses
 from .report import MergeReport, SourceTally
 from .verify import Digested, Measurements
 from .wire import COLUMNS, Chunk
@@ -59,6 +59,7 @@ class Receiver(Following):
     def close(self) -> None:
         """Give back the memory."""
         self._shared.close()
+        self._features.close()
 
     def _clear(self) -> None:
         """Begin a batch."""
@@ -197,10 +198,16 @@ class Receiver(Following):
         standing = self._standings.get(source.digest)
         return refuses(source, standing, self._query.store_key, self._believe)
 
+    def _refusal(self, source: ForeignSource) -> str | None:
+        return _trusted(source) if self._refuses(source) else None
+
+    def _believes(self, source: ForeignSource) -> bool:
+        return believes(self._believe, source.store)
+
     # ------------------------------------------------------------------ what is written
 
     def incoming(self) -> Incoming:
-        """Return what waits."""
+        """Return what waits; features do until the end (:meth:`features`)."""
         return Incoming(
             sources=[source for _, source in self._sources.values()],
             measurements=self._measurements,
@@ -208,11 +215,18 @@ class Receiver(Following):
             claims=self._claims,
             failures=self._failures,
             aliases=self._queued,
-            features=self._features,
             retractions=self._retractions,
             launches=self._launches,
             believe=self._believe,
         )
+
+    def features(self) -> Iterator[Incoming]:
+        """Yield the features that are taken, after all records were written."""
+        for reason, count in self._features.check(self._query):
+            self._report.reject(reason, reason, count)
+        sources = self._features.sources
+        for batch in self._features.batches():
+            yield Incoming(sources=sources, features=batch, believe=self._believe)
 
     def foreseen(self, incoming: Incoming) -> Merged:
         """Return what a transaction would come to; failures of refused records count too."""
@@ -231,7 +245,7 @@ class Receiver(Following):
             moved=len(incoming.claims),
             failures=sum(not sides[one.source] for one in incoming.failures),
             aliases=Counter(one.source for one in incoming.aliases if not sides[one.source]),
-            features=len(incoming.features),
+            features=sum(not sides[one.source] for one in incoming.features),
             retractions=len(believed),
             launches=sum(not sides[one.source] for one in incoming.launches),
             refused_retractions=others,
