@@ -13,8 +13,12 @@ from .options import Settings, common_options, pass_settings, reading
 from .output import Column, bold, output_options, print_fields, print_object
 
 if TYPE_CHECKING:
+    from ..query.words import Word
     from ..records import Failure, Program, Session
     from ..results import Record
+
+#: What others say of a record and is not believed, in lines; JSON has more.
+_MOST_WORDS = 10
 
 #: Lines of a script that are printed without ``--script``.
 _SCRIPT_LINES = 20
@@ -26,7 +30,7 @@ COLUMNS = tuple(
             *("id", "digest", "status", "mean", "median", "minimum", "spread", "run_secs"),
             *("measured_at", "all_cost", "occurrence", "retracted", "failure"),
             *("workload", "target", "program", "origin", "donor", "lineage", "source", "session"),
-            *("context", "extra", "launches", "decisions", "steps", "trace", "script"),
+            *("context", "extra", "launches", "others", "decisions", "steps", "trace", "script"),
         ),
     )
 )
@@ -55,14 +59,16 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
         found = store.query.record(choose.find_record(store.query, record))
         steps = lineage.lineage_of(store.query, found)
         kernels = launches.rows_of(store.query.launches_of(found.id))
+        others = [_word(word) for word in store.query.unbelieved(found.id)]
 
     def show() -> None:
-        _show_record(found, steps)
+        _show_record(found, steps, others)
         launches.show(kernels)
         _show_steps(found, whole=whole_trace)
         _show_script(found.measurement.program.workload.script, whole=whole_script)
 
-    print_object(settings, COLUMNS, _row(found, steps) | {"launches": kernels}, show)
+    row = _row(found, steps) | {"launches": kernels, "others": others}
+    print_object(settings, COLUMNS, row, show)
 
 
 def _row(record: Record, steps: Sequence[lineage.Step]) -> dict[str, Any]:
@@ -179,7 +185,22 @@ def _session(session: Session | None) -> dict[str, Any] | None:
     }
 
 
-def _show_record(record: Record, steps: Sequence[lineage.Step]) -> None:
+def _word(word: Word) -> dict[str, Any]:
+    """Return what somebody says of the record who is not believed."""
+    from ..records import Failure
+
+    said = word.said
+    return {
+        "source": word.source.name,
+        "trust": word.source.trust.name.lower(),
+        "failure": _failure(said) if isinstance(said, Failure) else None,
+        "launch": None if isinstance(said, Failure) else launches.rows_of([said])[0],
+    }
+
+
+def _show_record(
+    record: Record, steps: Sequence[lineage.Step], others: Sequence[dict[str, Any]]
+) -> None:
     row = _row(record, steps)
     workload, target, source = row["workload"], row["target"], row["source"]
     measurement = record.measurement
@@ -196,6 +217,7 @@ def _show_record(record: Record, steps: Sequence[lineage.Step]) -> None:
         *_time_fields(row),
         *_failure_fields(measurement.failure),
         ("source", text.clean(f"{source['name']} ({source['kind']}, {source['trust']})")),
+        *_labelled("not believed", _told(others)),
         *_session_fields(row["session"]),
         *_labelled("origin", lineage.told(steps)),
         *_context_fields(row),
@@ -236,6 +258,25 @@ def _failure_fields(failure: Failure | None) -> list[tuple[str, str]]:
         ("failure", f"{failure.kind.value} in {failure.phase.value}{after}"),
         *(("", line) for line in lines),
     ]
+
+
+def _told(others: Sequence[dict[str, Any]]) -> list[str]:
+    """Return what others say of a record, a line each."""
+    lines = []
+    for one in others[:_MOST_WORDS]:
+        failure, launch = one["failure"], one["launch"]
+        if failure is not None:
+            after = (
+                "" if failure["seconds"] is None else f" after {text.seconds(failure['seconds'])}"
+            )
+            said = f"failure {failure['kind']} in {failure['phase']}{after}"
+        else:
+            time = "" if launch["seconds"] is None else f", {text.seconds(launch['seconds'])}"
+            said = f"launch {launch['number']} of {launch['kernel']}{time}"
+        lines.append(text.clean(f"{said}, says {one['source']} ({one['trust']})"))
+    if len(others) > _MOST_WORDS:
+        lines.append(f"… {len(others) - _MOST_WORDS} more (--json)")
+    return lines
 
 
 def _session_fields(session: dict[str, Any] | None) -> list[tuple[str, str]]:

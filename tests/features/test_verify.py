@@ -57,7 +57,7 @@ def test_a_sample_is_the_same_in_any_order_and_another_in_another_database():
     shuffled = random.Random(1).sample(digests, len(digests))
 
     def drawn(store_key, offered):
-        sample = Sample(store_key)
+        sample = Sample(store_key, limits.FEATURE_SAMPLE)
         for digest in offered:
             sample.offer(digest)
         assert len(sample) == limits.FEATURE_SAMPLE

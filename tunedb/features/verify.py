@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .. import identity, limits
+from .. import identity
 from .base import StepFeatures, load_feature_sets
 from .extract import rows_of_steps
 
@@ -40,10 +40,10 @@ class Sample:
     store_key : str
         Key of the database here.
     most : int
-        How many programs.
+        How many programs, as :data:`tunedb.limits.FEATURE_SAMPLE`.
     """
 
-    def __init__(self, store_key: str, most: int = limits.FEATURE_SAMPLE) -> None:
+    def __init__(self, store_key: str, most: int) -> None:
         self._key = store_key.encode()
         self._most = most
         #: Those with the smallest places, the largest of them first.

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .. import limits
+from ..compression import compress_all
 from ..errors import LimitError, TuneDBError
 from ..launches import Launch
 from ..records import Alias, Failure, SourceKind
@@ -63,6 +64,21 @@ class _Word(NamedTuple):
     def key(self) -> tuple[bytes, bytes]:
         """Digests of it and of the source that says it."""
         return self.digest, self.source.digest
+
+
+class _Features(NamedTuple):
+    """Rows of a feature set for the program with a digest, and with whose record they came."""
+
+    program: bytes
+    named: FeatureSet
+    rows: Any
+    source: ForeignSource
+
+    def packed(self, frame: bytes) -> FeatureRows:
+        """Return them as they are stored."""
+        named, (n_rows, n_columns) = self.named, self.rows.shape
+        key = self.program, named.name, named.version, named.columns
+        return FeatureRows(*key, n_rows, n_columns, frame, 0)
 
 
 class Following(ABC):
@@ -252,7 +268,7 @@ class Following(ABC):
     def _take_features(self, rows: Sequence[Row]) -> None:
         from ..features import blobs
 
-        found: dict[tuple[bytes, str, int], tuple[FeatureSet, Any, ForeignSource]] = {}
+        found: dict[tuple[bytes, str, int], _Features] = {}
         for row in rows:
             try:
                 number, set_number, *_ = row
@@ -270,21 +286,20 @@ class Following(ABC):
                 self._refuse_row("feature", error)
                 continue
             key = taken.program, named.name, named.version
-            found.setdefault(key, (named, array, source))
-        for key in self._query.known_features(list(found)):
-            del found[key]
-        ours = self._query.trusted_programs([program for program, _, _ in found])
-        new: list[FeatureRows] = []
-        sources: list[ForeignSource] = []
-        for (program, name, version), (stored, array, source) in found.items():
-            if program in ours and not self._believes(source):
-                self._report.reject(_MEASURED_HERE, f"{name} of program {program.hex()}")
-                continue
-            (row,) = blobs.pack(stored, [(0, array)])
-            size = row["n_rows"], row["n_columns"], row["data"]
-            new.append(FeatureRows(program, name, version, stored.columns, *size, 0))
-            sources.append(source)
-        self._features.add(new, sources)
+            found.setdefault(key, _Features(taken.program, named, array, source))
+        known = self._query.known_features(list(found))
+        new = [one for key, one in found.items() if key not in known]
+        ours = self._query.trusted_programs([one.program for one in new])
+        kept: list[_Features] = []
+        for one in new:
+            if one.program in ours and not self._believes(one.source):
+                example = f"{one.named.name} of program {one.program.hex()}"
+                self._report.reject(_MEASURED_HERE, example)
+            else:
+                kept.append(one)
+        frames = compress_all(one.rows.tobytes() for one in kept)
+        for one, frame in zip(kept, frames, strict=True):
+            self._features.add(one.packed(frame), one.source)
 
     def _take_retractions(self, rows: Sequence[Row]) -> None:
         found: dict[tuple[bytes, str, str], Retraction] = {}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 from .. import identity, limits
 from ..errors import StorageError
@@ -76,6 +76,7 @@ class HeldFeatures:
         self._positions: dict[bytes, int] = {}
         self._store_key = store_key
         self._sets: dict[_Key, _Held] = {}
+        self._keys: list[_Key] = []
         self._file: IO[bytes] | None = None
 
     def close(self) -> None:
@@ -85,29 +86,27 @@ class HeldFeatures:
             self._file = None
         self._sets.clear()
 
-    def add(self, rows: Sequence[FeatureRows], sources: Sequence[ForeignSource]) -> None:
+    def add(self, one: FeatureRows, source: ForeignSource) -> None:
         """Keep rows.
 
         Parameters
         ----------
-        rows : sequence of FeatureRows
-            Well-formed, and not known; their own sources do not count.
-        sources : sequence of ForeignSource
-            With whose record each came.
+        one : FeatureRows
+            Well-formed, and not known; the source that it refers to does not count.
+        source : ForeignSource
+            With whose record they came.
         """
-        for one, source in zip(rows, sources, strict=True):
-            held = self._set(one)
-            held.count += 1
-            held.sample.offer(one.program)
-            position = self._positions.setdefault(source.digest, len(self.sources))
-            if position == len(self.sources):
-                self.sources.append(source)
-            size = len(one.data)
-            place = (held.number, one.program, position, one.n_rows, one.n_columns, size)
-            with _told():
-                if self._file is None:
-                    self._file = _new_file()
-                self._file.write(_HEAD.pack(*place) + one.data)
+        held = self._set(one)
+        held.count += 1
+        held.sample.offer(one.program)
+        position = self._positions.setdefault(source.digest, len(self.sources))
+        if position == len(self.sources):
+            self.sources.append(source)
+        head = (held.number, one.program, position, one.n_rows, one.n_columns, len(one.data))
+        with _told():
+            if self._file is None:
+                self._file = _new_file()
+            self._file.write(_HEAD.pack(*head) + one.data)
 
     def _set(self, one: FeatureRows) -> _Held:
         from ..features.verify import Sample, computing
@@ -115,8 +114,10 @@ class HeldFeatures:
         key = one.name, one.version, one.columns
         held = self._sets.get(key)
         if held is None:
-            extractor, sample = computing(one.name, one.version), Sample(self._store_key)
+            extractor = computing(one.name, one.version)
+            sample = Sample(self._store_key, limits.FEATURE_SAMPLE)
             held = self._sets[key] = _Held(len(self._sets), extractor, sample)
+            self._keys.append(key)
         return held
 
     def check(self, query: Query) -> Iterator[tuple[str, int]]:
@@ -151,15 +152,15 @@ class HeldFeatures:
         from ..features import blobs
         from ..features.verify import differing
 
-        found: dict[bytes, FeatureRows] = {}
-        for one in self._read(held.number):
-            if one.program in held.sample:
-                found.setdefault(one.program, one)
+        found: dict[bytes, int] = {}
+        for place, (number, program, *_) in self._heads():
+            if number == held.number and program in held.sample:
+                found.setdefault(program, place)
         # By what is stored: a dry run has nothing else, and no other program gets the rows.
         numbers = query.program_ids(found)
-        rows = {id_: one for one, id_ in zip(found.values(), numbers, strict=True) if id_}
-        programs = query.programs(list(rows))
-        stored = (rows[program.id] for program in programs)
+        places = {id_: place for id_, place in zip(numbers, found.values(), strict=True) if id_}
+        programs = query.programs(list(places))
+        stored = (self._at(places[program.id]) for program in programs)
         said = (blobs.unpack(one.n_rows, one.n_columns, one.data) for one in stored)
         return len(differing(extractor, programs, said)), len(programs)
 
@@ -167,7 +168,11 @@ class HeldFeatures:
         """Yield the rows of the sets that are taken, as many as one transaction takes."""
         batch: list[FeatureRows] = []
         size = 0
-        for one in self._read():
+        refused = {held.number for held in self._sets.values() if held.is_refused}
+        for place, (number, *_) in self._heads():
+            if number in refused:
+                continue
+            one = self._at(place)
             batch.append(one)
             size += len(one.data)
             if len(batch) >= limits.FEATURE_PROGRAMS or size >= limits.IMPORT_BYTES:
@@ -176,23 +181,36 @@ class HeldFeatures:
         if batch:
             yield batch
 
-    def _read(self, number: int | None = None) -> Iterator[FeatureRows]:
-        """Yield the rows of one set, or of all that are not refused."""
+    def _heads(self) -> Iterator[tuple[int, tuple[Any, ...]]]:
+        """Yield where each row begins, and its head."""
         if self._file is None:
             return
-        keys = {held.number: (key, held.is_refused) for key, held in self._sets.items()}
+        place = 0
+        while True:
+            with _told():
+                self._file.seek(place)
+                packed = self._file.read(_HEAD.size)
+            if not packed:
+                return
+            head = _HEAD.unpack(packed)
+            yield place, head
+            place += _HEAD.size + head[-1]
+
+    def _at(self, place: int) -> FeatureRows:
+        """Return the row that begins somewhere."""
+        assert self._file is not None  # noqa: S101 - a place was found in it
         with _told():
-            self._file.seek(0)
-            while head := self._file.read(_HEAD.size):
-                of, program, position, n_rows, n_columns, size = _HEAD.unpack(head)
-                data = self._file.read(size)
-                key, is_refused = keys[of]
-                if number == of or (number is None and not is_refused):
-                    yield FeatureRows(program, *key, n_rows, n_columns, data, position)
+            self._file.seek(place)
+            number, program, source, n_rows, n_columns, size = _HEAD.unpack(
+                self._file.read(_HEAD.size)
+            )
+            data = self._file.read(size)
+        name, version, columns = self._keys[number]
+        return FeatureRows(program, name, version, columns, n_rows, n_columns, data, source)
 
 
 def _new_file() -> IO[bytes]:
-    return tempfile.SpooledTemporaryFile(_HELD_BYTES, prefix="tunedb-")  # noqa: SIM115 - see close
+    return tempfile.SpooledTemporaryFile(_HELD_BYTES, prefix="tunedb-")
 
 
 @contextmanager

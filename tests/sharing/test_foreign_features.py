@@ -1,0 +1,272 @@
+"""Features of others: what a merge takes, marks and refuses, and what becomes of it."""
+
+import shutil
+from contextlib import closing
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from builders import OWN, make_graph, make_measurement
+from exchanges import THEIRS, Given, rename
+
+from tunedb import limits, schema
+from tunedb.check import check
+from tunedb.errors import StorageError
+from tunedb.features import verify
+from tunedb.features.base import Needs
+from tunedb.features.extract import extract
+from tunedb.features.steps import STEPS
+from tunedb.models.loading import load
+from tunedb.records import Source, Trust
+from tunedb.sharing import held_features
+from tunedb.sharing.bundle import BundlePeer, manifest_of, write_bundle
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.merge import merge
+from tunedb.sharing.selection import Selection
+from tunedb.sharing.sync import pull
+from tunedb.store import Store
+
+ASKED = Selection(features=True)
+BOARD = Source("board")
+N = 40
+
+
+class Modules:
+    """A set of modules, which nobody computes without TVM."""
+
+    name, version, columns, needs = "their.modules", 1, ("a", "b"), Needs.SCHEDULED
+
+
+def record(number, **fields):
+    return make_measurement(number, workload=make_graph((16, 16)), **fields)
+
+
+def fill(path, forged=(), count=N, value=1e30):
+    """Records of another database with features of steps; those of some programs are forged."""
+    with Store(path) as store:
+        store.add([record(number) for number in range(1, count + 1)], BOARD)
+        programs = store.query.programs(range(1, count + 1))
+        rows = [one.copy() for one in STEPS.rows(programs)]
+        for place in forged:
+            rows[place][0, :] = value
+        store.add_features(STEPS, [(one.id, row) for one, row in zip(programs, rows, strict=True)])
+        store.add_features(Modules(), [(one.id, np.ones((2, 2))) for one in programs])
+    return path
+
+
+@pytest.fixture
+def their_path(sqlite_template, tmp_path):
+    return rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), THEIRS)
+
+
+def take(store, path, **options):
+    with closing(DatabasePeer(path)) as peer:
+        return merge(store, peer, selection=ASKED, **options)
+
+
+def take_bundle(store, path):
+    bundle = path.with_suffix(".tunedb")
+    with closing(DatabasePeer(path, own=True)) as peer:
+        write_bundle(bundle, peer.chunks(ASKED), manifest_of(peer.store_key, ASKED), force=True)
+    with closing(BundlePeer(bundle)) as peer:
+        return merge(store, peer, selection=ASKED)
+
+
+def take_by_pull(store, path):
+    return pull(store, path, selection=ASKED)
+
+
+def rows_of(store, feature_set=STEPS, count=N):
+    found = store.query.feature_rows(feature_set, range(1, count + 1))
+    return [None if rows is None else rows[0].tolist() for rows in found]
+
+
+def marks(store):
+    """Sources of the rows that came with a merge, by program and set."""
+    mark = schema.foreign_feature.c
+    rows = store.query._select(schema.foreign_feature.select().order_by(*mark))
+    return {(row.program_id, row.feature_set_id): row.source_id for row in rows}
+
+
+def right_rows(store, count=N):
+    return [rows[0].tolist() for rows in STEPS.rows(store.query.programs(range(1, count + 1)))]
+
+
+@pytest.mark.parametrize("way", [take, take_bundle, take_by_pull])
+def test_what_is_taken_is_marked_with_the_source_of_its_record(store, their_path, way):
+    report = way(store, fill(their_path))
+    assert (report.new, report.features, report.rejected) == (N, 2 * N, 0)
+    (source,) = store.query.source_rows()
+    assert marks(store) == {
+        (id_, set_id): source.id for id_ in range(1, N + 1) for set_id in (1, 2)
+    }
+    assert rows_of(store) == right_rows(store)
+    assert way(store, their_path).features == 0
+    assert len(load(store, STEPS)) == N
+
+
+@pytest.mark.parametrize("way", [take, take_bundle, take_by_pull])
+def test_attack_6_a_set_that_differs_is_refused_as_a_whole(store, their_path, way):
+    """±1e30 in one row; the merge took all and nothing found out."""
+    report = way(store, fill(their_path, forged=[7], value=-1e30))
+    assert (report.new, report.features) == (N, N)
+    ((reason, counted),) = report.reasons.items()
+    assert "feature: steps version" in reason
+    assert f"1 of {N} programs that were computed again differ" in reason
+    assert "tunedb extract --set steps" in reason
+    assert counted.count == N
+    assert {set_id for _, set_id in marks(store)} == {1}
+    assert store.query.feature_rows(STEPS, [1]) == [None]
+    assert extract(store, STEPS).done == N
+    assert rows_of(store) == right_rows(store)
+
+
+def test_attack_6_features_of_own_programs_are_not_taken(store, their_path):
+    """They were taken where own ones were missing, and stayed for good."""
+    fill(their_path, forged=range(N))
+    store.add([record(number) for number in range(1, N + 1)], OWN)
+    report = take(store, their_path)
+    assert (report.features, report.known) == (0, N)
+    assert marks(store) == {}
+    ((reason, counted),) = report.reasons.items()
+    assert "measured by a source that is trusted here" in reason
+    assert "--believe" in reason
+    assert counted.count == 2 * N
+    assert extract(store, STEPS).done == N
+    assert rows_of(store) == right_rows(store)
+
+
+def test_features_of_own_programs_with_explicit_acceptance(store, their_path):
+    """What is not right is refused even then."""
+    store.add([record(number) for number in range(1, N + 1)], OWN)
+    assert take(store, fill(their_path), believe={THEIRS}).features == 2 * N
+    assert len(marks(store)) == 2 * N
+    again = fill(rename(shutil.copyfile(their_path, their_path.with_name("again.db")), "c" * 32))
+    assert take(store, again, believe=True).features == 0
+
+
+def test_features_in_the_name_of_somebody_trusted_are_not_taken(store, their_path):
+    fill(their_path)
+    take(store, their_path)
+    (source,) = store.query.source_rows()
+    store.trust_source(source.id, Trust.VERIFIED)
+    store.remove_features(1, range(1, N + 1))
+    store.remove_features(2, range(1, N + 1))
+    report = take(store, their_path)
+    assert report.features == 0
+    assert any("source 'board' is trusted here" in reason for reason in report.reasons)
+    assert take(store, their_path, believe=True).features == 2 * N
+    # Whoever is trusted is believed.
+    assert rows_of(store) == right_rows(store)
+
+
+def test_attack_6_foreign_rows_do_not_count_once_the_program_is_measured_here(store, their_path):
+    """An own record of the same program comes later; what was taken before does not spoil it."""
+    fill(their_path)
+    take(store, their_path)
+    modules = Modules()
+    assert rows_of(store, modules)[0] == [1, 1]
+    store.add([record(1, occurrence=1)], OWN)
+    assert rows_of(store, modules)[:2] == [None, [1, 1]]
+    assert rows_of(store)[0] is None
+    assert store.query.feature_coverage(STEPS).known == N - 1
+    records = store.query.training_records(STEPS)
+    of_program = records.program_ids == 1
+    assert records.n_rows[of_program].tolist() == [-1, -1]
+    assert (records.n_rows[~of_program] == 1).all()
+    assert extract(store, STEPS).done == N
+    assert rows_of(store) == right_rows(store)
+
+
+def test_own_rows_take_the_place_of_foreign_ones(store, their_path):
+    """A forged row that the sample misses is gone after the next extraction."""
+    take(store, fill(their_path))
+    before = store.query.programs_without(STEPS, limit=N + 1)
+    assert [program.id for program in before] == list(range(1, N + 1))
+    report = extract(store, STEPS, limit=N // 2)
+    assert (report.known, report.done) == (0, N // 2)
+    assert len([key for key in marks(store) if key[1] == 1]) == N - N // 2
+    own = np.full((1, len(STEPS.columns)), 7.0)
+    assert store.add_features(STEPS, [(1, own), (N, own)]) == 1
+    assert rows_of(store)[0] == right_rows(store)[0]
+    assert rows_of(store)[-1] == own[0].tolist()
+    # What stands for this database's own word is not replaced by a merge.
+    assert take(store, their_path).features == 0
+    assert (N, 1) not in marks(store)
+
+
+def test_rows_of_an_own_source_that_comes_back_are_own(store, their_path):
+    """A backup of this database, which the user says is one."""
+    key = store.query.store_key
+    fill(rename(their_path, key))
+    report = take(store, their_path)
+    assert (report.new, report.features) == (0, 0)
+    assert take(store, their_path, believe={key}).features == 2 * N
+    assert marks(store) == {}
+
+
+def test_few_forged_rows_of_many_are_found_by_a_sample(store, their_path, monkeypatch):
+    """FEATURE_SAMPLE: some programs are computed again, and no more."""
+    computed = []
+    differing = verify.differing
+
+    def counted(feature_set, programs, rows):
+        computed.append(len(programs))
+        return differing(feature_set, programs, rows)
+
+    monkeypatch.setattr(verify, "differing", counted)
+    monkeypatch.setattr(limits, "FEATURE_SAMPLE", 16)
+    assert take(store, fill(their_path, forged=range(0, N, 2))).features == N
+    assert computed == [16]
+
+
+def test_a_killed_exchange_leaves_no_rows_of_a_set_that_differs(store, their_path, monkeypatch):
+    """They wait in a temporary file until all came and the sample is right."""
+    fill(their_path, forged=[3])
+    monkeypatch.setattr(limits, "IMPORT_ROWS", 5)
+
+    def stop(report):
+        if report.read:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        take(store, their_path, on_progress=stop)
+    assert store.query.stored_features() == []
+    assert take(store, their_path).features == N
+
+
+def test_a_dry_run_computes_again_what_is_here(store, their_path):
+    fill(their_path, forged=[3])
+    with closing(DatabasePeer(their_path)) as peer:
+        merge(store, peer)
+    report = take(store, their_path, dry_run=True)
+    assert report.features == N
+    assert any("programs that were computed again differ" in reason for reason in report.reasons)
+    assert store.query.stored_features() == []
+
+
+def test_a_full_temporary_folder_is_one_line(store, their_path, monkeypatch):
+    fill(their_path)
+
+    class Full:
+        def write(self, _):
+            raise OSError(28, "No space left on device")
+
+        def close(self):
+            pass
+
+    monkeypatch.setattr(held_features, "_new_file", Full)
+    with pytest.raises(StorageError, match=r"no room there .No space left.*TMPDIR"):
+        take(store, their_path)
+    assert store.query.stored_features() == []
+
+
+def test_rows_of_programs_that_did_not_come_are_not_computed(store, their_path):
+    """Records that are refused have no programs here; their rows neither count nor are written."""
+    fill(their_path)
+    with closing(DatabasePeer(their_path, own=True)) as peer:
+        chunks = list(peer.chunks(ASKED))
+    kept = [replace(c, rows=c.rows[:3]) if c.table == "measurement" else c for c in chunks]
+    report = merge(store, Given(kept), selection=ASKED)
+    assert (report.new, report.features) == (3, 6)
+    assert check(store.url).problems == []
