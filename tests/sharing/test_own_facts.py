@@ -1,0 +1,281 @@
+"""Own facts stay own: what strangers say of own records and sessions changes nothing of them."""
+
+import shutil
+from contextlib import closing
+
+import pytest
+from builders import OWN, make_measurement, make_session
+from exchanges import THEIRS, Given, rename
+
+from tunedb import schema
+from tunedb.launches import Launch
+from tunedb.models import sessions
+from tunedb.records import Failure, FailureKind, Phase, Session, Source, Trust
+from tunedb.results import NewModel
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.merge import merge
+from tunedb.sharing.sync import pull
+from tunedb.sharing.wire import Chunk
+from tunedb.store import Store
+
+CRASH = Failure(FailureKind.CRASH, Phase.RUN, "illegal instruction")
+TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "a lie", 9.0)
+CABLE = Failure(FailureKind.INFRASTRUCTURE, Phase.RUN, "a lie about a cable")
+FAST = Launch("fast_kernel", 64, (64, 1, 1), (1, 1, 1), seconds=1e-9)
+SLOW = Launch("my_kernel", 32, (32, 1, 1), (4, 1, 1), seconds=1e-3)
+
+RUN = b'{"cpu":"mine","run":{"key":"run","trials":12}}'
+
+
+class NoFeatures:
+    """A feature set that nothing has rows of."""
+
+    name, version, columns = "none", 1, ("a",)
+
+
+def take(store, path, **options):
+    with closing(DatabasePeer(path)) as peer:
+        return merge(store, peer, **options)
+
+
+@pytest.fixture
+def stranger(sqlite_template, tmp_path):
+    """A database of somebody else, who has own records of ours and speaks of them."""
+
+    def make(store, *, failures=(), launches=(), records=()):
+        path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), THEIRS)
+        with Store(path) as theirs:
+            theirs.add(list(records), Source("liar"))
+            if store.url.drivername.startswith("sqlite"):
+                take(theirs, store.url.database)
+            else:
+                pull(theirs, store.url.render_as_string(hide_password=False))
+            theirs.add_failures(failures)
+            theirs.add_launches(launches)
+        return path
+
+    return make
+
+
+def trust(store, name, trust):
+    (source,) = [
+        row for row in store.query.source_rows() if row.name == name and row.store == THEIRS
+    ]
+    store.trust_source(source.id, trust)
+    return source.id
+
+
+# ---------------------------------------------------------------------- failures
+
+
+def test_attack_5_the_last_failure_of_an_own_record_is_its_own(store, stranger):
+    """The stranger's was shown, and counted for training and for known programs."""
+    failed = make_measurement(1, None, failure=CRASH, session=make_session())
+    store.add([failed], OWN)
+    path = stranger(store, failures=[(failed, TIMEOUT), (failed, CABLE)])
+    assert take(store, path).failures == 2
+    query = store.query
+    assert query.record(1).measurement.failure == CRASH
+    assert [row.failure for row in query.measured_programs([1], 1, [1])] == [CRASH]
+    assert query.training_records(NoFeatures).failures.tolist() == [
+        list(FailureKind).index(CRASH.kind) + 1
+    ]
+    assert query.failures() == {"crash": 1}
+    # It is kept, and shown as the word of whom it is.
+    assert [(word.said, word.source.trust) for word in query.unbelieved(1)] == [
+        (TIMEOUT, Trust.FOREIGN),
+        (CABLE, Trust.FOREIGN),
+    ]
+
+
+def test_attack_5_where_the_own_record_does_not_say_why_it_failed(store, stranger):
+    failed = make_measurement(1, None, session=make_session())
+    store.add([failed], OWN)
+    take(store, stranger(store, failures=[(failed, TIMEOUT)]))
+    query = store.query
+    assert query.record(1).measurement.failure is None
+    assert query.measured_programs([1], 1, [1]) == []
+    assert query.training_records(NoFeatures).failures.tolist() == [0]
+    # With explicit acceptance it counts.
+    source = trust(store, "tuning", Trust.VERIFIED)
+    assert query.record(1).measurement.failure == TIMEOUT
+    assert [row.failure for row in query.measured_programs([1], 1, [1])] == [TIMEOUT]
+    assert query.unbelieved(1) == []
+    # And not any more after its source was taken back.
+    store.retract_source(source, "it lies")
+    assert query.record(1).measurement.failure is None
+    assert query.measured_programs([1], 1, [1]) == []
+    assert query.training_records(NoFeatures).failures.tolist() == [0]
+    assert query.failures() == {}
+    assert [word.said for word in query.unbelieved(1)] == [TIMEOUT]
+
+
+def test_attack_5_a_failure_of_infrastructure_hides_no_own_trial(store, stranger):
+    """What a model predicted of a program that failed is judged, whatever a stranger calls it."""
+    failed = make_measurement(1, None, failure=CRASH, measured_at=5)
+    store.add([failed], OWN)
+    model = store.add_model(NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, None))
+    store.add_predictions(model, {1: 2.0})
+    take(store, stranger(store, failures=[(failed, CABLE)]))
+    assert [trial.mean for trial in store.query.trials()] == [None]
+    assert store.query.measured_before([1], 10) == {1}
+
+
+def test_words_of_foreign_sources_about_their_own_records_count(store, stranger):
+    theirs = make_measurement(2, None, failure=CRASH)
+    ran = make_measurement(3)
+    path = stranger(store, records=[theirs, ran], launches=[(ran, FAST)])
+    take(store, path)
+    query = store.query
+    assert [record.measurement.failure for record in query.iterate()] == [CRASH, None]
+    assert query.failures() == {"crash": 1}
+    assert query.training_records(NoFeatures).failures.tolist()[0] == 1 + list(FailureKind).index(
+        CRASH.kind
+    )
+    assert [row.launch for row in query.launches()] == [FAST]
+    assert query.launches_of(2) == [FAST]
+    assert query.unbelieved(1) == query.unbelieved(2) == []
+
+
+# ---------------------------------------------------------------------- launches
+
+
+def test_attack_5_a_kernel_of_a_stranger_on_an_own_record(store, stranger):
+    """A kernel of 1 ns was shown, exported and learnt from."""
+    bare, told = make_measurement(1), make_measurement(2)
+    store.add([bare, told], OWN)
+    store.add_launches([(told, SLOW)])
+    path = stranger(store, launches=[(bare, FAST), (told, FAST)])
+    assert take(store, path).launches == 2
+    query = store.query
+    assert (query.launches_of(1), query.launches_of(2)) == ([], [SLOW])
+    assert [(row.record_id, row.launch) for row in query.launches()] == [(2, SLOW)]
+    assert [word.said for word in query.unbelieved(2)] == [FAST]
+    # One that is trusted here is believed where the record itself says nothing.
+    source = trust(store, "tuning", Trust.VERIFIED)
+    assert (query.launches_of(1), query.launches_of(2)) == ([FAST], [SLOW])
+    assert [row.launch for row in query.launches()] == [FAST, SLOW]
+    store.retract_source(source, "it lies")
+    assert [row.launch for row in query.launches()] == [SLOW]
+
+
+# ---------------------------------------------------------------------- sessions
+
+
+def killed_run(store, trials=4):
+    """An own session of a run of 12 trials, some of which are stored."""
+    session = Session("mine", 1_700_000_000_000_000, RUN)
+    batch = [
+        make_measurement(number, session=session, occurrence=number) for number in range(trials)
+    ]
+    store.add_batch(batch, OWN)
+    return session
+
+
+def test_attack_4_merged_records_are_no_trials_of_an_own_session(store, stranger):
+    session = killed_run(store)
+    forged = [
+        make_measurement(number, (0.1,), session=session, occurrence=number)
+        for number in range(4, 11)
+    ]
+    assert take(store, stranger(store, records=forged)).new == 7
+    query = store.query
+    assert query.session_trials(1) == (4, 3)
+    assert [record.measurement.occurrence for record in query.session_records(session)] == [
+        0,
+        1,
+        2,
+        3,
+    ]
+    assert [id_ for id_, _ in query.run_sessions("run")] == [1]
+
+
+def test_attack_4_a_session_of_strangers_belongs_to_no_own_run(store, stranger):
+    """It said that the run had ended, or had fewer trials."""
+    session = killed_run(store)
+    ended = Session("theirs", session.started_at + 1, RUN.replace(b'":12', b'":12,"ended":true'))
+    assert ended.fingerprint != RUN
+    take(store, stranger(store, records=[make_measurement(99, session=ended)]))
+    query = store.query
+    assert query.counts().sessions == 2
+    assert query.run_sessions("run") == [(1, session)]
+    # A session without any record is this database's word.
+    own = Session("own", session.started_at + 2, ended.fingerprint)
+    store.add_session(own)
+    assert query.run_sessions("run") == [(1, session), (3, own)]
+
+
+def measured(session, factor, numbers):
+    return [
+        make_measurement(n, (1e-3 * (n + 1) * factor,), session=session, occurrence=17)
+        for n in numbers
+    ]
+
+
+def own_days():
+    """Two days of one machine."""
+    return [
+        Session(f"day {number}", 1_700_000_000_000_000 + number, b'{"cpu":"mine"}')
+        for number in (0, 1)
+    ]
+
+
+def test_attack_4_records_in_own_sessions_shift_no_factor(store, stranger):
+    days = own_days()
+    store.add(measured(days[0], 1.0, range(8)), OWN)
+    store.add(measured(days[1], 1.3, range(8)), OWN)
+    before = sessions.update(store)[0]
+    lies = [
+        make_measurement(n, (1e-3 * (n + 1) * 5**n,), session=days[1], occurrence=n)
+        for n in range(8)
+    ]
+    take(store, stranger(store, records=lies))
+    (after,) = sessions.update(store)
+    assert after.factors[:2] == before.factors
+    assert after.sessions[:2] == before.sessions
+    # They stand beside, as those of their source.
+    (other,) = after.sessions[2:]
+    assert (other.subject, other.is_trusted, other.records) == ("source", False, 8)
+    assert after.factors[2].machine < 0
+    subjects = store.query.training_records(NoFeatures).subjects.tolist()
+    assert subjects[:16] == [1] * 8 + [2] * 8
+    assert set(subjects[16:]) == {-other.subject_id}
+
+
+def test_attack_4_sessions_of_strangers_tear_no_machine_apart(store, stranger):
+    """One that fits the first day and contradicts the second kept both from being one machine."""
+    days = own_days()
+    store.add(measured(days[0], 1.0, range(8)), OWN)
+    store.add(measured(days[1], 1.3, range(6)), OWN)
+    before = sessions.update(store)[0]
+    lie = Session("theirs", days[0].started_at, b'{"cpu":"mine"}')
+    lies = [make_measurement(n, (1e-3 * (n + 1),), session=lie) for n in range(8)]
+    lies += [
+        make_measurement(n, (1e-3 * (n + 1) * 3**n,), session=lie, occurrence=99) for n in range(6)
+    ]
+    take(store, stranger(store, records=lies))
+    (after,) = sessions.update(store)
+    own = [n for n, one in enumerate(after.sessions) if one.is_trusted]
+    assert tuple(after.factors[n] for n in own) == before.factors
+    assert {after.factors[n].machine for n in own} == {0}
+    # Known programs are looked for in the sessions of the own machine, not in those of a stranger.
+    running = Session("now", days[1].started_at + 9, b'{"cpu":"mine"}')
+    assert set(store.query.comparable_sessions(running, 1)) >= {2}
+
+
+# ---------------------------------------------------------------------- predictions
+
+
+def test_predictions_of_strangers_never_come(store, stranger):
+    """They travel in no stream, and a row of a table that is not exchanged is refused."""
+    theirs = make_measurement(1)
+    path = stranger(store, records=[theirs])
+    with Store(path) as other:
+        model = other.add_model(NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, None))
+        other.add_predictions(model, {1: 9.0})
+    take(store, path)
+    assert store.query.trials() == []
+    report = merge(store, Given([Chunk("prediction", [(1, 1, 9.0, 5)]), Chunk("model", [(1,)])]))
+    assert report.rejected == 2
+    assert store.query._select(schema.prediction.select()) == []
+    assert store.query.models() == []
