@@ -1,6 +1,8 @@
 """``tunedb show`` and the rendering of traces."""
 
 import json
+from contextlib import closing
+from dataclasses import replace
 
 import pytest
 import workdirs
@@ -8,6 +10,7 @@ from builders import OWN, make_target, make_workload
 
 import tunedb
 from tunedb.cli.steps import line_of
+from tunedb.launches import Launch
 from tunedb.records import (
     Failure,
     FailureKind,
@@ -20,7 +23,10 @@ from tunedb.records import (
     Status,
     Workload,
 )
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.merge import merge
 from tunedb.steps.metaschedule import steps_of
+from tunedb.store import Store
 from tunedb.traces import split_trace
 
 
@@ -87,6 +93,36 @@ def rich_file(filled):
         )
         store.add([measurement], Source("live"))
     return filled
+
+
+def test_what_a_stranger_says_of_a_record_is_marked(run, run_json, rich_file, tmp_path):
+    """It stood there as the record's own failure and kernel."""
+    theirs = tmp_path / "theirs.db"
+    with Store(rich_file) as store, Store(theirs) as other:
+        record = store.query.record(8)
+        other.add([record.measurement], Source("x"))
+        lie = Failure(FailureKind.CRASH, Phase.BUILD, "not shown", 9.0)
+        kernel = Launch("evil\x1b[2J", 64, (64, 1, 1), (1, 1, 1), seconds=1e-9)
+        failures = [lie] + [replace(lie, message=f"{n}") for n in range(10)]
+        other.add_failures([(record.measurement, one) for one in failures])
+        other.add_launches([(record.measurement, kernel)])
+        with closing(DatabasePeer(theirs)) as peer:
+            assert merge(store, peer).failures == 12  # the record's own too
+    shown = run_json("--db", rich_file, "show", 8)
+    assert shown["failure"]["kind"] == "timeout"
+    assert shown["launches"] == []
+    assert len(shown["others"]) == 12
+    first, last = shown["others"][0], shown["others"][-1]
+    assert (first["source"], first["trust"], first["failure"]["kind"]) == ("x", "foreign", "crash")
+    assert (first["launch"], last["failure"]) == (None, None)
+    assert last["launch"]["seconds"] == 1e-9
+    text = run("--db", rich_file, "show", 8).stdout
+    assert "timeout in run after 2.500 s" in text
+    assert text.count("failure crash in build after 9.000 s, says x (foreign)\n") == 10
+    assert "not believed  failure crash" in text
+    assert "… 2 more (--json)" in text
+    assert "Launches" not in text
+    assert "\x1b" not in text
 
 
 def test_a_failed_record_tells_why(run, run_json, rich_file):

@@ -8,7 +8,8 @@ import os
 import sqlite3
 import subprocess
 import sys
-from contextlib import redirect_stdout
+from contextlib import closing, redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +26,10 @@ from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.plugins.metaschedule.tuning.parts import host_target
 from tunedb.plugins.metaschedule.tuning.tune import tune
 from tunedb.plugins.metaschedule.using.applying import schedule
-from tunedb.records import Origin
+from tunedb.records import Origin, Source
+from tunedb.sharing.database import DatabasePeer
+from tunedb.sharing.merge import merge
+from tunedb.store import Store
 
 LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 
@@ -140,6 +144,28 @@ def test_a_run_that_was_killed_goes_on(quick, tools):
     assert len(set(quick.runner.ran)) == len(quick.runner.ran)
     # It is done: with the same arguments a new one begins.
     assert closed(quick(mod, seed=3)).resumed == 0
+
+
+def test_attack_4_a_killed_run_does_all_its_trials_whatever_was_merged(quick, tools, tmp_path):
+    """Seven records in its session came with a merge, and it ended with one trial."""
+    mod = tools.matmul(32)
+
+    def stop(_progress):
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        quick(mod, seed=3, max_trials_global=12, on_progress=stop)
+    theirs = tmp_path / "theirs.db"
+    with Store(theirs) as other, Store(quick.path) as store:
+        known = [record.measurement for record in store.query.iterate()]
+        assert len(known) == 4
+        forged = [replace(known[0], run_secs=(10.0,), occurrence=number) for number in range(4, 11)]
+        other.add(forged, Source("theirs"))
+        with closing(DatabasePeer(theirs)) as peer:
+            assert merge(store, peer).new == 7
+    rest = closed(quick(mod, seed=3, max_trials_global=12))
+    assert (rest.resumed, rest.trials) == (4, 12)
+    assert len(quick.runner.ran) + rest.served == 12
 
 
 def test_the_second_run_of_a_handle_goes_on_too(quick, tools):

@@ -245,13 +245,13 @@ def test_attack_4_records_in_own_sessions_shift_no_factor(store, stranger):
 def test_attack_4_sessions_of_strangers_tear_no_machine_apart(store, stranger):
     """One that fits the first day and contradicts the second kept both from being one machine."""
     days = own_days()
-    store.add(measured(days[0], 1.0, range(8)), OWN)
-    store.add(measured(days[1], 1.3, range(6)), OWN)
+    store.add(measured(days[0], 1.0, range(100)), OWN)
+    store.add(measured(days[1], 1.3, range(8)), OWN)
     before = sessions.update(store)[0]
     lie = Session("theirs", days[0].started_at, b'{"cpu":"mine"}')
-    lies = [make_measurement(n, (1e-3 * (n + 1),), session=lie) for n in range(8)]
-    lies += [
-        make_measurement(n, (1e-3 * (n + 1) * 3**n,), session=lie, occurrence=99) for n in range(6)
+    lies = [
+        make_measurement(n, (1e-3 * (n + 1) * (3**n if n < 8 else 1),), session=lie)
+        for n in range(100)
     ]
     take(store, stranger(store, records=lies))
     (after,) = sessions.update(store)

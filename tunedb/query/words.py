@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from sqlalchemy import Select, select
+from sqlalchemy import Select, Table, select
 
 from .. import schema
 from ..attribution import is_believed
@@ -41,7 +41,8 @@ class Words(Launches):
     def unbelieved(self, record_id: int) -> list[Word]:
         """Return what is said of a record and not believed: failures, then launches.
 
-        The last 50 of each. Made of several statements.
+        The last 50 of each, without those that somebody who is believed says too. Made of several
+        statements.
         """
         failures = self._select(_not_believed(schema.failure, _f, record_id))
         launches = self._select(_not_believed(schema.launch, _l, record_id))
@@ -61,11 +62,15 @@ class Words(Launches):
         ]
 
 
-def _not_believed(table: Any, said: Any, record_id: int) -> Select[Any]:
+def _not_believed(table: Table, said: Any, record_id: int) -> Select[Any]:
+    same = table.alias().c
+    is_repeated = select(same.id).where(
+        same.measurement_id == _m.id, same.digest == said.digest, is_believed(same, _m)
+    )
     return (
         select(table)
         .join_from(table, schema.measurement, _m.id == said.measurement_id)
-        .where(_m.id == record_id, ~is_believed(said, _m))
+        .where(_m.id == record_id, ~is_believed(said, _m), ~is_repeated.exists())
         .order_by(said.id.desc())
         .limit(_MOST)
     )
