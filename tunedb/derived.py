@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import Connection
+from sqlalchemy import Connection, select
 
-from . import identity, statements
+from . import identity, limits, schema, statements
 from .results import NewModel, SessionFactor
 from .rows import Rows, now
 
@@ -64,10 +64,12 @@ class Derived(ABC):
         with self._transaction() as connection:
             key = {"feature_set_id": self._rows.feature_set(connection, feature_set)}
             rows = [row | key for row in rows]
-            if statements.foreign_features(connection).first() is not None:
-                statements.forget_foreign_features.many(connection, rows)
-                statements.unmark_features.many(connection, rows)
-            return statements.insert["feature"].many(connection, rows)
+            new = statements.insert["feature"].many(connection, rows)
+            if new < len(rows) and (marked := _marked(connection, rows)):
+                statements.forget_features.many(connection, marked)
+                statements.unmark_features.many(connection, marked)
+                new += statements.insert["feature"].many(connection, rows)
+            return new
 
     def add_model(self, model: NewModel, *, replace: bool = False) -> int:
         """Add a model; return its id.
@@ -141,3 +143,19 @@ class Derived(ABC):
         with self._transaction() as connection:
             statements.forget_factors(connection, target=target_id)
             statements.insert["session_factor"].many(connection, rows)
+
+
+def _marked(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
+    """Return the keys of those rows of a feature set that programs have from elsewhere."""
+    mark = schema.foreign_feature.c
+    found = select(mark.program_id, mark.feature_set_id)
+    marked: list[dict[str, int]] = []
+    for start in range(0, len(rows), limits.BATCH_ROWS):
+        part = rows[start : start + limits.BATCH_ROWS]
+        ids = [row["program_id"] for row in part]
+        of_set = mark.feature_set_id == part[0]["feature_set_id"]
+        marked += [
+            dict(row._mapping)
+            for row in connection.execute(found.where(of_set, mark.program_id.in_(ids)))
+        ]
+    return marked

@@ -25,7 +25,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import Executable
 
 from . import schema
-from .attribution import is_marked
 from .engine import Prepared
 from .records import Status, Trust
 from .retractions import is_retracted, ours, served_value
@@ -343,12 +342,11 @@ foreign_feature_of = _of_selected(
     ),
 )
 
-#: Rows of a feature set that a program has from elsewhere, and their mark.
-forget_foreign_features = Prepared(
+#: Rows of a feature set that a program has, and their mark.
+forget_features = Prepared(
     delete(schema.feature).where(
         _f.program_id == bindparam("program_id", type_=schema.Int),
         _f.feature_set_id == bindparam("feature_set_id", type_=schema.Int),
-        is_marked(_f),
     )
 )
 unmark_features = Prepared(
