@@ -79,6 +79,7 @@ def command(
 ) -> None:
     """Compute features for programs that have none.
 
+    Features that came with a merge are computed anew and replaced.
     Fills in what is missing, batch by batch: a run that was interrupted goes on where it stopped.
     Sets that need a program's module replay it in worker processes (with TVM, and only programs
     of trusted sources); one that crashes or hangs costs itself alone. What fails is quarantined

@@ -151,7 +151,7 @@ def test_only_the_database_rooms_know_sqlalchemy():
             for name in (
                 *("reader", "catalog", "programs", "models", "sessions"),
                 *("training", "ledger", "records", "known", "neighbours", "sources"),
-                *("space", "sharing", "launches", "equivalence"),
+                *("space", "sharing", "launches", "equivalence", "words"),
             )
         ),
         "tunedb/query/statements.py",
