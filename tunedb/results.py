@@ -62,6 +62,12 @@ class Answer:
         All repeats in seconds.
     args_info : bytes or None
         Canonical JSON of the arguments' description.
+    program : bytes
+        Digest of the program's row.
+    is_whole : bool
+        Whether its digests are those of what is stored; what is not must not be believed.
+    is_trusted, is_own : bool
+        Whether its source is trusted; whether it is own, of this database.
     """
 
     id: int
@@ -70,6 +76,10 @@ class Answer:
     trace: Trace
     run_secs: tuple[float, ...] | None
     args_info: bytes | None
+    program: bytes
+    is_whole: bool
+    is_trusted: bool
+    is_own: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -73,6 +73,8 @@ class Reader:
         self._location = location
         self._workloads: _Cache[Workload] = _Cache(_CACHE_WORKLOADS)
         self._described: _Cache[tuple[Workload, Signature]] = _Cache(_CACHE_WORKLOADS)
+        # 32 bytes each: kept when a body is forgotten.
+        self._workload_digests: dict[int, tuple[bytes, bytes]] = {}
         self._targets: _Cache[Target] = _Cache(_CACHE_ROWS)
         self._bodies: dict[str, _Cache[bytes]] = {
             "sketch": _Cache(_CACHE_ROWS),

@@ -25,6 +25,7 @@ from ..records import (
 )
 from ..results import Answer, Record
 from ..retractions import is_retracted
+from ..times import mean_of
 from . import statements as st
 from .ledger import Ledger
 
@@ -170,19 +171,60 @@ class Query(Ledger):
         rows = self._rows(st.answer, id=id_)
         if not rows:
             raise NotFoundError(f"{self._location}: no record {id_}")
-        row = rows[0]
+        return self._answer(rows[0])
+
+    def _answer(self, row: Any) -> Answer:
+        """Return the answer of a row of :func:`st.answer_query`."""
         bodies = self._bodies
         sketch = bodies["sketch"].fetch(row.sketch_id, lambda _: decompress(row.sketch))
         tail = None
         if row.tail_id is not None:
             tail = bodies["tail"].fetch(row.tail_id, lambda _: decompress(row.tail))
+        trace = Trace(sketch, tail, bytes(row.decisions))
         return Answer(
-            id=id_,
+            id=row.id,
             workload_id=row.workload_id,
             target_id=row.target_id,
-            trace=Trace(sketch, tail, bytes(row.decisions)),
+            trace=trace,
             run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
             args_info=None if row.args_info is None else row.args_info.encode(),
+            program=bytes(row.program),
+            is_whole=self._is_whole(row, trace),
+            is_trusted=row.trust >= Trust.VERIFIED,
+            is_own=row.trust >= Trust.OWN and row.store == self.store_key,
+        )
+
+    def _is_whole(self, row: Any, trace: Trace) -> bool:
+        """Tell whether the digests of a record and of its program are those of what is stored.
+
+        And its mean, which ranks it, that of its times.
+        """
+        program = identity.program_digest(
+            self.workload_digests(row.workload_id)[0],
+            self.target(row.target_id).digest,
+            identity.shared_digest("sketch", trace.sketch),
+            None if trace.tail is None else identity.shared_digest("tail", trace.tail),
+            trace.decisions,
+        )
+        secs = row.run_secs
+        computed = identity.measurement_digest(
+            program,
+            row.status,
+            secs,
+            row.measured_at,
+            row.occurrence,
+            row.session,
+            None if row.args_info is None else row.args_info.encode(),
+            row.origin or Origin.UNKNOWN,
+            row.donor,
+            row.all_cost,
+            None if row.context is None else row.context.encode(),
+            None if row.extra is None else row.extra.encode(),
+        )
+        return (
+            computed == row.digest
+            and program == row.program
+            and (not secs or row.mean == mean_of(identity.unpack_floats(secs)))
         )
 
     def answers(self, target_ids: Sequence[int] | None = None) -> Iterator[Answer]:

@@ -82,8 +82,21 @@ def record_query() -> Select[Any]:
 
 
 record_by_id = Prepared(record_query().where(_m.id == parameter("id")))
-answer = Prepared(
-    select(
+
+
+def answer_query() -> Select[Any]:
+    """Return the query whose rows :meth:`Query._answer` understands."""
+    joined = (
+        schema.measurement.join(schema.program, _p.id == _m.program_id)
+        .join(schema.sketch, schema.sketch.c.id == _p.sketch_id)
+        .join(schema.source, schema.source.c.id == _m.source_id)
+        .outerjoin(schema.tail, schema.tail.c.id == _p.tail_id)
+        .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
+        .outerjoin(schema.session, schema.session.c.id == _m.session_id)
+        .outerjoin(schema.context, schema.context.c.id == _m.context_id)
+    )
+    return select(
+        _m.id,
         _m.workload_id,
         _m.target_id,
         _m.run_secs,
@@ -93,15 +106,25 @@ answer = Prepared(
         schema.tail.c.body.label("tail"),
         _p.decisions,
         schema.args_info.c.body.label("args_info"),
-    )
-    .select_from(
-        schema.measurement.join(schema.program, _p.id == _m.program_id)
-        .join(schema.sketch, schema.sketch.c.id == _p.sketch_id)
-        .outerjoin(schema.tail, schema.tail.c.id == _p.tail_id)
-        .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
-    )
-    .where(_m.id == parameter("id"))
-)
+        # What the digests of both rows are of, and who vouches for them.
+        _m.digest,
+        _p.digest.label("program"),
+        _m.status,
+        _m.mean,
+        _m.measured_at,
+        _m.occurrence,
+        schema.session.c.digest.label("session"),
+        _m.origin,
+        _m.donor,
+        _m.all_cost,
+        schema.context.c.body.label("context"),
+        _m.extra,
+        schema.source.c.trust,
+        schema.source.c.store,
+    ).select_from(joined)
+
+
+answer = Prepared(answer_query().where(_m.id == parameter("id")))
 by_id = {
     table.name: Prepared(select(table).where(table.c.id == parameter("id")))
     for table in (
@@ -233,6 +256,12 @@ trusted_records = Prepared(
         _m.program_id == parameter("program"),
         schema.source.c.trust >= literal_column(str(int(Trust.VERIFIED))),
     )
+    .limit(literal_column("1"))
+)
+own_programs = Prepared(
+    select(_m.id)
+    .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
+    .where(_m.program_id == parameter("program"), _is_own())
     .limit(literal_column("1"))
 )
 untrusted_sources = Prepared(
