@@ -93,7 +93,8 @@ def _approve(settings: Settings, url: str, *, yes: bool, dry_run: bool) -> None:
 
     with Store(url, create=False, read_only=True) as store:
         for line in _description(store):
-            settings.note(line)
+            if not (yes and settings.quiet):
+                click.echo(text.clean(line), err=True)
         if not dry_run:
             confirm("Approve it, so that TVM gets what it holds?", yes=yes)
             row = _row(approve(store.url, store.query.store_key))

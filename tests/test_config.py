@@ -4,8 +4,15 @@ from pathlib import Path
 
 import pytest
 
-from tunedb import config
+from tunedb import approval, config
 from tunedb.errors import FormatError, StorageError, UsageError
+
+
+@pytest.fixture(autouse=True)
+def approved(tmp_path, monkeypatch):
+    """The one server of these tests, in a configuration of their own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    approval.approve("postgresql://me@host/db", "f" * 32)
 
 
 @pytest.fixture
@@ -96,7 +103,7 @@ def test_a_file_that_cannot_be_read(folder, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(config.os, "open", refuse)
     with pytest.raises(StorageError, match="Permission denied"):
         located(folder)
 

@@ -245,7 +245,7 @@ def _read(path: Path) -> Approval:
         raise
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError:
+    except (ValueError, RecursionError):
         raise FormatError(f"{path}: not JSON") from None
     names = [field.name for field in fields(Approval)]
     if not isinstance(values, dict) or sorted(values) != sorted(names):
@@ -257,8 +257,13 @@ def _read(path: Path) -> Approval:
 
 
 def _require_private(where: Path) -> None:
-    """Raise StorageError for a folder that others own or may write."""
-    reason = objection(where.stat())
+    """Raise StorageError for a folder that others own or may write, or that cannot be read."""
+    try:
+        reason = objection(where.stat())
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise StorageError(f"{where}: cannot be read ({error.strerror})") from None
     if reason is not None:
         raise StorageError(f"{where}: {reason}; run: chmod go-w {where}, or remove it")
 

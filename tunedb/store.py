@@ -114,7 +114,7 @@ class Store(Derived, Learnt, Governing, Merging, Removing):
             self._rows = Rows(self.query.store_key)
             # An empty file of somebody else's stays his, whoever fills it.
             self._is_made_here |= made and approval.is_own_file(self.url)
-            if self._is_made_here:
+            if self._is_made_here and self.url.database != ":memory:":
                 self._approve()
         except BaseException:
             self._engine.dispose()
