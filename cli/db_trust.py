@@ -80,11 +80,13 @@ def _list(settings: Settings) -> None:
 
 def _forget(settings: Settings, url: str) -> None:
     from ..approval import forget
+    from ..engine import command_word, parse_url
     from ..errors import NotFoundError
 
+    word = command_word(parse_url(url))
     if not forget(url):
-        raise NotFoundError(f"{url}: it is not approved; see: tunedb db trust --list")
-    settings.note(f"{url}: not approved any more")
+        raise NotFoundError(f"{word}: it is not approved; see: tunedb db trust --list")
+    settings.note(f"{word}: not approved any more")
 
 
 def _approve(settings: Settings, url: str, *, yes: bool, dry_run: bool) -> None:

@@ -14,6 +14,7 @@ from sqlalchemy import update
 
 import tunedb
 from tunedb import approval, schema
+from tunedb import store as store_module
 from tunedb.engine import command_word, parse_url, place_of
 from tunedb.errors import ApprovalError, StorageError
 from tunedb.store import Store
@@ -243,12 +244,17 @@ def test_an_approval_that_cannot_be_read(tmp_path, folder):
     assert "cannot be read (Is a directory)" in refused(mine)
 
 
-def test_a_configuration_that_cannot_be_written(tmp_path, caplog):
-    """What is made is there, and this process may use it; only the next one asks."""
+def test_a_configuration_that_cannot_be_written(tmp_path, monkeypatch):
+    """What is made is there, and whoever made it may use it; only the next one asks."""
+    lines = []
+    monkeypatch.setattr(store_module._log, "warning", lambda text, *args: lines.append(text % args))
     (tmp_path / "configuration").write_text("a file")
     mine = tmp_path / "mine.db"
     with tunedb.open(mine) as store:
         store.require_approved()
+    (line,) = lines
+    assert line.startswith(f"{mine}: made and not approved: ")
+    assert line.endswith(f"run: tunedb db trust {mine}")
     refused(mine)
 
 
