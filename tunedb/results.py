@@ -65,7 +65,8 @@ class Answer:
     program : bytes
         Digest of the program's row.
     is_whole : bool
-        Whether its digests are those of what is stored; what is not must not be believed.
+        Whether the digest of its row and its mean are those of what is stored. The digest of the
+        program is another question (:meth:`tunedb.query.Query.is_whole`).
     is_trusted, is_own : bool
         Whether its source is trusted; whether it is own, of this database.
     """

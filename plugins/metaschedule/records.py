@@ -190,7 +190,7 @@ class RecordTable:
 
     def _check(self, answer: Answer, known: Known) -> None:
         """Raise unless TVM may get a record (see the notes of the class)."""
-        if not answer.is_whole:
+        if not self._store.query.is_whole(answer, known.record.digest):
             raise IntegrityError("its digest is not that of what is stored; see: tunedb db check")
         if not answer.is_trusted:
             raise IntegrityError("it is marked as served, and its source is foreign")

@@ -201,7 +201,7 @@ class Neighbours(Records):
         found: dict[bytes, Donor] = {}
         for row in sorted(rows, key=lambda row: (seconds[row.id], row.id)):
             answer = self._answer(row)
-            if answer.is_whole and answer.is_trusted and answer.program not in found:
+            if self.is_whole(answer) and answer.is_trusted and answer.program not in found:
                 found[answer.program] = Donor(
                     answer.program, answer.trace, seconds[row.id], answer.is_own
                 )

@@ -269,7 +269,7 @@ class Revalidation:
         """Settle a trial of a program that must not be tried."""
         answer = self._store.query.answer(trial.record.id)
         reason = None
-        if not answer.is_whole:
+        if not self._store.query.is_whole(answer):
             reason = "its digest is not that of what is stored; see: tunedb db check"
         elif not answer.is_own:
             reason = why_refused(trial.record, trial.mod)
