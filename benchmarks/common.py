@@ -7,6 +7,7 @@ import json
 import os
 import platform
 import sys
+import tempfile
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -73,6 +74,16 @@ def machine() -> dict[str, Any]:
     }
 
 
+def approve(path: Path) -> Path:
+    """Approve a database that another run made, or a copy of one, so that TVM gets it."""
+    from tunedb import approval
+    from tunedb.store import Store
+
+    with Store(path, create=False, read_only=True) as store:
+        approval.approve(path, store.query.store_key)
+    return path
+
+
 def run(
     description: str,
     baseline: str,
@@ -86,7 +97,10 @@ def run(
     if add_options is not None:
         add_options(parser)
     options = parser.parse_args()
-    rows = measure(options)
+    with tempfile.TemporaryDirectory(prefix="tunedb-benchmark-") as folder:
+        # The databases of a run are gone when it ends; so are their approvals.
+        os.environ["XDG_CONFIG_HOME"] = folder
+        rows = measure(options)
     show(description, rows, baseline)
     if options.json is not None:
         options.json.parent.mkdir(parents=True, exist_ok=True)

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from common import Row, run
+from common import Row, approve, run
 
 #: Name of a figure → its value.
 Figures = dict[str, float]
@@ -192,7 +192,7 @@ def measure_child(
         if path.is_dir():
             shutil.copytree(path, copy)
         else:
-            shutil.copy(path, copy)
+            approve(Path(shutil.copy(path, copy)))
         command = [sys.executable, __file__, "--child", kind, str(copy), operator]
         command += [str(workloads), synchronous]
         print(f"  {kind} {path.name} {synchronous} …", file=sys.stderr)

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from candidates import make_module
-from common import Row, run
+from common import Row, approve, run
 from measured import this_machine
 from rich.console import Console
 from search_runs import Finished, metaschedule, tunedb
@@ -95,7 +95,7 @@ def tuners(
     def with_database(**options: Any) -> Callable[[str, int, Path], Finished]:
         def tune(name: str, seed: int, folder: Path) -> Finished:
             copy = folder / "tune.db"
-            shutil.copy(donors, copy)
+            approve(Path(shutil.copy(donors, copy)))
             return tunedb(make_module(name), copy, ours, seed, **options)
 
         return tune
@@ -120,6 +120,8 @@ def make_donors(path: Path, trials: int) -> None:
     from tunedb.plugins.metaschedule import Database
 
     partial = path.with_name(f"partial-{path.name}")
+    if partial.exists():
+        approve(partial)
     with closing(Database(partial, target=this_machine())) as database:
         for donor in itertools.chain.from_iterable(WORKLOADS.values()):
             mod = make_module(donor)

@@ -79,7 +79,7 @@ COMMANDS = {
     "quarantine": ("quarantine", "command", "Look after what imports did not understand."),
     "prune": ("prune", "command", "Remove what the database can do without."),
     "vacuum": ("vacuum", "command", "Give back the space of rows that are gone."),
-    "db": ("db", "command", "Make, upgrade, check and describe databases."),
+    "db": ("db", "command", "Make, upgrade, check, describe and approve databases."),
     "plugins": (
         "plugins",
         "command",

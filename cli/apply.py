@@ -73,7 +73,7 @@ def command(
       tunedb apply net.onnx -o net.so --target llvm --all
       tunedb apply model.py -o model.so --layer team.db
     """
-    layers = layers_of(layers)
+    layers = layers_of(settings, layers)
     with reading(settings) as store:
         found = layered_target(settings, store, target, layers)
     wanted = _Wanted(found.attributes, compatible, all_, layers)

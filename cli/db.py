@@ -23,6 +23,7 @@ COMMANDS = {
     "upgrade": ("db", "upgrade", "Bring a database to this version's schema."),
     "check": ("db", "check", "Check that a database is whole."),
     "info": ("db", "info", "Say what a database is and what it holds."),
+    "trust": ("db_trust", "command", "Approve a database, so that TVM gets what it holds."),
 }
 
 INIT_COLUMNS = (Column("location"), Column("revision"), Column("created"))
@@ -60,7 +61,7 @@ _SOURCE = (
 @click.group(cls=LazyGroup, lazy=COMMANDS, name="db")
 @common_options
 def command() -> None:
-    """Make, upgrade, check and describe databases.
+    """Make, upgrade, check, describe and approve databases.
 
     Example:
       tunedb db init tune.db

@@ -37,10 +37,13 @@ def layer_option(function: F) -> F:
     )(function)
 
 
-def layers_of(named: tuple[str, ...]) -> tuple[str, ...]:
+def layers_of(settings: Settings, named: tuple[str, ...]) -> tuple[str, ...]:
     """Return the layers that are meant."""
     from ..config import locate_layers
 
+    # A tunedb.toml that does not count is an error where it would name the database, and is said
+    # once.
+    settings.locate()
     return locate_layers(named)
 
 

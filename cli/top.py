@@ -107,7 +107,7 @@ def command(
     """
     if corrected and layers:
         raise click.UsageError("--corrected knows this database's sessions alone: without --layer")
-    behind = () if corrected else layers_of(layers)
+    behind = () if corrected else layers_of(settings, layers)
     with reading(settings) as store, opened(settings, store, behind) as others:
         query = store.query
         count = most or (1 if workload is None else 10)

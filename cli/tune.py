@@ -105,7 +105,7 @@ def _tune(
         evaluator=evaluator,
         warm=not choices["no_warm"],
         remeasure=choices["remeasure"],
-        layers=layers_of(choices["layers"]),
+        layers=layers_of(settings, choices["layers"]),
         server=choices["server"],
         on_progress=on_progress,
     )

@@ -1,5 +1,10 @@
 """Small records for tests. Equal numbers make equal records."""
 
+import shutil
+from functools import cache
+from pathlib import Path
+
+from tunedb import approval
 from tunedb.identity import canonical_json
 from tunedb.records import (
     Measurement,
@@ -14,9 +19,24 @@ from tunedb.records import (
     Workload,
     WorkloadFormat,
 )
+from tunedb.store import Store
 
 OWN = Source("own")
 FOREIGN = Source("foreign", SourceKind.FILE, Trust.FOREIGN)
+
+
+@cache
+def key_of(url):
+    """Return the store key of a database whose key stays as it is."""
+    with Store(url, create=False, read_only=True) as store:
+        return store.query.store_key
+
+
+def copied(source, place):
+    """Return the path of a copy of a template, which is approved as if it were made there."""
+    copy = Path(shutil.copyfile(source, place))
+    approval.approve(copy, key_of(source))
+    return copy
 
 
 def make_workload(number=0, **fields):

@@ -1,9 +1,10 @@
 """Databases to test on: SQLite files and a PostgreSQL that lives as long as the run."""
 
-import shutil
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -12,9 +13,15 @@ from hypothesis import HealthCheck, settings
 # --import-mode=importlib leaves sys.path alone; builders.py and postgres.py are next to this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
+from builders import copied
 from postgres import running_postgres
 
 from tunedb.store import Store
+
+# The user's own configuration is not read, and approves none of the tests' databases; processes
+# that tests start have theirs.
+_configuration = tempfile.TemporaryDirectory(prefix="tunedb-test-configuration-")
+os.environ["XDG_CONFIG_HOME"] = _configuration.name
 
 # How long an example takes says more about the machine than about the code.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -22,6 +29,10 @@ settings.load_profile("untimed")
 
 # A script that starts the run in the background has it ignore Ctrl-C, and all that tests start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_unconfigure():
+    _configuration.cleanup()
 
 
 @pytest.fixture(scope="session")
@@ -35,7 +46,7 @@ def sqlite_template(tmp_path_factory):
 @pytest.fixture
 def sqlite_file(sqlite_template, tmp_path):
     """The path of an empty database of the current schema."""
-    return Path(shutil.copyfile(sqlite_template, tmp_path / "store.db"))
+    return copied(sqlite_template, tmp_path / "store.db")
 
 
 @pytest.fixture(scope="session")

@@ -12,7 +12,7 @@ import psutil
 import psycopg
 from sqlalchemy.engine import make_url
 
-from tunedb import schema
+from tunedb import approval, schema
 from tunedb.engine import parse_url
 from tunedb.store import Store
 
@@ -35,7 +35,7 @@ class Server:
         self._sockets = make_url(uri).query["host"]
         self._restarted = False
         self._numbers = count()
-        self._template = None
+        self._template = self._key = None
         self._used = []
         self._fingerprint = None
         self._kept = {}
@@ -56,12 +56,15 @@ class Server:
         """Return the URL of a new database, by default with the schema in it."""
         if not empty and self._template is None:
             template = self.new_database(empty=True)
-            Store(template).close()
+            with Store(template) as store:
+                self._key = store.query.store_key
             self._template = make_url(template).database
         name = f"test_{next(self._numbers)}"
         template = f" TEMPLATE {self._template} STRATEGY file_copy" if not empty else ""
         self.execute(f"CREATE DATABASE {name}{template}")
         url = parse_url(self._uri).set(database=name)
+        if not empty:
+            approval.approve(url, self._key)
         return url.render_as_string(hide_password=False)
 
     def drop(self, url):

@@ -1,11 +1,23 @@
 """Which database a command means."""
 
+import os
+import pwd
+import shutil
 from pathlib import Path
 
 import pytest
+from builders import key_of
 
-from tunedb import config
-from tunedb.errors import FormatError, StorageError, UsageError
+from tunedb import approval, config
+from tunedb.errors import ApprovalError, FormatError, StorageError, UsageError
+from tunedb.store import Store
+
+
+@pytest.fixture(autouse=True)
+def approved(tmp_path, monkeypatch):
+    """The one server of these tests, in a configuration of their own."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    approval.approve("postgresql://me@host/db", "f" * 32)
 
 
 @pytest.fixture
@@ -96,7 +108,7 @@ def test_a_file_that_cannot_be_read(folder, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(Path, "read_text", refuse)
+    monkeypatch.setattr(config.os, "open", refuse)
     with pytest.raises(StorageError, match="Permission denied"):
         located(folder)
 
@@ -148,3 +160,117 @@ def test_layers(folder):
     assert located(folder)[0] == f"{folder.parent}/own.db"
     file.write_text('url = "own.db"')
     assert config.locate_layers([], folder=folder) == ()
+
+
+# ---------------------------------------------------------------------- whose file, whose databases
+
+
+STRANGER = 12345
+
+
+@pytest.fixture
+def theirs(folder, sqlite_template):
+    """A tunedb.toml above the working directory that names a database which nobody approved."""
+    path = folder.parent / "theirs.db"
+    shutil.copyfile(sqlite_template, path)
+    (folder.parent / "tunedb.toml").write_text(
+        'url = "theirs.db"\nserver = "theirs.db"\nlayers = ["theirs.db"]'
+    )
+    return path
+
+
+LOCATE = (config.locate, config.locate_server, config.locate_layers)
+
+
+def refused(locate, folder):
+    with pytest.raises(ApprovalError) as caught:
+        locate(folder=folder)
+    (line,) = str(caught.value).splitlines()
+    return line
+
+
+@pytest.mark.parametrize("locate", LOCATE)
+def test_a_file_names_approved_databases_alone(locate, folder, theirs):
+    line = refused(locate, folder)
+    assert line.startswith(f"{theirs.with_name('tunedb.toml')} names {theirs}: ")
+    assert line.endswith(f"run: tunedb db trust {theirs}")
+    approval.approve(theirs, key_of(theirs))
+    locate(folder=folder)
+
+
+@pytest.mark.parametrize("locate", LOCATE)
+def test_a_file_that_names_a_database_that_was_replaced(locate, folder, theirs, tmp_path):
+    approval.approve(theirs, key_of(theirs))
+    Store(tmp_path / "other.db").close()
+    shutil.copyfile(tmp_path / "other.db", theirs)
+    assert "it is not the database that you approved there" in refused(locate, folder)
+
+
+@pytest.mark.parametrize("locate", LOCATE)
+def test_a_database_that_is_still_to_be_made_needs_no_approval(locate, folder, theirs):
+    theirs.unlink()
+    locate(folder=folder)
+    theirs.symlink_to(folder / "nowhere.db")
+    refused(locate, folder)
+
+
+@pytest.mark.parametrize("locate", LOCATE)
+def test_what_the_user_names_needs_no_approval(locate, theirs, folder):
+    url = [str(theirs)] if locate is config.locate_layers else str(theirs)
+    locate(url, folder=folder)
+
+
+def test_what_the_environment_names_needs_no_approval(theirs, folder):
+    assert located(folder, TUNEDB_URL=str(theirs)) == (str(theirs), "TUNEDB_URL")
+    assert server(folder, TUNEDB_SERVER=str(theirs)) == str(theirs)
+
+
+@pytest.mark.parametrize("locate", LOCATE[:2])
+def test_a_file_of_somebody_else_does_not_count(locate, folder, theirs, monkeypatch):
+    approval.approve(theirs, key_of(theirs))
+    owner = pwd.getpwuid(os.geteuid()).pw_name
+    monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
+    file = theirs.with_name("tunedb.toml")
+    line = refused(locate, folder)
+    assert line.startswith(f"{file}: it belongs to {owner}, so it does not count; ")
+    assert line.endswith(f'run: sudo chown "$USER" {file}')
+
+
+@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
+@pytest.mark.parametrize("locate", LOCATE[:2])
+def test_a_file_that_others_may_write_does_not_count(locate, mode, folder, theirs):
+    approval.approve(theirs, key_of(theirs))
+    file = theirs.with_name("tunedb.toml")
+    file.chmod(mode)
+    line = refused(locate, folder)
+    assert line.startswith(f"{file}: others may write it, so it does not count; ")
+    assert line.endswith(f"run: chmod go-w {file}")
+    file.chmod(0o644)
+    locate(folder=folder)
+
+
+def test_a_file_of_somebody_else_has_no_layers(folder, theirs, monkeypatch):
+    lines = []
+    monkeypatch.setattr(config._log, "warning", lambda text, *args: lines.append(text % args))
+    approval.approve(theirs, key_of(theirs))
+    theirs.with_name("tunedb.toml").chmod(0o666)
+    assert config.locate_layers(folder=folder) == ()
+    (line,) = lines
+    assert "its layers are left out" in line
+    assert "others may write it" in line
+
+
+def test_a_link_is_the_file_that_it_leads_to(folder, theirs):
+    approval.approve(theirs, key_of(theirs))
+    file = theirs.with_name("tunedb.toml")
+    file.chmod(0o666)
+    link = folder / "tunedb.toml"
+    link.symlink_to(file)
+    assert "others may write it" in refused(config.locate, folder)
+
+
+def test_a_file_that_is_not_the_users_is_not_even_read(folder, theirs):
+    file = theirs.with_name("tunedb.toml")
+    file.write_text("no TOML")
+    file.chmod(0o666)
+    assert "others may write it" in refused(config.locate, folder)

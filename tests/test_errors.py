@@ -33,6 +33,7 @@ def test_every_error_is_exported_and_has_one_base():
         ("IntegrityError", 1),
         ("LimitError", 1),
         ("PluginError", 1),
+        ("ApprovalError", 2),
     ],
 )
 def test_exit_codes_are_a_promise(kind, code):
@@ -40,4 +41,4 @@ def test_exit_codes_are_a_promise(kind, code):
 
 
 def test_the_table_of_exit_codes_is_complete():
-    assert len(CLASSES) == 12
+    assert len(CLASSES) == 13

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import (
+    ApprovalError,
     BusyError,
     FormatError,
     IntegrityError,
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from .store import Store
 
 __all__ = [
+    "ApprovalError",
     "BusyError",
     "FormatError",
     "IntegrityError",

@@ -2,24 +2,32 @@
 
 In this order: what the caller names, the environment variable ``TUNEDB_URL``, ``url`` in a
 ``tunedb.toml`` of the working directory or one above it, and a file in the user's data directory.
+
+A ``tunedb.toml`` counts where it belongs to the user and nobody else may write it, and what it
+names where the user has approved it (:mod:`tunedb.approval`): the folders above may be anybody's.
 """
 
 from __future__ import annotations
 
+import logging
 import os
+import shlex
+import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from .errors import FormatError, StorageError, UsageError
+from .errors import ApprovalError, FormatError, StorageError, UsageError
 
 VARIABLE = "TUNEDB_URL"
 FILE = "tunedb.toml"
 
 #: Names the team's server, with which ``tunedb push`` and ``tunedb pull`` exchange.
 SERVER_VARIABLE = "TUNEDB_SERVER"
+
+_log = logging.getLogger("tunedb")
 
 _KEYS = ("url", "server", "layers")
 
@@ -70,6 +78,8 @@ def locate(
     ------
     UsageError
         A ``tunedb.toml`` that does not name a database.
+    ApprovalError
+        A ``tunedb.toml`` that is not the user's, or names a database that is not approved.
     FormatError
         A ``tunedb.toml`` that is not TOML.
     StorageError
@@ -84,7 +94,7 @@ def locate(
     if file is not None:
         named = read_file(file).get("url")
         if named is not None:
-            return Location(_beside(file, named), str(file))
+            return Location(_approved(file, named), str(file))
     return Location(str(default_path()), "default")
 
 
@@ -107,7 +117,7 @@ def locate_server(
     ------
     UsageError
         Nobody names one.
-    FormatError, StorageError
+    ApprovalError, FormatError, StorageError
         As :func:`locate`.
     """
     if url is not None:
@@ -122,7 +132,7 @@ def locate_server(
             "no server is named; give its URL, set TUNEDB_SERVER, or write "
             'server = "postgresql://HOST/NAME" into tunedb.toml'
         )
-    return Location(_beside(file, found), str(file))
+    return Location(_approved(file, found), str(file))
 
 
 def locate_layers(
@@ -141,13 +151,21 @@ def locate_layers(
     ------
     UsageError, FormatError, StorageError
         As :func:`locate`.
+    ApprovalError
+        A layer of the ``tunedb.toml`` is not approved. A file that is not the user's has no layers,
+        with a warning: the database may be named elsewhere.
     """
     if urls:
         return tuple(urls)
     file = find_file(folder or Path.cwd())
     if file is None:
         return ()
-    return tuple(_beside(file, url) for url in read_file(file).get("layers", ()))
+    try:
+        values = read_file(file)
+    except ApprovalError as error:
+        _log.warning("its layers are left out: %s", error)
+        return ()
+    return tuple(_approved(file, url) for url in values.get("layers", ()))
 
 
 def find_file(folder: Path) -> Path | None:
@@ -162,6 +180,8 @@ def read_file(file: Path) -> dict[str, Any]:
 
     Raises
     ------
+    ApprovalError
+        It belongs to somebody else, or others may write it.
     UsageError
         It has another key, or a value that is no text; ``layers`` are a list of texts.
     FormatError
@@ -170,7 +190,7 @@ def read_file(file: Path) -> dict[str, Any]:
         It cannot be read.
     """
     try:
-        values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
+        values: dict[str, Any] = tomllib.loads(_read_own(file).decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{file}: not TOML ({error})") from None
     except OSError as error:
@@ -184,6 +204,28 @@ def read_file(file: Path) -> dict[str, Any]:
         elif not isinstance(value, str) or not value:
             raise UsageError(f'{file}: {key} must be text, e.g. {key} = "tune.db"')
     return values
+
+
+def _read_own(file: Path) -> bytes:
+    """Return the bytes of a file of the user's; what is looked at is what was opened."""
+    from .approval import objection
+
+    # A FIFO in its place must not wait for a writer.
+    with open(
+        file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
+    ) as opened:
+        status = os.fstat(opened.fileno())
+        reason = objection(status)
+        if reason is not None:
+            word = shlex.quote(str(file))
+            mend = "chmod go-w" if status.st_uid == os.geteuid() else 'sudo chown "$USER"'
+            raise ApprovalError(
+                f"{file}: {reason}, so it does not count; name the database with --db, "
+                f"or look at the file and run: {mend} {word}"
+            )
+        if not stat.S_ISREG(status.st_mode):
+            raise StorageError(f"{file}: cannot be read (it is not a regular file)")
+        return opened.read()
 
 
 def default_path() -> Path:
@@ -210,6 +252,15 @@ def make_folder(location: Location) -> None:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise StorageError(f"{folder}: cannot be made ({error.strerror})") from None
+
+
+def _approved(file: Path, url: str) -> str:
+    """Return a database that a ``tunedb.toml`` names, if the user has approved it."""
+    from .approval import require_named
+
+    found = _beside(file, url)
+    require_named(found, str(file))
+    return found
 
 
 def _beside(file: Path, url: str) -> str:

@@ -6,7 +6,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from . import schema, versions
-from .engine import connect_reader, converted_errors, make_engine, parse_url, show_url, sqlite_path
+from .engine import (
+    AnyURL,
+    connect_reader,
+    converted_errors,
+    make_engine,
+    parse_url,
+    show_url,
+    sqlite_path,
+)
 from .errors import NotFoundError, SchemaError
 
 
@@ -39,7 +47,7 @@ class Description:
     advice: str | None
 
 
-def describe(url: str | Path) -> Description:
+def describe(url: AnyURL) -> Description:
     """Say what a database is.
 
     Raises

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import logging
 import os
+import shlex
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from operator import itemgetter
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc
@@ -36,6 +37,9 @@ from .errors import (
 )
 from .schema import APPLICATION_ID
 
+#: What :func:`parse_url` takes.
+AnyURL: TypeAlias = str | Path | URL
+
 BUSY_TIMEOUT_S = 30
 
 #: ``synchronous`` of new SQLite connections; benchmarks compare NORMAL with FULL.
@@ -53,7 +57,7 @@ _SERVER_WAITS = {
 }
 
 
-def parse_url(url: str | Path | URL) -> URL:
+def parse_url(url: AnyURL) -> URL:
     """Return the SQLAlchemy URL of a path, ``:memory:``, ``sqlite:///…`` or ``postgresql…://…``.
 
     One that was parsed stays as it is: as text it would lose its password.
@@ -99,6 +103,36 @@ def show_url(url: URL) -> str:
     # libpq takes passwords as parameters too (postgresql:///db?password=…).
     secret = [key for key in url.query if "password" in key]
     return url.update_query_dict(dict.fromkeys(secret, "***")).render_as_string(hide_password=True)
+
+
+def place_of(url: URL) -> str:
+    """Return where a database is: a file's real path, or a server's URL without the account.
+
+    Parameters of a server's URL belong to it: they may name another host, or other tables.
+    """
+    path = sqlite_path(url)
+    if path is not None:
+        return os.path.realpath(path)
+    return _bare(url, account=False)
+
+
+def command_word(url: URL) -> str:
+    """Return a database as a user may type it into a shell: without its password."""
+    if url.get_backend_name() == "sqlite":
+        return shlex.quote(str(url.database))
+    return shlex.quote(_bare(url, account=True))
+
+
+def _bare(url: URL, *, account: bool) -> str:
+    """Return a server's URL without secrets and driver, its parameters in order."""
+    query = {
+        key: value
+        for key, value in sorted(url.query.items())
+        if "password" not in key and (account or key != "user")
+    }
+    user = url.username if account else None
+    bare = URL.create(url.get_backend_name(), user, None, url.host, url.port, url.database, query)
+    return bare.render_as_string()
 
 
 def sqlite_path(url: URL) -> Path | None:
@@ -290,6 +324,20 @@ class Prepared:
         if names is None:
             return connection.exec_driver_sql(sql, values)
         return connection.exec_driver_sql(sql, tuple([values[name] for name in names]))
+
+    def tuples(self, connection: Connection, **parameters: Any) -> Sequence[Any]:
+        """Return all rows as the driver gives them, without SQLAlchemy's around them.
+
+        Of one row of 24 columns SQLite takes 7 µs, SQLAlchemy 20 more.
+        """
+        sql, names, constants = self._render(connection)
+        if names is None:
+            return self(connection, **parameters).all()
+        values = constants | parameters if constants else parameters
+        driver: Any = connection.connection.driver_connection
+        found = driver.execute(sql, tuple([values[name] for name in names]))
+        rows: Sequence[Any] = found.fetchall()
+        return rows
 
     def many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
         """Execute the statement for every row; return how many rows it inserted or changed."""

@@ -21,6 +21,10 @@ class UsageError(TuneDBError):
     exit_code = 2
 
 
+class ApprovalError(UsageError):
+    """TVM was to get something of a database that the user has not approved."""
+
+
 class NotFoundError(TuneDBError):
     """A workload, target, record or file that does not exist."""
 

@@ -62,6 +62,13 @@ class Answer:
         All repeats in seconds.
     args_info : bytes or None
         Canonical JSON of the arguments' description.
+    program : bytes
+        Digest of the program's row.
+    is_whole : bool
+        Whether the digest of its row and its mean are those of what is stored. The digest of the
+        program is another question (:meth:`tunedb.query.Query.is_whole`).
+    is_trusted, is_own : bool
+        Whether its source is trusted; whether it is own, of this database.
     """
 
     id: int
@@ -70,6 +77,10 @@ class Answer:
     trace: Trace
     run_secs: tuple[float, ...] | None
     args_info: bytes | None
+    program: bytes
+    is_whole: bool
+    is_trusted: bool
+    is_own: bool
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -17,6 +17,7 @@ Threads and processes
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,9 +29,10 @@ from typing import Any, Self
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
-from . import limits, statements, versions
+from . import approval, limits, statements, versions
 from .derived import Derived
 from .engine import (
+    command_word,
     connect_reader,
     converted_errors,
     make_concurrent,
@@ -60,6 +62,8 @@ from .records import (
 from .removing import Removing
 from .results import AddReport
 from .rows import Rows, failure_row_of, label, now, quarantine_row
+
+_log = logging.getLogger("tunedb")
 
 
 class Store(Derived, Learnt, Governing, Merging, Removing):
@@ -96,17 +100,22 @@ class Store(Derived, Learnt, Governing, Merging, Removing):
         self._closed = False
         if not read_only:
             refuse_network_file(sqlite_path(self.url))
+        self._is_made_here = False
         if versions.check_file(self.url, create=create and not read_only) and (
             self.url.database != ":memory:"
         ):
-            versions.create_file(self.url)
+            self._is_made_here = versions.create_file(self.url)
         self._engine = make_engine(self.url, read_only=read_only)
         try:
-            versions.prepare(self._engine, self.url, create=create and not read_only)
+            made = versions.prepare(self._engine, self.url, create=create and not read_only)
             if not read_only:
                 make_concurrent(self._engine, self.location)
             self.query = Query(self._connect_reader, self.lock, self.location)
             self._rows = Rows(self.query.store_key)
+            # An empty file of somebody else's stays his, whoever fills it.
+            self._is_made_here |= made and approval.is_own_file(self.url)
+            if self._is_made_here and self.url.database != ":memory:":
+                self._approve()
         except BaseException:
             self._engine.dispose()
             raise
@@ -134,6 +143,30 @@ class Store(Derived, Learnt, Governing, Merging, Removing):
         """Raise UsageError for a store that was closed."""
         if self._closed:
             raise UsageError(f"{self.location}: the store is closed; open it again")
+
+    def _approve(self) -> None:
+        """Approve the database that was made just now."""
+        try:
+            approval.approve(self.url, self.query.store_key)
+        except StorageError as error:
+            word = command_word(self.url)
+            _log.warning(
+                "%s: made and not approved: %s; later run: tunedb db trust %s",
+                self.location,
+                error,
+                word,
+            )
+
+    def require_approved(self) -> None:
+        """Raise unless TVM, or a library that believes its input, may get what is stored.
+
+        Raises
+        ------
+        ApprovalError
+            The user has neither made the database nor approved it.
+        """
+        if not self._is_made_here:
+            approval.require(self.url, self.query.store_key)
 
     def be_patient(self, seconds: float) -> None:
         """Wait for a server that goes away, and carry on when it is back.

@@ -72,8 +72,8 @@ def check_file(url: URL, *, create: bool) -> bool:
     return not size
 
 
-def create_file(url: URL) -> None:
-    """Make a new SQLite database, whole or not at all.
+def create_file(url: URL) -> bool:
+    """Make a new SQLite database, whole or not at all; return whether it is this one.
 
     It is built beside its place and linked there, so that nobody ever sees half a schema and the
     first of two processes wins. An empty file that is there stays (:func:`prepare` fills it in one
@@ -89,7 +89,7 @@ def create_file(url: URL) -> None:
             there = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
             with closing(there):
                 _set_up(there)
-        return
+        return False
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
     try:
         with converted_errors(where):
@@ -99,7 +99,7 @@ def create_file(url: URL) -> None:
             with engine.begin() as connection_:
                 create_schema(connection_)
             engine.dispose()
-        _move_into_place(temporary, path)
+        return _move_into_place(temporary, path)
     except OSError as error:
         raise StorageError(f"{where}: cannot be written ({error.strerror})") from None
     finally:
@@ -133,16 +133,18 @@ def _refuse_stale_log(path: Path) -> None:
         )
 
 
-def _move_into_place(temporary: Path, path: Path) -> None:
-    """Give the finished file its name unless another process was first."""
+def _move_into_place(temporary: Path, path: Path) -> bool:
+    """Give the finished file its name unless another process was first; return whether it did."""
     try:
         os.link(temporary, path)
     except FileExistsError:
-        return
+        return False
     except OSError:
         # No hard links here (FAT, some network mounts): the race is a rename's.
-        if not path.exists():
-            temporary.replace(path)
+        if path.exists():
+            return False
+        temporary.replace(path)
+    return True
 
 
 def create_schema(connection: Connection) -> None:
@@ -299,9 +301,15 @@ def back_up(path: Path, revision: str) -> Path:
     return backup
 
 
-def prepare(engine: Engine, url: URL, *, create: bool) -> None:
-    """Check the schema behind an engine, and make it in an empty database where allowed."""
-    where = show_url(url)
+def prepare(engine: Engine, url: URL, *, create: bool) -> bool:
+    """Check the schema behind an engine, and make it in an empty database where allowed.
+
+    Returns
+    -------
+    bool
+        Whether it was made.
+    """
+    where, made = show_url(url), False
     with converted_errors(where):
         with engine.connect() as connection:
             revision = revision_of(connection.execution_options(tunedb_reads=True), where)
@@ -313,5 +321,6 @@ def prepare(engine: Engine, url: URL, *, create: bool) -> None:
                 revision = revision_of(connection, where)
                 if revision is None:
                     create_schema(connection)
-                    revision = schema.HEAD
+                    revision, made = schema.HEAD, True
     require_head(revision, where)
+    return made

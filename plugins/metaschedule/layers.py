@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +18,7 @@ from ...errors import FormatError, TargetError
 from ...query import Query
 from ...query.neighbours import Donor, Neighbour
 from ...records import Signature, Source, Target
-from ...results import Answer
 from ...sharing.layer import check_layer, is_same, open_layer
-from ...store import Store
 from .answers import Answers, Found
 from .records import RecordTable
 from .targets import TargetTable, first_line
@@ -89,7 +87,7 @@ class Layer:
             return None
         workloads = WorkloadTable(store, self._equality, reads=False)
         targets = TargetTable(store, self._fallback)
-        records = RecordTable(store, workloads, targets, _SOURCE, self._most, _checking(store))
+        records = RecordTable(store, workloads, targets, _SOURCE, self._most, is_layer=True)
         if self._told:
             _log.info("%s: this layer answers again", self.location)
         self._told = ""
@@ -162,21 +160,24 @@ class Layer:
         query = answers.store.query
         try:
             near = query.neighbours(signature, target, workloads)
-            return [(one, self._donors(query, one, programs)) for one in near]
+            return [(one, donors_of(query, one, programs, is_layer=True)) for one in near]
         except Exception as error:  # as in open
             self.leave_out(error)
             return []
 
-    def _donors(self, query: Query, neighbour: Neighbour, most: int) -> list[Donor]:
-        found = []
-        for donor in query.donors(neighbour, most):
-            try:
+
+def donors_of(query: Query, neighbour: Neighbour, most: int, *, is_layer: bool) -> list[Donor]:
+    """Return a neighbour's best programs, without foreign ones that hold what none may."""
+    found = []
+    for donor in query.donors(neighbour, most):
+        try:
+            if is_layer or not donor.is_own:
                 check_trace(donor.trace, query.workload(neighbour.workload_id).format)
-            except FormatError as error:
-                _log.debug("%s: a donor is left out: %s", self.location, error)
-                continue
-            found.append(donor)
-        return found
+        except FormatError as error:
+            _log.debug("a donor is left out: %s", error)
+            continue
+        found.append(donor)
+    return found
 
 
 class Layers:
@@ -235,12 +236,3 @@ class Layers:
         """Close their stores."""
         for layer in self._layers:
             layer.close()
-
-
-def _checking(store: Store) -> Callable[[Answer], None]:
-    """Return what refuses records that hold what no foreign program may."""
-
-    def check(answer: Answer) -> None:
-        check_trace(answer.trace, store.query.workload(answer.workload_id).format)
-
-    return check

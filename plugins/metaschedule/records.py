@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
 from tvm.s_tir import meta_schedule as ms
 
 from ... import limits
-from ...errors import BusyError, StorageError
+from ...allowed import check_trace
+from ...errors import BusyError, IntegrityError, StorageError
 from ...identity import canonical_json
 from ...records import Quarantined, Source, Trace
 from ...results import Answer
@@ -46,8 +47,14 @@ class RecordTable:
         Under which to quarantine.
     most : int
         How many records to keep.
-    check : callable or None
-        Called with each stored record before anything of it reaches TVM; raises FormatError.
+    is_layer : bool
+        Whether the store is somebody else's, whose own sources are foreign ones here.
+
+    Notes
+    -----
+    Before anything of a record reaches TVM, its digests must be those of what is stored, and its
+    source a trusted one. A program of any source but this store's own ones holds only what foreign
+    programs may (:mod:`tunedb.allowed`). That is looked at once for each record that is kept.
     """
 
     def __init__(
@@ -57,13 +64,14 @@ class RecordTable:
         targets: TargetTable,
         source: Source,
         most: int,
-        check: Callable[[Answer], None] | None = None,
+        *,
+        is_layer: bool = False,
     ) -> None:
         self._store = store
         self._workloads = workloads
         self._source = source
         self._most = most
-        self._check = check
+        self._is_layer = is_layer
         self._builder = TraceBuilder()
         self._live: OrderedDict[int, Any] = OrderedDict()
         self._broken: set[int] = set()
@@ -166,8 +174,7 @@ class RecordTable:
             known = self._workloads.get(answer.workload_id, asker)
             if known is None:
                 return None, None
-            if self._check is not None:
-                self._check(answer)
+            self._check(answer, known)
             return known, ms.database.TuningRecord(
                 self._trace(answer.trace, known),
                 known.workload,
@@ -180,6 +187,15 @@ class RecordTable:
         except Exception as error:  # whatever TVM raises on what it does not understand
             self._give_up(answer.id, error)
             return known, None
+
+    def _check(self, answer: Answer, known: Known) -> None:
+        """Raise unless TVM may get a record (see the notes of the class)."""
+        if not self._store.query.is_whole(answer, known.record.digest):
+            raise IntegrityError("its digest is not that of what is stored; see: tunedb db check")
+        if not answer.is_trusted:
+            raise IntegrityError("it is marked as served, and its source is foreign")
+        if self._is_layer or not answer.is_own:
+            check_trace(answer.trace, known.record.format)
 
     def _give_up(self, id_: int, error: Exception) -> None:
         """Pass over a record from now on, whoever asks."""

@@ -10,7 +10,9 @@ from typing import Any
 
 from tvm.s_tir import Schedule
 
-from ...errors import PluginError
+from ...allowed import check_trace
+from ...errors import IntegrityError, PluginError
+from ...records import Program
 from ...results import StoredProgram
 from ...store import Store
 from ...upgrades import upgrade
@@ -57,6 +59,10 @@ class Replayer:
         PluginError
             It comes from foreign sources alone, which TVM never gets, or TVM can make no module
             of its workload.
+        IntegrityError
+            Its digest is not that of what is stored.
+        FormatError
+            No own source has it, and it holds what no foreign program may.
         Exception
             What TVM raises on a trace that does not fit, with the module rendered at the place
             (``tvm.s_tir.ScheduleError``).
@@ -65,6 +71,11 @@ class Replayer:
             raise PluginError(
                 f"program {program.id} comes from foreign sources alone; TVM never gets it"
             )
+        digest = Program(program.workload, program.target, program.trace).digest
+        if self._store.query.program_ids([digest]) != [program.id]:
+            raise IntegrityError(f"program {program.id}: its digest is not that of its steps")
+        if not self._store.query.is_own_program(program.id):
+            check_trace(program.trace, program.workload.format)
         known = self._workloads.get(program.workload_id)
         if known is None:
             raise PluginError(

@@ -62,6 +62,8 @@ class ReplayPool:
     ------
     UsageError
         A number is out of range, or the database is in memory.
+    ApprovalError
+        The user has not approved the database.
 
     Notes
     -----
@@ -76,6 +78,7 @@ class ReplayPool:
             raise UsageError("workers and timeout_sec must be positive")
         if store.url.get_backend_name() == "sqlite" and sqlite_path(store.url) is None:
             raise UsageError("a database in memory cannot be opened by worker processes")
+        store.require_approved()
         path = sqlite_path(store.url)
         self._setup = (str(path or store.url.render_as_string(hide_password=False)), name)
         self._timeout = timeout_sec

@@ -73,6 +73,11 @@ class WorkloadTable:
     reads : bool
         Whether TVM may read what own sources wrote; False for somebody else's store.
 
+    Raises
+    ------
+    ApprovalError
+        TVM was to read it, and the user has not approved the database.
+
     Attributes
     ----------
     equality : str
@@ -80,6 +85,8 @@ class WorkloadTable:
     """
 
     def __init__(self, store: Store, equality: str, *, reads: bool = True) -> None:
+        if reads:
+            store.require_approved()
         self._store = store
         self._reads = reads
         self.equality = equality
@@ -139,6 +146,13 @@ class WorkloadTable:
             if not self._is_vouched_for(id_, record):
                 reason = "it came from others, and no own workload is known to be equal to it"
                 self._lost[id_] = reason
+                return None
+            computed, stored = self._store.query.workload_digests(id_)
+            if computed != stored:
+                self._lost[id_] = reason = "its digest is not that of its body"
+                _log.warning(
+                    "%s: TVM does not get workload %d: %s", self._store.location, id_, reason
+                )
                 return None
             for make in self._ways(id_, record):
                 try:

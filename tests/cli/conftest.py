@@ -2,12 +2,12 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from builders import copied
 from click.testing import CliRunner
 
 from tunedb.cli import main
@@ -109,7 +109,7 @@ def log(tmp_path):
 @pytest.fixture(scope="session")
 def filled_template(tmp_path_factory, sqlite_template):
     folder = tmp_path_factory.mktemp("filled")
-    path = Path(shutil.copyfile(sqlite_template, folder / "filled.db"))
+    path = copied(sqlite_template, folder / "filled.db")
     log = workdirs.write(folder / "log", [*RECORDS, '[0, "cut'], GRAPHS, end="")
     arguments = ["--db", str(path), "import", "logs", str(log), "--source", "nightly"]
     assert CliRunner().invoke(main, arguments).exit_code == 0
@@ -119,4 +119,4 @@ def filled_template(tmp_path_factory, sqlite_template):
 @pytest.fixture
 def filled(filled_template, tmp_path):
     """A database with the records of ``log`` and one quarantined line."""
-    return Path(shutil.copyfile(filled_template, tmp_path / "filled.db"))
+    return copied(filled_template, tmp_path / "filled.db")

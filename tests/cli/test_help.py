@@ -34,7 +34,7 @@ def test_all_commands_are_there():
     assert {" ".join(path) for path in COMMANDS} == {
         *("", "import", "import logs", "export", "top", "show", "history", "workloads", "targets"),
         *("quarantine", "quarantine list", "quarantine show", "quarantine retry"),
-        *("db", "db init", "db upgrade", "db check", "db info"),
+        *("db", "db init", "db upgrade", "db check", "db info", "db trust"),
         *("extract", "features", "plugins", "completion"),
         *("train", "evaluate", "explain", "sessions"),
         *("tune", "apply", "revalidate"),

@@ -11,6 +11,7 @@ from builders import OWN
 from small_data import SMALL_STEPS, WORKLOADS, fill, measure, trials
 from small_data import make_tiled as tiled
 
+from tunedb import approval
 from tunedb.features import base
 from tunedb.models.recipe import Recipe
 from tunedb.models.stored import train
@@ -139,6 +140,15 @@ def test_a_row_of_another_database_is_shown_and_never_used(small, run, run_json)
     assert run_json("--db", small, "models", "show", 1)["card"]["store"] == "0" * 32
     told = run("--db", small, "explain", 1, code=2).stderr
     assert "was made in another database" in told
+
+
+def test_a_model_of_a_database_that_is_not_approved(small, run, run_json):
+    """XGBoost believes the bytes that it gets."""
+    approval.forget(small)
+    assert len(run_json("--db", small, "models")) == 1
+    assert f"run: tunedb db trust {small}" in run("--db", small, "explain", 1, code=2).stderr
+    run("db", "trust", small, "--yes")
+    run("--db", small, "explain", 1)
 
 
 def test_names_are_escaped(small, run):

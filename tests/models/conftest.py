@@ -1,10 +1,10 @@
 """A small database that models are trained on."""
 
-import shutil
 import sys
 from pathlib import Path
 
 import pytest
+from builders import copied
 
 # --import-mode=importlib leaves sys.path alone; shared helpers are next to this file.
 sys.path.insert(0, str(Path(__file__).parent))
@@ -18,7 +18,7 @@ from tunedb.store import Store
 def stored_template(sqlite_template, tmp_path_factory):
     """A filled database, to be copied."""
     path = tmp_path_factory.mktemp("stored") / "stored.db"
-    shutil.copyfile(sqlite_template, path)
+    copied(sqlite_template, path)
     with Store(path) as store:
         fill(store)
     return path
@@ -41,5 +41,5 @@ def stored(stored_template, tmp_path):
 
     Target 1 has 24 programs of the first workload of each family, `size` 2.
     """
-    with Store(shutil.copyfile(stored_template, tmp_path / "stored.db")) as store:
+    with Store(copied(stored_template, tmp_path / "stored.db")) as store:
         yield store

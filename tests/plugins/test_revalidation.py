@@ -2,13 +2,13 @@
 
 import json
 import math
-import shutil
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 import tvm
+from builders import copied
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te
@@ -263,7 +263,7 @@ def path(sqlite_file):
 @pytest.fixture
 def theirs(sqlite_template, tmp_path):
     """Another database, whose records come from a foreign source."""
-    return shutil.copyfile(sqlite_template, tmp_path / "theirs.db")
+    return copied(sqlite_template, tmp_path / "theirs.db")
 
 
 def commit(path, tools, *records, mod=None):

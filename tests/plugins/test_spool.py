@@ -7,7 +7,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from builders import make_measurement
+from builders import copied, make_measurement
 from click.testing import CliRunner
 from fake_measuring import FakeBuilder, FakeRunner, tune
 from tvm.s_tir import meta_schedule as ms
@@ -173,7 +173,7 @@ def test_a_file_that_was_replaced(run, sqlite_file, sqlite_template, tmp_path):
 
 def test_a_directory_that_is_gone(sqlite_template, tools, folder, tmp_path):
     (tmp_path / "databases").mkdir()
-    shutil.copyfile(sqlite_template, tmp_path / "databases" / "tune.db")
+    copied(sqlite_template, tmp_path / "databases" / "tune.db")
     run = Run(tmp_path / "databases" / "tune.db", tools)
     run.record(0)
     (tmp_path / "databases").rename(tmp_path / "elsewhere")

@@ -202,11 +202,14 @@ def body_of(store: Store, stored: StoredModel) -> bytes | None:
     ------
     UsageError
         Another database or version of tunedb wrote the row, or a newer XGBoost the boosters.
+    ApprovalError
+        The user has not approved the database: XGBoost believes what it reads.
     IntegrityError
         The bytes are not those that the card names.
     """
     card = stored.card
     cards.check(stored)
+    store.require_approved()
     if card["store"] != store.query.store_key:
         raise UsageError(
             f"model {stored.id} was made in another database and is not loaded here; "

@@ -42,7 +42,15 @@ class Catalog(Reader):
     def _load_workload(self, id_: int) -> Workload:
         row = self._one("workload", id_)
         script = None if row.script is None else decompress(row.script).decode()
-        return Workload(row.format, decompress(row.body), row.name, row.tvm_version, script)
+        made = Workload(row.format, decompress(row.body), row.name, row.tvm_version, script)
+        self._workload_digests[id_] = (made.digest, bytes(row.digest))
+        return made
+
+    def workload_digests(self, id_: int) -> tuple[bytes, bytes]:
+        """Return the digest of a workload as it is, and the one that its row has."""
+        if id_ not in self._workload_digests:
+            self._load_workload(id_)
+        return self._workload_digests[id_]
 
     def _one(self, table: str, id_: int) -> Any:
         """Return the row of a table by id."""

@@ -103,7 +103,7 @@ class Equivalence(Catalog):
         padded = [*names, *names][:_MOST_NAMES]
         given = {f"scheme{at}": identity.clean_text(one.scheme) for at, one in enumerate(padded)}
         given |= {f"key{at}": identity.clean_text(one.key) for at, one in enumerate(padded)}
-        rows = self._rows(_BY_NAME, store=self.store_key, **given)
+        rows = self._tuples(_BY_NAME, store=self.store_key, **given)
         return [(id_, Standing(standing)) for id_, standing in rows]
 
     def structure(self, workload_id: int) -> Structure:

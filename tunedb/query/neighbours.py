@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
-from typing import Any, Literal
+from typing import Literal
 
 from sqlalchemy import and_, case, literal_column, or_, select
 
 from .. import identity, schema
 from ..records import MODULES, Signature, Status, Target, Trace, Trust
 from . import statements as st
-from .ledger import Ledger
+from .records import Query as Records
 
 _m, _p, _w, _t = (
     schema.measurement.c,
@@ -69,14 +69,17 @@ class Donor:
         Its steps.
     seconds : float
         Its best mean run time.
+    is_own : bool
+        Whether an own source of the database vouches for it.
     """
 
     digest: bytes
     trace: Trace
     seconds: float
+    is_own: bool
 
 
-class Neighbours(Ledger):
+class Neighbours(Records):
     """Reads across similar workloads."""
 
     def neighbours(
@@ -180,7 +183,7 @@ class Neighbours(Ledger):
     def donors(self, neighbour: Neighbour, most: int) -> list[Donor]:
         """Return the best programs of a neighbour, best first; each once.
 
-        Made of several statements.
+        Those whose digests are not of what is stored are left out. Made of several statements.
 
         Parameters
         ----------
@@ -194,21 +197,15 @@ class Neighbours(Ledger):
             rows = self._rows(st.top_k, workload=neighbour.workload_id, target=target, k=2 * most)
             ranked += [(row[0], row[1]) for row in rows]
         seconds = {id_: mean for mean, id_ in sorted(ranked)[: 2 * most]}
-        rows = self._select(
-            select(_m.id, _p.digest, _p.sketch_id, _p.tail_id, _p.decisions)
-            .join_from(schema.measurement, schema.program, _p.id == _m.program_id)
-            .where(_m.id.in_(seconds))
-        )
+        rows = self._select(st.answer_query().where(_m.id.in_(seconds)))
         found: dict[bytes, Donor] = {}
         for row in sorted(rows, key=lambda row: (seconds[row.id], row.id)):
-            digest = bytes(row.digest)
-            if digest not in found:
-                found[digest] = Donor(digest, self._trace(row), seconds[row.id])
+            answer = self._answer(row)
+            if self.is_whole(answer) and answer.is_trusted and answer.program not in found:
+                found[answer.program] = Donor(
+                    answer.program, answer.trace, seconds[row.id], answer.is_own
+                )
         return list(found.values())[:most]
-
-    def _trace(self, row: Any) -> Trace:
-        tail = None if row.tail_id is None else self._trace_body("tail", row.tail_id)
-        return Trace(self._trace_body("sketch", row.sketch_id), tail, bytes(row.decisions))
 
     def courses(self, neighbours: Iterable[Neighbour]) -> list[list[float]]:
         """Return the course of the search of each neighbour: the mean time of each trial.

@@ -53,6 +53,10 @@ class Programs(Equivalence):
         """Tell whether a program has a record of a source whose programs TVM may get."""
         return bool(self._rows(st.trusted_records, program=program_id))
 
+    def is_own_program(self, program_id: int) -> bool:
+        """Tell whether a program has a record of an own source of this database."""
+        return bool(self._rows(st.own_programs, program=program_id, store=self.store_key))
+
     def programs_without(
         self,
         feature_set: NamedSet,

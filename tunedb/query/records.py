@@ -25,6 +25,7 @@ from ..records import (
 )
 from ..results import Answer, Record
 from ..retractions import is_retracted
+from ..times import mean_of
 from . import statements as st
 from .ledger import Ledger
 
@@ -57,10 +58,10 @@ class Query(Ledger):
         records are left out. One index lookup for each workload and target.
         """
         if len(workload_ids) == len(target_ids) == 1:
-            rows = self._rows(st.top_k, workload=workload_ids[0], target=target_ids[0], k=k)
+            rows = self._tuples(st.top_k, workload=workload_ids[0], target=target_ids[0], k=k)
             return [row[1] for row in rows]
         parts = [
-            [tuple(row) for row in self._rows(st.top_k, workload=w, target=t, k=k)]
+            [tuple(row) for row in self._tuples(st.top_k, workload=w, target=t, k=k)]
             for w in workload_ids
             for t in target_ids
         ]
@@ -167,23 +168,87 @@ class Query(Ledger):
         NotFoundError
             There is none.
         """
-        rows = self._rows(st.answer, id=id_)
+        rows = self._tuples(st.answer, id=id_)
         if not rows:
             raise NotFoundError(f"{self._location}: no record {id_}")
-        row = rows[0]
+        return self._answer(rows[0])
+
+    def _answer(self, row: Sequence[Any]) -> Answer:
+        """Return the answer of a row of :func:`st.answer_query`."""
+        id_, workload_id, target_id, sketch_id, sketch_body, tail_id, tail_body, decisions = row[:8]
+        program, digest, mean, trust, store, args_info = row[8:14]
         bodies = self._bodies
-        sketch = bodies["sketch"].fetch(row.sketch_id, lambda _: decompress(row.sketch))
+        sketch = bodies["sketch"].fetch(sketch_id, lambda _: decompress(sketch_body))
         tail = None
-        if row.tail_id is not None:
-            tail = bodies["tail"].fetch(row.tail_id, lambda _: decompress(row.tail))
+        if tail_id is not None:
+            tail = bodies["tail"].fetch(tail_id, lambda _: decompress(tail_body))
+        trace = Trace(sketch, tail, decisions)
+        arguments = None if args_info is None else args_info.encode()
+        run_secs, is_whole = self._times(program, arguments, row[14:], digest, mean)
         return Answer(
             id=id_,
-            workload_id=row.workload_id,
-            target_id=row.target_id,
-            trace=Trace(sketch, tail, bytes(row.decisions)),
-            run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
-            args_info=None if row.args_info is None else row.args_info.encode(),
+            workload_id=workload_id,
+            target_id=target_id,
+            trace=trace,
+            run_secs=run_secs,
+            args_info=arguments,
+            program=program,
+            is_whole=is_whole,
+            is_trusted=trust >= Trust.VERIFIED,
+            is_own=trust >= Trust.OWN and store == self.store_key,
         )
+
+    def is_whole(self, answer: Answer, workload: bytes | None = None) -> bool:
+        """Tell whether an answer's digests are those of what is stored, and its mean of its times.
+
+        Parameters
+        ----------
+        answer : Answer
+            One of this database.
+        workload : bytes or None
+            Digest of what its program is put on; None for that of the stored workload.
+        """
+        if not answer.is_whole:
+            return False
+        trace = answer.trace
+        program = identity.program_digest(
+            self.workload_digests(answer.workload_id)[0] if workload is None else workload,
+            self.target(answer.target_id).digest,
+            identity.shared_digest("sketch", trace.sketch),
+            None if trace.tail is None else identity.shared_digest("tail", trace.tail),
+            trace.decisions,
+        )
+        return program == answer.program
+
+    def _times(
+        self,
+        program: bytes,
+        arguments: bytes | None,
+        row: Sequence[Any],
+        digest: bytes,
+        mean: float | None,
+    ) -> tuple[tuple[float, ...] | None, bool]:
+        """Return the run times of a measurement, and whether its digest and its mean are theirs."""
+        status, secs, measured_at, occurrence, session, origin, donor, cost, context, extra = row
+        if not 0 <= status < 256 or (secs is not None and len(secs) % 8):
+            return None, False
+        computed = identity.measurement_digest(
+            program,
+            status,
+            secs,
+            measured_at,
+            occurrence,
+            session,
+            arguments,
+            origin or Origin.UNKNOWN,
+            donor,
+            cost,
+            None if context is None else context.encode(),
+            None if extra is None else extra.encode(),
+        )
+        run_secs = None if secs is None else identity.unpack_floats(secs)
+        is_mean = not run_secs or mean == mean_of(run_secs)
+        return run_secs, is_mean and computed == digest
 
     def answers(self, target_ids: Sequence[int] | None = None) -> Iterator[Answer]:
         """Yield what TVM may see of all records, in order of insertion, failed ones too.

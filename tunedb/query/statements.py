@@ -71,26 +71,50 @@ def record_query() -> Select[Any]:
 
 
 record_by_id = Prepared(record_query().where(_m.id == parameter("id")))
-answer = Prepared(
-    select(
-        _m.workload_id,
-        _m.target_id,
-        _m.run_secs,
-        _p.sketch_id,
-        schema.sketch.c.body.label("sketch"),
-        _p.tail_id,
-        schema.tail.c.body.label("tail"),
-        _p.decisions,
-        schema.args_info.c.body.label("args_info"),
-    )
-    .select_from(
+
+
+def answer_query() -> Select[Any]:
+    """Return the query whose rows :meth:`Query._answer` understands."""
+    joined = (
         schema.measurement.join(schema.program, _p.id == _m.program_id)
         .join(schema.sketch, schema.sketch.c.id == _p.sketch_id)
+        .join(schema.source, schema.source.c.id == _m.source_id)
         .outerjoin(schema.tail, schema.tail.c.id == _p.tail_id)
         .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
+        .outerjoin(schema.session, schema.session.c.id == _m.session_id)
+        .outerjoin(schema.context, schema.context.c.id == _m.context_id)
     )
-    .where(_m.id == parameter("id"))
-)
+    return select(
+        _m.id,
+        _m.workload_id,
+        _m.target_id,
+        _p.sketch_id,
+        schema.sketch.c.body,
+        _p.tail_id,
+        schema.tail.c.body,
+        _p.decisions,
+        # The digests, what ranks the record, and who vouches for it.
+        _p.digest,
+        _m.digest,
+        _m.mean,
+        schema.source.c.trust,
+        schema.source.c.store,
+        # What the digest of the measurement is of, besides the program.
+        schema.args_info.c.body,
+        _m.status,
+        _m.run_secs,
+        _m.measured_at,
+        _m.occurrence,
+        schema.session.c.digest,
+        _m.origin,
+        _m.donor,
+        _m.all_cost,
+        schema.context.c.body,
+        _m.extra,
+    ).select_from(joined)
+
+
+answer = Prepared(answer_query().where(_m.id == parameter("id")))
 by_id = {
     table.name: Prepared(select(table).where(table.c.id == parameter("id")))
     for table in (
@@ -222,6 +246,12 @@ trusted_records = Prepared(
         _m.program_id == parameter("program"),
         schema.source.c.trust >= literal_column(str(int(Trust.VERIFIED))),
     )
+    .limit(literal_column("1"))
+)
+own_programs = Prepared(
+    select(_m.id)
+    .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
+    .where(_m.program_id == parameter("program"), _is_own())
     .limit(literal_column("1"))
 )
 untrusted_sources = Prepared(

@@ -16,6 +16,7 @@ from ....signatures import signature_of
 from ....upgrades import upgrade
 from .. import modules
 from ..handle import Handle
+from ..layers import donors_of
 
 #: Workloads that are asked, and programs of each that a prior learns from.
 _NEIGHBOURS = 16
@@ -148,7 +149,7 @@ def _relatives(
         here = query.target_id(stored.digest)
         if itself and here is not None:
             near = [*(Neighbour(one, (here,), 0.0, "exact") for one in same), *near]
-        found = [(one, query.donors(one, most)) for one in near]
+        found = [(one, donors_of(query, one, most, is_layer=False)) for one in near]
         for layer in handle.layers:
             found += layer.relatives(signature, stored, _NEIGHBOURS, most)
         return found

@@ -257,14 +257,25 @@ class Revalidation:
         trials = [
             _Trial(record, self._module(record.workload_id, foreign=foreign)) for record in records
         ]
-        if foreign:
-            for trial in trials:
-                _settle_refused(trial)
+        for trial in trials:
+            self._settle_refused(trial)
         allowed = [trial for trial in trials if trial.outcome != "refused"]
         checked = [trial for trial in allowed if self._has_reference(trial)]
         self._check(checked, target)
         self._measure([trial for trial in checked if trial.outcome == "passed"], target)
         return [self._store_verdict(trial, foreign=foreign) for trial in trials]
+
+    def _settle_refused(self, trial: _Trial) -> None:
+        """Settle a trial of a program that must not be tried."""
+        answer = self._store.query.answer(trial.record.id)
+        reason = None
+        if not self._store.query.is_whole(answer):
+            reason = "its digest is not that of what is stored; see: tunedb db check"
+        elif not answer.is_own:
+            reason = why_refused(trial.record, trial.mod)
+        if reason is not None:
+            trial.outcome = "refused"
+            trial.failure = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, reason)
 
     def _module(self, workload_id: int, *, foreign: bool) -> Any:
         """Return the untuned module of a workload; never one that only foreign sources gave."""
@@ -360,14 +371,6 @@ class Revalidation:
             measurement = other.measurement
             if measurement.program.digest == digest and measurement.status is Status.OK:
                 yield other.id
-
-
-def _settle_refused(trial: _Trial) -> None:
-    """Settle a trial of a foreign program that must not be tried."""
-    reason = why_refused(trial.record, trial.mod)
-    if reason is not None:
-        trial.outcome = "refused"
-        trial.failure = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, reason)
 
 
 def _job(mod: Any, record: Record, *, keep_preproc: bool) -> Job:

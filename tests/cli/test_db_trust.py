@@ -1,0 +1,164 @@
+"""``tunedb db trust``, and what is refused before it."""
+
+import shutil
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from builders import key_of
+
+from tunedb import approval
+
+
+@pytest.fixture(autouse=True)
+def configuration(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+
+
+@pytest.fixture
+def theirs(filled_template, tmp_path):
+    """A database that somebody gave us."""
+    return Path(shutil.copyfile(filled_template, tmp_path / "theirs.db"))
+
+
+def is_approved(path):
+    return [one.location for one in approval.approvals()[0]] == [str(path)]
+
+
+def test_approve(run, run_json, theirs):
+    shown = run("db", "trust", theirs, "--yes")
+    assert shown.stdout == f"{theirs}: approved\n"
+    assert is_approved(theirs)
+    again = run_json("db", "trust", theirs, "--yes")
+    assert (again["location"], again["store"]) == (str(theirs), key_of(theirs))
+
+
+def test_what_it_is_is_shown_first(run, theirs):
+    shown = run("db", "trust", theirs, "--dry-run")
+    assert shown.stdout == ""
+    assert shown.stderr.splitlines() == [
+        f"{theirs}: store {key_of(theirs)}, file of {theirs.owner()}",
+        "  7 records of nightly (own)",
+    ]
+    assert approval.approvals() == ([], [])
+
+
+@pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
+def test_a_terminal_is_asked(run, theirs, answer, code, monkeypatch):
+    terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr("tunedb.cli.confirm.sys", terminal)
+    shown = run("-q", "db", "trust", theirs, code=code, input=answer)
+    assert "7 records of nightly" in shown.stderr
+    assert is_approved(theirs) == (code == 0)
+
+
+def test_nobody_can_be_asked(run, theirs):
+    shown = run("db", "trust", theirs, code=2)
+    assert shown.stderr.splitlines()[-1].startswith("Error: nobody can be asked here; give --yes")
+    assert approval.approvals() == ([], [])
+
+
+def test_list_and_forget(run, run_json, theirs, tmp_path):
+    run("db", "init", tmp_path / "mine.db")
+    run("db", "trust", theirs, "--yes")
+    listed = run_json("db", "trust", "--list")
+    assert [row["location"] for row in listed] == [f"{tmp_path}/mine.db", str(theirs)]
+    assert listed[1]["store"] == key_of(theirs)
+    assert str(theirs) in run("db", "trust", "--list").stdout
+    run("db", "trust", "--forget", theirs)
+    assert [row["location"] for row in run_json("db", "trust", "--list")] == [f"{tmp_path}/mine.db"]
+    shown = run("db", "trust", "--forget", theirs, code=3)
+    assert "it is not approved; see: tunedb db trust --list" in shown.stderr
+
+
+def test_a_file_that_is_gone_can_be_forgotten(run, theirs):
+    run("db", "trust", theirs, "--yes")
+    theirs.unlink()
+    run("db", "trust", "--forget", theirs)
+    assert approval.approvals() == ([], [])
+
+
+def test_a_damaged_approval_is_told_in_one_line(run, theirs):
+    run("db", "trust", theirs, "--yes")
+    (path,) = approval.folder().glob("*.json")
+    path.write_bytes(b"{")
+    shown = run("db", "trust", "--list")
+    assert shown.stderr.splitlines() == [
+        f"Warning: {path}: not JSON",
+        "no database is approved; see: tunedb db trust --help",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ([], "say which database"),
+        (["--list", "x.db"], "--list takes nothing else"),
+        (["--list", "--yes"], "--list takes nothing else"),
+        (["--forget"], "say which database"),
+    ],
+)
+def test_words_that_say_nothing(run, words, message):
+    assert message in run("db", "trust", *words, code=2).stderr
+
+
+def test_what_cannot_be_approved(run, tmp_path):
+    assert "no such database" in run("db", "trust", tmp_path / "no.db", "--yes", code=3).stderr
+    (tmp_path / "text.db").write_text("no database " * 99)
+    run("db", "trust", tmp_path / "text.db", "--yes", code=4)
+    assert approval.approvals() == ([], [])
+
+
+def test_a_server(run, run_json, postgres_url):
+    shown = run_json("db", "trust", postgres_url, "--yes")
+    assert shown["location"].startswith("postgresql://")
+    assert shown in run_json("db", "trust", "--list")
+
+
+# ------------------------------------------------------------------ what is refused before it
+
+
+@pytest.fixture
+def project(theirs):
+    """A configuration above the working directory that names somebody's database."""
+    file = Path.cwd().parent / "tunedb.toml"
+    file.write_text("".join(f'{key} = "theirs.db"\n' for key in ("url", "server")))
+    return file
+
+
+@pytest.mark.parametrize("words", [["top"], ["workloads"], ["push"], ["pull"], ["db", "info"]])
+def test_a_configuration_that_names_somebodys_database(run, project, theirs, words):
+    shown = run(*words, code=2)
+    (line,) = shown.stderr.splitlines()
+    assert line.startswith(f"Error: {project} names {theirs}: you have not approved it; ")
+    assert line.endswith(f"run: tunedb db trust {theirs}")
+
+
+def test_layers_of_a_configuration(run, project, theirs, filled):
+    project.write_text('layers = ["theirs.db"]')
+    (line,) = run("top", "--db", filled, code=2).stderr.splitlines()
+    assert line.endswith(f"run: tunedb db trust {theirs}")
+    run("db", "trust", theirs, "--yes")
+    run("top", "--db", filled)
+
+
+def test_a_configuration_that_is_not_the_users(run, project, theirs, filled):
+    run("db", "trust", theirs, "--yes")
+    run("top")
+    project.chmod(0o666)
+    (line,) = run("top", code=2).stderr.splitlines()
+    assert line.startswith(f"Error: {project}: others may write it, so it does not count; ")
+    assert line.endswith(f"run: chmod go-w {project}")
+    shown = run("top", "--db", filled)
+    assert "its layers are left out" in shown.stderr
+
+
+def test_what_the_user_names_is_read_listed_and_merged(run, run_json, theirs, tmp_path):
+    mine = tmp_path / "mine.db"
+    assert run_json("top", "--db", theirs)
+    for words in (["workloads"], ["sources"], ["show", "1"], ["db", "info"], ["db", "check"]):
+        run(*words, "--db", theirs)
+    run("export", tmp_path / "work", "--db", theirs)
+    run("bundle", "--db", theirs, "-o", tmp_path / "x.bundle")
+    run("merge", theirs, "--db", mine)
+    assert is_approved(mine)

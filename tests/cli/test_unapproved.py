@@ -1,0 +1,154 @@
+"""A record that hands a text to LLVM's parser, in a database that the user has not approved."""
+
+import shutil
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import tvm
+from builders import key_of
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb import approval
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.tuning.module_source import load_module
+from tunedb.plugins.metaschedule.using.applying import tasks_of
+
+TARGET = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
+
+SCRIPT = """
+@T.prim_func(s_tir=True)
+def twice(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
+    T.func_attr({"tirx.noalias": True})
+    for i in range(32):
+        with T.sblock("B"):
+            v = T.axis.spatial(32, i)
+            B[v] = A[v] * T.float32(2)
+"""
+
+#: LLVM's parser quotes what it does not understand.
+EVIL = "this reached the parser"
+
+
+@pytest.fixture(autouse=True)
+def configuration(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+
+
+@pytest.fixture
+def kernel(tmp_path):
+    path = tmp_path / "kernel.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+@pytest.fixture
+def theirs(sqlite_template, kernel):
+    """Somebody's file above the working directory, whose own source has the record."""
+    path = Path.cwd().parent / "theirs.db"
+    shutil.copyfile(sqlite_template, path)
+    approval.approve(path, key_of(sqlite_template))
+    (task,) = tasks_of(load_module(kernel), TARGET).values()
+    schedule = Schedule(task)
+    (loop,) = schedule.get_loops(schedule.get_sblock("B"))
+    schedule.annotate(loop, "pragma_import_llvm", EVIL)
+    with closing(Database(path, target=TARGET)) as database:
+        info = ms.arg_info.ArgInfo.from_entry_func(task)
+        workload = database.commit_workload(task)
+        record = ms.database.TuningRecord(
+            schedule.trace, workload, [1e-9], database.tvm_target, info
+        )
+        database.commit_tuning_record(record)
+    approval.forget(path)
+    return path
+
+
+@pytest.fixture
+def mine(tmp_path, run):
+    run("db", "init", tmp_path / "mine.db")
+    return tmp_path / "mine.db"
+
+
+@pytest.fixture
+def no_tvm(monkeypatch):
+    """Fail where TVM gets a program or a module of a database."""
+
+    def refuse(*_, **__):
+        pytest.fail("TVM must not get this")
+
+    monkeypatch.setattr("tunedb.plugins.metaschedule.handle.Schedule", refuse)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.replay.Schedule", refuse)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.modules.to_module", refuse)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.modules.from_script", refuse)
+    monkeypatch.setattr(tvm, "compile", refuse)
+
+
+def commands(kernel, tmp_path):
+    return {
+        "apply": ["apply", kernel, "-o", tmp_path / "kernel.so"],
+        "script": ["apply", kernel, "-o", tmp_path / "scheduled.py"],
+        "tune": ["tune", kernel, "--trials", "1"],
+        "explain": ["explain", kernel, "--target", "llvm"],
+        "revalidate": ["revalidate"],
+        "revalidate foreign": ["revalidate", "--foreign", "--module", kernel],
+        "extract": ["extract", "--set", "tunedb.scheduled"],
+    }
+
+
+NAMES = list(commands(Path(), Path()))
+
+
+def test_an_approved_one_reaches_the_parser(run, theirs, kernel, tmp_path):
+    """The attack is one: own sources are not looked at."""
+    run("db", "trust", theirs, "--yes")
+    shown = run("--debug", "--db", theirs, "apply", kernel, "-o", tmp_path / "kernel.so", code=1)
+    assert EVIL in shown.stderr
+
+
+@pytest.mark.usefixtures("no_tvm")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_configuration_above_the_working_directory(run, theirs, kernel, tmp_path, name):
+    file = theirs.with_name("tunedb.toml")
+    file.write_text('url = "theirs.db"')
+    (line,) = run(*commands(kernel, tmp_path)[name], code=2).stderr.splitlines()
+    assert line.startswith(f"Error: {file} names {theirs}: you have not approved it; ")
+    assert line.endswith(f"run: tunedb db trust {theirs}")
+
+
+@pytest.mark.usefixtures("no_tvm")
+@pytest.mark.parametrize("name", NAMES)
+def test_a_database_of_the_command_line(run, theirs, kernel, tmp_path, name):
+    words = commands(kernel, tmp_path)[name]
+    shown = run("-q", "--db", theirs, *words, code=2)
+    line = shown.stderr.splitlines()[-1]
+    assert line.startswith(f"Error: {theirs}: you have not approved it; ")
+    assert line.endswith(f"run: tunedb db trust {theirs}")
+    assert not (tmp_path / "kernel.so").exists()
+    assert not (tmp_path / "scheduled.py").exists()
+
+
+@pytest.mark.usefixtures("no_tvm")
+@pytest.mark.parametrize("name", ["apply", "script", "tune"])
+def test_layers_of_a_configuration(run, theirs, mine, kernel, tmp_path, name):
+    theirs.with_name("tunedb.toml").write_text('layers = ["theirs.db"]')
+    (line,) = run("--db", mine, *commands(kernel, tmp_path)[name], code=2).stderr.splitlines()
+    assert line.endswith(f"run: tunedb db trust {theirs}")
+
+
+def test_layers_of_the_command_line_are_served_by_the_lists(run, theirs, mine, kernel, tmp_path):
+    """As before: the user names them, and what no foreign program may hold is left out."""
+    words = ["--layer", theirs, "-o", tmp_path / "kernel.so"]
+    shown = run("--db", mine, "apply", kernel, *words, "--target", "llvm", code=3)
+    assert "pragma_import_llvm" in shown.stderr
+    assert EVIL not in shown.stderr
+
+
+def test_a_server_of_a_configuration(run, run_json, theirs, mine):
+    file = theirs.with_name("tunedb.toml")
+    file.write_text('server = "theirs.db"')
+    for command in ("pull", "push"):
+        (line,) = run("--db", mine, command, code=2).stderr.splitlines()
+        assert line.endswith(f"run: tunedb db trust {theirs}")
+    assert run_json("--db", mine, "workloads") == []
+    run("--db", mine, "pull", theirs, code=1)  # the user's own word; the record is refused

@@ -1,0 +1,240 @@
+"""TVM gets nothing of a row that is not what its digests, its source and its marks say."""
+
+from __future__ import annotations
+
+import logging
+import shutil
+import sqlite3
+from contextlib import closing, contextmanager
+
+import pytest
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from tunedb.compression import compress
+from tunedb.errors import FormatError, IntegrityError
+from tunedb.plugins.metaschedule import Database, modules
+from tunedb.plugins.metaschedule.layers import donors_of
+from tunedb.plugins.metaschedule.replay import Replayer
+from tunedb.plugins.metaschedule.using.revalidation import Revalidation
+from tunedb.query.neighbours import Neighbour
+from tunedb.store import Store
+
+OTHER = "f" * 32
+
+
+@pytest.fixture
+def path(tmp_path, tools):
+    """A database whose records 1 and 2 take 1 and 2 seconds, of two sketches."""
+    path, mod = tmp_path / "tune.db", tools.matmul()
+    with closing(Database(path, target=tools.llvm)) as database:
+        workload = database.commit_workload(mod)
+        for seconds, postproc in ((1.0, True), (2.0, False)):
+            database.commit_tuning_record(
+                tools.record(mod, workload, [seconds], target=tools.llvm, postproc=postproc)
+            )
+    return path
+
+
+@contextmanager
+def logged():
+    """Yield the warnings of tunedb."""
+    told = []
+    handler = logging.Handler(logging.WARNING)
+    handler.emit = lambda record: told.append(record.getMessage())
+    log = logging.getLogger("tunedb")
+    log.addHandler(handler)
+    try:
+        yield told
+    finally:
+        log.removeHandler(handler)
+
+
+def change(path, sql, *values):
+    """Write into a database as somebody does who does not make digests anew."""
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute(sql, values).rowcount == 1
+        connection.commit()
+
+
+def served(path, tools, **options):
+    """Return the times of the records that TVM gets of a new handle."""
+    mod = tools.matmul()
+    with closing(Database(path, target=tools.llvm, **options)) as database:
+        found = tools.seconds(database.get_top_k(database.commit_workload(mod), 9))
+        best = database.query_tuning_record(mod, tools.llvm, "main")
+        assert tools.seconds([best] if best else []) == found[:1]
+        assert (database.query_schedule(mod, tools.llvm, "main") is None) == (not found)
+    return [times[0] for times in found]
+
+
+SKETCH = b'[["GetSBlock",[],["C","main"],["b0"]],["Annotate",["b0","\\"evil\\""],["evil"],[]]]'
+
+CHANGES = {
+    "times": ("UPDATE measurement SET run_secs = ? WHERE id = 1", b"\0" * 8),
+    "more times": ("UPDATE measurement SET run_secs = ? WHERE id = 1", b"\0" * 16),
+    "half a time": ("UPDATE measurement SET run_secs = ? WHERE id = 1", b"\0" * 9),
+    "mean": ("UPDATE measurement SET mean = 1e-9 WHERE id = 1",),
+    "time of day": ("UPDATE measurement SET measured_at = 7 WHERE id = 1",),
+    "occurrence": ("UPDATE measurement SET occurrence = 7 WHERE id = 1",),
+    "status": ("UPDATE measurement SET status = 1 WHERE id = 1",),
+    "no status": ("UPDATE measurement SET status = 1000 WHERE id = 1",),
+    "session": ("UPDATE measurement SET session_id = NULL WHERE id = 1",),
+    "arguments": ("UPDATE measurement SET args_info_id = NULL WHERE id = 1",),
+    "origin": ("UPDATE measurement SET origin = 'warm' WHERE id = 1",),
+    "donor": ("UPDATE measurement SET donor = ? WHERE id = 1", b"d" * 16),
+    "seconds of the trial": ("UPDATE measurement SET all_cost = 1.5 WHERE id = 1",),
+    "extra": ("UPDATE measurement SET extra = '{}' WHERE id = 1",),
+    "digest": ("UPDATE measurement SET digest = ? WHERE id = 1", b"d" * 16),
+    "program": ("UPDATE measurement SET program_id = 2 WHERE id = 1",),
+    "decisions": ("UPDATE program SET decisions = ? WHERE id = 1", b"[[[1,[16,1]]],[],[]]"),
+    "digest of the program": ("UPDATE program SET digest = ? WHERE id = 1", b"d" * 16),
+    "sketch": (
+        "UPDATE sketch SET body = ? WHERE id = (SELECT sketch_id FROM program WHERE id = 1)",
+        compress(SKETCH),
+    ),
+    "tail": (
+        "UPDATE tail SET body = ? WHERE id = (SELECT tail_id FROM program WHERE id = 1)",
+        compress(b'[["EnterPostproc",[],[],[]]]'),
+    ),
+}
+
+
+def test_every_column_that_a_digest_covers(path, tmp_path):
+    for name, words in CHANGES.items():
+        copy = shutil.copyfile(path, tmp_path / f"{name}.db")
+        with Store(copy) as store:
+            assert store.query.is_whole(store.query.answer(1))
+        change(copy, *words)
+        with Store(copy) as store:
+            assert not store.query.is_whole(store.query.answer(1)), name
+
+
+@pytest.mark.parametrize("name", ["times", "mean", "status", "decisions", "sketch"])
+def test_a_row_that_is_not_what_its_digest_says(path, tools, name):
+    """It is passed over with one warning, and the next best answers."""
+    assert served(path, tools) == [1.0, 2.0]
+    change(path, *CHANGES[name])
+    others = [] if name == "sketch" else [2.0]  # both have it
+    with logged() as told:
+        assert served(path, tools) == others
+    with Store(path) as store:
+        rows = store.query.quarantined()
+    assert len(told) == len(rows) == 2 - len(others)
+    assert told[0].startswith(f"{path}: record 1 cannot be rebuilt: its digest is not that of what")
+    assert "its digest is not that of what" in rows[0].item.reason
+
+
+def test_a_row_of_a_layer_that_is_not_what_its_digest_says(path, tools, tmp_path):
+    change(path, *CHANGES["decisions"])
+    assert served(tmp_path / "own.db", tools, layers=[path]) == [2.0]
+
+
+def test_a_layer_named_by_the_user_needs_no_approval(path, tools, tmp_path):
+    forgotten = path.rename(tmp_path / "theirs.db")
+    assert served(tmp_path / "own.db", tools, layers=[forgotten]) == [1.0, 2.0]
+
+
+def test_a_target_that_is_not_what_its_digest_says(path, tools):
+    """It is the digest of the programs too."""
+    change(path, "UPDATE target SET config = replace(config, '\"num-cores\":2', '\"num-cores\":3')")
+    with logged():
+        assert served(path, tools) == []
+
+
+def test_a_workload_that_is_not_what_its_digest_says(path, tools, monkeypatch):
+    """TVM does not even read it; the records answer for the module that they were measured on."""
+    monkeypatch.setattr(modules, "to_module", lambda _: pytest.fail("TVM must not read it"))
+    monkeypatch.setattr(modules, "from_script", lambda _: pytest.fail("TVM must not read it"))
+    body = modules.to_workload(tools.matmul(32)).body
+    change(path, "UPDATE workload SET body = ?", compress(body))
+    mod = tools.matmul()
+    with logged() as told, closing(Database(path, target=tools.llvm, read_only=True)) as database:
+        assert database.query_schedule(mod, tools.llvm, "main") is None
+        assert not database.has_workload(tools.matmul(32))
+    assert any("its digest is not that of its body" in line for line in told)
+    assert served(path, tools) == [1.0, 2.0]
+
+
+def test_a_foreign_record_that_is_marked_as_served(path, tools):
+    change(
+        path,
+        "INSERT INTO source SELECT 9, ?, 'evil', 'file', 0, store, 0, '', '' FROM source",
+        b"s" * 16,
+    )
+    change(path, "UPDATE measurement SET source_id = 9 WHERE id = 1")
+    with logged() as told:
+        assert served(path, tools) == [2.0]
+    assert "its source is foreign" in told[0]
+
+
+# ---------------------------------------------------------------------- the lists
+
+
+@pytest.fixture
+def annotated(path, tools):
+    """The database with record 3, the best, whose annotation TVM's own rules never write."""
+    mod = tools.matmul()
+    with closing(Database(path, target=tools.llvm)) as database:
+        schedule = Schedule(mod)
+        loops = schedule.get_loops(schedule.get_sblock("C"))
+        schedule.annotate(loops[0], "pragma_import_llvm", "evil.ll")
+        info = ms.arg_info.ArgInfo.from_prim_func(mod["main"])
+        workload = database.commit_workload(mod)
+        record = ms.database.TuningRecord(schedule.trace, workload, [0.5], tools.llvm, info)
+        database.commit_tuning_record(record)
+    return path
+
+
+def test_own_sources_may_tune_with_rules_of_their_own(annotated, tools):
+    assert served(annotated, tools) == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("column", ["trust", "store"])
+def test_every_other_source_keeps_to_the_lists(annotated, tools, column):
+    """A verified one, and an own one of another database."""
+    value = {"trust": 1, "store": OTHER}[column]
+    change(annotated, f"UPDATE source SET {column} = ?", value)
+    with logged() as told:
+        assert served(annotated, tools) == [1.0, 2.0]
+    assert any("pragma_import_llvm" in line for line in told)
+
+
+def donors(path):
+    with Store(path, read_only=True) as store:
+        near = Neighbour(1, (1,), 0.0, "exact")
+        return [one.seconds for one in donors_of(store.query, near, 9, is_layer=False)]
+
+
+def test_programs_for_similar_workloads(annotated):
+    assert donors(annotated) == [0.5, 1.0, 2.0]
+    change(annotated, *CHANGES["decisions"])
+    assert donors(annotated) == [0.5, 2.0]
+    change(annotated, "UPDATE source SET trust = 1")
+    assert donors(annotated) == [2.0]
+
+
+def test_programs_that_are_replayed_for_features(annotated):
+    change(annotated, *CHANGES["decisions"])
+    with Store(annotated) as store:
+        replayer = Replayer(store)
+        wrong, whole, evil = store.query.programs([1, 2, 3])
+        with pytest.raises(IntegrityError, match="program 1: its digest"):
+            replayer.module(wrong)
+        assert replayer.module(whole)
+        assert replayer.module(evil)
+    change(annotated, "UPDATE source SET trust = 1")
+    with Store(annotated) as store, pytest.raises(FormatError, match="pragma_import_llvm"):
+        Replayer(store).module(evil)
+
+
+def test_programs_that_are_measured_again(annotated, monkeypatch):
+    monkeypatch.setattr(Revalidation, "_has_reference", lambda *_: pytest.fail("it is run"))
+    for number in (1, 2):
+        change(annotated, "UPDATE measurement SET measured_at = 7 WHERE id = ?", number)
+    change(annotated, "UPDATE source SET trust = 1")
+    with Store(annotated) as store, Revalidation(store, repeat=1) as revalidation:
+        found = revalidation.run([1], 1)
+    assert [one.outcome for one in found] == ["refused"] * 3
+    assert "pragma_import_llvm" in found[0].reason
+    assert all("its digest is not that of" in one.reason for one in found[1:])

@@ -1,0 +1,292 @@
+"""A database is approved before it is believed."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import sys
+
+import pytest
+from builders import key_of
+from sqlalchemy import update
+
+import tunedb
+from tunedb import approval, schema
+from tunedb import store as store_module
+from tunedb.engine import command_word, parse_url, place_of
+from tunedb.errors import ApprovalError, StorageError
+from tunedb.store import Store
+
+STRANGER = 12345
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    """The folder of approvals, which is not there yet."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "configuration"))
+    return tmp_path / "configuration" / "tunedb" / "approved"
+
+
+@pytest.fixture
+def theirs(sqlite_template, tmp_path):
+    """A database that somebody gave us."""
+    return shutil.copyfile(sqlite_template, tmp_path / "theirs.db")
+
+
+def require(url):
+    with Store(url, create=False, read_only=True) as store:
+        store.require_approved()
+
+
+def refused(url):
+    """Return the one line with which a database is refused."""
+    with pytest.raises(ApprovalError) as caught:
+        require(url)
+    (line,) = str(caught.value).splitlines()
+    return line
+
+
+def entry(folder):
+    (path,) = folder.glob("*.json")
+    return path
+
+
+def test_what_the_user_makes_is_approved(tmp_path, folder):
+    path = tmp_path / "new.db"
+    with tunedb.open(path) as store:
+        key = store.query.store_key
+        store.require_approved()
+    require(path)
+    require(f"sqlite:///{path}")
+    (known,) = approval.approvals()[0]
+    assert (known.location, known.store) == (str(path), key)
+    assert known.owner == os.geteuid()
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert stat.S_IMODE(entry(folder).stat().st_mode) == 0o600
+
+
+def test_what_the_user_makes_on_a_server_is_approved(bare_postgres_url):
+    with pytest.raises(tunedb.SchemaError):
+        require(bare_postgres_url)
+    tunedb.open(bare_postgres_url).close()
+    require(bare_postgres_url)
+    (known,) = approval.approvals()[0]
+    assert known.owner is None
+    assert approval.forget(bare_postgres_url)
+    assert "tunedb db trust" in refused(bare_postgres_url)
+
+
+def test_a_database_in_memory_needs_no_approval():
+    with Store(":memory:") as store:
+        store.require_approved()
+    assert approval.approvals() == ([], [])
+
+
+def test_what_somebody_gave_is_refused_in_one_line(theirs):
+    line = refused(theirs)
+    assert line.startswith(f"{theirs}: you have not approved it; ")
+    assert line.endswith(f"run: tunedb db trust {theirs}")
+    approval.approve(theirs, key_of(theirs))
+    require(theirs)
+    assert approval.forget(theirs)
+    assert not approval.forget(theirs)
+    refused(theirs)
+
+
+def test_to_open_what_is_there_is_no_approval(theirs):
+    """Neither by a command that would make it, nor by one that writes."""
+    tunedb.open(theirs).close()
+    refused(theirs)
+
+
+def test_a_database_that_was_moved_or_copied(tmp_path):
+    old, new = tmp_path / "old.db", tmp_path / "a name" / "new.db"
+    tunedb.open(old).close()
+    new.parent.mkdir()
+    shutil.copyfile(old, new)
+    assert refused(new).endswith(f"run: tunedb db trust '{new}'")
+    old.replace(new)
+    refused(new)
+
+
+def test_a_database_that_was_replaced_by_another(tmp_path, theirs):
+    mine = tmp_path / "mine.db"
+    tunedb.open(mine).close()
+    shutil.copyfile(theirs, mine)
+    line = refused(mine)
+    assert "it is not the database that you approved there" in line
+    assert line.endswith(f"run: tunedb db trust {mine}")
+
+
+def test_a_replaced_database_on_a_server(bare_postgres_url):
+    tunedb.open(bare_postgres_url).close()
+    with Store(bare_postgres_url) as store, store._transaction() as connection:
+        connection.execute(
+            update(schema.meta).where(schema.meta.c.key == "store").values(value="f" * 32)
+        )
+    assert "it is not the database that you approved there" in refused(bare_postgres_url)
+
+
+def test_another_users_file_with_the_key_of_the_approved_one(tmp_path, folder):
+    """Keys are no secret: bundles carry them."""
+    mine = tmp_path / "mine.db"
+    tunedb.open(mine).close()
+    values = json.loads(entry(folder).read_text())
+    entry(folder).write_text(json.dumps(values | {"owner": STRANGER}))
+    assert "its file does not belong to the user who had it" in refused(mine)
+
+
+def test_an_empty_file_of_somebody_else_stays_his(tmp_path, monkeypatch):
+    path = tmp_path / "empty.db"
+    path.touch()
+    monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
+    with Store(path) as store, pytest.raises(ApprovalError):
+        store.require_approved()
+
+
+def test_a_link_is_the_file_that_it_leads_to(tmp_path, theirs):
+    mine, link = tmp_path / "mine.db", tmp_path / "link.db"
+    tunedb.open(mine).close()
+    link.symlink_to(mine)
+    require(link)
+    link.unlink()
+    link.symlink_to(theirs)
+    refused(link)
+
+
+# ------------------------------------------------------------------ servers
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "postgresql://host:5433/db",
+        "postgresql://host/other",
+        "postgresql://host/db?host=evil",
+        "postgresql://host/db?hostaddr=6.6.6.6",
+        "postgresql://host/db?dbname=other",
+        "postgresql://host/db?service=evil",
+        "postgresql://host/db?options=-csearch_path%3Devil",
+    ],
+)
+def test_other_places_of_servers(other):
+    assert place_of(parse_url(other)) != place_of(parse_url("postgresql://host/db"))
+
+
+def test_an_account_is_no_part_of_the_place(folder):
+    one = "postgresql+psycopg://me:secret@host/db?password=hidden&user=me&sslmode=require"
+    assert place_of(parse_url(one)) == "postgresql://host/db?sslmode=require"
+    assert command_word(parse_url(one)) == "'postgresql://me@host/db?sslmode=require&user=me'"
+    approval.approve(one, "f" * 32)
+    approval.require("postgresql://you:other@host/db?sslmode=require", "f" * 32)
+    with pytest.raises(ApprovalError) as caught:
+        approval.require(one, "e" * 32)
+    for text in (str(caught.value), entry(folder).read_text()):
+        assert "secret" not in text
+        assert "hidden" not in text
+
+
+# ------------------------------------------------------------------ the files of approvals
+
+
+@pytest.mark.parametrize(
+    "data", [b"", b"{", b"[]", b"{}", b"\xff", b"[" * 100_000, b'{"location": 1}', b"\0" * 99]
+)
+def test_an_approval_that_is_damaged_approves_nothing(data, tmp_path, folder):
+    mine = tmp_path / "mine.db"
+    tunedb.open(mine).close()
+    path = entry(folder)
+    path.write_bytes(data)
+    line = refused(mine)
+    assert str(path) in line
+    assert line.endswith(f"run: tunedb db trust {mine}")
+    found, (error,) = approval.approvals()
+    assert found == []
+    assert str(path) in str(error)
+    approval.approve(mine, key_of(mine))
+    require(mine)
+
+
+def test_an_approval_that_others_may_write(tmp_path, folder):
+    mine = tmp_path / "mine.db"
+    tunedb.open(mine).close()
+    entry(folder).chmod(0o662)
+    assert "others may write it" in refused(mine)
+
+
+def test_a_folder_of_approvals_that_others_may_write(tmp_path, folder, theirs):
+    mine = tmp_path / "mine.db"
+    tunedb.open(mine).close()
+    folder.chmod(0o777)
+    assert f"chmod go-w {folder}" in refused(mine)
+    with pytest.raises(StorageError, match="others may write it"):
+        approval.approve(theirs, key_of(theirs))
+    found, (error,) = approval.approvals()
+    assert found == []
+    assert str(folder) in str(error)
+
+
+def test_the_approvals_of_another_user(tmp_path, monkeypatch):
+    mine = tmp_path / "mine.db"
+    tunedb.open(mine).close()
+    monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
+    assert "it belongs to " in refused(mine)
+
+
+def test_an_approval_that_cannot_be_read(tmp_path, folder):
+    mine = tmp_path / "mine.db"
+    tunedb.open(mine).close()
+    path = entry(folder)
+    path.unlink()
+    path.mkdir()
+    assert "cannot be read (Is a directory)" in refused(mine)
+
+
+def test_a_configuration_that_cannot_be_written(tmp_path, monkeypatch):
+    """What is made is there, and whoever made it may use it; only the next one asks."""
+    lines = []
+    monkeypatch.setattr(store_module._log, "warning", lambda text, *args: lines.append(text % args))
+    (tmp_path / "configuration").write_text("a file")
+    mine = tmp_path / "mine.db"
+    with tunedb.open(mine) as store:
+        store.require_approved()
+    (line,) = lines
+    assert line.startswith(f"{mine}: made and not approved: ")
+    assert line.endswith(f"run: tunedb db trust {mine}")
+    refused(mine)
+
+
+def test_two_processes_that_approve_at_once(tmp_path):
+    script = """
+import sys
+from tunedb import approval
+for number in range(100):
+    approval.approve(f"{sys.argv[1]}/{number % 2 and sys.argv[2]}-{number}.db", "f" * 32)
+    found, errors = approval.approvals()
+    assert not errors, errors
+    assert len(found) >= number + 1
+"""
+    processes = [
+        subprocess.Popen([sys.executable, "-c", script, tmp_path, name]) for name in ("a", "b")
+    ]
+    assert [process.wait(timeout=600) for process in processes] == [0, 0]
+    assert len(approval.approvals()[0]) == 150
+
+
+def test_a_writer_that_is_killed_leaves_the_approval_as_it_was(tmp_path, folder):
+    mine = tmp_path / "mine.db"
+    tunedb.open(mine).close()
+    before = entry(folder).read_bytes()
+    script = """
+import os, signal, sys
+from tunedb import approval
+os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
+approval.approve(sys.argv[1], "f" * 32)
+"""
+    done = subprocess.run([sys.executable, "-c", script, mine], check=False, timeout=600)
+    assert done.returncode == -signal.SIGKILL
+    assert entry(folder).read_bytes() == before
+    require(mine)
+    assert approval.approvals()[1] == []
