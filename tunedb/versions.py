@@ -5,7 +5,6 @@ Alembic is imported only where a schema is made or changed: opening compares one
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 import uuid
@@ -27,6 +26,7 @@ from .engine import (
     sqlite_path,
 )
 from .errors import NotFoundError, SchemaError, StorageError, UsageError
+from .files import new_file, require_regular, require_regular_logs
 from .network import refuse_network_file
 
 #: One page of the smallest size.
@@ -53,6 +53,7 @@ def check_file(url: URL, *, create: bool) -> bool:
     # handles of this process (sqlite.org/howtocorrupt.html, 2.2), and the next process to close
     # its handle would delete the log into which they write.
     try:
+        require_regular(path)
         size = path.stat().st_size
     except FileNotFoundError:
         if not create:
@@ -62,8 +63,7 @@ def check_file(url: URL, *, create: bool) -> bool:
         return True
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
-    if not path.is_file():
-        raise StorageError(f"{path}: cannot be read (it is not a regular file)")
+    require_regular_logs(path)
     if not size and not create:
         raise SchemaError(f"{path}: an empty file; run: tunedb db init {path}")
     if 0 < size < _SMALLEST_FILE:
@@ -90,20 +90,21 @@ def create_file(url: URL) -> None:
             with closing(there):
                 _set_up(there)
         return
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
     try:
-        with converted_errors(where):
-            with closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
+        with converted_errors(where), new_file(path) as made:
+            with closing(sqlite3.connect(made, isolation_level=None)) as connection:
                 _set_up(connection)
-            engine = make_engine(URL.create("sqlite", database=str(temporary)))
+            engine = make_engine(URL.create("sqlite", database=str(made)))
             with engine.begin() as connection_:
                 create_schema(connection_)
             engine.dispose()
-        _move_into_place(temporary, path)
+    except FileExistsError:
+        # Another process was first.
+        return
     except OSError as error:
-        raise StorageError(f"{where}: cannot be written ({error.strerror})") from None
-    finally:
-        _remove(temporary)
+        raise StorageError(
+            f"{where}: cannot be written ({error.strerror}); check space and permissions there"
+        ) from None
 
 
 def _remove(path: Path) -> None:
@@ -131,18 +132,6 @@ def _refuse_stale_log(path: Path) -> None:
         raise StorageError(
             f"{left}: left over from a database that is gone; put {path.name} back, or remove it"
         )
-
-
-def _move_into_place(temporary: Path, path: Path) -> None:
-    """Give the finished file its name unless another process was first."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return
-    except OSError:
-        # No hard links here (FAT, some network mounts): the race is a rename's.
-        if not path.exists():
-            temporary.replace(path)
 
 
 def create_schema(connection: Connection) -> None:
@@ -282,21 +271,24 @@ def _check_foreign_keys(connection: Connection, where: str) -> None:
 
 
 def back_up(path: Path, revision: str) -> Path:
-    """Write a restorable copy of a SQLite file beside it and return its path."""
-    backup = path.with_name(f"{path.name}.bak-{revision}")
+    """Write a restorable copy of a SQLite file beside it, whole or not at all; return its path."""
     number = 1
-    while backup.exists():
-        number += 1
-        backup = path.with_name(f"{path.name}.bak-{revision}.{number}")
-    source = sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True)
-    try:
-        with closing(source), closing(sqlite3.connect(backup)) as copy:
-            source.backup(copy)
-    except BaseException:
-        # Half a copy must not be taken for one.
-        _remove(backup)
-        raise
-    return backup
+    while True:
+        suffix = f".{number}" if number > 1 else ""
+        backup = path.with_name(f"{path.name}.bak-{revision}{suffix}")
+        try:
+            with new_file(backup) as made:
+                source = sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True)
+                with closing(source), closing(sqlite3.connect(made)) as copy:
+                    source.backup(copy)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise StorageError(
+                f"{backup}: cannot be written ({error.strerror}); check space and permissions there"
+            ) from None
+        else:
+            return backup
 
 
 def prepare(engine: Engine, url: URL, *, create: bool) -> None:
