@@ -1,0 +1,80 @@
+"""A sample of rows of features is computed again."""
+
+import random
+
+import numpy as np
+import pytest
+from builders import OWN, make_graph, make_measurement
+from fake_sets import Steps
+
+from tunedb import limits
+from tunedb.features import base
+from tunedb.features.steps import STEPS
+from tunedb.features.verify import Sample, computing, differing
+from tunedb.store import Store
+
+
+@pytest.fixture
+def programs(sqlite_file):
+    batch = [make_measurement(number, workload=make_graph((8, 8))) for number in range(1, 6)]
+    with Store(sqlite_file) as store:
+        store.add_batch(batch, OWN)
+        return store.query.programs(range(1, 6))
+
+
+def test_rows_that_differ(programs):
+    rows = [one.copy() for one in STEPS.rows(programs)]
+    assert differing(STEPS, programs, rows) == []
+    rows[1][0, 3] = 1e30
+    rows[3] = rows[3][:, :-1]
+    assert differing(STEPS, programs, rows) == [1, 3]
+
+
+def test_last_places_may_differ_and_no_more(programs):
+    rows = [one.copy() for one in STEPS.rows(programs)]
+    (column,) = np.flatnonzero(rows[0][0] % 1)[:1]
+    rows[0][0, column] = np.nextafter(rows[0][0, column], np.float32(np.inf))
+    rows[1][0, column] *= np.float32(1 + 1e-5)
+    assert differing(STEPS, programs, rows) == [1]
+
+
+def test_rows_of_a_program_that_has_none_differ(programs):
+    fake = Steps(fails=frozenset({2}))
+    assert differing(fake, programs, Steps().rows(programs)[:1] * 5) == [1, 2, 3, 4]
+    said = [np.array([[one.id, 15]], np.float32) for one in programs]
+    assert differing(fake, programs[1:2], said[1:2]) == [0]
+
+
+def test_which_sets_can_be_computed_again():
+    assert computing("steps", STEPS.version) is STEPS
+    assert computing("steps", STEPS.version + 1) is None
+    assert computing("tunedb.scheduled", base.feature_set("tunedb.scheduled").version) is None
+    assert computing("nobody's", 1) is None
+
+
+def test_a_sample_is_the_same_in_any_order_and_another_in_another_database():
+    digests = [b"%d" % number for number in range(5_000)]
+    shuffled = random.Random(1).sample(digests, len(digests))
+
+    def drawn(store_key, offered):
+        sample = Sample(store_key)
+        for digest in offered:
+            sample.offer(digest)
+        assert len(sample) == limits.FEATURE_SAMPLE
+        return {digest for digest in digests if digest in sample}
+
+    mine = drawn("a" * 32, digests)
+    assert mine == drawn("a" * 32, shuffled + shuffled)
+    assert len(mine) == limits.FEATURE_SAMPLE
+    assert len(mine & drawn("b" * 32, digests)) < 20
+    # Spread over all: a half of the programs has about a half of the sample.
+    assert 40 < len(mine & set(digests[:2_500])) < 90
+
+
+def test_a_sample_of_few_is_all():
+    sample = Sample("a" * 32, most=3)
+    for digest in (b"1", b"2", b"2"):
+        sample.offer(digest)
+    assert len(sample) == 2
+    assert b"1" in sample
+    assert b"2" in sample
