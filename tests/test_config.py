@@ -96,7 +96,7 @@ def test_a_file_that_cannot_be_read(folder, monkeypatch):
     def refuse(*_, **__):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(config, "read_regular", refuse)
+    monkeypatch.setattr(Path, "read_text", refuse)
     with pytest.raises(StorageError, match="Permission denied"):
         located(folder)
 

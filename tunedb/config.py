@@ -13,9 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from . import limits
 from .errors import FormatError, StorageError, UsageError
-from .files import read_regular
 
 VARIABLE = "TUNEDB_URL"
 FILE = "tunedb.toml"
@@ -172,7 +170,7 @@ def read_file(file: Path) -> dict[str, Any]:
         It cannot be read.
     """
     try:
-        values: dict[str, Any] = tomllib.loads(_bytes_of(file).decode())
+        values: dict[str, Any] = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{file}: not TOML ({error})") from None
     except OSError as error:
@@ -186,14 +184,6 @@ def read_file(file: Path) -> dict[str, Any]:
         elif not isinstance(value, str) or not value:
             raise UsageError(f'{file}: {key} must be text, e.g. {key} = "tune.db"')
     return values
-
-
-def _bytes_of(file: Path) -> bytes:
-    """Return what a ``tunedb.toml`` holds, which is never much."""
-    data = read_regular(file, limits.MAX_CONFIGURATION_BYTES + 1)
-    if len(data) > limits.MAX_CONFIGURATION_BYTES:
-        raise FormatError(f"{file}: longer than {limits.MAX_CONFIGURATION_BYTES} bytes")
-    return data
 
 
 def default_path() -> Path:

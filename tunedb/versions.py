@@ -15,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, event, inspect, select
 from sqlalchemy.engine import URL
 
-from . import schema
+from . import identity, schema
 from .engine import (
     BUSY_TIMEOUT_S,
     converted_errors,
@@ -139,15 +139,33 @@ def create_schema(connection: Connection) -> None:
     from . import __version__, migrations
 
     migrations.upgrade(connection)
+    store = uuid.uuid4().hex
+    _mark(connection, store)
     connection.execute(
         schema.meta.insert(),
         [
             {"key": "format", "value": schema.FORMAT},
-            {"key": "store", "value": uuid.uuid4().hex},
+            {"key": "store", "value": store},
             {"key": "created_by", "value": __version__},
             {"key": "created_at", "value": str(time.time_ns() // 1000)},
         ],
     )
+
+
+def store_mark(key: str) -> int:
+    """Return the number by which a file's header confirms the key of its store; never 0."""
+    return int.from_bytes(identity.digest("store", key.encode())[:3], "big") + 1
+
+
+def _mark(connection: Connection, key: str) -> None:
+    """Write :func:`store_mark` into the header of a SQLite file: nothing else covers the key."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"PRAGMA user_version = {store_mark(key):d}")
+
+
+def mark_of(connection: Connection) -> int:
+    """Return what a SQLite file's header says of its store's key; 0 where it says nothing."""
+    return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
 
 
 def revision_of(connection: Connection, where: str) -> str | None:
@@ -243,6 +261,9 @@ def upgrade(
                         on_backup(backup)
                 migrations.upgrade(connection)
                 _check_foreign_keys(connection, where)
+                if connection.dialect.name == "sqlite" and not mark_of(connection):
+                    key = select(schema.meta.c.value).where(schema.meta.c.key == "store")
+                    _mark(connection, connection.execute(key).scalar_one())
             if dry_run:
                 change.rollback()
             return before, schema.HEAD
