@@ -12,6 +12,8 @@ from hypothesis import HealthCheck, settings
 # --import-mode=importlib leaves sys.path alone; builders.py and postgres.py are next to this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
+import leftovers
+from leftovers import nothing_is_left_behind  # noqa: F401 - a fixture
 from postgres import running_postgres
 
 from tunedb.store import Store
@@ -22,6 +24,18 @@ settings.load_profile("untimed")
 
 # A script that starts the run in the background has it ignore Ctrl-C, and all that tests start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure():
+    leftovers.use_own_folder()
+
+
+def pytest_unconfigure():
+    leftovers.remove_own_folder()
+
+
+def pytest_runtest_logfinish(nodeid):
+    leftovers.note(nodeid)
 
 
 @pytest.fixture(scope="session")
