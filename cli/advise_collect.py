@@ -134,12 +134,9 @@ def _device(configuration: Configuration, asked: str | None) -> GPU | None:
 def _write_plan(settings: Settings, path: Path, plan: Plan) -> None:
     import json
 
-    from ..errors import StorageError
+    from ..files import write_whole
 
-    try:
-        path.write_text(json.dumps(plan.to_json(), indent=1) + "\n", encoding="utf-8")
-    except OSError as error:
-        raise StorageError(f"{path}: {error.strerror}") from error
+    write_whole(path, json.dumps(plan.to_json(), indent=1) + "\n")
     settings.note(f"Wrote {path}")
 
 

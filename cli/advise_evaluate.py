@@ -110,7 +110,9 @@ def evaluate(
     if report is not None:
         import json
 
-        report.write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
+        from ..files import write_whole
+
+        write_whole(report, json.dumps(found.to_json(), indent=1) + "\n")
         settings.note(f"Wrote {report}")
     print_rows(settings, COLUMNS, [_row(one) for one in found.scores])
     _tell(settings, found)

@@ -122,6 +122,7 @@ def _write(
 ) -> list[Use]:
     """Compile or schedule the module, write it, and return what each function got."""
     from ..errors import UsageError
+    from ..files import write_whole
     from ..plugins.metaschedule import Database
     from ..plugins.metaschedule.tuning.module_source import load_module
     from ..plugins.metaschedule.using.applying import (
@@ -129,7 +130,6 @@ def _write(
         require_library,
         schedule,
         write_library,
-        write_whole,
     )
 
     source = Path(module.partition(".py:")[0] + ".py" if ".py:" in module else module)
@@ -153,14 +153,10 @@ def _write(
     _require(module, uses, all_=wanted.all)
     if as_script:
         words = made.script(show_meta=True) + "\n"
-        write_whole(output, lambda file: _write_text(file, words))
+        write_whole(output, words)
     else:
         write_library(made, output)
     return uses
-
-
-def _write_text(file: Path, words: str) -> None:
-    file.write_text(words, encoding="utf-8")
 
 
 def _require(module: str, uses: list[Use], *, all_: bool) -> None:

@@ -279,7 +279,9 @@ def _write(settings: Settings, found: Evaluation, report: Path | None, plot: Pat
     if report is not None:
         import json
 
-        report.write_text(json.dumps(found.to_json(), indent=1) + "\n", encoding="utf-8")
+        from ..files import write_whole
+
+        write_whole(report, json.dumps(found.to_json(), indent=1) + "\n")
         settings.note(f"Wrote {report}")
     if plot is not None:
         from ..models.plots import plot as draw

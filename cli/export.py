@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import sys
-import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -170,34 +166,20 @@ def _export_lines(
         report = write(query, format_, sys.stdout.buffer, **chosen)
         sys.stdout.buffer.flush()
         return report
-    with _replacing(file, force=force) as (out, keep):
-        report = write(query, format_, out, **chosen)
-        if report.records:
-            keep()
-    return report
-
-
-@contextmanager
-def _replacing(path: Path, *, force: bool) -> Iterator[tuple[IO[bytes], Callable[[], None]]]:
-    """Yield a file without a name, and a function that gives it the name."""
     from ..errors import StorageError, UsageError
+    from ..files import new_file
 
-    if path.exists() and not force:
-        raise UsageError(f"{path} exists; give --force to replace it")
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        with temporary.open("xb") as out:
-
-            def keep() -> None:
-                out.flush()
-                os.fsync(out.fileno())
-                temporary.replace(path)
-
-            yield out, keep
+        with new_file(file, force=force) as made:
+            with made.open("wb") as out:
+                report = write(query, format_, out, **chosen)
+            if not report.records:
+                made.unlink()
+    except FileExistsError:
+        raise UsageError(f"{file} exists; give --force to replace it") from None
     except OSError as error:
-        raise StorageError(f"{path}: cannot be written ({error.strerror})") from None
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise StorageError(f"{file}: cannot be written ({error.strerror})") from None
+    return report
 
 
 def _rows(report: ExportReport, where: str) -> list[dict[str, object]]:

@@ -108,8 +108,9 @@ def advisor(
         if not no_evaluation:
             judged = _judge(found, analysis, splits or ("kernel", "random"), shown.describe)
     from ..blocksize.analysis.report import write
+    from ..files import write_whole
 
-    output.write_text(write(analysis, judged), encoding="utf-8")
+    write_whole(output, write(analysis, judged))
     settings.note(f"Wrote {output}")
 
 

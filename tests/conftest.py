@@ -13,7 +13,9 @@ from hypothesis import HealthCheck, settings
 # --import-mode=importlib leaves sys.path alone; builders.py and postgres.py are next to this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
+import leftovers
 from builders import copied
+from leftovers import nothing_is_left_behind  # noqa: F401 - a fixture
 from postgres import running_postgres
 
 from tunedb.store import Store
@@ -31,8 +33,17 @@ settings.load_profile("untimed")
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def pytest_configure():
+    leftovers.use_own_folder()
+
+
 def pytest_unconfigure():
     _configuration.cleanup()
+    leftovers.remove_own_folder()
+
+
+def pytest_runtest_logfinish(nodeid):
+    leftovers.note(nodeid)
 
 
 @pytest.fixture(scope="session")

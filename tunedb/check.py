@@ -16,8 +16,8 @@ from sqlalchemy import Connection, Select, Table, case, func, select
 from . import identity, schema, versions
 from .check_derived import (
     DAMAGE,
+    DETERMINED,
     PAGE,
-    PLAIN,
     check_features,
     counter_set_digest,
     feature_rows,
@@ -25,9 +25,9 @@ from .check_derived import (
     launches_to_check,
     model_digest,
     n_features,
-    rows_of,
     unreadable,
 )
+from .check_plain import PLAIN, check_tables, rows_of
 from .compression import decompress
 from .engine import connect_reader, converted_errors, make_engine, parse_url, show_url
 from .query import Query
@@ -48,6 +48,9 @@ from .times import mean_of
 
 #: Problems that are kept with their words; the others are counted.
 MOST_PROBLEMS = 100
+
+#: Characters of a value that a problem shows.
+_MOST_SHOWN = 80
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +199,7 @@ def _check_rows(
 
     for table, digest_of in _CONTENT.items():
         for row in _pages(connection, _statement(table), table.c.id):
-            _check_content(table, row, digest_of, report)
+            _check_content(table, row, digest_of, query, report)
             step()
     for row in _measurements(connection, ids):
         _check_measurement(row, query, report)
@@ -208,8 +211,10 @@ def _check_rows(
     for table, problem_of in PLAIN.items():
         for row in rows_of(connection, table):
             if (words := problem_of(row, query)) is not None:
-                report.add("readable", table.name, row[0], words)
+                number = row[0] if isinstance(row[0], int) else None
+                report.add("readable", table.name, number, words)
             step()
+    check_tables(connection, query, report)
 
 
 def _n_rows(connection: Connection, table: Table) -> int:
@@ -283,20 +288,30 @@ def _statement(table: Table) -> Select[Any]:
 
 
 def _check_content(
-    table: Table, row: Any, digest_of: Callable[[Any], bytes], report: CheckReport
+    table: Table,
+    row: Any,
+    digest_of: Callable[[Any], bytes],
+    query: Query,
+    report: CheckReport,
 ) -> None:
     """Check one row of a table whose digest follows from its own columns."""
     try:
         digest = digest_of(row)
-        if table is schema.target:
-            name = identity.clean_text(Target(row.kind, row.config.encode()).architecture)
-            if row.architecture != name:
-                report.add("derived", table.name, row.id, f"architecture should be {name!r}")
+        determined = DETERMINED[table](row, query) if table in DETERMINED else {}
     except DAMAGE as error:
         report.add("readable", table.name, row.id, unreadable(error))
         return
     if digest != bytes(row.digest):
         report.add("digest", table.name, row.id, "its digest does not fit what it holds")
+    for name, value in determined.items():
+        found = getattr(row, name, value)
+        if found != value:
+            report.add("derived", table.name, row.id, f"{name} should be {_shown(value)}")
+
+
+def _shown(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= _MOST_SHOWN else f"{text[: _MOST_SHOWN - 1]}…"
 
 
 def _measurements(connection: Connection, ids: Sequence[int] | None) -> Iterator[Any]:

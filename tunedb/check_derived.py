@@ -1,11 +1,10 @@
-"""Whether what follows from records is whole: launches, features, models, predictions, factors.
+"""Whether what follows from others is whole: launches, features, models, determined columns.
 
 A part of :mod:`tunedb.check`.
 """
 
 from __future__ import annotations
 
-import math
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
@@ -13,9 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Select, Table, bindparam, func, literal, select, tuple_
 
-from . import schema
-from .errors import FormatError, NotFoundError, TuneDBError
+from . import identity, schema
+from .compression import decompress
+from .errors import FormatError, TuneDBError
 from .launches import CounterSet, counters_of
+from .records import SourceKind, Target, Trust, Workload
+from .rows import arguments_text, label
+from .signatures import signature_of
 from .values import parse_json
 
 if TYPE_CHECKING:
@@ -144,46 +147,46 @@ def model_digest(row: Any) -> bytes:
     return digest_of_row(row.kind, *texts, body)
 
 
-# ---------------------------------------------------------------------- what has no digest
+# ---------------------------------------------------------------------- determined columns
 
 
-def rows_of(connection: Connection, table: Table) -> Iterator[Any]:
-    """Yield the rows of a table in the order of its key, a page at a time."""
-    key = list(table.primary_key.columns)
-    statement = select(table).order_by(*key).limit(PAGE)
-    rows = connection.execute(statement).all()
-    while rows:
-        yield from rows
-        last = [literal(rows[-1]._mapping[column]) for column in key]
-        rows = connection.execute(statement.where(tuple_(*key) > tuple_(*last))).all()
+def _of_workload(row: Any, _: Query) -> dict[str, Any]:
+    """Return what follows from a workload's body."""
+    signature = signature_of(Workload(row.format, decompress(row.body)))
+    return {
+        "function": label(signature.function),
+        "arguments": arguments_text(signature),
+        "family": label(signature.family),
+        "flops": signature.flops,
+    }
 
 
-def _prediction_problem(row: Any, _: Query) -> str | None:
-    """Return what is wrong with a prediction."""
-    if math.isfinite(row.score):
-        return None
-    return f"the score of program {row.program_id} is {row.score}"
+def _of_target(row: Any, _: Query) -> dict[str, Any]:
+    """Return what follows from a target's configuration."""
+    target = Target(row.kind, row.config.encode())
+    return {"architecture": identity.clean_text(target.architecture)}
 
 
-def _factor_problem(row: Any, query: Query) -> str | None:
-    """Return what is wrong with the factor of a session."""
-    where = f"{row.subject} {row.subject_id}"
-    find: Callable[[int], Any] | None = {"session": query.session, "source": query.source}.get(
-        row.subject
-    )
-    if find is None:
-        return f"{where}: a factor of neither a session nor a source"
-    try:
-        find(row.subject_id)
-    except NotFoundError:
-        return f"{where} has a factor, but does not exist"
-    if not (math.isfinite(row.factor) and row.factor > 0):
-        return f"{where}: its factor is {row.factor}"
-    return None
+def _of_source(row: Any, _: Query) -> dict[str, Any]:
+    """Raise for a source of a kind or a trust that there is not."""
+    SourceKind(row.kind)
+    Trust(row.trust)
+    return {}
 
 
-#: Tables whose rows have no digest, and what may be wrong with a row. The first column names it.
-PLAIN: dict[Table, Callable[[Any, Query], str | None]] = {
-    schema.prediction: _prediction_problem,
-    schema.session_factor: _factor_problem,
+def _of_model(row: Any, query: Query) -> dict[str, Any]:
+    """Return what the card must say: models are trained here, and stay here."""
+    card = parse_json(row.card.encode())
+    said = card.get("store", query.store_key) if isinstance(card, dict) else None
+    if said != query.store_key:
+        raise FormatError("its card names another store; it was trained elsewhere")
+    return {}
+
+
+#: Columns that others determine, or that have few values.
+DETERMINED: dict[Table, Callable[[Any, Query], dict[str, Any]]] = {
+    schema.workload: _of_workload,
+    schema.target: _of_target,
+    schema.source: _of_source,
+    schema.model: _of_model,
 }

@@ -289,3 +289,8 @@ MAX_DRAWN_KERNELS = 24
 
 #: Bytes of the names and units of one set of counters: 3,000 of Nsight Compute's take 180 KB.
 MAX_COUNTER_SET_BYTES = 512 * 2**10
+
+#: Seconds in which folders of dead processes are looked for and removed whenever a temporary folder
+#: is made; the next one goes on. Looking through 100,000 names takes 0.13 s, removing 1,000
+#: artifacts 3 s on a slow disk.
+SWEEP_S = 2.0

@@ -5,7 +5,6 @@ Alembic is imported only where a schema is made or changed: opening compares one
 
 from __future__ import annotations
 
-import os
 import sqlite3
 import time
 import uuid
@@ -16,7 +15,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, event, inspect, select
 from sqlalchemy.engine import URL
 
-from . import schema
+from . import identity, schema
 from .engine import (
     BUSY_TIMEOUT_S,
     converted_errors,
@@ -27,6 +26,7 @@ from .engine import (
     sqlite_path,
 )
 from .errors import NotFoundError, SchemaError, StorageError, UsageError
+from .files import new_file, require_regular, require_regular_logs
 from .network import refuse_network_file
 
 #: One page of the smallest size.
@@ -53,6 +53,7 @@ def check_file(url: URL, *, create: bool) -> bool:
     # handles of this process (sqlite.org/howtocorrupt.html, 2.2), and the next process to close
     # its handle would delete the log into which they write.
     try:
+        require_regular(path)
         size = path.stat().st_size
     except FileNotFoundError:
         if not create:
@@ -62,8 +63,7 @@ def check_file(url: URL, *, create: bool) -> bool:
         return True
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
-    if not path.is_file():
-        raise StorageError(f"{path}: cannot be read (it is not a regular file)")
+    require_regular_logs(path)
     if not size and not create:
         raise SchemaError(f"{path}: an empty file; run: tunedb db init {path}")
     if 0 < size < _SMALLEST_FILE:
@@ -90,20 +90,22 @@ def create_file(url: URL) -> bool:
             with closing(there):
                 _set_up(there)
         return False
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}.new")
     try:
-        with converted_errors(where):
-            with closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
+        with converted_errors(where), new_file(path) as made:
+            with closing(sqlite3.connect(made, isolation_level=None)) as connection:
                 _set_up(connection)
-            engine = make_engine(URL.create("sqlite", database=str(temporary)))
+            engine = make_engine(URL.create("sqlite", database=str(made)))
             with engine.begin() as connection_:
                 create_schema(connection_)
             engine.dispose()
-        return _move_into_place(temporary, path)
+        return True
+    except FileExistsError:
+        # Another process was first.
+        return False
     except OSError as error:
-        raise StorageError(f"{where}: cannot be written ({error.strerror})") from None
-    finally:
-        _remove(temporary)
+        raise StorageError(
+            f"{where}: cannot be written ({error.strerror}); check space and permissions there"
+        ) from None
 
 
 def _remove(path: Path) -> None:
@@ -133,34 +135,38 @@ def _refuse_stale_log(path: Path) -> None:
         )
 
 
-def _move_into_place(temporary: Path, path: Path) -> bool:
-    """Give the finished file its name unless another process was first; return whether it did."""
-    try:
-        os.link(temporary, path)
-    except FileExistsError:
-        return False
-    except OSError:
-        # No hard links here (FAT, some network mounts): the race is a rename's.
-        if path.exists():
-            return False
-        temporary.replace(path)
-    return True
-
-
 def create_schema(connection: Connection) -> None:
     """Make all tables in an empty database and say what it is."""
     from . import __version__, migrations
 
     migrations.upgrade(connection)
+    store = uuid.uuid4().hex
+    _mark(connection, store)
     connection.execute(
         schema.meta.insert(),
         [
             {"key": "format", "value": schema.FORMAT},
-            {"key": "store", "value": uuid.uuid4().hex},
+            {"key": "store", "value": store},
             {"key": "created_by", "value": __version__},
             {"key": "created_at", "value": str(time.time_ns() // 1000)},
         ],
     )
+
+
+def store_mark(key: str) -> int:
+    """Return the number by which a file's header confirms the key of its store; never 0."""
+    return int.from_bytes(identity.digest("store", key.encode())[:3], "big") + 1
+
+
+def _mark(connection: Connection, key: str) -> None:
+    """Write :func:`store_mark` into the header of a SQLite file: nothing else covers the key."""
+    if connection.dialect.name == "sqlite":
+        connection.exec_driver_sql(f"PRAGMA user_version = {store_mark(key):d}")
+
+
+def mark_of(connection: Connection) -> int:
+    """Return what a SQLite file's header says of its store's key; 0 where it says nothing."""
+    return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
 
 
 def revision_of(connection: Connection, where: str) -> str | None:
@@ -256,6 +262,9 @@ def upgrade(
                         on_backup(backup)
                 migrations.upgrade(connection)
                 _check_foreign_keys(connection, where)
+                if connection.dialect.name == "sqlite" and not mark_of(connection):
+                    key = select(schema.meta.c.value).where(schema.meta.c.key == "store")
+                    _mark(connection, connection.execute(key).scalar_one())
             if dry_run:
                 change.rollback()
             return before, schema.HEAD
@@ -284,21 +293,24 @@ def _check_foreign_keys(connection: Connection, where: str) -> None:
 
 
 def back_up(path: Path, revision: str) -> Path:
-    """Write a restorable copy of a SQLite file beside it and return its path."""
-    backup = path.with_name(f"{path.name}.bak-{revision}")
+    """Write a restorable copy of a SQLite file beside it, whole or not at all; return its path."""
     number = 1
-    while backup.exists():
-        number += 1
-        backup = path.with_name(f"{path.name}.bak-{revision}.{number}")
-    source = sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True)
-    try:
-        with closing(source), closing(sqlite3.connect(backup)) as copy:
-            source.backup(copy)
-    except BaseException:
-        # Half a copy must not be taken for one.
-        _remove(backup)
-        raise
-    return backup
+    while True:
+        suffix = f".{number}" if number > 1 else ""
+        backup = path.with_name(f"{path.name}.bak-{revision}{suffix}")
+        try:
+            with new_file(backup) as made:
+                source = sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True)
+                with closing(source), closing(sqlite3.connect(made)) as copy:
+                    source.backup(copy)
+        except FileExistsError:
+            number += 1
+        except OSError as error:
+            raise StorageError(
+                f"{backup}: cannot be written ({error.strerror}); check space and permissions there"
+            ) from None
+        else:
+            return backup
 
 
 def prepare(engine: Engine, url: URL, *, create: bool) -> bool:

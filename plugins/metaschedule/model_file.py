@@ -8,14 +8,13 @@ nothing yet has neither.
 
 from __future__ import annotations
 
-import os
 import struct
-import tempfile
 from pathlib import Path
 from typing import Any
 
 from ... import identity, limits
 from ...errors import FormatError, LimitError, NotFoundError, StorageError, UsageError
+from ...files import read_regular, write_whole
 from ...models.model import Model
 from ...results import NewModel
 from ...values import parse_json
@@ -57,19 +56,7 @@ def save(path: Path, scorer: Scorer | None) -> None:
     told = identity.canonical_json(header)
     payload = b"".join((_LENGTH.pack(len(told)), told, body))
     data = b"".join((_MAGIC, identity.digest("cost model", payload), payload))
-    try:
-        descriptor, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
-    except OSError as error:
-        raise StorageError(f"{path}: the cost model cannot be saved: {error.strerror}") from None
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(name).replace(path)
-    except OSError as error:
-        Path(name).unlink(missing_ok=True)
-        raise StorageError(f"{path}: the cost model cannot be saved: {error.strerror}") from None
+    write_whole(path, data)
 
 
 def load(path: Path) -> Scorer | None:
@@ -120,8 +107,7 @@ def load(path: Path) -> Scorer | None:
 
 def _read(path: Path) -> bytes:
     try:
-        with path.open("rb") as file:
-            data = file.read(limits.MAX_BODY_BYTES + 1)
+        data = read_regular(path, limits.MAX_BODY_BYTES + 1)
     except FileNotFoundError:
         raise NotFoundError(f"{path}: no such file; save a cost model there first") from None
     except OSError as error:

@@ -24,6 +24,7 @@ from tvm.s_tir.meta_schedule.utils import cpu_count
 
 from ...errors import PluginError, UsageError
 from ...records import FailureKind
+from ...temporary import TemporaryFolder
 from . import build_worker
 from .compat import register_errors
 from .failures import headline, tidy
@@ -187,7 +188,8 @@ class _Shared:
         self.timeout = timeout
         self.maximum_uses = maximum_uses
         self.setup = setup
-        self.directory = Path(tempfile.mkdtemp(prefix="tunedb-builder-"))
+        self._folder = TemporaryFolder("builder")
+        self.directory = self._folder.path
         self._owner = os.getpid()
         self._changed = threading.Condition()  # re-entrant, as in WorkerProcess
         self._jobs: deque[_Job] = deque()
@@ -243,7 +245,7 @@ class _Shared:
         for thread in threads:
             if thread is not threading.current_thread():  # the garbage collector runs anywhere
                 thread.join(max(0.0, deadline - time.monotonic()))
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._folder.close()
 
     def _is_stuck(self) -> bool:
         late = time.monotonic() - START_TIMEOUT_SEC

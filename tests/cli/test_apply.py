@@ -144,8 +144,8 @@ def test_what_cannot_be_written(run, sqlite_file, kernels, tmp_path):
     tune(sqlite_file, kernels, "twice")
     for name, words, code in (
         ("kernels.exe", "a library's name ends in one of .so", 2),
-        ("nowhere/kernels.so", "it cannot be written", 1),
-        ("nowhere/kernels.py", "it cannot be written", 1),
+        ("nowhere/kernels.so", "kernels.so: cannot be written", 1),
+        ("nowhere/kernels.py", "kernels.py: cannot be written", 1),
     ):
         done = run("--db", sqlite_file, "apply", kernels, "-o", tmp_path / name, code=code)
         assert words in done.stderr

@@ -235,6 +235,26 @@ def test_ctrl_c_ends_with_what_is_stored(tmp_path, module):
         assert store.query.size() >= 16
 
 
+@pytest.mark.stress
+def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path, module):
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    environment = {**os.environ, "TMPDIR": str(temporary)}
+    tune = [*workdirs.PROGRAM, "tune", f"{module}:matmul", "--seed", "1", "-v"]
+    tune += ["--db", str(tmp_path / "tune.db"), "--trials"]
+    process = subprocess.Popen(
+        [*tune, "400"], stderr=subprocess.PIPE, text=True, start_new_session=True, env=environment
+    )
+    with process:
+        for line in process.stderr:
+            if re.match(r"matmul: \d+ of 400 trials", line):
+                break
+        process.kill()
+    assert list(temporary.glob("tunedb-*"))
+    subprocess.run([*tune, "8"], env=environment, check=True, capture_output=True, timeout=300)
+    assert list(temporary.glob("tunedb-*")) == []
+
+
 def test_a_server_beside_the_database(module, fakes, run, tmp_path, postgres_server, postgres_url):
     tune = ("tune", f"{module}:small", "--trials", 4, *SHORT, "--server", postgres_url)
     assert "4 records delivered: postgresql+psycopg://" in run(*tune).stderr

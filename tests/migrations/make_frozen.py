@@ -279,7 +279,8 @@ def main():
     if path.exists():
         sys.exit(f"{path} exists; what is released stays as it is")
     path.parent.mkdir(exist_ok=True)
-    numbers = itertools.count(1)
+    # The first frozen databases were made when the number before named a temporary file.
+    numbers = itertools.count(2)
     with (
         mock.patch("uuid.uuid4", lambda: uuid.UUID(int=next(numbers))),
         mock.patch("time.time_ns", lambda: NOW * 1000),

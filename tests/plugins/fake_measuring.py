@@ -10,6 +10,8 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.builder.builder import BuilderResult, _PyBuilder
 from tvm.s_tir.meta_schedule.runner.runner import RunnerFuture, RunnerResult, _PyRunner
 
+from tunedb.temporary import TemporaryFolder
+
 
 def hash_of(mod):
     return int(tvm_ffi.structural_hash(mod)) % 2**63
@@ -26,6 +28,8 @@ class FakeBuilder(_PyBuilder):
 
     def __init__(self, errors=lambda _: None):
         self.built, self.batches = built, batches = [], []
+        # What RemoveBuildArtifact does not remove goes with the builder.
+        folder = TemporaryFolder("test")
 
         def build(inputs):
             batches.append(len(inputs))
@@ -36,7 +40,7 @@ class FakeBuilder(_PyBuilder):
             built.append(hash_)
             if errors(hash_) is not None:
                 return BuilderResult(None, errors(hash_))
-            path = Path(tempfile.mkdtemp(prefix="tunedb-test-"), "artifact")
+            path = Path(tempfile.mkdtemp(dir=folder.path), "artifact")
             path.write_text(str(hash_))
             return BuilderResult(str(path), None)
 

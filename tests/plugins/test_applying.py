@@ -17,7 +17,6 @@ from tunedb.plugins.metaschedule.using.applying import (
     schedule,
     tasks_of,
     write_library,
-    write_whole,
 )
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
@@ -244,19 +243,3 @@ def test_names_of_libraries(database, tools, tmp_path):
         write_library(made, tmp_path / "kernels.exe")
     with pytest.raises(StorageError, match="cannot be written"):
         write_library(made, tmp_path / "nowhere" / "kernels.so")
-
-
-def test_a_file_appears_as_a_whole_or_not_at_all(tmp_path):
-    file = tmp_path / "file"
-    file.write_text("old")
-
-    def broken(where):
-        where.write_text("half")
-        raise PluginError("no")
-
-    with pytest.raises(PluginError):
-        write_whole(file, broken)
-    assert file.read_text() == "old"
-    write_whole(file, lambda where: where.write_text("new") and None)
-    assert file.read_text() == "new"
-    assert list(tmp_path.iterdir()) == [file]

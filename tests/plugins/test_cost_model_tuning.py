@@ -18,6 +18,7 @@ from tunedb.models.recipe import Recipe
 from tunedb.plugins.metaschedule import CostModel, Database, MeasureCallback, WarmBuilder, online
 from tunedb.plugins.metaschedule import features as features_module
 from tunedb.plugins.metaschedule.scoring import positive
+from tunedb.temporary import TemporaryFolder
 
 ROUNDS, TRIALS = 3, 16
 QUICK = Recipe(rounds=20, eta=0.3, max_depth=4)
@@ -33,13 +34,14 @@ class _Builder(PyBuilder):
     def __init__(self):
         super().__init__()
         self.built = []
+        self.folder = TemporaryFolder("test")
 
     def build(self, build_inputs):
         found = []
         for one in build_inputs:
             self.built.append(one.mod)
             if len(self.built) % 7:
-                found.append(BuilderResult(tempfile.mkdtemp() + "/x.tar", None))
+                found.append(BuilderResult(tempfile.mkdtemp(dir=self.folder.path) + "/x.tar", None))
             else:
                 found.append(BuilderResult(None, "LocalBuilder: An exception occurred\nno"))
         return found

@@ -15,6 +15,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResul
 
 import tunedb
 from tunedb.plugins.metaschedule import Database, MeasureCallback, WarmBuilder
+from tunedb.temporary import TemporaryFolder
 
 TRIALS = 16
 
@@ -36,11 +37,14 @@ class _Builder(PyBuilder):
     def __init__(self):
         super().__init__()
         self.turn = itertools.count()
+        self.folder = TemporaryFolder("test")
 
     def build(self, build_inputs):
         errors = [OUTCOMES[next(self.turn) % len(OUTCOMES)][0] for _ in build_inputs]
         return [
-            BuilderResult(None if error else tempfile.mkdtemp() + "/x.tar", error)
+            BuilderResult(
+                None if error else tempfile.mkdtemp(dir=self.folder.path) + "/x.tar", error
+            )
             for error in errors
         ]
 

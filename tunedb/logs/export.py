@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import os
 import re
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ from ..query import Query
 from ..records import MODULES, Trust, Workload, WorkloadFormat
 from ..results import Record
 from ..signatures import is_rebuildable
+from ..temporary import TemporaryFolder
 from .base import DocumentWriter, LineWriter, formats
 from .metaschedule import RECORDS, WORKLOADS, record_fields, workload_line
 
@@ -324,10 +324,9 @@ class _Writer:
         for path in self._paths:
             if path.exists() and not force:
                 raise UsageError(f"{path} exists; give --force to replace it")
-        self._temporary = [
-            path.with_name(f".{path.name}.{uuid.uuid4().hex}") for path in self._paths
-        ]
-        self._files: list[IO[bytes]] = [path.open("xb") for path in self._temporary]
+        self._folder = TemporaryFolder("new", directory, hidden=True)
+        self._made = [self._folder.path / path.name for path in self._paths]
+        self._files: list[IO[bytes]] = [path.open("xb") for path in self._made]
         self._index: dict[int, int] = {}
 
     def write(self, record: Record) -> None:
@@ -345,7 +344,9 @@ class _Writer:
 
     def finish(self) -> int:
         """Give the files their names; return the number of workloads."""
-        for file, temporary, path in zip(self._files, self._temporary, self._paths, strict=True):
+        # First the old records go: killed here, none of them is left with another workload.
+        self._paths[1].unlink(missing_ok=True)
+        for file, made, path in zip(self._files, self._made, self._paths, strict=True):
             if not file.tell():
                 # Without a workload, a file of them would only say that there is none.
                 path.unlink(missing_ok=True)
@@ -353,11 +354,11 @@ class _Writer:
             file.flush()
             os.fsync(file.fileno())
             file.close()
-            temporary.replace(path)
+            made.replace(path)
         return len(self._index)
 
     def discard(self) -> None:
         """Remove what has no name yet."""
-        for file, temporary in zip(self._files, self._temporary, strict=True):
+        for file in self._files:
             file.close()
-            temporary.unlink(missing_ok=True)
+        self._folder.close()

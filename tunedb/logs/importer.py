@@ -188,7 +188,7 @@ def import_log(
                 found = next(items, None)
             except (FormatError, StorageError) as error:
                 # Of the file, not of the database: that is only written below.
-                report.refused = str(error)
+                report.refused = str(error).removeprefix(f"{file.name}: ")
                 break
             if found is None:
                 break

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, BinaryIO, Protocol
 
 from .. import limits
 from ..errors import FormatError, NotFoundError, StorageError
+from ..files import open_regular
 
 # bz2 and lzma are imported where they are needed: a Python may be built without them.
 if sys.version_info >= (3, 14):
@@ -102,7 +103,7 @@ def open_log(path: Path | None) -> Iterator[tuple[BinaryIO, Callable[[], int]]]:
             yield opened
         return
     try:
-        file = path.open("rb", buffering=0)
+        file = open_regular(path, advice="pipe its data into: tunedb import logs -", buffering=0)
     except FileNotFoundError:
         raise NotFoundError(f"{name}: no such file") from None
     except OSError as error:

@@ -25,6 +25,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StorageError, UsageError
+from ..temporary import TemporaryFolder
 from ._xgboost import import_xgboost, interrupt_later
 from .boosting import BINS, Matrix, sample
 from .loading import with_rows
@@ -87,14 +88,14 @@ def fit_external(
         The rows in the database are no longer those of the examples, or the disk is full.
     """
     try:
-        folder = tempfile.TemporaryDirectory(prefix="tunedb-", dir=cache_dir)
+        folder = TemporaryFolder("training", None if cache_dir is None else Path(cache_dir))
     except OSError as error:
         raise UsageError(
             f"{cache_dir or tempfile.gettempdir()}: feature rows cannot be written there "
             f"({error.strerror}); choose another folder"
         ) from None
     with folder:
-        paging = Paging(store, Path(folder.name), page_bytes)
+        paging = Paging(store, folder.path, page_bytes)
         try:
             return fit(
                 examples, recipe, threads=threads, on_round=on_round, make_matrix=paging.matrix

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ..errors import PluginError, StorageError, UsageError
+from ..files import new_file
 from .metrics import FIGURES, PEAK
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ def plot(evaluation: Evaluation, path: Path) -> None:
     with rc_context({"text.parse_math": False, "svg.hashsalt": "tunedb"}):
         figure = _draw(evaluation)
         try:
-            figure.savefig(path, dpi=150, metadata=_metadata(path))
+            with new_file(path, force=True) as made:
+                figure.savefig(made, dpi=150, metadata=_metadata(path))
         except OSError as error:
             raise StorageError(f"{path}: {error.strerror or error}") from None
 

@@ -7,15 +7,12 @@ merges them computes each anyway.
 
 from __future__ import annotations
 
-import errno
-import os
 import shutil
 import sys
 import tempfile
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import IO, Any
@@ -29,6 +26,7 @@ from ..errors import (
     StorageError,
     UsageError,
 )
+from ..files import new_file, open_regular
 from .filtering import filtered
 from .foreign import is_sqlite
 from .framing import MAGIC, Sealed, read_frames, read_sealed, write_frames
@@ -128,27 +126,19 @@ def write_bundle(
     if not isinstance(out, str | Path):
         return write_frames(out, said, counted)
     path = Path(out)
-    # A name of 255 bytes has no room for the rest.
-    temporary = path.parent / f".{uuid.uuid4().hex}.bundle"
     try:
         if path.is_dir():
             raise UsageError(f"{path}: a directory; give the name of a file")
-        if path.exists() and not force:
-            raise UsageError(f"{path} exists; give --force to replace it")
         if is_sqlite(path):
             raise UsageError(f"{path}: a database, which a bundle would replace; give another name")
-        with temporary.open("xb") as file:
+        with new_file(path, force=force) as made, made.open("wb") as file:
             sealed = write_frames(file, said, counted)
             if not any(sealed.counts.values()):
                 raise NotFoundError(f"{path}: no record to bundle; nothing was written")
-            file.flush()
-            os.fsync(file.fileno())
-        _name(temporary, path, force=force)
+    except FileExistsError:
+        raise UsageError(f"{path} exists; give --force to replace it") from None
     except OSError as error:
         raise StorageError(f"{path}: cannot be written ({error.strerror})") from None
-    finally:
-        with suppress(OSError):
-            temporary.unlink(missing_ok=True)
     return sealed
 
 
@@ -162,21 +152,6 @@ def _counting(chunks: Iterable[Chunk], on_progress: Callable[[int], None]) -> It
             on_progress(done)
 
 
-def _name(temporary: Path, path: Path, *, force: bool) -> None:
-    """Give a finished file its name; one that came there meanwhile is not lost."""
-    if not force:
-        try:
-            os.link(temporary, path)
-            return
-        except FileExistsError:
-            raise UsageError(f"{path} exists; give --force to replace it") from None
-        except OSError as error:
-            # A file system without links.
-            if error.errno not in (errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK):
-                raise
-    temporary.replace(path)
-
-
 # ---------------------------------------------------------------------------- reading
 
 
@@ -188,7 +163,7 @@ class BundlePeer:
     Parameters
     ----------
     path : str or Path
-        A file; ``-`` is standard input. What is no regular file is copied to a temporary one.
+        A regular file; ``-`` is standard input, which is copied to a temporary file.
 
     Attributes
     ----------
@@ -278,20 +253,16 @@ def _opened(path: str | Path, location: str) -> IO[bytes]:
     if str(path) == "-":
         return _spooled(sys.stdin.buffer, location)
     try:
-        if Path(path).is_dir():
-            raise UsageError(f"{location}: a directory; give a bundle's file")
-        # Before open(), which would drop the locks of a database that this process has open.
+        # Before it is opened, which would drop the locks of a database that this process has open.
         if is_sqlite(Path(path)):
             raise FormatError(f"{location}: a database, not a bundle")
-        file = Path(path).open("rb")  # noqa: SIM115 - the peer closes it
+        return open_regular(path, advice="give - and pipe the bundle into standard input")
+    except IsADirectoryError:
+        raise UsageError(f"{location}: a directory; give a bundle's file") from None
     except FileNotFoundError:
         raise NotFoundError(f"{location}: no such file") from None
     except OSError as error:
         raise StorageError(f"{location}: cannot be read ({error.strerror})") from None
-    if Path(path).is_file():
-        return file
-    with file:
-        return _spooled(file, location)
 
 
 def _spooled(file: IO[bytes], location: str) -> IO[bytes]:

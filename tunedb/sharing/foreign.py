@@ -24,6 +24,7 @@ from typing import Any
 from .. import limits, schema, versions
 from ..engine import BUSY_TIMEOUT_S, converted_errors, file_uri
 from ..errors import LimitError, NotFoundError, SchemaError, StorageError, TuneDBError
+from ..files import require_regular, require_regular_logs
 from .known_schemas import definition, objects_of
 
 #: Steps of SQLite's machine between two looks at the clock: about 20 us.
@@ -202,19 +203,19 @@ def open_file(path: Path, *, check: bool = True) -> ForeignFile:
 def _check_path(path: Path) -> None:
     """Raise our error where there is no file, or none that can be a database."""
     try:
+        require_regular(path)
         size = path.stat().st_size
     except FileNotFoundError:
         raise NotFoundError(f"{path}: no such file") from None
     except OSError as error:
         raise StorageError(f"{path}: cannot be read ({error.strerror})") from None
-    if not path.is_file():
-        raise StorageError(f"{path}: cannot be read (it is not a regular file)")
     if size < _SMALLEST_FILE:
         raise SchemaError(f"{path}: not a database ({size} bytes); give another path")
 
 
 def _connect(path: Path, watch: Watch) -> sqlite3.Connection:
     """Return a connection that has read the first page."""
+    require_regular_logs(path)
     uri = f"{file_uri(path)}?mode=ro"
     try:
         return _guarded(uri, watch)

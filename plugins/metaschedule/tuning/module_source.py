@@ -17,6 +17,7 @@ from tvm import relax, tirx
 from tvm.script.parser.core.entry import _default_globals
 
 from ....errors import FormatError, NotFoundError, PluginError, UsageError
+from ....files import require_regular
 
 __all__ = ["FORMS", "load_module"]
 
@@ -128,6 +129,14 @@ def _only(mod: Any, function: str, spec: str) -> Any:
     return tvm.IRModule({function: functions[function]})
 
 
+def _require_file(path: Path) -> None:
+    """Raise NotFoundError where there is no file, and StorageError where it is not regular."""
+    try:
+        require_regular(path)
+    except OSError as error:
+        raise NotFoundError(f"{path}: {(error.strerror or 'no such file').lower()}") from None
+
+
 # ---------------------------------------------------------------------- Python
 
 
@@ -141,8 +150,7 @@ class _Loader(SourceFileLoader):
 
 def _run_file(path: Path) -> Mapping[str, Any]:
     """Run a file and return what it defines."""
-    if not path.is_file():
-        raise NotFoundError(f"{path}: no such file")
+    _require_file(path)
     module = ModuleType(_MODULE)
     module.__file__ = str(path)
     given = _default_globals()
@@ -253,8 +261,7 @@ def _made(spec: str, name: str, value: Any) -> Any:
 
 def _read_model(path: Path) -> Any:
     """Return a model of another framework as a Relax program."""
-    if not path.is_file():
-        raise NotFoundError(f"{path}: no such file")
+    _require_file(path)
     package, read = _READERS[path.suffix]
     try:
         found = import_module(package)

@@ -7,9 +7,6 @@ strategy, the cost model and the task scheduler get are ordinary results.
 from __future__ import annotations
 
 import itertools
-import shutil
-import tempfile
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +17,7 @@ from tvm.s_tir.meta_schedule.runner.runner import RunnerFuture, RunnerResult, _P
 
 from ....errors import PluginError
 from ....records import Phase
+from ....temporary import TemporaryFolder
 from ..compat import register_errors
 from .known import ARTIFACT, SPEAKER, Known, KnownProgram
 
@@ -115,9 +113,8 @@ class _Builds:
     def __init__(self, builder: Any, known: Known) -> None:
         self._builder = builder
         self._known = known
-        self._directory = Path(tempfile.mkdtemp(prefix="tunedb-known-"))
+        self._folder = TemporaryFolder("known")
         self._numbers = itertools.count()
-        weakref.finalize(self, shutil.rmtree, self._directory, ignore_errors=True)
 
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         inputs = list(build_inputs)
@@ -132,7 +129,7 @@ class _Builds:
         self._known.served += 1
         if known.failure is not None and known.failure.phase is Phase.BUILD:
             return BuilderResult(None, _message(known))
-        directory = self._directory / f"{next(self._numbers):06d}"
+        directory = self._folder.path / f"{next(self._numbers):06d}"
         directory.mkdir()
         path = directory / ARTIFACT
         error = _message(known) if known.failed else None

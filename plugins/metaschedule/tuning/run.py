@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
@@ -17,6 +16,7 @@ from ....errors import PluginError, UsageError
 from ....search.forecast import Curve, similar_curves
 from ....sharing.outbox import Outbox
 from ....signatures import signature_of
+from ....temporary import TemporaryFolder
 from .. import modules
 from ..cost_model import CostModel
 from ..database import Database
@@ -213,7 +213,7 @@ class Run:
         )
         folder = options.work_dir
         if folder is None:
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="tunedb-tuning-"))
+            folder = stack.enter_context(TemporaryFolder("tuning")).path
         callbacks = parts.callbacks_of(options.measure_callbacks, self.database)
         return {
             "work_dir": str(folder),

@@ -160,10 +160,16 @@ def _lines(batch: Iterable[Measurement]) -> bytes:
 
 
 def _append(path: Path, text: bytes) -> Path:
-    """Append to a file, all or nothing."""
+    """Append whole lines to a file, all or nothing."""
     # Unbuffered: a buffer would be written once more when the file is closed.
-    with path.open("ab", buffering=0) as file:
-        before, left = file.tell(), memoryview(text)
+    with path.open("ab+", buffering=0) as file:
+        before = file.tell()
+        if before:
+            file.seek(-1, os.SEEK_END)
+            # A line that was cut off by a kill must not swallow the next one.
+            if file.read(1) != b"\n":
+                text = b"\n" + text
+        left = memoryview(text)
         try:
             while left:
                 left = left[file.write(left) :]

@@ -6,9 +6,7 @@ does the same without telling which function got which record.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +22,7 @@ from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 from tvm.support.tar import tar
 
 from ....errors import PluginError, StorageError, TuneDBError, UsageError
+from ....files import new_file
 from ....times import mean_of
 from ..answers import Found
 from ..database import Database
@@ -294,11 +293,11 @@ def write_library(made: Any, path: str | Path) -> None:
     require_library(path)
     fcompile = tar if path.suffix == ".tar" else None
 
-    def write(file: Path) -> None:
-        with _told("the library cannot be linked"):
+    try:
+        with new_file(path, force=True) as file, _told("the library cannot be linked"):
             made.export_library(str(file), fcompile=fcompile)
-
-    write_whole(path, write)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def require_library(path: Path) -> None:
@@ -323,28 +322,6 @@ def _with_symbols(mod: Any) -> Any:
         named = func.attrs and "global_symbol" in func.attrs
         functions[name] = func if named else func.with_attr("global_symbol", name)
     return tvm.IRModule(functions, attrs=mod.attrs)
-
-
-def write_whole(path: Path, write: Callable[[Path], None]) -> None:
-    """Let a function write a file, which then appears under its name as a whole.
-
-    Raises
-    ------
-    StorageError
-        The directory does not take it.
-    """
-    try:
-        folder = Path(tempfile.mkdtemp(dir=path.absolute().parent, prefix=".tunedb-"))
-    except OSError as error:
-        raise StorageError(f"{path}: it cannot be written ({error.strerror})") from None
-    try:
-        made = folder / path.name
-        write(made)
-        made.replace(path)
-    except OSError as error:
-        raise StorageError(f"{path}: it cannot be written ({error.strerror or error})") from None
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _target_of(database: Database, target: Any) -> Any:

@@ -7,8 +7,6 @@ processes only, and only where the caller says so; one that holds what TVM's rul
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +33,7 @@ from ....records import (
 )
 from ....results import Record
 from ....store import Store
+from ....temporary import TemporaryFolder
 from ....times import NO_TIME, mean_of
 from ....upgrades import upgrade
 from .. import modules
@@ -161,7 +160,7 @@ class Revalidation:
         self._store = store
         self._handle = Handle(store)
         self._occurrence = 0
-        self._folder = Path(tempfile.mkdtemp(prefix="tunedb-revalidation-"))
+        self._folder = TemporaryFolder("revalidation")
         self._references: dict[int, tuple[Path, Failure | None]] = {}
         self._runs = BuildAndRun(
             repeat=repeat,
@@ -174,7 +173,7 @@ class Revalidation:
     def close(self) -> None:
         """End the workers and remove what they made."""
         self._runs.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        self._folder.close()
 
     def __enter__(self) -> Self:
         return self
@@ -294,7 +293,7 @@ class Revalidation:
         """Run the untuned program on this machine's processor, once for each workload."""
         id_ = trial.record.workload_id
         if id_ not in self._references:
-            path = self._folder / f"{id_}.npz"
+            path = self._folder.path / f"{id_}.npz"
             job = Job(trial.mod, numerics.order_of(None, keep_preproc=True))
             run = partial(numerics.run_reference, path=str(path))
             (outcome,) = self._runs.outcomes([job], tvm.target.Target("llvm"), run)

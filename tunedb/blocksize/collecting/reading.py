@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from ... import limits
 from ...errors import FormatError, NotFoundError, StorageError
+from ...files import read_regular
 from . import configuration as parts
 from .configuration import GPU, Clock, Command, Configuration, Environment, Output, Profiler
 
@@ -34,7 +35,7 @@ def read(path: Path) -> Configuration:
         It cannot be read.
     """
     try:
-        data = path.read_bytes()[: limits.MAX_CONFIGURATION_BYTES + 1]
+        data = read_regular(path, limits.MAX_CONFIGURATION_BYTES + 1)
     except FileNotFoundError:
         raise NotFoundError(
             f"{path}: no such file; write it with: tunedb advise configure {path}"

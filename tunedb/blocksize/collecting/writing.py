@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ... import limits
 from ...errors import FormatError, StorageError
+from ...files import read_regular, write_whole
 from .configuration import Configuration, Program
 from .reading import parse
 
@@ -118,16 +118,14 @@ def write(path: Path, configuration: Configuration) -> bool:
         raise FormatError(f"{path}: {error.object!r:.80} is no text of Unicode") from None
     parse(data, str(path))
     try:
-        before = path.read_bytes() if path.exists() else None
+        before = None
+        if path.exists():
+            before = read_regular(path, limits.MAX_CONFIGURATION_BYTES + 1)
         if before == data:
             return False
         if before is not None:
-            path.with_name(path.name + ".bak").write_bytes(before)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-        Path(name).chmod(0o644)
-        Path(name).replace(path)
+            write_whole(path.with_name(path.name + ".bak"), before)
+        write_whole(path, data)
     except OSError as error:
         raise StorageError(f"{path}: {error.strerror}") from error
     return True

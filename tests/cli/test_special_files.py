@@ -1,0 +1,195 @@
+"""Paths that hang whoever opens them: each command ends with one line that says how to go on.
+
+Before, these commands waited for a writer that never came, or read ``/dev/zero`` for ever.
+"""
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import profiles
+import pytest
+import workdirs
+
+from tunedb.store import Store
+
+#: What a command that hangs is given; the others take a second.
+GUARD_S = 120
+
+
+@pytest.fixture
+def own(sqlite_template, tmp_path):
+    path = tmp_path / "own.db"
+    path.write_bytes(sqlite_template.read_bytes())
+    return path
+
+
+def pipe(folder):
+    os.mkfifo(folder / "feed")
+    return folder / "feed"
+
+
+def link_to_pipe(folder):
+    (folder / "link").symlink_to(pipe(folder))
+    return folder / "link"
+
+
+def zeros(folder):
+    (folder / "zeros").symlink_to("/dev/zero")
+    return folder / "zeros"
+
+
+def a_socket(folder):
+    here = Path.cwd()
+    os.chdir(folder)  # the path of a socket is short
+    try:
+        with socket.socket(socket.AF_UNIX) as one:
+            one.bind("socket")
+    finally:
+        os.chdir(here)
+    return folder / "socket"
+
+
+KINDS = {
+    "a named pipe": pipe,
+    "a named pipe behind a link": link_to_pipe,
+    "a device": zeros,
+    "a socket": a_socket,
+}
+
+
+PIPE_IN = "give - and pipe the bundle into standard input"
+COPY = "copy its data to a file first"
+
+#: Arguments of each command, with how its message goes on.
+COMMANDS = {
+    "import logs": (["import", "logs", "PATH"], "pipe its data into: tunedb import logs -"),
+    "import logs --trace": (["import", "logs", "METRICS", "--trace", "PATH"], "pipe its data into"),
+    "merge": (["merge", "PATH"], PIPE_IN),
+    "bundle --info": (["bundle", "--info", "PATH"], PIPE_IN),
+    "pull": (["pull", "PATH"], COPY),
+    "push": (["push", "PATH"], COPY),
+    "db check": (["db", "check", "--db", "PATH"], COPY),
+    "db upgrade": (["db", "upgrade", "PATH"], COPY),
+    "db info": (["db", "info", "PATH"], COPY),
+    "top": (["top", "--db", "PATH"], COPY),
+    "advise collect": (["advise", "collect", "PATH"], COPY),
+    "advise configure": (["advise", "configure", "PATH"], COPY),
+}
+
+#: Runs commands and prints what each came to at once, so that one that hangs is known.
+CHILD = """\
+import json, sys
+from click.testing import CliRunner
+from tunedb.cli import main
+
+for name, words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(main, words)
+    print(json.dumps([name, done.exit_code, done.stderr.splitlines()]), flush=True)
+"""
+
+
+def ends(commands):
+    """Return exit status and lines of commands by name; each of them must end."""
+    script = [sys.executable, "-c", CHILD, json.dumps(commands)]
+    try:
+        done = subprocess.run(
+            script,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=GUARD_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as expired:
+        pytest.fail(f"hangs after: {(expired.stdout or b'').decode()}")
+    assert done.returncode == 0, done.stderr
+    return {name: (code, lines) for name, code, lines in map(json.loads, done.stdout.splitlines())}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_attack_7_paths_that_hang_their_reader(kind, own, tmp_path):
+    """/dev/zero behind a link, pipes and sockets, for every command that reads a file."""
+    path = KINDS[kind](tmp_path)
+    metrics = tmp_path / "metrics.csv"
+    metrics.write_text(profiles.metrics(profiles.metric("ipc", "1.3")))
+    given = {"PATH": str(path), "METRICS": str(metrics)}
+    commands = [
+        (name, ["--db", str(own), *(given.get(word, word) for word in words)])
+        for name, (words, _) in COMMANDS.items()
+    ]
+    found = ends([*commands, ("layer", ["--db", str(own), "top", "--layer", str(path)])])
+    named = kind.removesuffix(" behind a link")
+    for name, (_, advice) in COMMANDS.items():
+        code, lines = found[name]
+        assert (code, len(lines)) == (1, 1), (name, lines)
+        assert f"{path}: {named}, and only regular files are read; {advice}" in lines[0]
+    # A layer that cannot be read is left out, and the others answer.
+    code, lines = found["layer"]
+    assert code == 0
+    assert f"{path}: this layer is left out: {named}, and only regular files" in lines[0]
+
+
+@pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])
+def test_attack_7_a_pipe_in_the_place_of_a_log(suffix, own, tmp_path):
+    """SQLite opens what is called so, and waits for a writer."""
+    theirs = Path(shutil.copyfile(own, tmp_path / "theirs.db"))
+    os.mkfifo(f"{theirs}{suffix}")
+    commands = {
+        "merge": ["merge", str(theirs)],
+        "bundle --info": ["bundle", "--info", str(theirs)],
+        "info": ["db", "info", str(theirs)],
+        "top": ["top", "--db", str(theirs)],
+        "layer": ["top", "--layer", str(theirs)],
+    }
+    found = ends([(name, ["--db", str(own), *words]) for name, words in commands.items()])
+    for name in ("merge", "info", "top"):
+        code, lines = found[name]
+        assert (code, len(lines)) == (1, 1), (name, lines)
+        assert f"{theirs}{suffix}: a named pipe" in lines[0]
+        assert lines[0].endswith("remove it, or copy theirs.db alone")
+    assert "a database, not a bundle" in found["bundle --info"][1][0]
+    assert "this layer is left out" in found["layer"][1][0]
+
+
+def test_special_files_in_a_directory_are_skipped_and_told(own, tmp_path):
+    folder = tmp_path / "logs"
+    workdirs.write(folder, [workdirs.record([1e-3])], [workdirs.graph("matmul")])
+    pipe(folder)
+    zeros(folder)
+    a_socket(folder)
+    words = ["--db", str(own), "import", "logs", str(folder)]
+    code, lines = ends([("import", words)])["import"]
+    assert code == 0
+    told = [line for line in lines if "no regular file" in line]
+    assert len(told) == 3
+    with Store(own) as store:
+        assert store.query.size() == 1
+
+
+def test_a_stream_is_read_where_it_is_asked_for(own, tmp_path):
+    """``-`` is the way for pipes: a log, and a bundle."""
+    folder = workdirs.write(tmp_path / "w", [workdirs.record([1e-3])], [workdirs.graph("matmul")])
+    lines = b"".join(path.read_bytes() for path in sorted(folder.glob("*workload*")))
+    lines += b"".join(path.read_bytes() for path in sorted(folder.glob("*record*")))
+
+    def fed(data, *words):
+        done = subprocess.run(
+            [*workdirs.PROGRAM, "--db", own, *words],
+            input=data,
+            capture_output=True,
+            timeout=GUARD_S,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    fed(lines, "import", "logs", "-")
+    with Store(own) as store:
+        assert store.query.size() == 1
+    bundle = fed(b"", "bundle", "-o", "-")
+    assert b"1 record" in fed(bundle, "bundle", "--info", "-")

@@ -1,0 +1,50 @@
+"""What a tuning run that was killed leaves in the temporary folder is swept by the next one."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+pytest.importorskip("tvm")
+
+from tunedb.temporary import TemporaryFolder
+
+#: Makes all that a run makes there: as many folders as kinds.
+CHILD = """\
+import sys
+from tunedb.plugins.metaschedule import WarmBuilder
+from tunedb.plugins.metaschedule.tuning.reusing import ReusingBuilder
+from tunedb.plugins.metaschedule.using.revalidation import Revalidation
+from tunedb.store import Store
+from tunedb.temporary import TemporaryFolder
+
+builder = WarmBuilder(max_workers=1)
+known = ReusingBuilder(builder, None)
+work = TemporaryFolder("tuning")
+again = Revalidation(Store(":memory:"), max_workers=1)
+print("made", flush=True)
+sys.stdin.read()
+"""
+
+KINDS = ["builder", "known", "revalidation", "tuning"]
+
+
+def test_attack_8_folders_of_a_killed_run_are_swept(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", CHILD],
+        env={**os.environ, "TMPDIR": str(tmp_path)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout.readline() == "made\n"
+        left = [path.name.split("-")[1] for path in tmp_path.glob("tunedb-*")]
+        assert sorted(set(left)) == KINDS
+        with TemporaryFolder("tuning", tmp_path):
+            assert len(list(tmp_path.glob("tunedb-*"))) == len(left) + 1
+        process.kill()
+    assert len(list(tmp_path.glob("tunedb-*"))) == len(left)
+    with TemporaryFolder("tuning", tmp_path) as folder:
+        assert list(tmp_path.glob("tunedb-*")) == [folder.path]

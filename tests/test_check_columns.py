@@ -1,0 +1,281 @@
+"""A value of any column that is changed is found by ``tunedb db check``.
+
+Each column of each table is changed in turn, as little as it can be. Those that nothing in the
+database determines are named here, each with its reason; a change of them must not be found.
+"""
+
+import json
+import math
+import shutil
+import sqlite3
+import sys
+from contextlib import closing, suppress
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tunedb import check, limits, schema, versions
+from tunedb.compression import compress
+from tunedb.engine import parse_url
+from tunedb.errors import TuneDBError
+from tunedb.features import verify
+from tunedb.features.base import feature_set
+from tunedb.features.extract import extract
+from tunedb.logs.base import LogFile
+from tunedb.logs.importer import import_log
+from tunedb.models.cards import body_digest, model_digest
+from tunedb.results import NewModel
+from tunedb.store import Store
+
+sys.path.insert(0, str(Path(__file__).parent / "migrations"))
+sys.path.insert(0, str(Path(__file__).parent / "cli"))
+
+import legacy
+import make_frozen
+
+HERE = Path(__file__).parent
+TABLES = schema.metadata.sorted_tables
+
+_LABEL = "a label for people"
+_NUMBER = "a local number to which nothing refers"
+_MOMENT = "when the row was made here: nothing follows from it"
+_SAID = "a source is known by its word; how far it counts is decided by its trust"
+_NAME = "hashes that TVM alone computes; a name counts where structures confirm it"
+_UNKNOWN_SET = "a set of another name or version is not installed: its rows are used by nobody"
+_ESTIMATE = "an estimate of its time, made anew by each training and served to nobody"
+_ABSENT = "it may take back what is not here; else records would be served, which is found (below)"
+_SPOKEN = "what a model said before a measurement: it alone knew"
+_EXCHANGE = "how far the exchange with another database came, in that one's numbers"
+
+#: Columns that nothing determines, with the reason. Of kind and trust of a source it is found that
+#: there is no such value, and of its trust that other records would be served; the rest of them is
+#: the user's word.
+EXEMPT = {
+    "source.created_at": _MOMENT,
+    "source.tunedb_version": _LABEL,
+    "source.note": _LABEL,
+    "workload.name": _LABEL,
+    "workload.tvm_version": "an own source's word; TVM refuses a graph of another version",
+    "workload.script": "code of an own source, which TVM alone can read",
+    "workload.created_at": _MOMENT,
+    "workload_alias.scheme": _NAME,
+    "workload_alias.key": _NAME,
+    "workload_alias.workload_id": _NAME,
+    "workload_alias.source_id": _SAID,
+    "target.text": _LABEL,
+    "measurement.source_id": _SAID,
+    "failure.id": _NUMBER,
+    "failure.source_id": _SAID,
+    "launch.id": _NUMBER,
+    "launch.source_id": _SAID,
+    "quarantine.id": _NUMBER,
+    "quarantine.source_id": _SAID,
+    "quarantine.reason": _LABEL,
+    "quarantine.created_at": _MOMENT,
+    "feature_set.name": _UNKNOWN_SET,
+    "feature_set.version": _UNKNOWN_SET,
+    "foreign_feature.program_id": _SAID,
+    "foreign_feature.source_id": _SAID,
+    "model.created_at": _MOMENT,
+    "retraction.digest": _ABSENT,
+    "retraction.store": _ABSENT,
+    "retraction.reason": _LABEL,
+    "retraction.created_at": _MOMENT,
+    "prediction.program_id": _SPOKEN,
+    "prediction.score": _SPOKEN,
+    "prediction.predicted_at": _MOMENT,
+    **dict.fromkeys(
+        (
+            f"session_factor.{name}"
+            for name in (
+                *("target_id", "subject_id", "machine"),
+                *("factor", "spread", "programs", "estimated_at"),
+            )
+        ),
+        _ESTIMATE,
+    ),
+    **{f"watermark.{column.name}": _EXCHANGE for column in schema.watermark.c},
+}
+
+
+def fill(path):
+    """Put a row into every table, and a value into every column."""
+    make_frozen.fill(path)
+    log = path.with_name("log.json")
+    log.write_text("".join(f"{json.dumps(line)}\n" for line in [*legacy.ANSOR, *legacy.AUTOTVM]))
+    with closing(sqlite3.connect(path)) as db, db:
+        # What stands for models and features there is none.
+        for table in ("prediction", "model", "foreign_feature", "feature", "feature_set"):
+            db.execute(f"DELETE FROM {table}")
+        db.execute("UPDATE source SET note = 'seen'")
+    with Store(path) as store:
+        import_log(store, LogFile(log, "log.json"), source="log")
+        assert extract(store, feature_set("steps")).done == 5
+        versions = {"numpy": "2", "tunedb": "0", "xgboost": "3"}
+        card = {
+            "versions": versions,
+            "body": {"digest": body_digest(b"boosters").hex()},
+            "store": store.query.store_key,
+        }
+        digest = model_digest("ranker", b"{}", b"t" * 16, versions)
+        model = store.add_model(NewModel(digest, "ranker", b"{}", b"t" * 16, card, b"boosters"))
+        store.add_predictions(model, {1: 0.5})
+    with closing(sqlite3.connect(path)) as db, db:
+        db.execute(
+            "INSERT INTO foreign_feature SELECT program_id, feature_set_id, 1 FROM feature LIMIT 1"
+        )
+
+
+OBJECTS = cache(check._objects_of_new)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    path = tmp_path_factory.mktemp("filled") / "filled.db"
+    fill(path)
+    assert check.check(path).problems == []
+    return path
+
+
+@pytest.fixture
+def file(filled, tmp_path):
+    return Path(shutil.copyfile(filled, tmp_path / "x.db"))
+
+
+def changed(value):
+    """Return values that differ as little as possible from one, the least different first."""
+    if isinstance(value, float):
+        return [math.nextafter(value, math.inf)]
+    if isinstance(value, int):
+        return [value + 1, value - 1, value + 2]
+    if isinstance(value, bytes):
+        middle = len(value) // 2
+        return [value[:middle] + bytes([value[middle] ^ 1]) + value[middle + 1 :]]
+    places = [place for place, character in enumerate(value) if character.isalnum()]
+    if not places:
+        return [value + " "]
+    middle = places[len(places) // 2]
+    first, second = "01" if value[middle].isdecimal() else "xy"
+    other = second if value[middle] == first else first
+    return [value[:middle] + other + value[middle + 1 :]]
+
+
+def others(db, column, value):
+    """Return values to put in the place of one: for a reference another row's number first."""
+    found = []
+    for key in column.foreign_keys:
+        parent = key.column
+        rows = db.execute(f"SELECT {parent.name} FROM {parent.table.name}")
+        found += [number for (number,) in rows if number != value]
+    return found or changed(value)
+
+
+def change(db, column):
+    """Change the last value of a column as little as it can be; tell from what to what."""
+    name, table = column.name, column.table
+    keys = [key.name for key in table.primary_key]
+    rows = db.execute(
+        f"SELECT {name}, {', '.join(keys)} FROM {table.name} WHERE {name} IS NOT NULL"
+        f" ORDER BY {', '.join(keys)}"
+    ).fetchall()
+    assert rows, f"no row of {table.name} has a {name}"
+    value, *key = rows[-1]
+    where = " AND ".join(f"{one} = ?" for one in keys)
+    for other in others(db, column, value):
+        with suppress(sqlite3.IntegrityError):
+            db.execute(f"UPDATE {table.name} SET {name} = ? WHERE {where}", (other, *key))
+            db.commit()
+            return value, other
+    raise AssertionError(f"{table.name}.{name} cannot be changed")
+
+
+@pytest.mark.parametrize("table", TABLES, ids=[table.name for table in TABLES])
+def test_a_changed_value_of_any_column_is_found(table, filled, file, monkeypatch):
+    # Making a schema takes longer than the rest of a check.
+    monkeypatch.setattr(check, "_objects_of_new", OBJECTS)
+    unseen, seen = {}, {}
+    for column in table.c:
+        shutil.copyfile(filled, file)
+        with closing(sqlite3.connect(file)) as db:
+            told = change(db, column)
+        try:
+            found = bool(check.check(file).problems)
+        except TuneDBError:
+            found = True
+        (seen if found else unseen)[f"{table.name}.{column.name}"] = told
+    exempt = {name for name in EXEMPT if name.partition(".")[0] == table.name}
+    assert unseen.keys() - exempt == set(), unseen
+    assert seen.keys() & exempt == set(), "what is found need not be exempt"
+
+
+def test_exempt_columns_exist():
+    columns = {f"{table.name}.{column.name}" for table in TABLES for column in table.c}
+    assert EXEMPT.keys() <= columns
+    assert all(EXEMPT.values())
+
+
+@pytest.mark.parametrize("column", ["digest", "store", "subject"])
+def test_a_changed_retraction_of_a_record_that_is_here_is_found(column, filled, file):
+    """Without it, the record would be served."""
+    with closing(sqlite3.connect(file)) as db, db:
+        (digest, store, subject) = db.execute(
+            "SELECT r.digest, r.store, r.subject FROM retraction r JOIN measurement m"
+            " ON m.digest = r.digest JOIN source s ON s.id = m.source_id JOIN meta"
+            " ON meta.key = 'store' AND meta.value = r.store WHERE s.trust > 0"
+        ).fetchone()
+        before = {"digest": digest, "store": store, "subject": subject}[column]
+        after = "source" if column == "subject" else changed(before)[0]
+        db.execute(
+            f"UPDATE retraction SET {column} = ? WHERE digest = ? AND store = ? AND subject = ?",
+            (after, digest, store, subject),
+        )
+    assert {one.table for one in check.check(file).problems} & {"measurement", "retraction"}
+
+
+def test_attack_7_a_store_that_takes_another_name(filled, file):
+    """Its own sources would count as those of strangers, and its retractions as theirs."""
+    with closing(sqlite3.connect(file)) as db, db:
+        db.execute("UPDATE meta SET value = ? WHERE key = 'store'", ("0" * 32,))
+    found = [(one.check, one.table) for one in check.check(file).problems]
+    assert ("digest", "meta") in found
+    # Models are trained here, and say so.
+    assert ("readable", "model") in found
+
+
+def test_an_upgrade_gives_a_file_the_mark_of_its_store(tmp_path):
+    path = Path(shutil.copyfile(HERE / "migrations" / "frozen" / "0004.db", tmp_path / "old.db"))
+    versions.upgrade(parse_url(path))
+    assert not [one for one in check.check(path).problems if one.table == "meta"]
+    with closing(sqlite3.connect(path)) as db, db:
+        (key,) = db.execute("SELECT value FROM meta WHERE key = 'store'").fetchone()
+        assert db.execute("PRAGMA user_version").fetchone() == (versions.store_mark(key),)
+        db.execute("UPDATE meta SET value = ? WHERE key = 'store'", ("0" * 32,))
+    assert [one for one in check.check(path).problems if one.table == "meta"]
+
+
+def test_attack_6_rows_of_features_that_no_steps_give(filled, file):
+    """±1e30 in rows of own programs: numbers like any other."""
+    with closing(sqlite3.connect(file)) as db, db:
+        rows = db.execute("SELECT program_id, n_rows, n_columns FROM feature").fetchall()
+        for program, height, width in rows[1:]:
+            forged = compress(np.full(height * width, 1e30, "<f4").tobytes())
+            db.execute("UPDATE feature SET data = ? WHERE program_id = ?", (forged, program))
+    report = check.check(file)
+    assert [(one.check, one.table, one.id) for one in report.problems] == [
+        ("derived", "feature", program) for program, _, _ in rows[1:]
+    ]
+    assert "steps version 2: not what the program's steps give" in report.problems[0].message
+
+
+def test_a_sample_of_features_is_drawn(filled, monkeypatch):
+    """FEATURE_SAMPLE"""
+    drawn = []
+    real = verify.differing
+    monkeypatch.setattr(
+        verify, "differing", lambda *args: (drawn.append(len(args[1])), real(*args))[1]
+    )
+    monkeypatch.setattr(limits, "FEATURE_SAMPLE", 2)
+    assert check.check(filled).problems == []
+    assert drawn == [2]

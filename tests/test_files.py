@@ -1,0 +1,202 @@
+"""Only regular files are read, and new files appear whole or not at all."""
+
+import os
+import signal
+import socket
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from tunedb import files
+from tunedb.errors import StorageError
+from tunedb.files import new_file, open_regular, read_regular, require_regular_logs, write_whole
+
+
+def make_pipe(path):
+    os.mkfifo(path)
+
+
+def make_socket(path):
+    # A socket's path is short.
+    with socket.socket(socket.AF_UNIX) as one:
+        before = Path.cwd()
+        os.chdir(path.parent)
+        try:
+            one.bind(path.name)
+        finally:
+            os.chdir(before)
+
+
+def make_link(path):
+    path.symlink_to("/dev/zero")
+
+
+SPECIAL = [(make_pipe, "a named pipe"), (make_socket, "a socket"), (make_link, "a device")]
+
+
+@contextmanager
+def child():
+    """Run a block in a fork, which must end by SIGKILL."""
+    process = os.fork()
+    if process == 0:
+        try:
+            yield True
+        finally:
+            os._exit(1)
+    yield False
+    assert os.waitpid(process, 0)[1] == signal.SIGKILL
+
+
+@pytest.mark.parametrize(("make", "kind"), SPECIAL, ids=[kind for _, kind in SPECIAL])
+def test_special_files_are_refused(make, kind, tmp_path):
+    path = tmp_path / "x"
+    make(path)
+    with pytest.raises(StorageError, match=f"x: {kind}, and only regular files are read; give -"):
+        open_regular(path, advice="give -")
+    with pytest.raises(StorageError, match=f"{kind}.*; copy its data to a file first"):
+        read_regular(path, 10)
+
+
+def test_links_to_files_are_followed(tmp_path):
+    (tmp_path / "file").write_bytes(b"content")
+    (tmp_path / "link").symlink_to("file")
+    with open_regular(tmp_path / "link", buffering=0) as file:
+        assert file.read() == b"content"
+    assert read_regular(str(tmp_path / "link"), 4) == b"cont"
+
+
+def test_directories_and_missing_files_keep_their_errors(tmp_path):
+    with pytest.raises(IsADirectoryError):
+        open_regular(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        open_regular(tmp_path / "none")
+
+
+def test_a_file_that_becomes_a_pipe_before_it_is_opened(tmp_path, monkeypatch):
+    """What was looked at is not what is opened; a plain open() would wait here for ever."""
+    path = tmp_path / "x"
+    make_pipe(path)
+    monkeypatch.setattr(files, "require_regular", lambda *_, **__: None)
+    with pytest.raises(StorageError, match="a named pipe"):
+        open_regular(path)
+    open_now = [target(one) for one in Path("/proc/self/fd").iterdir()]
+    assert path not in open_now
+
+
+def target(descriptor):
+    try:
+        return descriptor.readlink()
+    except OSError:  # that of the listing itself
+        return None
+
+
+def test_an_endless_regular_file_takes_no_memory(tmp_path):
+    path = tmp_path / "sparse"
+    with path.open("wb") as file:
+        file.truncate(2**40)
+    assert len(read_regular(path, 1000)) == 1000
+
+
+def test_logs_of_a_database(tmp_path):
+    path = tmp_path / "x.db"
+    require_regular_logs(path)
+    for suffix in ("-journal", "-wal", "-shm"):
+        make_pipe(tmp_path / f"x.db{suffix}")
+        with pytest.raises(StorageError, match=f"x.db{suffix}: a named pipe.*remove it"):
+            require_regular_logs(path)
+        (tmp_path / f"x.db{suffix}").unlink()
+
+
+# ---------------------------------------------------------------------- writing
+
+
+def test_a_file_appears_as_a_whole_or_not_at_all(tmp_path):
+    path = tmp_path / "x.txt"
+    path.write_text("old")
+    with pytest.raises(ZeroDivisionError), new_file(path, force=True) as made:
+        made.write_text("half")
+        assert made.suffix == ".txt"
+        raise ZeroDivisionError
+    assert path.read_text() == "old"
+    with pytest.raises(FileExistsError), new_file(path) as made:
+        raise AssertionError
+    with new_file(path, force=True):
+        pass  # nothing was written
+    assert path.read_text() == "old"
+    write_whole(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_that_came_meanwhile_is_not_lost(tmp_path):
+    path = tmp_path / "x"
+    with pytest.raises(FileExistsError), new_file(path) as made:
+        made.write_text("mine")
+        path.write_text("theirs")
+    assert path.read_text() == "theirs"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_file_system_without_links(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    path = tmp_path / "x"
+    write_whole(path, b"first", force=False)
+    assert path.read_bytes() == b"first"
+    with pytest.raises(FileExistsError), new_file(tmp_path / "y") as made:
+        made.touch()
+        (tmp_path / "y").touch()
+
+
+def test_names_of_255_bytes(tmp_path):
+    path = tmp_path / ("x" * 255)
+    write_whole(path, "new")
+    assert path.read_text() == "new"
+
+
+def test_a_link_is_written_through(tmp_path):
+    (tmp_path / "link").symlink_to("file")
+    write_whole(tmp_path / "link", "new")
+    assert (tmp_path / "link").is_symlink()
+    assert (tmp_path / "file").read_text() == "new"
+
+
+def test_a_device_stays_what_it_is(tmp_path):
+    (tmp_path / "null").symlink_to("/dev/null")
+    write_whole(tmp_path / "null", "text")
+    assert Path("/dev/null").is_char_device()
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_whole(tmp_path, "text")
+    with pytest.raises(StorageError, match="cannot be written"):
+        write_whole(tmp_path / "none" / "x", "text")
+
+
+STEPS = ["write", "_sync", "_place"]
+
+
+@pytest.mark.parametrize("step", STEPS)
+def test_a_writer_that_is_killed(step, tmp_path, monkeypatch):
+    """Whatever was done, the old file stands; the next writer removes what is left."""
+    path = tmp_path / "x"
+    path.write_text("old")
+
+    def die(*_, **__):
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    with child() as inside:
+        if inside:
+            if step != "write":
+                monkeypatch.setattr(files, step, die)
+            with new_file(path, force=True) as made:
+                made.write_text("ne")
+                if step == "write":
+                    die()
+    assert path.read_text() == "old"
+    left = [one for one in tmp_path.iterdir() if one != path]
+    assert [one.name.startswith(".tunedb-new-") for one in left] == [True]
+    write_whole(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]

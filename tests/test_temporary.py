@@ -1,0 +1,257 @@
+"""Folders of processes that were killed are swept; those of living processes are not."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tunedb import limits, temporary
+from tunedb.temporary import TemporaryFolder, sweep
+
+HOLD = (
+    "import sys\n"
+    "from pathlib import Path\n"
+    "from tunedb.temporary import TemporaryFolder\n"
+    "folder = TemporaryFolder('known', Path(sys.argv[1]))\n"
+    "(folder.path / 'sub').mkdir()\n"
+    "(folder.path / 'sub' / 'file').write_text('x')\n"
+    "print(folder.path, flush=True)\n"
+    "sys.stdin.read()\n"
+)
+
+
+@pytest.fixture
+def hold(tmp_path):
+    """A function that starts a process with a folder in `tmp_path`; returns both."""
+    started = []
+
+    def hold():
+        process = subprocess.Popen(
+            [sys.executable, "-c", HOLD, str(tmp_path)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process, Path(process.stdout.readline().strip())
+
+    yield hold
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+def kill(process):
+    process.kill()
+    process.wait()
+
+
+def test_a_folder_and_its_end(tmp_path):
+    with TemporaryFolder("known", tmp_path) as folder:
+        assert folder.path.parent == tmp_path
+        assert folder.path.name.startswith("tunedb-known-")
+        assert folder.path.stat().st_mode & 0o777 == 0o700
+        (folder.path / "sub").mkdir()
+        (folder.path / "sub" / "file").touch()
+        (folder.path / "link").symlink_to(tmp_path)
+    folder.close()
+    assert list(tmp_path.iterdir()) == []
+    assert TemporaryFolder("new", tmp_path, hidden=True).path.name.startswith(".tunedb-new-")
+
+
+def test_a_folder_goes_with_its_object_and_with_its_process(tmp_path, hold):
+    folder = TemporaryFolder("known", tmp_path)
+    path = folder.path
+    del folder
+    assert not path.exists()
+    process, path = hold()
+    process.communicate("")
+    assert not path.exists()
+
+
+def test_left_overs_of_a_killed_process_are_swept(tmp_path, hold):
+    process, path = hold()
+    with TemporaryFolder("builder", tmp_path):
+        assert path.is_dir()  # it lives
+    kill(process)
+    assert (path / "sub" / "file").exists()
+    with TemporaryFolder("builder", tmp_path) as folder:
+        assert list(tmp_path.iterdir()) == [folder.path]
+
+
+def test_a_folder_whose_process_has_no_lock_yet(tmp_path):
+    """Killed between two calls, it left an empty folder."""
+    (tmp_path / "tunedb-known-0123456789abcdef").mkdir()
+    (tmp_path / "tunedb-known-fedcba9876543210").mkdir()
+    (tmp_path / "tunedb-known-fedcba9876543210" / "file").touch()
+    assert sweep(tmp_path) == 1
+    assert [one.name for one in tmp_path.iterdir()] == ["tunedb-known-fedcba9876543210"]
+
+
+def test_a_sweeper_that_is_killed_is_followed_by_another(tmp_path, hold, monkeypatch):
+    """The lock goes last, so that what is left is still known as a left-over."""
+    process, path = hold()
+    kill(process)
+
+    def refuse(*_, **__):
+        raise PermissionError
+
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "rmtree", refuse)
+        assert sweep(tmp_path) == 0
+    assert path.is_dir()
+    assert sweep(tmp_path) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_not_ours_is_left(tmp_path, hold, monkeypatch):
+    for name in ("tunedb-out", "tunedb-known-xyz", "other", "x-tunedb-known-0123456789abcdef"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / ".lock").touch()
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / ".lock").touch()
+    (tmp_path / "tunedb-known-0123456789abcdef").symlink_to(outside)
+    (tmp_path / "tunedb-known-0123456789abcdee").touch()
+    before = sorted(tmp_path.rglob("*"))
+    assert sweep(tmp_path) == 0
+    assert sorted(tmp_path.rglob("*")) == before
+    process, path = hold()
+    kill(process)
+    monkeypatch.setattr(os, "geteuid", lambda: path.stat().st_uid + 1)
+    assert sweep(tmp_path) == 0
+    assert path.is_dir()
+
+
+def test_links_in_a_left_over_are_not_followed(tmp_path, hold):
+    process, path = hold()
+    kill(process)
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "file").touch()
+    (path / "link").symlink_to(outside)
+    assert sweep(tmp_path) == 1
+    assert (outside / "file").exists()
+
+
+def test_a_pipe_in_the_place_of_a_lock(tmp_path):
+    path = tmp_path / "tunedb-known-0123456789abcdef"
+    path.mkdir()
+    os.mkfifo(path / ".lock")
+    assert sweep(tmp_path) in (0, 1)
+
+
+def test_a_fork_neither_removes_nor_frees_a_folder(tmp_path):
+    folder = TemporaryFolder("known", tmp_path)
+    child = os.fork()
+    if child == 0:
+        folder.close()
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert folder.path.is_dir()
+    assert sweep(tmp_path) == 0
+    folder.close()
+    assert not folder.path.exists()
+
+
+def test_a_worker_process_does_not_keep_a_folder(tmp_path, hold):
+    """The owner is the process that made it, not one that it started."""
+    process = subprocess.Popen(
+        [
+            sys.executable,
+            "-c",
+            "import subprocess, sys\n"
+            "from pathlib import Path\n"
+            "from tunedb.temporary import TemporaryFolder\n"
+            "folder = TemporaryFolder('known', Path(sys.argv[1]))\n"
+            "worker = subprocess.Popen(['sleep', '1000'], stdout=subprocess.DEVNULL)\n"
+            "print(worker.pid, flush=True)\n"
+            "sys.stdin.read()\n",
+            str(tmp_path),
+        ],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    worker = int(process.stdout.readline())
+    try:
+        process.kill()
+        process.communicate()
+        assert sweep(tmp_path) == 1
+    finally:
+        os.kill(worker, signal.SIGKILL)
+
+
+def test_a_sweeper_that_is_faster_than_the_maker(tmp_path, monkeypatch):
+    """The folder goes before its lock is made, and another one is made."""
+    real, swept = Path.mkdir, []
+
+    def made_and_swept(path, *args, **kwargs):
+        real(path, *args, **kwargs)
+        if not swept:
+            swept.append(sweep(tmp_path))
+
+    monkeypatch.setattr(Path, "mkdir", made_and_swept)
+    with TemporaryFolder("known", tmp_path) as folder:
+        assert swept == [1]
+        assert list(tmp_path.iterdir()) == [folder.path]
+
+
+def test_a_sweeper_that_takes_the_lock_first(tmp_path, monkeypatch):
+    real, swept = temporary.fcntl.flock, []
+
+    def swept_first(lock, operation):
+        if not swept:
+            swept.append(None)
+            swept[0] = sweep(tmp_path)
+        return real(lock, operation)
+
+    monkeypatch.setattr(temporary.fcntl, "flock", swept_first)
+    with TemporaryFolder("known", tmp_path) as folder:
+        assert swept == [1]
+        assert list(tmp_path.iterdir()) == [folder.path]
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(38, "Function not implemented")
+
+    monkeypatch.setattr(temporary.fcntl, "flock", refuse)
+    with TemporaryFolder("known", tmp_path) as folder:
+        assert sweep(tmp_path) == 0
+        assert folder.path.is_dir()
+
+
+def test_sweeping_takes_a_bounded_time(tmp_path, monkeypatch):
+    """SWEEP_S"""
+    (tmp_path / "tunedb-known-0123456789abcdef").mkdir()
+    monkeypatch.setattr(limits, "SWEEP_S", 0)
+    assert sweep(tmp_path) == 0
+    monkeypatch.setattr(limits, "SWEEP_S", 1000)
+    assert sweep(tmp_path) == 1
+
+
+def test_a_large_left_over_goes_in_several_sweeps(tmp_path, hold, monkeypatch):
+    process, path = hold()
+    kill(process)
+    for number in range(5):
+        (path / str(number)).touch()
+    seconds = iter(range(100))
+    monkeypatch.setattr(temporary.time, "monotonic", lambda: next(seconds))
+    monkeypatch.setattr(limits, "SWEEP_S", 4)
+    assert sweep(tmp_path) == 0
+    left = len(list(path.iterdir()))
+    assert 1 < left < 7
+    assert (path / ".lock").exists()
+    monkeypatch.setattr(limits, "SWEEP_S", 1000)
+    assert sweep(tmp_path) == 1
+
+
+def test_a_place_that_is_missing(tmp_path):
+    assert sweep(tmp_path / "none") == 0
+    with pytest.raises(FileNotFoundError):
+        TemporaryFolder("known", tmp_path / "none")
