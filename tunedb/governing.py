@@ -9,6 +9,7 @@ from contextlib import AbstractContextManager
 from sqlalchemy import Connection
 
 from . import identity, statements
+from .deadlines import unhurried
 from .errors import FormatError, UsageError
 from .query import Query
 from .records import Trust
@@ -66,7 +67,8 @@ class Governing(ABC):
             if rising:
                 self._require_allowed(source_id, before.name, after=last)
             statements.set_trust(connection, source=source_id, new_trust=int(trust))
-            changed = statements.serve_source(connection, source=source_id).rowcount
+            with unhurried(connection):
+                changed = statements.serve_source(connection, source=source_id).rowcount
             if dry_run:
                 connection.rollback()
         self.query.forget_sources()
@@ -201,4 +203,5 @@ class Governing(ABC):
         )
         if not new:
             return 0, 0
-        return new, statements.stop_serving(connection).rowcount
+        with unhurried(connection):
+            return new, statements.stop_serving(connection).rowcount

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, event, inspect, select
 from sqlalchemy.engine import URL
 
 from . import schema
+from .deadlines import unhurried
 from .engine import (
     BUSY_TIMEOUT_S,
     converted_errors,
@@ -242,7 +243,12 @@ def upgrade(
         event.listen(engine, "connect", _ignore_foreign_keys)
     backup: Path | None = None
     try:
-        with converted_errors(where), engine.connect() as connection, connection.begin() as change:
+        with (
+            converted_errors(where),
+            engine.connect() as connection,
+            connection.begin() as change,
+            unhurried(connection),
+        ):
             before = revision_of(connection, where)
             if before is None:
                 raise SchemaError(f"{where}: an empty database; run: tunedb db init {where}")
