@@ -379,6 +379,7 @@ _REASONS: tuple[tuple[str, type[TuneDBError], str], ...] = (
         StorageError,
         "this account lacks a right: to read it needs SELECT, to write INSERT and UPDATE too",
     ),
+    ("tunedb guard:", StorageError, "the server refuses it; only its owner may do this"),
     ("authentication failed", StorageError, "the server refuses this account; check ~/.pgpass"),
     ("pg_hba.conf", StorageError, "the server lets this account not in from here; ask its owner"),
     ("no password supplied", StorageError, "the server wants a password; put it into ~/.pgpass"),
@@ -392,7 +393,8 @@ _AWAY = ("08", "57P", "533")
 def convert(error: Exception, where: str) -> TuneDBError:
     """Return our error for one of the driver or SQLAlchemy."""
     cause = getattr(error, "orig", None) or error
-    text = " ".join(str(cause).split())
+    # Where in a server's function it happened helps nobody.
+    text = " ".join(str(cause).split()).partition(" CONTEXT: ")[0]
     for needle, kind, advice in _REASONS:
         if needle in text.lower():
             return kind(f"{where}: {advice} ({text})")

@@ -16,7 +16,7 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, event, inspect, select
 from sqlalchemy.engine import URL
 
-from . import schema
+from . import guards, schema
 from .deadlines import unhurried
 from .engine import (
     BUSY_TIMEOUT_S,
@@ -208,9 +208,15 @@ def require_head(revision: str | None, where: str) -> None:
 
 
 def upgrade(
-    url: URL, *, dry_run: bool = False, on_backup: Callable[[Path], None] | None = None
+    url: URL,
+    *,
+    dry_run: bool = False,
+    on_backup: Callable[[Path], None] | None = None,
+    on_restored: Callable[[tuple[str, ...]], None] | None = None,
 ) -> tuple[str, str]:
     """Bring a database to this version's schema, with a backup of a file beside it first.
+
+    A server with this schema gets back the guards that it lacks.
 
     Parameters
     ----------
@@ -220,6 +226,8 @@ def upgrade(
         Migrate and roll back.
     on_backup : callable or None
         Called with the path of the backup.
+    on_restored : callable or None
+        Called with the guards that a server lacked (:mod:`tunedb.guards`).
 
     Returns
     -------
@@ -262,6 +270,10 @@ def upgrade(
                         on_backup(backup)
                 migrations.upgrade(connection)
                 _check_foreign_keys(connection, where)
+            elif missing := guards.look(connection).missing:
+                migrations.restore_guards(connection)
+                if on_restored is not None:
+                    on_restored(missing)
             if dry_run:
                 change.rollback()
             return before, schema.HEAD
