@@ -138,7 +138,7 @@ EXAMINERS = {"tunedb/check.py", "tunedb/check_derived.py", "tunedb/describe.py"}
 def test_only_the_database_rooms_know_sqlalchemy():
     users = users_of("sqlalchemy", EVERYTHING)
     assert users - in_folder(users, "migrations") - EXAMINERS == {
-        *(f"tunedb/{name}.py" for name in ("engine", "deadlines", "schema", "versions")),
+        *(f"tunedb/{name}.py" for name in ("engine", "deadlines", "guards", "schema", "versions")),
         *(
             f"tunedb/{name}.py"
             for name in (

@@ -244,16 +244,12 @@ FOR EACH ROW EXECUTE FUNCTION public.tunedb_guard_{function}()"""
     ),
 )
 
-_TABLES = (
-    *("measurement", "source", "workload_alias", "failure", "launch"),
-    *("retraction", "account", "workload", "model"),
-)
-_FUNCTIONS = (
-    *("guard_measurement()", "guard_source()", "guard_word()", "guard_retraction()"),
-    *("guard_account()", "guard_workload()", "guard_model()", "stop_serving()"),
-    *("is_retracted(bytea, bigint, bigint)", "mean(bytea, double precision)"),
-    *("may_speak(text)", "is_owner()"),
-)
+#: With the functions of triggers go the triggers.
+_DROP = """
+    DROP FUNCTION tunedb_guard_measurement, tunedb_guard_source, tunedb_guard_word,
+        tunedb_guard_retraction, tunedb_guard_account, tunedb_guard_workload, tunedb_guard_model,
+        tunedb_stop_serving, tunedb_is_retracted, tunedb_mean, tunedb_may_speak, tunedb_is_owner
+    CASCADE"""
 
 
 def make_guards(connection: sa.Connection) -> None:
@@ -280,8 +276,5 @@ def upgrade() -> None:
 
 def downgrade() -> None:
     if op.get_bind().dialect.name == "postgresql":
-        for table in _TABLES:
-            op.execute(f"DROP TRIGGER tunedb_guard ON {table}")
-        for function in _FUNCTIONS:
-            op.execute(f"DROP FUNCTION tunedb_{function}")
+        op.execute(_DROP)
     op.drop_table("account")
