@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from builders import copied
 from postgres import running_postgres
+from server_roles import team_of
 
 from tunedb.store import Store
 
@@ -61,6 +62,13 @@ def postgres_url(postgres_server):
     url = postgres_server.borrow()
     yield url
     postgres_server.give_back(url)
+
+
+@pytest.fixture
+def team(postgres_server):
+    """A function that returns the URL of an account; the set-up of docs/sharing.md in a server."""
+    with team_of(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture

@@ -109,7 +109,7 @@ def proxy(postgres_url):
 
 @contextmanager
 def locked(postgres_server, postgres_url):
-    """Let a writer, as docs/sharing.md makes them, hold the table of records."""
+    """Let somebody who may update the table of records hold it, as every writer once could."""
     postgres_server.execute("CREATE ROLE mallory LOGIN")
     postgres_server.execute_in(postgres_url, "GRANT UPDATE ON measurement TO mallory")
     url = make_url(postgres_url).set(drivername="postgresql", username="mallory")
