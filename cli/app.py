@@ -21,7 +21,7 @@ EXIT_CODES = {
     2: "the command cannot be carried out as written",
     3: "a workload, target, record or file that does not exist",
     4: "the database has another schema, or is none",
-    5: "another process held the database for too long",
+    5: "another process held the database for too long, or its server does not answer",
     INTERRUPTED: "interrupted; what was finished stays",
 }
 

@@ -28,7 +28,9 @@ COMMANDS = {
 
 INIT_COLUMNS = (Column("location"), Column("revision"), Column("created"))
 
-UPGRADE_COLUMNS = tuple(map(Column, ("location", "before", "after", "backup", "dry_run")))
+UPGRADE_COLUMNS = tuple(
+    map(Column, ("location", "before", "after", "backup", "restored", "dry_run"))
+)
 
 CHECK_COLUMNS = tuple(map(Column, ("location", "ok", "rows", "measurements", "found", "problems")))
 
@@ -111,7 +113,8 @@ def init(settings: Settings, url: str | None) -> None:
 def upgrade(settings: Settings, url: str | None, dry_run: bool) -> None:
     """Bring a database to this version's schema.
 
-    A file is copied beside itself first. If anything fails, the database stays as it was.
+    A file is copied beside itself first. If anything fails, the database stays as it was. A server
+    gets back the guards that it lacks (docs/sharing.md).
 
     Example:
       tunedb db upgrade --dry-run
@@ -121,20 +124,26 @@ def upgrade(settings: Settings, url: str | None, dry_run: bool) -> None:
     from ..engine import parse_url, show_url
 
     backups: list[Path] = []
+    restored: list[str] = []
     parsed = parse_url(settings.locate(url).url)
-    before, after = versions.upgrade(parsed, dry_run=dry_run, on_backup=backups.append)
+    before, after = versions.upgrade(
+        parsed, dry_run=dry_run, on_backup=backups.append, on_restored=restored.extend
+    )
     location = show_url(parsed)
     row = {
         "location": location,
         "before": before,
         "after": after,
         "backup": str(backups[0]) if backups else None,
+        "restored": restored,
         "dry_run": dry_run,
     }
 
     def show() -> None:
         if before == after:
             click.echo(text.clean(f"{location}: schema {after} is up to date"))
+            for one in restored:
+                click.echo(text.clean(f"{'missing' if dry_run else 'restored'}: {one}"))
             return
         done = "would go" if dry_run else "went"
         click.echo(text.clean(f"{location}: {done} from schema {before} to {after}"))

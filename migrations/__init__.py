@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from importlib import import_module
 from pathlib import Path
 
 from alembic import command
@@ -27,6 +28,12 @@ def upgrade(connection: Connection, revision: str = "head") -> None:
     """Bring the schema to `revision` inside the connection's transaction."""
     with _lock:
         command.upgrade(config(connection), revision)
+
+
+def restore_guards(connection: Connection) -> None:
+    """Make the guards of a server as they were: triggers may have been dropped or disabled."""
+    script = import_module(".versions.0007_server_guards", __name__)
+    script.make_guards(connection)
 
 
 def downgrade(connection: Connection, revision: str) -> None:

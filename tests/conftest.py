@@ -17,6 +17,7 @@ import leftovers
 from builders import copied
 from leftovers import nothing_is_left_behind  # noqa: F401 - a fixture
 from postgres import running_postgres
+from server_roles import team_of
 
 from tunedb.store import Store
 
@@ -72,6 +73,13 @@ def postgres_url(postgres_server):
     url = postgres_server.borrow()
     yield url
     postgres_server.give_back(url)
+
+
+@pytest.fixture
+def team(postgres_server):
+    """A function that returns the URL of an account; the set-up of docs/sharing.md in a server."""
+    with team_of(postgres_server) as url:
+        yield url
 
 
 @pytest.fixture

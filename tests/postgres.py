@@ -16,10 +16,13 @@ from tunedb import approval, schema
 from tunedb.engine import parse_url
 from tunedb.store import Store
 
-#: Tables and indexes as one value, to see whether a test changed them.
+#: Tables, indexes and triggers as one value, to see whether a test changed them.
 FINGERPRINT = """
     SELECT md5(string_agg(line, ',' ORDER BY line)) FROM (
         SELECT indexdef AS line FROM pg_indexes WHERE schemaname = 'public'
+        UNION ALL
+        SELECT format('%s %s %s', tgrelid::regclass, tgname, tgenabled) FROM pg_trigger
+        WHERE NOT tgisinternal
         UNION ALL
         SELECT format('%s %s %s %s', relname, attname, atttypid, attnotnull)
         FROM pg_attribute JOIN pg_class ON attrelid = pg_class.oid

@@ -715,7 +715,7 @@ def test_a_reader_does_not_wait_for_a_writer_nor_see_its_rows(store, store_url):
 
 def test_a_second_writer_waits_and_gives_up_with_one_line(store_url, monkeypatch):
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.2)
-    monkeypatch.setattr(engine, "_TAKE_TURN", engine._TAKE_TURN.replace("30000", "200"))
+    monkeypatch.setattr(limits, "LOCK_S", 0.2)
     with Store(store_url) as holder, Store(store_url) as waiter:
         with holder._transaction() as connection:
             connection.execute(schema.meta.insert().values(key="half", value="done"))

@@ -13,7 +13,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Select, Table, case, func, select
 
-from . import identity, schema, versions
+from . import guards, identity, schema, versions
 from .check_derived import (
     DAMAGE,
     DETERMINED,
@@ -127,6 +127,8 @@ def check(
         with converted_errors(where), connect_reader(engine) as connection:
             if engine.dialect.name == "sqlite":
                 _check_sqlite(connection, report)
+            for missing in guards.look(connection).missing:
+                report.add("schema", None, None, f"{missing} is missing or off")
             with Store(url, create=False, read_only=True) as store:
                 _check_rows(connection, store.query, report, sample, on_row)
     finally:

@@ -25,7 +25,7 @@ from sqlalchemy.engine import URL, CursorResult, make_url
 from sqlalchemy.pool import NullPool, StaticPool
 from sqlalchemy.sql import Executable
 
-from . import limits
+from . import deadlines
 from .errors import (
     BusyError,
     FormatError,
@@ -50,7 +50,6 @@ _READS = {"tunedb_reads": True}
 #: libpq's own waits are the system's: two minutes for a host that is away, two hours for one that
 #: went while it was to answer. What the URL says counts.
 _SERVER_WAITS = {
-    "connect_timeout": limits.CONNECT_S,
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -209,8 +208,11 @@ def _make_server_engine(url: URL, *, read_only: bool) -> Engine:
         # the program's, logging would print it.
         logging.getLogger(name).addHandler(logging.NullHandler())
     # A handle keeps its connections, so the pool only has to make them.
+    seconds = deadlines.statement_seconds()
     given = {key: value for key, value in _SERVER_WAITS.items() if key not in url.query}
+    given |= deadlines.connect_parameters(seconds, url.query)
     engine = create_engine(url, poolclass=NullPool, connect_args=given)
+    deadlines.watch(engine, seconds)
     event.listen(engine, "begin", _begin_alone)
     if read_only:
         engine = engine.execution_options(postgresql_readonly=True)
@@ -266,10 +268,7 @@ def _begin_immediate(connection: Connection) -> None:
 
 #: Two transactions that add the same rows in different order would deadlock, and ids would not
 #: grow in the order of commits; so writers take turns, as on SQLite.
-_TAKE_TURN = (
-    f"SELECT set_config('lock_timeout', '{BUSY_TIMEOUT_S * 1000}', true), "
-    f"pg_advisory_xact_lock({APPLICATION_ID})"
-)
+_TAKE_TURN = f"SELECT pg_advisory_xact_lock({APPLICATION_ID})"
 
 
 def _begin_alone(connection: Connection) -> None:
@@ -362,6 +361,11 @@ _REASONS: tuple[tuple[str, type[TuneDBError], str], ...] = (
     ("database or disk is full", StorageError, "the disk is full; free some space and repeat"),
     ("out of range", UsageError, "a number is beyond what a column holds; give a smaller one"),
     ("lock timeout", BusyError, "another process is writing; try again when it is done"),
+    (
+        "statement timeout",
+        BusyError,
+        f"the server took too long; try again, or allow more seconds in {deadlines.VARIABLE}",
+    ),
     ("no space left", StorageError, "the disk is full; free some space and repeat"),
     ("readonly database", StorageError, "it cannot be written; check its permissions or copy it"),
     ("read-only transaction", StorageError, "it was opened read-only"),
@@ -375,6 +379,7 @@ _REASONS: tuple[tuple[str, type[TuneDBError], str], ...] = (
         StorageError,
         "this account lacks a right: to read it needs SELECT, to write INSERT and UPDATE too",
     ),
+    ("tunedb guard:", StorageError, "the server refuses it; only its owner may do this"),
     ("authentication failed", StorageError, "the server refuses this account; check ~/.pgpass"),
     ("pg_hba.conf", StorageError, "the server lets this account not in from here; ask its owner"),
     ("no password supplied", StorageError, "the server wants a password; put it into ~/.pgpass"),
@@ -388,7 +393,8 @@ _AWAY = ("08", "57P", "533")
 def convert(error: Exception, where: str) -> TuneDBError:
     """Return our error for one of the driver or SQLAlchemy."""
     cause = getattr(error, "orig", None) or error
-    text = " ".join(str(cause).split())
+    # Where in a server's function it happened helps nobody.
+    text = " ".join(str(cause).split()).partition(" CONTEXT: ")[0]
     for needle, kind, advice in _REASONS:
         if needle in text.lower():
             return kind(f"{where}: {advice} ({text})")

@@ -50,6 +50,9 @@ class StorageError(TuneDBError):
 class UnreachableError(StorageError):
     """A server that does not answer, or that cut the connection; it may come back."""
 
+    # As for a database that is busy: the same command may succeed later.
+    exit_code = 5
+
 
 class FormatError(TuneDBError):
     """Bytes that are not what their format promises (file, line and reason are in the message)."""

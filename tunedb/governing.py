@@ -9,7 +9,9 @@ from contextlib import AbstractContextManager
 from sqlalchemy import Connection
 
 from . import identity, statements
-from .errors import FormatError, UsageError
+from .deadlines import unhurried
+from .errors import FormatError, StorageError, UsageError
+from .guards import Guards
 from .query import Query
 from .records import Trust
 from .retractions import ALIASES, Retraction, Subject
@@ -20,6 +22,8 @@ class Governing(ABC):
     """The part of :class:`tunedb.store.Store` that decides what is served; its guarantees hold."""
 
     query: Query
+    location: str
+    _guards: Guards
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]:
@@ -66,7 +70,8 @@ class Governing(ABC):
             if rising:
                 self._require_allowed(source_id, before.name, after=last)
             statements.set_trust(connection, source=source_id, new_trust=int(trust))
-            changed = statements.serve_source(connection, source=source_id).rowcount
+            with unhurried(connection):
+                changed = statements.serve_source(connection, source=source_id).rowcount
             if dry_run:
                 connection.rollback()
         self.query.forget_sources()
@@ -83,6 +88,39 @@ class Governing(ABC):
             f"{first.record_id} ({first.reason}); take them back with: "
             f"tunedb retract --source {source_id} --not-allowed --reason TEXT"
         )
+
+    # ------------------------------------------------------------------ accounts of a server
+
+    def register(self, store_key: str) -> None:
+        """Register a database that pushes with this account of a server; the first one counts.
+
+        From then on this account alone speaks for it there. A file has no accounts.
+
+        Parameters
+        ----------
+        store_key : str
+            Key of the database.
+
+        Raises
+        ------
+        StorageError
+            It is registered with another account.
+        """
+        if self.query.is_file:
+            return
+        ours, known = self.query.account(store_key)
+        if known is None:
+            with self._transaction() as connection:
+                statements.insert["account"](
+                    connection, store=store_key, role=ours, registered_at=now()
+                )
+            ours, known = self.query.account(store_key)
+        if known != ours and not self._guards.is_owner:
+            mended = f"account SET role = '{ours}' WHERE store = '{store_key}'"
+            raise StorageError(
+                f"{self.location}: database {store_key} pushes as {known}, and this account is "
+                f"{ours}; use that account, or ask the server's owner to run: UPDATE {mended}"
+            )
 
     # ------------------------------------------------------------------ retractions
 
@@ -159,6 +197,11 @@ class Governing(ABC):
         """Retract in this database's name; return what was new and what stopped being served."""
         if not reason:
             raise UsageError("a retraction needs a reason")
+        if not self._guards.is_owner:
+            raise StorageError(
+                f"{self.location}: only the server's owner takes records back there; retract your "
+                "own in your database, and run: tunedb push"
+            )
         ours = self.query.store_key
         rows = [Retraction(digest, ours, subject, reason) for digest in digests]
         with self._transaction() as connection:
@@ -201,4 +244,5 @@ class Governing(ABC):
         )
         if not new:
             return 0, 0
-        return new, statements.stop_serving(connection).rowcount
+        with unhurried(connection):
+            return new, statements.stop_serving(connection)

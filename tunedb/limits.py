@@ -139,6 +139,19 @@ FEATURE_SAMPLE = 128
 #: Seconds that a server may take to accept a connection; across the world it takes one.
 CONNECT_S = 10
 
+#: Seconds that one statement may take on a server, unless ``TUNEDB_TIMEOUT`` says otherwise. Reads
+#: go page by page: the longest, a count of ten million records, takes ten. A server that is silent
+#: is given up after half as much again.
+STATEMENT_S = 60
+
+#: Seconds that a statement waits on a server for what another process has locked: a batch of an
+#: import takes 0.6. SQLite waits as long.
+LOCK_S = 30
+
+#: Seconds for statements that look at, or change, all of a large database: upgrades, what a source
+#: serves, vacuum, the records that a model learns from. Ten million records take minutes.
+LONG_STATEMENT_S = 3_600
+
 #: Seconds for which a tuning run waits for a server that went away in the middle: PostgreSQL
 #: restarts in some, and recovers from a crash in up to a minute.
 RECONNECT_S = 120

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, select
 
 from . import schema, statements
 from .errors import UsageError
+from .guards import Guards
 from .query import Query
 from .records import Trust
 from .retractions import Retraction
@@ -52,6 +53,7 @@ class Merging(ABC):
 
     query: Query
     _rows: Rows
+    _guards: Guards
 
     @abstractmethod
     def _transaction(self) -> AbstractContextManager[Connection]:
@@ -142,6 +144,11 @@ class Merging(ABC):
             connection, believed_of("feature", incoming.features)
         )
         believed, others = _sorted_out(connection, incoming, self.query.store_key)
+        relayed: list[Retraction] = []
+        if believed and not self._guards.is_owner:
+            ours = set(statements.own_stores(connection).scalars())
+            relayed = [one for one in believed if one.store not in ours]
+            believed = [one for one in believed if one.store in ours]
         return Merged(
             new=new,
             refused=refused,
@@ -153,6 +160,7 @@ class Merging(ABC):
             launches=self._insert_launches(connection, launches),
             refused_words=refused_words,
             refused_retractions=others,
+            relayed_retractions=relayed,
             refused_sets=refused_sets,
         )
 

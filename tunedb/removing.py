@@ -24,6 +24,7 @@ from sqlalchemy import (
 )
 
 from . import limits, schema
+from .deadlines import unhurried
 from .engine import Prepared, connect_reader, converted_errors
 from .errors import StorageError
 from .retractions import is_retracted
@@ -251,7 +252,8 @@ def _vacuum_server(connection: Connection, where: str) -> None:
     driver: Any = connection.connection.driver_connection
     driver.add_notice_handler(note)
     try:
-        connection.exec_driver_sql(_VACUUM_TABLES)
+        with unhurried(connection):
+            connection.exec_driver_sql(_VACUUM_TABLES)
     finally:
         driver.remove_notice_handler(note)
     if warnings:

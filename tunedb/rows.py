@@ -83,6 +83,8 @@ class Rows:
     ----------
     store_key : str
         Identity of the database.
+    is_owner : bool
+        Whether workloads may get a version and a script here (:meth:`own`).
 
     Attributes
     ----------
@@ -90,9 +92,10 @@ class Rows:
         To be committed or rolled back with the transaction.
     """
 
-    def __init__(self, store_key: str) -> None:
+    def __init__(self, store_key: str, *, is_owner: bool = True) -> None:
         self.ids = Ids()
         self._store_key = store_key
+        self._is_owner = is_owner
 
     def _ensure(self, connection: Connection, table: str, row: Mapping[str, Any]) -> int:
         """Return the id of the row with that digest, inserting it where it is missing."""
@@ -237,8 +240,10 @@ class Rows:
         """Store what an own source says of a workload, besides its body.
 
         Its version decides whether TVM reads its graph, and its script is code that the plugin
-        may run: the word of a foreign source counts for neither.
+        may run: the word of a foreign source counts for neither, nor on a server that of a writer.
         """
+        if not self._is_owner:
+            return
         id_ = self.workload(connection, workload)
         key = b"own" + workload.digest
         if self.ids.get(key) is None:

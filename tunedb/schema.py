@@ -31,7 +31,7 @@ from sqlalchemy.types import REAL, TypeEngine
 
 #: Revisions of ``migrations/versions`` in order, so that a database can be checked without
 #: importing Alembic (0.2 s). A test compares them with the scripts.
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 HEAD = REVISIONS[-1]
 
 #: ``PRAGMA application_id`` of a tunedb file: "tndb".
@@ -335,6 +335,16 @@ retraction = _table(
     Column("subject", Text, primary_key=True),
     Column("reason", Text, nullable=False),
     Column("created_at", Int, nullable=False),
+    rowid=False,
+)
+
+#: On a server, under which of its roles a database pushes: only that one takes records back in the
+#: database's name, or adds records to its sources that are trusted there.
+account = _table(
+    "account",
+    Column("store", Text, primary_key=True),
+    Column("role", Text, nullable=False),
+    Column("registered_at", Int, nullable=False),
     rowid=False,
 )
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import (
     ColumnElement,
+    Connection,
     ScalarSelect,
     Select,
     Table,
@@ -42,14 +43,15 @@ def _insertion(table: Table, computed: Mapping[str, Any] | None = None) -> Prepa
     computed : mapping or None
         Column → expression, for columns that are not given as parameters.
     """
-    statements: dict[str, Executable] = {}
-    values: dict[str, Any] = {
-        c.name: bindparam(c.name, type_=c.type) for c in table.columns if c.name != "id"
-    }
-    for name, dialect_insert in _INSERT.items():
-        statement: Any = dialect_insert(table).values({**values, **(computed or {})})
-        statements[name] = statement.on_conflict_do_nothing()
-    return Prepared(statements)
+    return Prepared({name: _insert_into(name, table, computed or {}) for name in _INSERT})
+
+
+def _insert_into(dialect: str, table: Table, computed: Mapping[str, Any]) -> Executable:
+    """Return :func:`_insertion` of one dialect."""
+    values = {c.name: bindparam(c.name, type_=c.type) for c in table.columns if c.name != "id"}
+    statement: Any = _INSERT[dialect](table).values({**values, **computed})
+    inserting: Executable = statement.on_conflict_do_nothing()
+    return inserting
 
 
 def this_program() -> ScalarSelect[int]:
@@ -71,12 +73,23 @@ def this_measurement() -> ColumnElement[bool]:
 
 
 def _insert_measurement() -> Prepared:
-    """Return the insertion that finds its program by digest and derives ``served``."""
+    """Return the insertion that finds its program by digest and derives ``served``.
+
+    A server derives it itself (:mod:`tunedb.guards`).
+    """
     columns = ("digest", "source_id", "session_id")
     given = {name: bindparam(name, type_=schema.measurement.c[name].type) for name in columns}
     retracted = is_retracted(SimpleNamespace(**given))
     served = case((retracted, literal_column("0")), else_=bindparam("served", type_=schema.Int))
-    return _insertion(schema.measurement, {"program_id": this_program(), "served": served})
+    values = {"sqlite": served, "postgresql": literal_column("0")}
+    return Prepared(
+        {
+            name: _insert_into(
+                name, schema.measurement, {"program_id": this_program(), "served": value}
+            )
+            for name, value in values.items()
+        }
+    )
 
 
 def _insertion_where(
@@ -132,6 +145,7 @@ insert = {
         schema.model,
         schema.session_factor,
         schema.counter_set,
+        schema.account,
     )
 }
 insert["measurement"] = _insert_measurement()
@@ -178,12 +192,24 @@ def _serving(condition: ColumnElement[bool]) -> Prepared:
 #: After the trust of a source changed.
 serve_source = _serving(_m.source_id == bindparam("source", type_=schema.Int))
 
-#: After retractions came: they only ever take away.
-stop_serving = Prepared(
+_stop_serving = Prepared(
     update(schema.measurement)
     .where(_m.served == literal_column("1"), is_retracted(_m, many=True))
     .values(served=literal_column("0"))
 )
+
+
+def stop_serving(connection: Connection) -> int:
+    """Serve no longer what was taken back; return how many records that were.
+
+    After retractions came, which only ever take away. Writers of a server may not change what is
+    served: there a function of the owner does.
+    """
+    if connection.dialect.name == "sqlite":
+        return _stop_serving(connection).rowcount
+    return int(connection.exec_driver_sql("SELECT tunedb_stop_serving()").scalar_one())
+
+
 set_trust = Prepared(
     update(schema.source)
     .where(schema.source.c.id == bindparam("source", type_=schema.Int))
@@ -212,27 +238,29 @@ def _taken_back_from(source: str) -> ColumnElement[bool]:
     )
 
 
-#: What a record gets with another source, whose number is ``source``.
-_GIVEN = {
-    "source_id": bindparam("source", type_=schema.Int),
-    "served": case(
-        (_taken_back_from("source"), literal_column("0")),
-        else_=bindparam("valid", type_=schema.Int),
-    ),
-}
+_served_then = case(
+    (_taken_back_from("source"), literal_column("0")),
+    else_=bindparam("valid", type_=schema.Int),
+)
+
+
+def _give(*conditions: ColumnElement[bool]) -> Prepared:
+    """Return the statement that gives a record the source with the number ``source``.
+
+    A server derives from that whether the record is served (:mod:`tunedb.guards`).
+    """
+    given = update(schema.measurement).where(this_measurement(), *conditions)
+    given = given.values(source_id=bindparam("source", type_=schema.Int))
+    return Prepared({"sqlite": given.values(served=_served_then), "postgresql": given})
+
 
 #: A record known from a source that is trusted less belongs to the better one from then on.
-take_over = Prepared(
-    update(schema.measurement)
-    .where(
-        this_measurement(),
-        schema.measurement.c.source_id.in_(
-            select(schema.source.c.id).where(
-                schema.source.c.trust < bindparam("trust", type_=schema.Int)
-            )
-        ),
+take_over = _give(
+    schema.measurement.c.source_id.in_(
+        select(schema.source.c.id).where(
+            schema.source.c.trust < bindparam("trust", type_=schema.Int)
+        )
     )
-    .values(_GIVEN)
 )
 
 #: A model that is made again keeps its number, which its predictions have.
@@ -389,15 +417,18 @@ def _better_source() -> ColumnElement[bool]:
 
 
 #: A known record belongs to the source that is trusted most; of equal ones to the smallest digest.
-attribute = Prepared(
-    update(schema.measurement).where(this_measurement(), _better_source()).values(_GIVEN)
-)
+attribute = _give(_better_source())
 
 #: Keys of the databases with a source that is trusted here.
 trusted_stores = Prepared(
     select(schema.source.c.store)
     .where(schema.source.c.trust > literal_column(str(int(Trust.FOREIGN))))
     .distinct()
+)
+
+#: Keys of the databases that push under the account of this session of a server.
+own_stores = Prepared(
+    select(schema.account.c.store).where(schema.account.c.role == literal_column("session_user"))
 )
 
 forget_watermark = Prepared(

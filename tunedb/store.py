@@ -29,7 +29,7 @@ from typing import Any, Self
 from sqlalchemy import Connection
 from sqlalchemy.engine import URL
 
-from . import approval, limits, statements, versions
+from . import approval, guards, limits, statements, versions
 from .derived import Derived
 from .engine import (
     command_word,
@@ -43,6 +43,7 @@ from .engine import (
 )
 from .errors import StorageError, UsageError
 from .governing import Governing
+from .guards import Guards
 from .learnt import Learnt
 from .merging import Merging
 from .network import refuse_network_file
@@ -108,10 +109,13 @@ class Store(Derived, Learnt, Governing, Merging, Removing):
         self._engine = make_engine(self.url, read_only=read_only)
         try:
             made = versions.prepare(self._engine, self.url, create=create and not read_only)
+            self._guards = Guards(is_owner=True)
             if not read_only:
                 make_concurrent(self._engine, self.location)
+                with converted_errors(self.location), connect_reader(self._engine) as connection:
+                    self._guards = guards.require(connection, self.location)
             self.query = Query(self._connect_reader, self.lock, self.location)
-            self._rows = Rows(self.query.store_key)
+            self._rows = Rows(self.query.store_key, is_owner=self._guards.is_owner)
             # An empty file of somebody else's stays his, whoever fills it.
             self._is_made_here |= made and approval.is_own_file(self.url)
             if self._is_made_here and self.url.database != ":memory:":

@@ -15,7 +15,8 @@ from pathlib import Path
 from sqlalchemy import Connection, Engine, event, inspect, select
 from sqlalchemy.engine import URL
 
-from . import identity, schema
+from . import guards, identity, schema
+from .deadlines import unhurried
 from .engine import (
     BUSY_TIMEOUT_S,
     converted_errors,
@@ -213,9 +214,15 @@ def require_head(revision: str | None, where: str) -> None:
 
 
 def upgrade(
-    url: URL, *, dry_run: bool = False, on_backup: Callable[[Path], None] | None = None
+    url: URL,
+    *,
+    dry_run: bool = False,
+    on_backup: Callable[[Path], None] | None = None,
+    on_restored: Callable[[tuple[str, ...]], None] | None = None,
 ) -> tuple[str, str]:
     """Bring a database to this version's schema, with a backup of a file beside it first.
+
+    A server with this schema gets back the guards that it lacks.
 
     Parameters
     ----------
@@ -225,6 +232,8 @@ def upgrade(
         Migrate and roll back.
     on_backup : callable or None
         Called with the path of the backup.
+    on_restored : callable or None
+        Called with the guards that a server lacked (:mod:`tunedb.guards`).
 
     Returns
     -------
@@ -248,7 +257,12 @@ def upgrade(
         event.listen(engine, "connect", _ignore_foreign_keys)
     backup: Path | None = None
     try:
-        with converted_errors(where), engine.connect() as connection, connection.begin() as change:
+        with (
+            converted_errors(where),
+            engine.connect() as connection,
+            connection.begin() as change,
+            unhurried(connection),
+        ):
             before = revision_of(connection, where)
             if before is None:
                 raise SchemaError(f"{where}: an empty database; run: tunedb db init {where}")
@@ -262,9 +276,11 @@ def upgrade(
                         on_backup(backup)
                 migrations.upgrade(connection)
                 _check_foreign_keys(connection, where)
-                if connection.dialect.name == "sqlite" and not mark_of(connection):
-                    key = select(schema.meta.c.value).where(schema.meta.c.key == "store")
-                    _mark(connection, connection.execute(key).scalar_one())
+                _mark_old(connection)
+            elif missing := guards.look(connection).missing:
+                migrations.restore_guards(connection)
+                if on_restored is not None:
+                    on_restored(missing)
             if dry_run:
                 change.rollback()
             return before, schema.HEAD
@@ -275,6 +291,13 @@ def upgrade(
         raise
     finally:
         engine.dispose()
+
+
+def _mark_old(connection: Connection) -> None:
+    """Mark a file of an earlier tunedb with its store key."""
+    if connection.dialect.name == "sqlite" and not mark_of(connection):
+        key = select(schema.meta.c.value).where(schema.meta.c.key == "store")
+        _mark(connection, connection.execute(key).scalar_one())
 
 
 def _ignore_foreign_keys(connection: sqlite3.Connection, _record: object) -> None:

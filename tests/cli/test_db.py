@@ -72,6 +72,7 @@ def test_upgrade(run, run_json, older):
         "before": first,
         "after": "0099",
         "backup": None,
+        "restored": [],
         "dry_run": True,
     }
     assert older.read_bytes() == before

@@ -48,7 +48,7 @@ OBJECT_KEYS = {
     "failures sources",
     "db check": "location ok rows measurements found problems",
     "db init": "location revision created",
-    "db upgrade": "location before after backup dry_run",
+    "db upgrade": "location before after backup restored dry_run",
     "export OUT": "format directories file workloads records left_out",
     "advise launches": "records known filled unknown launches",
 }

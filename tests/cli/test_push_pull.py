@@ -86,7 +86,7 @@ def test_errors_are_one_line(run, filled, tmp_path, postgres_server, postgres_ur
     url = with_password(postgres_url)
     with away(postgres_server, postgres_url):
         for command in ("push", "pull"):
-            result = run("--db", filled, command, url, code=1)
+            result = run("--db", filled, command, url, code=5)
             assert result.stderr.count("\n") == 1
             assert "did not answer" in result.stderr
             assert "hush" not in result.output

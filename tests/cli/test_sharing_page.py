@@ -10,25 +10,19 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
 
 from exchanges import digests, fill, rename
-from sqlalchemy.engine import make_url
+from server_roles import PAGE, SQL
 from test_help import COMMANDS, main
 
 from tunedb.records import Trust
 from tunedb.store import Store
 
-PAGE = (Path(__file__).parents[2] / "docs" / "sharing.md").read_text(encoding="utf-8")
 LINES = re.findall(r"^ +(tunedb .*)$", PAGE, re.MULTILINE) + re.findall(r"`(tunedb [^`]+)`", PAGE)
-SQL = [
-    [statement.strip() for statement in block.split(";") if statement.strip()]
-    for block in re.findall(r"```sql\n(.*?)```", PAGE, re.DOTALL)
-]
-
 RETRACT = ("retract", "1", "--reason", "x", "--yes")
 
 
 def test_there_is_something_to_look_at():
     assert len(LINES) > 15
-    assert [len(block) for block in SQL] == [4, 12, 2]
+    assert [len(block) for block in SQL] == [4, 14, 2]
 
 
 @pytest.mark.parametrize("line", LINES)
@@ -43,32 +37,6 @@ def test_commands_and_options_exist(line):
     assert {word.strip(",") for word in words if word.startswith("-")} <= known
 
 
-@pytest.fixture
-def team(postgres_server):
-    """A function that returns the URL of an account; the set-up of the page in a server."""
-    administrator, rights, people = SQL
-    roles = re.findall(r"CREATE ROLE (\w+)", PAGE)
-    for statement in administrator:
-        postgres_server.execute(statement)
-    base = make_url(postgres_server.new_database(empty=True))
-    postgres_server.drop(base.render_as_string(hide_password=False))
-
-    def url(account, database="tunedb"):
-        return base.set(username=account, database=database).render_as_string(hide_password=False)
-
-    try:
-        Store(url("tunedb_owner")).close()
-        for statement in rights:
-            postgres_server.execute_in(url("tunedb_owner"), statement)
-        for statement in people:
-            postgres_server.execute(statement)
-        yield url
-    finally:
-        postgres_server.execute("DROP DATABASE tunedb WITH (FORCE)")
-        for role in reversed(roles):
-            postgres_server.execute(f"DROP ROLE IF EXISTS {role}")
-
-
 def test_the_roles_of_the_page(team, run, run_json, filled, tmp_path, sqlite_template):
     """Writers push and tune, readers pull and read; nobody else gets in."""
     alice, bob = team("alice"), team("bob")
@@ -76,7 +44,6 @@ def test_the_roles_of_the_page(team, run, run_json, filled, tmp_path, sqlite_tem
     assert run_json("--db", tmp_path / "bob.db", "pull", bob)["new"] == 7
     with Store(alice) as store:
         fill(store, *range(3))
-        store.retract([8], "a test")
         other = rename(shutil.copyfile(sqlite_template, tmp_path / "other.db"), "b" * 32)
         with Store(other) as theirs:
             fill(theirs, *range(2, 6))
@@ -90,9 +57,13 @@ def test_the_roles_of_the_page(team, run, run_json, filled, tmp_path, sqlite_tem
     assert "permission denied" in run("--db", bob, "trust", "1", "own", code=1).stderr
     assert "permission denied" in run("--db", alice, "trust", "1", "own", code=1).stderr
     run("--db", team("tunedb_owner"), "trust", "1", "verified")
+    run("--db", team("tunedb_owner"), *RETRACT)
     with Store(bob, read_only=True) as store:
         assert store.query.source_rows()[0].trust is Trust.VERIFIED
-    assert "permission denied" in run("--db", bob, *RETRACT, code=1).stderr
+    for account in (alice, bob):
+        refused = run("--db", account, *RETRACT, code=1).stderr
+        assert "only the server's owner takes records back there" in refused
+        assert refused.count("\n") == 1
     refused = run("--db", alice, "vacuum", code=1).stderr
     assert "ask its owner" in refused
     assert refused.count("\n") == 1

@@ -250,6 +250,7 @@ def fill(path):
                     model_id=1, program_id=1, score=0.5, predicted_at=NOW
                 )
             )
+            add(schema.account.insert().values(store=THEIRS, role="alice", registered_at=NOW))
             add(
                 schema.session_factor.insert().values(
                     target_id=1,

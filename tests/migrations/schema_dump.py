@@ -36,6 +36,13 @@ OTHERS = """
     WHERE relnamespace = 'public'::regnamespace AND relkind NOT IN ('r', 'i')
     ORDER BY relkind, relname"""
 
+TRIGGERS = """
+    SELECT pg_get_triggerdef(oid) FROM pg_trigger WHERE NOT tgisinternal
+    ORDER BY tgrelid::regclass::text, tgname"""
+FUNCTIONS = """
+    SELECT pg_get_functiondef(oid) FROM pg_proc WHERE pronamespace = 'public'::regnamespace
+    ORDER BY proname"""
+
 
 def connect(url):
     """Return a psycopg connection to one of SQLAlchemy's URLs."""
@@ -52,6 +59,8 @@ def dump_postgresql(url):
             ("constraints", CONSTRAINTS),
             ("indexes", INDEXES),
             ("others", OTHERS),
+            ("triggers", TRIGGERS),
+            ("functions", FUNCTIONS),
         ):
             lines = [row[0] for row in connection.execute(query)]
             parts.append("\n".join([f"-- {title}", *lines]))

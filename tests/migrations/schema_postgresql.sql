@@ -1,4 +1,7 @@
 -- columns
+account.store: text NOT NULL
+account.role: text NOT NULL
+account.registered_at: bigint NOT NULL
 alembic_version.version_num: character varying NOT NULL
 args_info.id: bigint NOT NULL DEFAULT nextval('args_info_id_seq'::regclass)
 args_info.digest: bytea NOT NULL
@@ -165,6 +168,7 @@ workload_alias.workload_id: bigint NOT NULL
 workload_alias.source_id: bigint NOT NULL
 
 -- constraints
+account.pk_account: PRIMARY KEY (store)
 alembic_version.alembic_version_pkc: PRIMARY KEY (version_num)
 args_info.pk_args_info: PRIMARY KEY (id)
 args_info.uq_args_info_digest: UNIQUE (digest)
@@ -241,6 +245,7 @@ CREATE INDEX ix_launch_measurement_id ON public.launch USING btree (measurement_
 CREATE INDEX ix_measurement_top_k ON public.measurement USING btree (workload_id, target_id, mean, id, served) WHERE (served = 1)
 CREATE INDEX ix_prediction_program_id ON public.prediction USING btree (program_id)
 CREATE INDEX ix_workload_alias_workload_id ON public.workload_alias USING btree (workload_id)
+CREATE UNIQUE INDEX pk_account ON public.account USING btree (store)
 CREATE UNIQUE INDEX pk_args_info ON public.args_info USING btree (id)
 CREATE UNIQUE INDEX pk_context ON public.context USING btree (id)
 CREATE UNIQUE INDEX pk_counter_set ON public.counter_set USING btree (id)
@@ -299,3 +304,251 @@ S source_id_seq
 S tail_id_seq
 S target_id_seq
 S workload_id_seq
+
+-- triggers
+CREATE TRIGGER tunedb_guard BEFORE INSERT OR UPDATE ON public.account FOR EACH ROW EXECUTE FUNCTION tunedb_guard_account()
+CREATE TRIGGER tunedb_guard BEFORE INSERT ON public.failure FOR EACH ROW EXECUTE FUNCTION tunedb_guard_word()
+CREATE TRIGGER tunedb_guard BEFORE INSERT ON public.launch FOR EACH ROW EXECUTE FUNCTION tunedb_guard_word()
+CREATE TRIGGER tunedb_guard BEFORE INSERT OR UPDATE ON public.measurement FOR EACH ROW EXECUTE FUNCTION tunedb_guard_measurement()
+CREATE TRIGGER tunedb_guard BEFORE INSERT OR UPDATE ON public.model FOR EACH ROW EXECUTE FUNCTION tunedb_guard_model()
+CREATE TRIGGER tunedb_guard BEFORE INSERT ON public.retraction FOR EACH ROW EXECUTE FUNCTION tunedb_guard_retraction()
+CREATE TRIGGER tunedb_guard BEFORE INSERT ON public.source FOR EACH ROW EXECUTE FUNCTION tunedb_guard_source()
+CREATE TRIGGER tunedb_guard BEFORE INSERT OR UPDATE ON public.workload FOR EACH ROW EXECUTE FUNCTION tunedb_guard_workload()
+CREATE TRIGGER tunedb_guard BEFORE INSERT ON public.workload_alias FOR EACH ROW EXECUTE FUNCTION tunedb_guard_word()
+
+-- functions
+CREATE OR REPLACE FUNCTION public.tunedb_guard_account()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  IF NEW.store = (SELECT value FROM public.meta WHERE key = 'store') THEN
+    RAISE 'tunedb guard: the server''s own key belongs to its owner' USING ERRCODE = '42501';
+  END IF;
+  IF NOT public.tunedb_is_owner() THEN
+    NEW.role := session_user;
+    NEW.registered_at := NULL;
+  END IF;
+  NEW.registered_at := coalesce(
+    NEW.registered_at, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
+  RETURN NEW;
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_guard_measurement()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  sketch bigint;
+  trust bigint;
+  store text;
+BEGIN
+  SELECT p.workload_id, p.target_id, p.sketch_id, s.trust, s.store
+    INTO NEW.workload_id, NEW.target_id, sketch, trust, store
+    FROM public.program p, public.source s WHERE p.id = NEW.program_id AND s.id = NEW.source_id;
+  NEW.mean := public.tunedb_mean(NEW.run_secs, NEW.mean);
+  NEW.served := 0;
+  IF trust > 0 AND NEW.status = 0 AND NEW.mean IS NOT NULL
+    AND NOT EXISTS (SELECT FROM public.sketch k WHERE k.id = sketch
+      AND k.digest = '\xaeaf974d9e2b45930828388de3b244c4')
+    AND NOT (EXISTS (SELECT FROM public.retraction)
+      AND public.tunedb_is_retracted(NEW.digest, NEW.source_id, NEW.session_id)) THEN
+    NEW.served := 1;
+  END IF;
+  IF TG_OP = 'UPDATE' THEN
+    IF NEW.source_id = OLD.source_id OR public.tunedb_is_owner() THEN
+      RETURN NEW;
+    ELSIF NOT EXISTS (SELECT FROM public.source n, public.source o
+      WHERE n.id = NEW.source_id AND o.id = OLD.source_id
+        AND (n.trust > o.trust OR n.trust = o.trust AND n.digest < o.digest)) THEN
+      RAISE 'tunedb guard: record % belongs to a source that is trusted more', OLD.id
+        USING ERRCODE = '42501';
+    END IF;
+  END IF;
+  IF trust > 0 AND NOT public.tunedb_may_speak(store) THEN
+    RAISE 'tunedb guard: source % is not of this account''s databases', NEW.source_id
+      USING ERRCODE = '42501';
+  END IF;
+  RETURN NEW;
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_guard_model()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  IF NEW.body IS NOT NULL AND NOT public.tunedb_is_owner() THEN
+    NEW.body := NULL;
+  END IF;
+  RETURN NEW;
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_guard_retraction()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  IF NOT public.tunedb_is_owner() AND NOT EXISTS (SELECT FROM public.account a
+    WHERE a.store = NEW.store AND a.role = session_user) THEN
+    RAISE 'tunedb guard: database % is not registered with this account', NEW.store
+      USING ERRCODE = '42501';
+  END IF;
+  RETURN NEW;
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_guard_source()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  IF NEW.trust > 0 AND NEW.store <> (SELECT value FROM public.meta WHERE key = 'store')
+    AND NOT public.tunedb_is_owner() THEN
+    RAISE 'tunedb guard: only the owner trusts a source of another database'
+      USING ERRCODE = '42501';
+  END IF;
+  RETURN NEW;
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_guard_word()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  trust bigint;
+  store text;
+BEGIN
+  SELECT s.trust, s.store INTO trust, store FROM public.source s WHERE s.id = NEW.source_id;
+  IF trust > 0 AND NOT public.tunedb_may_speak(store) THEN
+    RAISE 'tunedb guard: source % is not of this account''s databases', NEW.source_id
+      USING ERRCODE = '42501';
+  END IF;
+  RETURN NEW;
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_guard_workload()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  IF NEW.script IS NOT NULL AND NOT public.tunedb_is_owner() THEN
+    RAISE 'tunedb guard: only the owner gives a workload its script' USING ERRCODE = '42501';
+  END IF;
+  RETURN NEW;
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_is_owner()
+ RETURNS boolean
+ LANGUAGE plpgsql
+ STABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  RETURN pg_has_role(session_user,
+    (SELECT relowner FROM pg_class WHERE oid = 'public.measurement'::regclass), 'MEMBER');
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_is_retracted(record bytea, source bigint, session bigint)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ STABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  digests bytea[];
+  stores text[];
+BEGIN
+  SELECT ARRAY[record, s.digest, (SELECT e.digest FROM public.session e WHERE e.id = session)],
+      ARRAY[s.store, (SELECT value FROM public.meta WHERE key = 'store')]
+    INTO digests, stores FROM public.source s WHERE s.id = source;
+  RETURN EXISTS (SELECT FROM public.retraction t WHERE t.digest = ANY (digests)
+    AND t.store = ANY (stores) AND t.subject <> 'aliases');
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_may_speak(key text)
+ RETURNS boolean
+ LANGUAGE plpgsql
+ STABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  RETURN key = (SELECT value FROM public.meta WHERE meta.key = 'store')
+    OR EXISTS (SELECT FROM public.account a
+      WHERE a.store = tunedb_may_speak.key AND a.role = session_user)
+    OR public.tunedb_is_owner();
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_mean(run_secs bytea, given double precision)
+ RETURNS double precision
+ LANGUAGE plpgsql
+ IMMUTABLE
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  size integer := length(run_secs);
+  place integer := 0;
+  total float8 := 0;
+  high integer;
+  exponent integer;
+  fraction bigint;
+  value float8;
+BEGIN
+  IF size % 8 <> 0 OR size > 800000 THEN
+    RAISE 'tunedb guard: run times of % bytes', size USING ERRCODE = '22023';
+  END IF;
+  WHILE place < size LOOP
+    high := get_byte(run_secs, place + 7) << 8 | get_byte(run_secs, place + 6);
+    exponent := high >> 4 & 2047;
+    -- These operators bind equally, from left to right.
+    fraction := (high & 15)::bigint << 8 | get_byte(run_secs, place + 5)
+      << 8 | get_byte(run_secs, place + 4) << 8 | get_byte(run_secs, place + 3)
+      << 8 | get_byte(run_secs, place + 2) << 8 | get_byte(run_secs, place + 1)
+      << 8 | get_byte(run_secs, place);
+    IF exponent = 2047 THEN
+      RAISE 'tunedb guard: a run time is not finite' USING ERRCODE = '22023';
+    ELSIF exponent = 0 THEN
+      value := fraction * power(2::float8, -1074);
+    ELSE
+      value := (fraction + 4503599627370496) * power(2::float8, exponent - 1075);
+    END IF;
+    IF high >= 32768 THEN
+      value := -value;
+    END IF;
+    total := total + value;
+    place := place + 8;
+  END LOOP;
+  IF size = 0 THEN
+    RETURN NULL;
+  ELSIF total <> 0 AND abs(total) < 1e-290 THEN
+    RETURN CASE WHEN abs(given) <= abs(total) THEN given ELSE 0 END;
+  END IF;
+  RETURN total / (size / 8);
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_stop_serving()
+ RETURNS bigint
+ LANGUAGE plpgsql
+ SECURITY DEFINER
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+DECLARE
+  stopped bigint;
+BEGIN
+  UPDATE public.measurement m SET served = 0
+    WHERE m.served = 1 AND EXISTS (SELECT FROM public.retraction)
+      AND (m.digest IN (SELECT t.digest FROM public.retraction t)
+        OR m.source_id IN (SELECT s.id FROM public.source s
+          WHERE s.digest IN (SELECT t.digest FROM public.retraction t))
+        OR m.session_id IN (SELECT e.id FROM public.session e
+          WHERE e.digest IN (SELECT t.digest FROM public.retraction t)))
+      AND public.tunedb_is_retracted(m.digest, m.source_id, m.session_id);
+  GET DIAGNOSTICS stopped = ROW_COUNT;
+  RETURN stopped;
+END $function$
+

@@ -1,3 +1,12 @@
+CREATE TABLE account (
+    store TEXT NOT NULL,
+    role TEXT NOT NULL,
+    registered_at INTEGER NOT NULL,
+    CONSTRAINT pk_account PRIMARY KEY (store)
+)
+ WITHOUT ROWID,
+ STRICT;
+
 CREATE TABLE alembic_version (
     version_num VARCHAR(32) NOT NULL,
     CONSTRAINT alembic_version_pkc PRIMARY KEY (version_num)

@@ -70,6 +70,20 @@ def test_a_run_pulls_and_delivers(quick, tools, postgres_url):
     assert result.delivery.error is None
 
 
+def test_a_writer_tunes_into_a_server(quick, tools, team):
+    """With the rights of docs/sharing.md; a handle that has not seen the module reads it there."""
+    mod = tools.matmul(32)
+    result = quick(mod, database=team("alice"))
+    assert result.trials == 8
+    with result.database.store as store:
+        assert store.query.size() == 8
+        (workload,) = store.query.workloads()
+        assert store.query.workload(workload.id).script is None
+    handle = Database(team("bob"), target=LLVM, read_only=True)
+    assert len(handle.get_top_k(handle.commit_workload(mod), 1)) == 1
+    handle.store.close()
+
+
 def test_a_server_that_is_away_disturbs_nothing(quick, tools, postgres_server, postgres_url):
     url = make_url(postgres_url).set(password="hush").render_as_string(hide_password=False)
     logger = logging.getLogger("tunedb")

@@ -27,6 +27,7 @@ NOTE = "a word about a colleague"
 
 #: Tables that stay where they are.
 AT_HOME = {
+    "account",
     "foreign_feature",
     "meta",
     "model",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from sqlalchemy import Table, and_, bindparam, column, func, select, values
+from sqlalchemy import Table, and_, bindparam, column, func, literal_column, select, values
 
 from .. import schema
 from ..engine import Prepared
@@ -181,6 +181,16 @@ class Sharing(Reader):
     def trusted_stores(self) -> set[str]:
         """Return the keys of the databases with a source that is trusted here, our own included."""
         return {self.store_key, *(row.store for row in self._rows(trusted_stores))}
+
+    def account(self, store_key: str) -> tuple[str, str | None]:
+        """Return which account of a server this is, and under which one a database pushes.
+
+        The latter is None where it never did. Only a server has accounts.
+        """
+        a = schema.account.c
+        known = select(a.role).where(a.store == store_key).scalar_subquery()
+        ((ours, role),) = self._select(select(literal_column("session_user"), known))
+        return ours, role
 
     def watermark(self, direction: str, peer: str, selection: str) -> Position | None:
         """Return how far an exchange has come, or None where there was none.

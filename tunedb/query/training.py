@@ -10,6 +10,7 @@ from sqlalchemy import Select, and_, case, func, select
 
 from .. import schema
 from ..attribution import last_word
+from ..deadlines import unhurried
 from ..engine import converted_errors
 from ..records import FailureKind, Origin, Signature, Status
 from ..retractions import is_retracted
@@ -116,8 +117,12 @@ class Training(Models):
         statement = self._chosen(query, workload_ids, target_ids, for_tvm=False)
         if source_ids is not None:
             statement = statement.where(_m.source_id.in_(source_ids))
-        with self._lock, converted_errors(self._location):
-            found = self._connected().execute(statement.order_by(_m.id))
+        with (
+            self._lock,
+            converted_errors(self._location),
+            unhurried(connection := self._connected()),
+        ):
+            found = connection.execute(statement.order_by(_m.id))
             return _joined([_columns(part) for part in found.partitions(_PART)])
 
     def training_workloads(self, ids: Sequence[int]) -> list[tuple[int, bytes, str, Signature]]:

@@ -224,6 +224,8 @@ class Merged:
         How many were new.
     refused_retractions : sequence of Retraction
         In the name of a database that is trusted here.
+    relayed_retractions : sequence of Retraction
+        In the name of a database that does not push with this account of a server.
     refused_sets : mapping
         Name and version of a feature set with other columns here → rows that were not taken.
     """
@@ -238,4 +240,5 @@ class Merged:
     retractions: int = 0
     launches: int = 0
     refused_retractions: Sequence[Retraction] = ()
+    relayed_retractions: Sequence[Retraction] = ()
     refused_sets: Mapping[str, int] = field(default_factory=dict)

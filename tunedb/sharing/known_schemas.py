@@ -9,6 +9,7 @@ from .. import identity, schema
 #: Name → from which revision on it has which definition; None where it is gone.
 #: ``python tests/sharing/test_foreign.py`` prints it; a test compares it with databases.
 DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
+    "account": (("0007", "b8af3b704836bd37e5e2c7ea5e69fa59"),),
     "alembic_version": (("0001", "f36ba38fdd826aac6646ff6d5b38503f"),),
     "args_info": (("0001", "f07f02fd416be3524eea77499ef27518"),),
     "context": (("0002", "331687f54859a2807144b759d3c2bda0"),),

@@ -273,6 +273,9 @@ class Receiver(Following):
         for one in merged.refused_retractions:
             reason = f"retraction: database {one.store!r} is trusted here; {_BELIEVE}"
             report.reject(reason, f"{one.subject} {one.digest.hex()}")
+        for one in merged.relayed_retractions:
+            reason = "retraction: the server takes it only from the database's own account"
+            report.reject(reason, f"{one.subject} {one.digest.hex()}")
         for name, count in merged.refused_sets.items():
             report.reject(f"feature: {name} has other columns here", name, count)
         for name in ("moved", "failures", "launches", "features", "retractions"):

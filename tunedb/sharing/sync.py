@@ -151,6 +151,8 @@ def push(
         receiver = stack.enter_context(Store(there, create=False, read_only=dry_run))
         judge = stack.enter_context(DatabasePeer(there, own=True))
         peer = stack.enter_context(DatabasePeer(store.url, own=True))
+        if not dry_run:
+            receiver.register(store.query.store_key)
         marks = _Marks(store, judge, _key(selection))
         until = peer.position()
         since = None

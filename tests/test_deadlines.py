@@ -1,0 +1,330 @@
+"""Servers that take connections and do not answer: each command ends, with one line."""
+
+import inspect
+import socket
+import subprocess
+import threading
+import time
+from contextlib import ExitStack, contextmanager, suppress
+
+import pytest
+from builders import OWN, make_measurement
+from click.testing import CliRunner
+from sqlalchemy.engine import make_url
+
+from tunedb import deadlines, limits
+from tunedb.cli import main
+from tunedb.errors import BusyError, UnreachableError, UsageError
+from tunedb.plugins.metaschedule.tuning.delivering import delivering
+from tunedb.sharing.sync import push
+from tunedb.store import Store
+from tunedb.versions import upgrade
+
+#: Seconds after which a command that hangs is called so.
+GUARD_S = 300
+
+
+@pytest.fixture
+def hurried(monkeypatch):
+    """Deadlines of less than a second."""
+    monkeypatch.setenv(deadlines.VARIABLE, "0.3")
+
+
+@pytest.fixture
+def own(sqlite_file):
+    """A file with a record."""
+    with Store(sqlite_file) as store:
+        store.add([make_measurement(0)], OWN)
+    return sqlite_file
+
+
+class Proxy:
+    """A server on loopback between a client and PostgreSQL.
+
+    Parameters
+    ----------
+    sockets : str or None
+        Folder of PostgreSQL's socket; None for one that takes connections and never answers.
+    """
+
+    def __init__(self, sockets=None):
+        self._sockets = sockets
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port = self._listener.getsockname()[1]
+        self._open = [self._listener]
+        self._passes = threading.Event()
+        self._passes.set()
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def swallow(self):
+        """Pass nothing on any more."""
+        self._passes.clear()
+
+    def close(self):
+        self._passes.set()
+        for one in self._open:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+            one.close()
+
+    def _accept(self):
+        with suppress(OSError):
+            while True:
+                client = self._listener.accept()[0]
+                self._open.append(client)
+                if self._sockets is None:
+                    continue
+                server = socket.socket(socket.AF_UNIX)
+                server.connect(f"{self._sockets}/.s.PGSQL.5432")
+                self._open.append(server)
+                for pair in ((client, server), (server, client)):
+                    threading.Thread(target=self._pass_on, args=pair, daemon=True).start()
+
+    def _pass_on(self, one, other):
+        with suppress(OSError):
+            while data := one.recv(65536):
+                self._passes.wait()
+                other.sendall(data)
+            other.shutdown(socket.SHUT_WR)
+
+
+@pytest.fixture
+def silent():
+    """A server that takes connections and never answers, and its URL."""
+    proxy = Proxy()
+    yield f"postgresql://me:hush@127.0.0.1:{proxy.port}/none"
+    proxy.close()
+
+
+@pytest.fixture
+def proxy(postgres_url):
+    """A server that can fall silent; its ``url`` is that of ``postgres_url``."""
+    there = make_url(postgres_url)
+    proxy = Proxy(there.query["host"])
+    changed = there.set(host="127.0.0.1", port=proxy.port, query={"sslmode": "disable"})
+    proxy.url = changed.render_as_string(hide_password=False)
+    yield proxy
+    proxy.close()
+
+
+@contextmanager
+def locked(postgres_server, postgres_url):
+    """Let somebody who may update the table of records hold it, as every writer once could."""
+    postgres_server.execute("CREATE ROLE mallory LOGIN")
+    postgres_server.execute_in(postgres_url, "GRANT UPDATE ON measurement TO mallory")
+    url = make_url(postgres_url).set(drivername="postgresql", username="mallory")
+    try:
+        with deadlines._watched_connection().connect(url.render_as_string()) as connection:
+            connection.execute("LOCK TABLE measurement IN ACCESS EXCLUSIVE MODE")
+            yield
+            connection.rollback()
+    finally:
+        postgres_server.execute_in(postgres_url, "DROP OWNED BY mallory")
+        postgres_server.execute("DROP ROLE mallory")
+
+
+def within_guard(work):
+    """Return what a call returns; one that hangs fails."""
+    done = []
+    thread = threading.Thread(target=lambda: done.append(work()), daemon=True)
+    thread.start()
+    thread.join(GUARD_S)
+    assert done, "it hangs"
+    return done[0]
+
+
+def end(own, *words):
+    """Run a command; return its exit code and its only line of errors."""
+    result = within_guard(lambda: CliRunner().invoke(main, ["-q", "--db", str(own), *words]))
+    assert result.stderr.count("\n") == 1, result.output
+    assert "hush" not in result.output
+    return result.exit_code, result.stderr
+
+
+COMMANDS = [
+    ("pull", "URL"),
+    ("push", "URL"),
+    ("top", "--db", "URL"),
+]
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_writer_who_holds_a_table(own, postgres_server, postgres_url, hurried, words):
+    with locked(postgres_server, postgres_url):
+        command = [word.replace("URL", postgres_url) for word in words]
+        code, line = end(own, *command)
+    assert code == 5
+    assert "another process is writing; try again" in line
+
+
+@pytest.mark.parametrize("words", COMMANDS, ids=" ".join)
+def test_a_server_that_takes_connections_and_never_answers(own, silent, hurried, words):
+    code, line = end(own, *[word.replace("URL", silent) for word in words])
+    assert code == 5
+    assert "the database did not answer" in line
+
+
+def test_a_layer_is_left_out(own, silent, postgres_server, postgres_url, hurried):
+    """The own file answers."""
+    code, line = end(own, "top", "--layer", silent)
+    assert code == 0
+    assert "this layer is left out: the database did not answer" in line
+    with locked(postgres_server, postgres_url):
+        code, line = end(own, "top", "--layer", postgres_url)
+    assert code == 0
+    assert "this layer is left out: another process is writing" in line
+
+
+def test_a_server_that_falls_silent(own, proxy, hurried):
+    """The handshake is answered, and then nothing any more, whoever asks."""
+    with Store(own) as here, Store(proxy.url) as there:
+        assert push(here, proxy.url).new == 1
+        assert there.query.size() == 1
+        proxy.swallow()
+        for work in (
+            there.query.size,
+            lambda: there.add([make_measurement(1)], OWN),
+            lambda: push(here, proxy.url),
+        ):
+            error = within_guard(lambda work=work: caught(work))
+            assert isinstance(error, UnreachableError)
+            assert "did not answer" in str(error)
+            assert "\n" not in str(error)
+        # The connections are closed: nobody waits for what was asked on them.
+        assert there.query._connection is None or there.query._connection.invalidated
+
+
+def caught(work):
+    """Return what a call raises."""
+    try:
+        work()
+    except Exception as error:
+        return error
+    raise AssertionError("nothing was raised")
+
+
+def test_who_has_not_answered_is_said(proxy, hurried):
+    with Store(proxy.url) as there:
+        proxy.swallow()
+        error = within_guard(lambda: caught(there.query.size))
+        assert f"has not answered for 0.45 s; {deadlines.VARIABLE} sets" in str(error)
+
+
+@pytest.mark.parametrize("trouble", ["locked", "silent", "falls silent"])
+def test_a_run_goes_on_with_its_file(
+    own, trouble, postgres_server, postgres_url, silent, proxy, hurried
+):
+    """As ``tunedb tune --server`` does: what is measured waits in the file."""
+    url = {"locked": postgres_url, "silent": silent, "falls silent": proxy.url}[trouble]
+
+    def run(store, stack):
+        outbox = delivering(store, url, stack)
+        store.add([make_measurement(1)], OWN)
+        outbox.notify()
+        return outbox.close()
+
+    with ExitStack() as stack:
+        store = stack.enter_context(Store(own))
+        if trouble == "locked":
+            stack.enter_context(locked(postgres_server, postgres_url))
+        if trouble == "falls silent":
+            proxy.swallow()
+        state = within_guard(lambda: run(store, stack))
+    assert state.waiting == 2
+    assert state.error is not None
+
+
+def test_a_statement_that_takes_too_long(postgres_url, hurried):
+    with (
+        Store(postgres_url) as store,
+        pytest.raises(BusyError, match=deadlines.VARIABLE) as error,
+        store._transaction() as connection,
+    ):
+        connection.exec_driver_sql("SELECT pg_sleep(60)")
+    assert "\n" not in str(error.value)
+
+
+def test_a_pipeline_may_take_longer_than_one_statement(postgres_url, monkeypatch):
+    """Each answer begins the time anew: batches of a merge are many statements in one wait."""
+    monkeypatch.setenv(deadlines.VARIABLE, "0.5")
+    # The server sends its answers when there are 8 KB of them.
+    statement = "SELECT pg_sleep(%s), repeat('x', 10000)"
+    with Store(postgres_url) as store, store._transaction() as connection:
+        driver = connection.connection.driver_connection
+        began = time.monotonic()
+        driver.cursor().executemany(statement, [(0.1,)] * 15)
+        assert time.monotonic() - began > 0.5 * deadlines._SILENCE
+
+
+def test_long_statements_have_longer(postgres_url, hurried):
+    """LONG_STATEMENT_S for what looks at all of a database; afterwards it is as before."""
+
+    def shown(connection):
+        return connection.exec_driver_sql("SHOW statement_timeout").scalar()
+
+    with Store(postgres_url) as store:
+        reader = store.query._connected()
+        with store._transaction() as writer:
+            for connection in (reader, writer):
+                driver = connection.connection.driver_connection
+                assert (shown(connection), driver.seconds) == ("300ms", 0.3)
+                with deadlines.unhurried(connection):
+                    assert shown(connection) == "1h"
+                    assert driver.seconds == limits.LONG_STATEMENT_S
+                    connection.exec_driver_sql("SELECT pg_sleep(0.6)")
+                assert (shown(connection), driver.seconds) == ("300ms", 0.3)
+        with store._transaction() as writer:
+            assert shown(writer) == "300ms"
+
+
+def test_an_upgrade_is_not_cut(bare_postgres_url, hurried, monkeypatch):
+    Store(bare_postgres_url).close()
+    with Store(bare_postgres_url) as store, store._transaction() as connection:
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
+    monkeypatch.setattr(
+        "tunedb.migrations.upgrade", lambda one: one.exec_driver_sql("SELECT pg_sleep(0.6)")
+    )
+    assert upgrade(make_url(bare_postgres_url).set(drivername="postgresql+psycopg"))[0] == "0001"
+
+
+@pytest.mark.parametrize("text", ["soon", "0", "-1", "nan", "inf", "1e9", "1" * 400])
+def test_a_deadline_that_is_none(text, monkeypatch):
+    monkeypatch.setenv(deadlines.VARIABLE, text)
+    with pytest.raises(UsageError, match=deadlines.VARIABLE) as error:
+        Store("postgresql://127.0.0.1:9/none", create=False)
+    assert len(str(error.value)) < 200
+
+
+def test_what_is_said_where_nothing_is_set(monkeypatch):
+    """STATEMENT_S, LOCK_S, CONNECT_S"""
+    monkeypatch.delenv(deadlines.VARIABLE, raising=False)
+    monkeypatch.delenv("PGOPTIONS", raising=False)
+    assert deadlines.statement_seconds() == limits.STATEMENT_S
+    assert deadlines.connect_parameters(limits.STATEMENT_S, {}) == {
+        "connect_timeout": limits.CONNECT_S,
+        "options": f"-c statement_timeout=60000 -c lock_timeout={limits.LOCK_S * 1000}",
+    }
+    said = deadlines.connect_parameters(1, {"options": "-c work_mem=1MB", "connect_timeout": "7"})
+    assert said["options"].endswith("-c lock_timeout=500 -c work_mem=1MB")
+    assert said["connect_timeout"] == "7"
+
+
+def test_no_deadline_depends_on_the_time_of_day():
+    """A clock that goes backwards."""
+    source = inspect.getsource(deadlines)
+    assert "time.monotonic()" in source
+    assert "time.time" not in source
+
+
+def test_a_stopped_server_process(own, postgres_server, postgres_url, hurried):
+    """SIGSTOP: the kernel still takes what is sent."""
+    with Store(postgres_url) as store:
+        pid = store.query._connected().exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        subprocess.run(["kill", "-STOP", str(pid)], check=True)
+        try:
+            error = within_guard(lambda: caught(store.query.size))
+            assert isinstance(error, UnreachableError)
+        finally:
+            subprocess.run(["kill", "-CONT", str(pid)], check=True)
+        # The next question has a connection of its own.
+        assert store.query.size() == 0

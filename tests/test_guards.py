@@ -1,0 +1,425 @@
+"""What the accounts of docs/sharing.md can and cannot say on a server, each by its own SQL."""
+
+import importlib
+import math
+import random
+import re
+import shutil
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import psycopg
+import pytest
+from builders import FOREIGN, OWN, make_measurement, make_session, make_workload
+from click.testing import CliRunner
+from sqlalchemy.engine import make_url
+
+sys.path.insert(0, str(Path(__file__).parent / "sharing"))
+
+from exchanges import digests, fill, rename
+
+from tunedb import check, guards, identity
+from tunedb.cli import main
+from tunedb.errors import SchemaError, StorageError
+from tunedb.launches import Launch
+from tunedb.records import Alias, Failure, FailureKind, Phase, Source, SourceKind, Status, Trust
+from tunedb.results import NewModel
+from tunedb.sharing.sync import pull, push
+from tunedb.store import Store
+from tunedb.times import mean_of
+
+#: Keys of two databases of the team.
+ALICES, CAROLS = "a" * 32, "c" * 32
+
+
+def session(url):
+    """Return a connection of an account, which commits each statement."""
+    plain = make_url(url).set(drivername="postgresql").render_as_string(hide_password=False)
+    return closing(psycopg.connect(plain, autocommit=True))
+
+
+def ask(url, sql, *values):
+    """Return the rows of one statement of an account."""
+    with session(url) as connection:
+        cursor = connection.execute(sql, values or None)
+        return cursor.fetchall() if cursor.description else cursor.rowcount
+
+
+@pytest.fixture
+def file(sqlite_template, tmp_path):
+    """A function that returns the path of an empty database with a key."""
+
+    def file(key):
+        return rename(shutil.copyfile(sqlite_template, tmp_path / f"{key[:4]}.db"), key)
+
+    return file
+
+
+@pytest.fixture
+def alices(file):
+    """Alice's database: records 0 to 3."""
+    path = file(ALICES)
+    with Store(path) as store:
+        fill(store, *range(4), session=make_session())
+    return path
+
+
+@pytest.fixture
+def shared(team, alices):
+    """The accounts of a server where alice has pushed, and her source is trusted."""
+    with Store(alices) as store:
+        assert push(store, team("alice")).new == 4
+    with Store(team("tunedb_owner")) as server:
+        (source,) = server.query.source_rows()
+        assert (source.store, source.trust) == (ALICES, Trust.FOREIGN)
+        server.trust_source(source.id, Trust.VERIFIED)
+        server.add([make_measurement(9)], OWN)
+    return team
+
+
+def served(url):
+    return [bool(row[0]) for row in ask(url, "SELECT served FROM measurement ORDER BY id")]
+
+
+# ---- what a writer cannot say --------------------------------------------------------------------
+
+MEASUREMENT = """
+    INSERT INTO measurement (digest, program_id, workload_id, target_id, status, run_secs, mean,
+        measured_at, occurrence, source_id, served)
+    VALUES ('\\x11111111111111111111111111111111', 1, 1, 1, 0, '\\x000000000000f03f', {mean}, 0, 0,
+        {source}, 1)"""
+RETRACTION = """
+    INSERT INTO retraction (digest, store, subject, reason, created_at)
+    SELECT digest, {store}, 'source', 'no', 0 FROM source WHERE id = 1"""
+SERVER = "(SELECT value FROM meta WHERE key = 'store')"
+SOURCE = """
+    INSERT INTO source (digest, name, kind, trust, store, created_at, tunedb_version)
+    VALUES ('\\x22222222222222222222222222222222', 'x', 'file', {trust}, {store}, 0, '0')"""
+WORKLOAD = """
+    INSERT INTO workload (digest, format, body, name, script, created_at)
+    VALUES ('\\x33333333333333333333333333333333', 'tvm-script', 'x', 'f', {script}, 0)"""
+
+REFUSED = {
+    "a mean": "UPDATE measurement SET mean = 1e-9",
+    "what is served": "UPDATE measurement SET served = 1",
+    "a digest": "UPDATE measurement SET digest = '\\x00'",
+    "run times": "UPDATE measurement SET run_secs = '\\x000000000000f03f'",
+    "a program": "UPDATE measurement SET program_id = 1",
+    "a worse source": "UPDATE measurement SET source_id = 3",
+    "trust": "UPDATE source SET trust = 2",
+    "a script": "UPDATE workload SET script = 'x'",
+    "a script of a new workload": WORKLOAD.format(script="'x'"),
+    "the TVM of a workload": "UPDATE workload SET tvm_version = '0.1'",
+    "a body": "UPDATE model SET body = 'x'",
+    "the key of the server": "UPDATE meta SET value = 'x'",
+    "a factor": "INSERT INTO session_factor VALUES (1, 'session', 1, 0, 2, NULL, 9, 0)",
+    "an account": "UPDATE account SET role = 'mallory'",
+    "the account of the server": f"INSERT INTO account (store, role) SELECT {SERVER}, 'mallory'",
+    "no record": "DELETE FROM measurement",
+    "no program": "DELETE FROM program",
+    "no retraction": "DELETE FROM retraction",
+    "no account": "DELETE FROM account",
+    "a lock": "DO $$ BEGIN LOCK TABLE measurement IN ACCESS EXCLUSIVE MODE; END $$",
+    "a retraction of another": RETRACTION.format(store=f"'{ALICES}'"),
+    "a retraction of the server": RETRACTION.format(store=SERVER),
+    "a trusted source of another": SOURCE.format(trust=1, store=f"'{CAROLS}'"),
+    "a record of another": MEASUREMENT.format(source=1, mean=1),
+    "a name by another": "INSERT INTO workload_alias VALUES ('s', 'k', 1, 1)",
+    "a failure by another": """
+        INSERT INTO failure (digest, measurement_id, kind, phase, message, source_id)
+        VALUES ('\\x00', 1, 'crash', 'run', 'x', 1)""",
+    "a launch by another": """
+        INSERT INTO launch (digest, measurement_id, number, kernel, threads, source_id)
+        VALUES ('\\x00', 1, 0, 'k', 32, 1)""",
+}
+
+
+def test_what_a_writer_cannot_say(shared):
+    """Attack 7: who inserts is refused what identifies, ranks or serves."""
+    with Store(shared("tunedb_owner")) as server:
+        server.add([make_measurement(20)], FOREIGN)
+        server.add_model(NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes"))
+    with session(shared("tunedb_owner")) as owner, session(shared("mallory")) as mallory:
+
+        def everything():
+            tables = ("measurement", "source", "workload", "model", "account", "retraction")
+            return [owner.execute(f"SELECT * FROM {one} ORDER BY 1").fetchall() for one in tables]
+
+        before = everything()
+        for what, sql in REFUSED.items():
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                mallory.execute(sql)
+                pytest.fail(f"mallory says {what}")
+        assert everything() == before
+
+
+def test_a_reader_says_nothing(shared):
+    with session(shared("bob")) as bob:
+        for sql in (*REFUSED.values(), SOURCE.format(trust=0, store="'x'")):
+            with pytest.raises(psycopg.errors.InsufficientPrivilege):
+                bob.execute(sql)
+
+
+def test_the_server_derives(shared):
+    """A writer's mean, workload and flag are not taken, and a foreign record is not served."""
+    mallory = shared("mallory")
+    ask(mallory, SOURCE.format(trust=0, store=f"'{CAROLS}'"))
+    ((source,),) = ask(mallory, "SELECT id FROM source WHERE name = 'x'")
+    fill_workload = "SELECT count(*) FROM workload"
+    ask(mallory, WORKLOAD.format(script="NULL"))
+    assert ask(mallory, fill_workload) == [(2,)]
+    lie = MEASUREMENT.format(source=source, mean=1e-12).replace("1, 1, 1, 0,", "1, 2, 1, 0,", 1)
+    ask(mallory, lie)
+    found = "SELECT workload_id, mean, served FROM measurement WHERE source_id = %s"
+    assert ask(mallory, found, source) == [(1, 1.0, 0)]
+    # In the server's own name it is served, with the mean of its times.
+    ((own,),) = ask(mallory, f"SELECT id FROM source WHERE store = {SERVER}")
+    ask(mallory, MEASUREMENT.format(source=own, mean=1e-12).replace("x1111", "x2222"))
+    assert (1, 1.0, 1) in ask(mallory, found, own)
+
+
+@pytest.mark.parametrize(
+    ("times", "words"),
+    [("'\\x000000000000f07f'", "not finite"), ("'\\x00'", "run times of 1 bytes")],
+)
+def test_times_that_are_none(shared, times, words):
+    sql = MEASUREMENT.format(source=2, mean=1).replace("'\\x000000000000f03f'", times)
+    with pytest.raises(psycopg.DataError, match=words):
+        ask(shared("alice"), sql)
+
+
+def test_means_are_those_of_python(postgres_url):
+    """Bit for bit, as every database derives them."""
+    drawn = random.Random(7)
+    whole = [drawn.getrandbits(64).to_bytes(8, "little") for _ in range(3000)]
+    values = [identity.unpack_floats(one)[0] for one in whole]
+    values = [one for one in values if math.isfinite(one) and abs(one) < 1e300]
+    special = [0.0, -0.0, 1.0, -1.5, 1e10, 2.2e-308, 5e-324, 1e-310, 1.7e308, 1e-3]
+    lists = [[one] for one in special + values]
+    lists += [[drawn.choice(special[:7] + values) for _ in range(4)] for _ in range(1000)]
+    lists += [[drawn.lognormvariate(-8, 2) for _ in range(drawn.randint(1, 9))] for _ in lists]
+    with session(postgres_url) as connection:
+        rows = [(identity.pack_floats(one), mean_of(one)) for one in lists]
+        for (packed, mean), one in zip(rows, lists, strict=True):
+            sql = "SELECT tunedb_mean(%s, %s)"
+            (found,) = connection.execute(sql, (packed, mean)).fetchone()
+            assert (0.0 + found).hex() == (0.0 + mean).hex(), one
+        assert connection.execute("SELECT tunedb_mean('', 1)").fetchone() == (None,)
+
+
+def test_what_a_large_merge_writes_is_whole(shared):
+    with Store(shared("alice")) as store:
+        made = [
+            make_measurement(n, (1e-3 / (n + 1), 3e-3), workload=n % 3, empty=n % 7 == 0)
+            for n in range(100, 140)
+        ]
+        made += [make_measurement(n, None) for n in range(140, 150)]
+        store.add(made, OWN)
+        store.add([make_measurement(150)], FOREIGN)
+    report = check.check(shared("bob"))
+    assert report.problems == []
+
+
+# ---- what a writer can say -----------------------------------------------------------------------
+
+
+def test_everything_that_is_promised(shared, alices, file, tmp_path):
+    """Writers push, pull, tune into the server and import into it; a reader pulls."""
+    with Store(alices) as here:
+        fill(here, 5, 6)
+        report = push(here, shared("alice"))
+        assert (report.new, report.reasons) == (2, {})
+        assert pull(here, shared("alice")).new == 1
+    # They are of her source, which is trusted.
+    assert served(shared("bob")) == [True] * 7
+    with Store(shared("alice")) as store:
+        store.be_patient(1)
+        failed = make_measurement(
+            30, None, status=Status.FAILED, failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "x")
+        )
+        launched = make_measurement(31, launches=(Launch("k", 32),), session=make_session(3))
+        store.add([make_measurement(32), failed, launched], Source("tuning", SourceKind.LIVE))
+        store.add_workload(make_workload(7, script="code"), [Alias("s", "k")])
+        store.add_session(make_session(4))
+        model = NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes")
+        store.add_predictions(store.add_model(model), {1: 0.5})
+    # A script is code, and nobody checks a model's bytes.
+    assert ask(shared("bob"), "SELECT count(script) FROM workload") == [(0,)]
+    assert ask(shared("bob"), "SELECT body FROM model") == [(None,)]
+    with Store(file("d" * 32)) as other:
+        assert pull(other, shared("bob")).new == 10
+        assert digests(other) == digests(shared("bob"))
+    # Into the server, too: watermarks of the server itself.
+    with Store(shared("alice")) as store, Store(file("e" * 32)) as theirs:
+        fill(theirs, 60)
+        assert pull(store, theirs.location).new == 1
+
+
+def test_a_known_record_gets_a_better_source(shared, alices, file):
+    """A stranger had it first; alice's push takes it over, and mallory does not get it back."""
+    record = make_measurement(50)
+    with Store(file("f" * 32)) as theirs:
+        theirs.add([record], Source("theirs"))
+        assert push(theirs, shared("mallory")).new == 1
+        assert served(shared("bob"))[-1] is False
+        with Store(alices) as here:
+            here.add([record], Source("nightly"))
+            assert push(here, shared("alice")).moved == 1
+        assert served(shared("bob"))[-1] is True
+        assert push(theirs, shared("mallory"), anew=True).moved == 0
+    assert served(shared("bob"))[-1] is True
+    ((own,),) = ask(shared("bob"), f"SELECT id FROM source WHERE store = {SERVER}")
+    with pytest.raises(psycopg.errors.InsufficientPrivilege, match="not of this account"):
+        # Neither to a source of somebody else.
+        ask(shared("mallory"), SOURCE.format(trust=0, store="'g'"))
+        ask(shared("mallory"), MEASUREMENT.format(source="(SELECT max(id) FROM source)", mean=1))
+        ask(shared("mallory"), "UPDATE measurement SET source_id = 1 WHERE source_id > %s", own + 1)
+
+
+# ---- retractions and accounts --------------------------------------------------------------------
+
+
+def test_retractions_come_from_the_database_s_account(shared, alices, file):
+    """What is relayed for others is left out and told, and the push goes on."""
+    with Store(alices) as here, Store(file(CAROLS)) as carols:
+        fill(carols, 70)
+        carols.retract([1], "a test")
+        assert pull(here, carols.location).retractions == 1
+        report = push(here, shared("alice"))
+        assert (report.new, report.retractions) == (1, 0)
+        (reason,) = report.reasons
+        assert "only from the database's own account" in reason
+        assert push(carols, shared("mallory")).retractions == 1
+        # Alice's source is trusted there: nobody else's word counts.
+        here.retract([1], "the clock was wrong")
+        assert pull(carols, alices).retractions == 1
+        report = push(carols, shared("mallory"))
+        assert report.retractions == 0
+        assert len(report.reasons) == 1
+        assert served(shared("bob"))[0] is True
+        assert push(here, shared("alice")).retractions == 1
+    assert served(shared("bob"))[0] is False
+    assert served(shared("bob"))[1:4] == [True] * 3
+    # It holds for what comes later, and whoever asks for the rows to be served again.
+    ask(shared("tunedb_owner"), "UPDATE measurement SET served = 1")
+    assert served(shared("bob"))[0] is False
+
+
+def test_only_the_owner_takes_back_in_the_server_s_name(shared):
+    with Store(shared("alice")) as store, pytest.raises(StorageError, match="tunedb push") as error:
+        store.retract([1], "no")
+    assert "\n" not in str(error.value)
+    with Store(shared("tunedb_owner")) as store:
+        assert store.retract([1], "no") == 1
+    assert served(shared("bob"))[0] is False
+
+
+def test_a_database_pushes_with_one_account(shared, alices, file):
+    """Mallory writes alice's key into a file; the owner may give the key to another account."""
+    (account,) = ask(shared("bob"), "SELECT store, role FROM account")
+    assert account == (ALICES, "alice")
+    forged = shutil.copyfile(alices, alices.with_name("forged.db"))
+    with Store(forged) as store:
+        fill(store, 80)
+        with pytest.raises(StorageError, match=f"{ALICES} pushes as alice") as error:
+            push(store, shared("mallory"))
+        assert "\n" not in str(error.value)
+        assert ask(shared("bob"), "SELECT count(*) FROM measurement") == [(5,)]
+        mended = re.search(r"UPDATE account SET .*'$", str(error.value)).group()
+        ask(shared("tunedb_owner"), mended)
+        assert push(store, shared("mallory")).new == 1
+    with Store(alices) as store, pytest.raises(StorageError, match="pushes as mallory"):
+        push(store, shared("alice"))
+
+
+def test_an_account_is_the_session_s(shared):
+    """Whatever a writer writes; the first one counts."""
+    insertion = "INSERT INTO account VALUES (%s, %s, 0) ON CONFLICT DO NOTHING"
+    assert ask(shared("mallory"), insertion, CAROLS, "alice") == 1
+    assert ask(shared("alice"), insertion, CAROLS, "alice") == 0
+    rows = ask(shared("bob"), "SELECT role, registered_at > 0 FROM account ORDER BY store")
+    assert rows == [("alice", True), ("mallory", True)]
+    # The owner's word counts before that of anybody who has not pushed yet (docs/sharing.md).
+    ask(shared("tunedb_owner"), "INSERT INTO account (store, role) VALUES ('k', 'alice')")
+    assert ask(shared("mallory"), insertion, "k", "mallory") == 0
+
+
+def test_the_owner_s_own_work(shared, alices):
+    owner = shared("tunedb_owner")
+    with Store(owner) as store:
+        assert store.trust_source(1, Trust.FOREIGN) == 4
+        assert served(owner) == [False] * 4 + [True]
+        assert store.trust_source(1, Trust.VERIFIED) == 4
+        store.retract_source(1, "all of it")
+        assert served(owner) == [False] * 4 + [True]
+        store.add_workload(make_workload(7, script="code"))
+        assert store.remove_records([1, 2]).records == 2
+        store.vacuum()
+    assert ask(owner, "SELECT count(script) FROM workload") == [(1,)]
+    with Store(alices) as here:
+        assert push(here, owner, anew=True).new == 2
+
+
+# ---- guards that are gone ------------------------------------------------------------------------
+
+
+def test_the_names_are_those_of_the_migration(postgres_url):
+    script = importlib.import_module("tunedb.migrations.versions.0007_server_guards")
+    made = "\n".join(script.GUARDS)
+    tables = re.findall(r"TRIGGER tunedb_guard BEFORE .* ON public.(\w+)", made)
+    assert set(guards.TABLES) == set(tables)
+    functions = set(re.findall(r"FUNCTION\s+public\.(\w+)\([^)]*\) RETURNS (?!trigger)", made))
+    assert set(guards.FUNCTIONS) == functions
+    with Store(postgres_url) as store:
+        assert guards.look(store.query._connected()) == guards.Guards(is_owner=True)
+
+
+GONE = {
+    "a trigger that was dropped": (
+        "DROP TRIGGER tunedb_guard ON retraction",
+        "trigger tunedb_guard of retraction",
+    ),
+    "a trigger that is off": (
+        "ALTER TABLE measurement DISABLE TRIGGER tunedb_guard",
+        "trigger tunedb_guard of measurement",
+    ),
+    "a function": ("DROP FUNCTION tunedb_stop_serving", "function tunedb_stop_serving"),
+    "a function of a trigger": (
+        "DROP FUNCTION tunedb_guard_word CASCADE",
+        "trigger tunedb_guard of workload_alias, trigger tunedb_guard of failure",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", GONE)
+def test_a_guard_that_is_gone(what, shared, alices):
+    """Writers are told which, and the command that brings it back."""
+    sql, words = GONE[what]
+    owner = shared("tunedb_owner")
+
+    def run(*words, code=0):
+        result = CliRunner().invoke(main, list(words))
+        assert result.exit_code == code, result.output
+        return result
+
+    ask(owner, sql)
+    for account in ("alice", "tunedb_owner"):
+        with Store(alices) as here, pytest.raises(SchemaError) as error:
+            push(here, shared(account))
+        assert words in str(error.value)
+        assert "its owner runs: tunedb db upgrade" in str(error.value)
+        assert "\n" not in str(error.value)
+    with Store(shared("bob"), read_only=True) as store:
+        assert store.query.size() == 5
+    assert words.split(",")[0] in run("--db", shared("bob"), "db", "check", code=1).stdout
+    assert words.split(",")[0] in run("db", "upgrade", owner, "--dry-run").stdout
+    with pytest.raises(SchemaError):
+        Store(owner)
+    assert f"restored: {words.split(',')[0]}" in run("db", "upgrade", owner).stdout
+    assert "restored" not in run("db", "upgrade", owner).stdout
+    run("--db", shared("bob"), "db", "check")
+    with Store(alices) as here:
+        fill(here, 5)
+        assert push(here, shared("alice")).new == 1
+    assert served(shared("bob")) == [True] * 6
