@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import sqlite3
 from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 import tvm
+from builders import copied
 from sqlalchemy.engine import make_url
 from tvm import relax
 from tvm.s_tir import Schedule
@@ -325,7 +325,7 @@ def test_itself_is_no_layer(own_path, tools):
 
 def test_a_copy_of_itself_is_one(own_path, tmp_path, tools):
     Database(own_path).close()
-    shutil.copyfile(own_path, tmp_path / "copy.db")
+    copied(own_path, tmp_path / "copy.db")
     mod = tools.matmul()
     fill(tmp_path / "copy.db", tools, mod, (0.25, 4))
     layers = [tmp_path / "copy.db"]
