@@ -100,6 +100,13 @@ WORKLOAD = """
     INSERT INTO workload (digest, format, body, name, script, created_at)
     VALUES ('\\x33333333333333333333333333333333', 'tvm-script', 'x', 'f', {script}, 0)"""
 
+#: Features of program 1 that were computed here, and of program 2 that came with a merge.
+FEATURES = (
+    "INSERT INTO feature_set VALUES (1, 'x', 1, '[]')",
+    "INSERT INTO feature VALUES (1, 1, 1, 1, '\\x00'), (2, 1, 1, 1, '\\x00')",
+    "INSERT INTO foreign_feature VALUES (2, 1, 1)",
+)
+
 REFUSED = {
     "a mean": "UPDATE measurement SET mean = 1e-9",
     "what is served": "UPDATE measurement SET served = 1",
@@ -120,6 +127,8 @@ REFUSED = {
     "no program": "DELETE FROM program",
     "no retraction": "DELETE FROM retraction",
     "no account": "DELETE FROM account",
+    "no features": "DELETE FROM feature",
+    "no mark of features": "DELETE FROM foreign_feature",
     "a lock": "DO $$ BEGIN LOCK TABLE measurement IN ACCESS EXCLUSIVE MODE; END $$",
     "a retraction of another": RETRACTION.format(store=f"'{ALICES}'"),
     "a retraction of the server": RETRACTION.format(store=SERVER),
@@ -140,10 +149,14 @@ def test_what_a_writer_cannot_say(shared):
     with Store(shared("tunedb_owner")) as server:
         server.add([make_measurement(20)], FOREIGN)
         server.add_model(NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes"))
+        with server._transaction() as connection:
+            for sql in FEATURES:
+                connection.exec_driver_sql(sql)
     with session(shared("tunedb_owner")) as owner, session(shared("mallory")) as mallory:
 
         def everything():
-            tables = ("measurement", "source", "workload", "model", "account", "retraction")
+            tables = ("feature", "foreign_feature")
+            tables += ("measurement", "source", "workload", "model", "account", "retraction")
             return [owner.execute(f"SELECT * FROM {one} ORDER BY 1").fetchall() for one in tables]
 
         before = everything()
@@ -152,6 +165,16 @@ def test_what_a_writer_cannot_say(shared):
                 mallory.execute(sql)
                 pytest.fail(f"mallory says {what}")
         assert everything() == before
+
+
+def test_a_writer_replaces_features_that_came_with_a_merge(shared):
+    for sql in FEATURES:
+        ask(shared("tunedb_owner"), sql)
+    alice = shared("alice")
+    assert ask(alice, "DELETE FROM feature WHERE program_id = 2") == 1
+    assert ask(alice, "DELETE FROM foreign_feature") == 1
+    assert ask(alice, "INSERT INTO feature VALUES (2, 1, 1, 1, '\\x01')") == 1
+    assert ask(shared("tunedb_owner"), "DELETE FROM feature") == 2
 
 
 def test_a_reader_says_nothing(shared):

@@ -15,7 +15,7 @@ from .errors import SchemaError
 #: Tables with a trigger ``tunedb_guard``.
 TABLES = (
     *("measurement", "source", "workload_alias", "failure", "launch"),
-    *("retraction", "account", "workload", "model"),
+    *("retraction", "account", "workload", "model", "feature", "foreign_feature"),
 )
 
 #: Functions that triggers and writers call.

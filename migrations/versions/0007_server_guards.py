@@ -208,6 +208,30 @@ BEGIN
   END IF;
   RETURN NEW;
 END $$""",
+    # Features that came with a merge are replaced by those that are computed here; others stay, and
+    # so does the mark of those that are there.
+    f"""
+CREATE OR REPLACE FUNCTION public.tunedb_guard_feature() RETURNS trigger {_HEAD} AS $$
+BEGIN
+  IF NOT EXISTS (SELECT FROM public.foreign_feature f
+      WHERE f.program_id = OLD.program_id AND f.feature_set_id = OLD.feature_set_id)
+    AND NOT public.tunedb_is_owner() THEN
+    RAISE 'tunedb guard: features that were computed here are the owner''s to remove'
+      USING ERRCODE = '42501';
+  END IF;
+  RETURN OLD;
+END $$""",
+    f"""
+CREATE OR REPLACE FUNCTION public.tunedb_guard_mark() RETURNS trigger {_HEAD} AS $$
+BEGIN
+  IF EXISTS (SELECT FROM public.feature f
+      WHERE f.program_id = OLD.program_id AND f.feature_set_id = OLD.feature_set_id)
+    AND NOT public.tunedb_is_owner() THEN
+    RAISE 'tunedb guard: features that came with a merge keep their mark'
+      USING ERRCODE = '42501';
+  END IF;
+  RETURN OLD;
+END $$""",
     # Writers call it after retractions: it takes away what the rule above would not serve.
     f"""
 CREATE OR REPLACE FUNCTION public.tunedb_stop_serving() RETURNS bigint SECURITY DEFINER
@@ -240,6 +264,8 @@ FOR EACH ROW EXECUTE FUNCTION public.tunedb_guard_{function}()"""
             ("account", "INSERT OR UPDATE", "account"),
             ("workload", "INSERT OR UPDATE", "workload"),
             ("model", "INSERT OR UPDATE", "model"),
+            ("feature", "DELETE", "feature"),
+            ("foreign_feature", "DELETE", "mark"),
         )
     ),
 )
@@ -248,6 +274,7 @@ FOR EACH ROW EXECUTE FUNCTION public.tunedb_guard_{function}()"""
 _DROP = """
     DROP FUNCTION tunedb_guard_measurement, tunedb_guard_source, tunedb_guard_word,
         tunedb_guard_retraction, tunedb_guard_account, tunedb_guard_workload, tunedb_guard_model,
+        tunedb_guard_feature, tunedb_guard_mark,
         tunedb_stop_serving, tunedb_is_retracted, tunedb_mean, tunedb_may_speak, tunedb_is_owner
     CASCADE"""
 

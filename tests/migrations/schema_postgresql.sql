@@ -308,6 +308,8 @@ S workload_id_seq
 -- triggers
 CREATE TRIGGER tunedb_guard BEFORE INSERT OR UPDATE ON public.account FOR EACH ROW EXECUTE FUNCTION tunedb_guard_account()
 CREATE TRIGGER tunedb_guard BEFORE INSERT ON public.failure FOR EACH ROW EXECUTE FUNCTION tunedb_guard_word()
+CREATE TRIGGER tunedb_guard BEFORE DELETE ON public.feature FOR EACH ROW EXECUTE FUNCTION tunedb_guard_feature()
+CREATE TRIGGER tunedb_guard BEFORE DELETE ON public.foreign_feature FOR EACH ROW EXECUTE FUNCTION tunedb_guard_mark()
 CREATE TRIGGER tunedb_guard BEFORE INSERT ON public.launch FOR EACH ROW EXECUTE FUNCTION tunedb_guard_word()
 CREATE TRIGGER tunedb_guard BEFORE INSERT OR UPDATE ON public.measurement FOR EACH ROW EXECUTE FUNCTION tunedb_guard_measurement()
 CREATE TRIGGER tunedb_guard BEFORE INSERT OR UPDATE ON public.model FOR EACH ROW EXECUTE FUNCTION tunedb_guard_model()
@@ -333,6 +335,36 @@ BEGIN
   NEW.registered_at := coalesce(
     NEW.registered_at, (extract(epoch FROM clock_timestamp()) * 1000000)::bigint);
   RETURN NEW;
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_guard_feature()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  IF NOT EXISTS (SELECT FROM public.foreign_feature f
+      WHERE f.program_id = OLD.program_id AND f.feature_set_id = OLD.feature_set_id)
+    AND NOT public.tunedb_is_owner() THEN
+    RAISE 'tunedb guard: features that were computed here are the owner''s to remove'
+      USING ERRCODE = '42501';
+  END IF;
+  RETURN OLD;
+END $function$
+
+CREATE OR REPLACE FUNCTION public.tunedb_guard_mark()
+ RETURNS trigger
+ LANGUAGE plpgsql
+ SET search_path TO 'pg_catalog', 'pg_temp'
+AS $function$
+BEGIN
+  IF EXISTS (SELECT FROM public.feature f
+      WHERE f.program_id = OLD.program_id AND f.feature_set_id = OLD.feature_set_id)
+    AND NOT public.tunedb_is_owner() THEN
+    RAISE 'tunedb guard: features that came with a merge keep their mark'
+      USING ERRCODE = '42501';
+  END IF;
+  RETURN OLD;
 END $function$
 
 CREATE OR REPLACE FUNCTION public.tunedb_guard_measurement()
