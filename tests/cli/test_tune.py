@@ -59,7 +59,8 @@ def fakes(monkeypatch, tmp_path):
     monkeypatch.setattr(tuning_parts, "runner_of", lambda *_: runner)
     monkeypatch.setattr(tuning_parts, "EvolutionarySearch", _Search)
     monkeypatch.setenv("TUNEDB_URL", str(tmp_path / "tune.db"))
-    return runner
+    yield runner
+    builder.close()
 
 
 SHORT = ("--target", LLVM, "--batch", 4, "--seed", 1, "--jobs", 1)

@@ -413,3 +413,22 @@ def test_files_that_are_there_stay(memory, tmp_path):
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
     export_metaschedule(memory.query, folder, force=True)
     assert {path.name for path in folder.iterdir()} == {RECORDS, WORKLOADS}
+
+
+def test_a_killed_export_leaves_no_records_of_other_workloads(memory, tmp_path, monkeypatch):
+    """A pair of files cannot appear at once: records without their workloads are the worst."""
+    folder = workdirs.write(tmp_path / "in", [workdirs.record()])
+    bring(memory, folder / RECORDS)
+    real, moved = Path.replace, []
+
+    def die(path, target):
+        moved.append(Path(target).name)
+        if moved == [WORKLOADS, RECORDS]:
+            raise KeyboardInterrupt
+        return real(path, target)
+
+    monkeypatch.setattr(Path, "replace", die)
+    with pytest.raises(KeyboardInterrupt):
+        export_metaschedule(memory.query, folder, force=True)
+    assert moved == [WORKLOADS, RECORDS]
+    assert {path.name for path in folder.iterdir()} == {WORKLOADS}

@@ -46,6 +46,7 @@ class FakeBuilder(_PyBuilder):
 
         super().__init__(build)
         self.build = build
+        self.close = folder.close
 
 
 class FakeRunner(_PyRunner):

@@ -255,6 +255,21 @@ def test_half_a_batch_is_never_left(run, sqlite_file, monkeypatch):
     assert list(Path.cwd().iterdir()) == []
 
 
+def test_a_line_that_was_cut_off_does_not_swallow_the_next(run, sqlite_file, tmp_path):
+    """A process that is killed while it writes leaves half a line."""
+    stop_writes(sqlite_file, "database or disk is full")
+    run.refuse(0)
+    (path,) = sqlite_file.parent.glob("*.json")
+    path.write_bytes(path.read_bytes()[:-10])
+    run.refuse(1)
+    target = tmp_path / "imported.db"
+    result = CliRunner().invoke(main, ["--db", str(target), "import", "logs", str(path)])
+    assert result.exit_code == 0, result.output
+    with Store(target) as store:
+        assert store.query.counts().quarantined == 1
+        assert numbers_of([record.measurement for record in store.query.iterate()]) == [1]
+
+
 # ---- whole runs ----------------------------------------------------------------------------------
 
 

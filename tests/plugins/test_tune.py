@@ -59,7 +59,8 @@ def quick(tmp_path, monkeypatch):
 
     quick.path = tmp_path / "tune.db"
     quick.builder, quick.runner = FakeBuilder(), FakeRunner()
-    return quick
+    yield quick
+    quick.builder.close()
 
 
 def closed(result):

@@ -49,7 +49,8 @@ class ReusingBuilder(_PyBuilder):
 
     Notes
     -----
-    ``RemoveBuildArtifact`` removes the files; what is left goes with the builder. Record with
+    ``RemoveBuildArtifact`` removes the files; what is left goes with :meth:`close`, or with the
+    builder. Record with
     ``MeasureCallback``, which knows these results; TVM's ``AddToDatabase`` would store them again.
     """
 
@@ -66,6 +67,10 @@ class ReusingBuilder(_PyBuilder):
     def build(self, build_inputs: Sequence[Any]) -> list[Any]:
         """Build a batch; one ``BuilderResult`` for each ``BuilderInput``, in their order."""
         return self._inner.build(build_inputs)
+
+    def close(self) -> None:
+        """Remove what stands in for artifacts; it builds no more. May be called again."""
+        self._inner.close()
 
 
 class ReusingRunner(_PyRunner):
@@ -123,6 +128,9 @@ class _Builds:
         fresh = [item for item, known in zip(inputs, found, strict=True) if known is None]
         built = iter(_asked(self._builder.build, fresh, "builder"))
         return [next(built) if known is None else self._stand_in(known) for known in found]
+
+    def close(self) -> None:
+        self._folder.close()
 
     def _stand_in(self, known: KnownProgram) -> Any:
         """Return the result of a program that is not built."""

@@ -211,6 +211,8 @@ class Run:
             parts.runner_of(options.runner, options.evaluator),
             self.known,
         )
+        # An error that goes through TVM keeps what its frames refer to.
+        stack.callback(builder.close)
         folder = options.work_dir
         if folder is None:
             folder = stack.enter_context(TemporaryFolder("tuning")).path
