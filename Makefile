@@ -7,7 +7,7 @@ EXTRAS ?= dev
 PARALLEL ?= -n 2 --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: setup demo test stress lint bench bench-ranking bench-models bench-search bench-advisor links clean
+.PHONY: setup demo test stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor links clean
 
 # The stamp names the extras, so that `make demo` (tvm,train) on a fresh machine stays small and
 # `make test` later adds what it needs.
@@ -32,10 +32,14 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest -m 'not stress' $(PARALLEL)
+	$(BIN)/python -m pytest -m 'not stress and not fuzz' $(PARALLEL)
 
 stress: setup
 	$(BIN)/python -m pytest -m stress $(PARALLEL)
+
+# Strangers' bundles, databases and logs for an hour: SECONDS=600 is another time.
+fuzz: setup
+	TUNEDB_FUZZ_SECONDS=$(or $(SECONDS),3600) $(BIN)/python -m pytest -m fuzz -s
 
 lint: setup
 	$(BIN)/ruff check --fix .

@@ -22,7 +22,14 @@ from builders import OWN, make_measurement
 
 from tunedb import limits, schema, versions
 from tunedb.engine import make_engine, parse_url
-from tunedb.errors import LimitError, NotFoundError, SchemaError, StorageError, TuneDBError
+from tunedb.errors import (
+    FormatError,
+    LimitError,
+    NotFoundError,
+    SchemaError,
+    StorageError,
+    TuneDBError,
+)
 from tunedb.sharing.cutting import taken
 from tunedb.sharing.database import DatabasePeer
 from tunedb.sharing.foreign import Watch, foreign_errors, is_sqlite, open_file, told
@@ -293,6 +300,18 @@ def test_a_definition_that_is_none(filled):
     refused(StorageError, "damaged; ask for another copy", filled)
 
 
+def test_a_definition_that_sqlite_quotes_and_that_is_no_text(filled):
+    """SQLite's message then is none of Python's texts either."""
+    sql(
+        filled,
+        "PRAGMA writable_schema=ON",
+        "UPDATE sqlite_schema SET name = CAST(x'd173' AS TEXT), sql = 'CREATE' "
+        "WHERE name = 'source'",
+    )
+    assert is_sqlite(filled)
+    refused(FormatError, "text that is no UTF-8", filled)
+
+
 def test_more_tables_than_anybody_has(filled):
     """FOREIGN_OBJECTS"""
     sql(filled, "BEGIN", *(f"CREATE TABLE t{n} (x)" for n in range(limits.FOREIGN_OBJECTS)), "END")
@@ -377,7 +396,7 @@ from memory import peak_bytes
 from tunedb.sharing.cutting import taken
 from tunedb.sharing.database import DatabasePeer
 from tunedb.sharing.selection import Selection
-from tunedb.errors import TuneDBError
+from tunedb.errors import FormatError, TuneDBError
 before = peak_bytes()
 rows = 0
 try:

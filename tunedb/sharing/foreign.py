@@ -155,7 +155,8 @@ def is_sqlite(path: Path) -> bool:
     connection: sqlite3.Connection | None = None
     try:
         connection = _connect(path, Watch())
-    except (sqlite3.Error, StorageError) as error:
+    except (sqlite3.Error, StorageError, UnicodeError) as error:
+        # A message of SQLite's may quote the file, which then is none of Python's texts.
         return "not a database" not in str(error)
     finally:
         if connection is not None:
