@@ -23,6 +23,13 @@ def rows():
     return found
 
 
+def attacks():
+    """Return attack → its tests."""
+    text = (ROOT / "docs" / "security.md").read_text(encoding="utf-8")
+    found = re.findall(r"^\| (\d)\. .+ \| (.+) \|$", text, re.MULTILINE)
+    return {int(number): re.findall(r"`([^`]+::[^`]+)`", tests) for number, tests in found}
+
+
 @cache
 def names_in(path):
     """Return the names of the test functions of a file, without importing it."""
@@ -36,6 +43,15 @@ def names_in(path):
 
 def test_every_promise_has_a_row():
     assert list(rows()) == list(range(1, PROMISES + 1))
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_every_attack_has_a_test(number):
+    named = attacks()[number]
+    assert named
+    for test in named:
+        path, _, name = test.partition("::")
+        assert name in names_in(path), test
 
 
 @pytest.mark.parametrize("number", range(1, PROMISES + 1))
