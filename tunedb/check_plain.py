@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Table, and_, exists, literal, select, tuple_
 from . import identity, limits, schema, versions
 from .check_derived import DAMAGE, PAGE, unreadable
 from .errors import NotFoundError
-from .retractions import ALIASES, SUBJECTS
+from .retractions import ALIASES, SUBJECTS, ours
 from .values import parse_json
 
 if TYPE_CHECKING:
@@ -134,7 +134,10 @@ def _check_store(connection: Connection, query: Query, report: CheckReport) -> N
 
 
 def _check_retractions(connection: Connection, report: CheckReport) -> None:
-    """Report retractions whose subject is not what their digest is of; it covers its table."""
+    """Report own retractions whose subject is not what their digest is of; it covers its table.
+
+    Those of others say what they like, and take back nothing that is not theirs.
+    """
     r = schema.retraction.c
     subjects = {
         schema.measurement: ("measurement",),
@@ -148,7 +151,7 @@ def _check_retractions(connection: Connection, report: CheckReport) -> None:
         other = select(r.digest, r.subject).join_from(
             table, schema.retraction, r.digest == table.c.digest
         )
-        wrong += connection.execute(other.where(r.subject.not_in(fitting)))
+        wrong += connection.execute(other.where(r.subject.not_in(fitting), r.store == ours()))
     for digest, subject in sorted({(bytes(row.digest).hex(), row.subject) for row in wrong}):
         words = f"{digest[:16]} is taken back as {subject!r}, which it is not"
         report.add("derived", "retraction", None, words)

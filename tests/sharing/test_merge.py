@@ -536,6 +536,16 @@ def test_a_known_trace_that_is_not_allowed_is_not_given_to_a_trusted_source(stor
     assert [row.served for row in store.query.source_rows()] == [0, 1]
 
 
+@pytest.mark.parametrize("subject", ["source", "session", "aliases"])
+def test_a_retraction_with_another_subject_is_no_damage(store, store_url, subject):
+    """A stranger names an own record as what it is not: it stays served, the database whole."""
+    (own,), _ = store.add_batch([make_measurement()], Source("own"))
+    row = (store.query.digest_of(own), "f" * 32, subject, "no")
+    assert merge(store, Given([Chunk("retraction", [row])])).retractions == 1
+    assert [one.id for one in store.query.top_k([1], [1])] == [own]
+    assert check(store_url).problems == []
+
+
 def test_a_retraction_in_our_name(store):
     store.add([make_measurement(1)], Source("nightly"))
     digest = store.query.digest_of(1)
