@@ -7,16 +7,13 @@ away: so it has each digest, name, session and source that an attacker can name.
 
 from __future__ import annotations
 
-import importlib
-import importlib.util
-import shutil
 from contextlib import closing
 from dataclasses import dataclass
 from difflib import unified_diff
 from pathlib import Path
 
 import tvm
-from builders import make_session
+from builders import copied, make_session
 from click.testing import CliRunner
 from exchanges import rename
 from tvm import te
@@ -110,7 +107,6 @@ def _fill(path, key, records, source):
     """Make a database with records, the names of their workloads, and features."""
     Store(path).close()
     rename(path, key)
-    approve(path)
     with Store(path) as store:
         store.add(records, source)
         for mod in ASKED.values():
@@ -121,18 +117,10 @@ def _fill(path, key, records, source):
     return path
 
 
-def _take(path, other):
+def _take(path, other, **options):
     with Store(path) as store, closing(DatabasePeer(other, own=True)) as peer:
-        report = merge(store, peer, selection=WITH_FEATURES)
+        report = merge(store, peer, selection=WITH_FEATURES, **options)
         assert report.rejected == 0, report.reasons
-
-
-def approve(path):
-    """Approve a database that lies in the place of another, where this tunedb wants that."""
-    if importlib.util.find_spec("tunedb.approval") is not None:
-        with Store(path, read_only=True) as store:
-            key = store.query.store_key
-        importlib.import_module("tunedb.approval").approve(path, key)
 
 
 @dataclass(frozen=True)
@@ -158,9 +146,9 @@ def build(folder: Path) -> Databases:
         store.trust_source(id_, Trust.VERIFIED)
         # The best of one module, which must not be served again.
         store.retract([5], "wrong results")
-    world = Path(shutil.copyfile(stranger, folder / "world.db"))
-    approve(world)
-    _take(world, victim)
+    world = copied(stranger, folder / "world.db")
+    # The victim has the stranger's own records too.
+    _take(world, victim, believe=True)
     with Store(world) as store:
         store.add(theirs[-1:], Source("stranger", SourceKind.FILE))
     return Databases(victim, stranger, world)

@@ -7,7 +7,7 @@ from threading import Timer
 from builders import make_measurement
 from sqlalchemy.engine import make_url
 
-from tunedb import approval, schema
+from tunedb import approval, schema, versions
 from tunedb.records import Source
 from tunedb.sharing.wire import COLUMNS, Chunk
 from tunedb.store import Store
@@ -53,6 +53,7 @@ def rename(path, key):
     """Give a file the key of another database: copies of a template are all the same one."""
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("UPDATE meta SET value = ? WHERE key = 'store'", (key,))
+        connection.execute(f"PRAGMA user_version = {versions.store_mark(key)}")
     approval.approve(path, key)
     return path
 
