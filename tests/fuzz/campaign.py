@@ -25,7 +25,7 @@ import time
 import traceback
 import zipfile
 from collections import Counter
-from contextlib import ExitStack, closing, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest import mock
@@ -41,7 +41,7 @@ import small_logs
 import victim
 from tvm.s_tir.schedule import Trace as TVMTrace
 
-from tunedb import check
+from tunedb import check, limits
 from tunedb.allowed import check_trace
 from tunedb.errors import FormatError, TuneDBError
 from tunedb.logs.base import LogFile
@@ -62,6 +62,10 @@ HANGS_S = 300
 
 #: Memory that a case, and a campaign after its first cases, may take beside what there was.
 CASE_BYTES, CAMPAIGN_BYTES = 300 * 2**20, 300 * 2**20
+
+#: A body of a layer may be as large as one of the database itself, and is there twice while it is
+#: unpacked.
+LAYER_BYTES = 2 * limits.MAX_BODY_BYTES + CASE_BYTES
 
 #: Bounds of a command that runs in a process of its own: readers import no TVM.
 COMMAND_BYTES = 4 * 2**30
@@ -209,6 +213,16 @@ class Guard:
 # ---------------------------------------------------------------------- one case
 
 
+@contextmanager
+def bounded(most):
+    """Require that the block takes no more memory."""
+    memory.reset_peak()
+    before = memory.resident_bytes()
+    yield
+    taken = memory.peak_bytes() - before
+    assert taken < most, f"it takes {taken / 2**20:.0f} MB"
+
+
 @dataclass
 class Campaign:
     """A victim, and what became of the cases.
@@ -246,19 +260,18 @@ class Campaign:
         self._restore()
         theirs = small_logs.write(self.folder / "theirs", case.files)
         try:
-            memory.reset_peak()
-            before = memory.resident_bytes()
             with Guard() as guard:
-                self._take(case, theirs)
-                self._require_unchanged()
+                with bounded(CASE_BYTES):
+                    self._take(case, theirs)
+                    self._require_unchanged()
                 if case.kind == "database":
-                    self._layer(theirs)
-                self._propose()
-                self._trust()
+                    with bounded(LAYER_BYTES):
+                        self._layer(theirs)
+                with bounded(CASE_BYTES):
+                    self._propose()
+                    self._trust()
             assert not guard.broken, "\n".join(guard.broken)
             self.tally["traces"] += guard.traces
-            taken = memory.peak_bytes() - before
-            assert taken < CASE_BYTES, f"it takes {taken / 2**20:.0f} MB"
         finally:
             shutil.rmtree(self.folder / "theirs")
 
@@ -335,7 +348,7 @@ class Campaign:
             self._ask(database)
 
     def _layer(self, theirs):
-        """Ask the stranger's database, which was approved, where the victim's has nothing."""
+        """Ask the stranger's database as a layer, where the victim's has nothing."""
         with suppress(TuneDBError):
             database = Database(self.victim, target=victim.TARGET, layers=[theirs], read_only=True)
             with closing(database):
