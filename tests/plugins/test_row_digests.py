@@ -148,10 +148,9 @@ def test_a_workload_that_is_not_what_its_digest_says(path, tools, monkeypatch):
     monkeypatch.setattr(modules, "from_script", lambda _: pytest.fail("TVM must not read it"))
     body = modules.to_workload(tools.matmul(32)).body
     change(path, "UPDATE workload SET body = ?", compress(body))
-    mod = tools.matmul()
     with logged() as told, closing(Database(path, target=tools.llvm, read_only=True)) as database:
-        assert database.query_schedule(mod, tools.llvm, "main") is None
         assert not database.has_workload(tools.matmul(32))
+        assert database.has_workload(tools.matmul())
     assert any("its digest is not that of its body" in line for line in told)
     assert served(path, tools) == [1.0, 2.0]
 
