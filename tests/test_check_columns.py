@@ -40,6 +40,7 @@ TABLES = schema.metadata.sorted_tables
 
 _LABEL = "a label for people"
 _NUMBER = "a local number to which nothing refers"
+_ACCOUNT = "a server's word about who pushes; only its triggers read it"
 _MOMENT = "when the row was made here: nothing follows from it"
 _SAID = "a source is known by its word; how far it counts is decided by its trust"
 _NAME = "hashes that TVM alone computes; a name counts where structures confirm it"
@@ -53,6 +54,9 @@ _EXCHANGE = "how far the exchange with another database came, in that one's numb
 #: there is no such value, and of its trust that other records would be served; the rest of them is
 #: the user's word.
 EXEMPT = {
+    "account.store": _ACCOUNT,
+    "account.role": _ACCOUNT,
+    "account.registered_at": _MOMENT,
     "source.created_at": _MOMENT,
     "source.tunedb_version": _LABEL,
     "source.note": _LABEL,

@@ -12,7 +12,6 @@ Revision 0006, after 0005.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 
 import sqlalchemy as sa
@@ -138,7 +137,8 @@ def _add_source_of_before() -> None:
         sa.text(
             """
             INSERT INTO source (digest, name, kind, trust, store, created_at, tunedb_version)
-            SELECT :before, :name, 'api', 0, :store, :now, '0.1.0'
+            SELECT :before, :name, 'api', 0, :store,
+                coalesce((SELECT min(created_at) FROM source), 0), '0.1.0'
             WHERE EXISTS (
                 SELECT 1 FROM failure AS f JOIN measurement AS m ON m.id = f.measurement_id
                 WHERE m.status = 0
@@ -153,7 +153,6 @@ def _add_source_of_before() -> None:
             "before": _before(),
             "name": _BEFORE,
             "store": _UNKNOWN,
-            "now": time.time_ns() // 1000,
         },
     )
 

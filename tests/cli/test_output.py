@@ -39,7 +39,7 @@ OBJECT_KEYS = {
     "features steps": "name version needs columns installed with without unable rows bytes",
     "show 1": "id digest status mean median minimum spread run_secs measured_at all_cost "
     "occurrence retracted failure workload target program origin donor lineage source session "
-    "context extra launches decisions steps trace script",
+    "context extra launches others decisions steps trace script",
     "trust nightly own": "id name before trust changed dry_run",
     "retract 1 --reason x --yes": "records sources sessions reason stopped dry_run",
     "quarantine show 1": "id created_at source file line reason size data",

@@ -5,7 +5,6 @@ import os
 import pty
 import subprocess
 
-import numpy as np
 import pytest
 import workdirs
 from builders import FOREIGN, OWN, make_measurement
@@ -13,6 +12,7 @@ from builders import FOREIGN, OWN, make_measurement
 import tunedb
 from tunedb.check import check
 from tunedb.features.base import feature_set
+from tunedb.features.extract import rows_of_steps
 from tunedb.records import Source
 
 COUNT = 12
@@ -27,8 +27,8 @@ def pruned(sqlite_file):
         store.add_batch([make_measurement(40, (9e-3,)), make_measurement(41, (8e-3,))], FOREIGN)
         store.retract(ids[:2], "a busy machine")
         steps = feature_set("steps")
-        row = [[0.5] * len(steps.columns)]
-        store.add_features(steps, [(id_, np.array(row)) for id_ in range(1, 5)])
+        found = rows_of_steps(steps, store.query.programs([1, 2, 3, 4]))
+        store.add_features(steps, [(program.id, rows) for program, rows in found])
     return sqlite_file
 
 

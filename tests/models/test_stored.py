@@ -11,6 +11,7 @@ from builders import OWN
 from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, add_rows, fill, measure, trials
 from small_data import make_tiled as tiled
 
+from tunedb.approval import approve
 from tunedb.errors import IntegrityError, NotFoundError, UsageError
 from tunedb.features import base
 from tunedb.models import cards, making
@@ -466,6 +467,7 @@ def test_a_copy_of_the_database_may_use_its_models(stored, tmp_path):
     made = quick(stored).stored
     with closing(sqlite3.connect(stored.url.database)) as connection:
         connection.execute("VACUUM INTO ?", (str(tmp_path / "copy.db"),))
+    approve(tmp_path / "copy.db", stored.query.store_key)
     with Store(tmp_path / "copy.db") as copy:
         assert is_current(copy, made)
         assert find(copy, feature_set=SMALL_STEPS).digest == made.digest

@@ -314,7 +314,7 @@ def test_what_a_word_means(filled, tmp_path):
         assert isinstance(peer, DatabasePeer)
     with pytest.raises(NotFoundError, match="no such file"):
         open_peer(tmp_path / "gone.db")
-    with pytest.raises(StorageError, match="not a regular file"):
+    with pytest.raises(StorageError, match="Is a directory"):
         open_peer(tmp_path)
 
 

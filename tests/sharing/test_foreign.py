@@ -154,7 +154,7 @@ def test_a_known_file_is_read_and_not_changed(frozen, request):
 def test_what_is_not_there(tmp_path):
     with pytest.raises(NotFoundError, match=r"gone\.db: no such file$"):
         DatabasePeer(tmp_path / "gone.db")
-    with pytest.raises(StorageError, match="not a regular file"):
+    with pytest.raises(StorageError, match="Is a directory"):
         DatabasePeer(tmp_path)
     assert list(tmp_path.iterdir()) == []
 

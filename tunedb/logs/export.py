@@ -344,17 +344,19 @@ class _Writer:
 
     def finish(self) -> int:
         """Give the files their names; return the number of workloads."""
-        # First the old records go: killed here, none of them is left with another workload.
-        self._paths[1].unlink(missing_ok=True)
-        for file, made, path in zip(self._files, self._made, self._paths, strict=True):
-            if not file.tell():
-                # Without a workload, a file of them would only say that there is none.
-                path.unlink(missing_ok=True)
-                continue
+        sizes = [file.tell() for file in self._files]
+        for file in self._files:
             file.flush()
             os.fsync(file.fileno())
             file.close()
-            made.replace(path)
+        # First the old records go: killed here, none of them is left with another workload.
+        self._paths[1].unlink(missing_ok=True)
+        for size, made, path in zip(sizes, self._made, self._paths, strict=True):
+            if size:
+                made.replace(path)
+            else:
+                # Without a workload, a file of them would only say that there is none.
+                path.unlink(missing_ok=True)
         return len(self._index)
 
     def discard(self) -> None:
