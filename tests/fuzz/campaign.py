@@ -41,7 +41,7 @@ import small_logs
 import victim
 from tvm.s_tir.schedule import Trace as TVMTrace
 
-from tunedb import check, limits
+from tunedb import check
 from tunedb.allowed import check_trace
 from tunedb.errors import FormatError, TuneDBError
 from tunedb.logs.base import LogFile
@@ -62,10 +62,6 @@ HANGS_S = 300
 
 #: Memory that a case, and a campaign after its first cases, may take beside what there was.
 CASE_BYTES, CAMPAIGN_BYTES = 300 * 2**20, 300 * 2**20
-
-#: A body of a layer may be as large as one of the database itself, and is there twice while it is
-#: unpacked.
-LAYER_BYTES = 2 * limits.MAX_BODY_BYTES + CASE_BYTES
 
 #: Bounds of a command that runs in a process of its own: readers import no TVM.
 COMMAND_BYTES = 4 * 2**30
@@ -260,16 +256,13 @@ class Campaign:
         self._restore()
         theirs = small_logs.write(self.folder / "theirs", case.files)
         try:
-            with Guard() as guard:
-                with bounded(CASE_BYTES):
-                    self._take(case, theirs)
-                    self._require_unchanged()
+            with Guard() as guard, bounded(CASE_BYTES):
+                self._take(case, theirs)
+                self._require_unchanged()
                 if case.kind == "database":
-                    with bounded(LAYER_BYTES):
-                        self._layer(theirs)
-                with bounded(CASE_BYTES):
-                    self._propose()
-                    self._trust()
+                    self._layer(theirs)
+                self._propose()
+                self._trust()
             assert not guard.broken, "\n".join(guard.broken)
             self.tally["traces"] += guard.traces
         finally:

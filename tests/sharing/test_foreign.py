@@ -34,6 +34,7 @@ from tunedb.sharing.cutting import taken
 from tunedb.sharing.database import DatabasePeer
 from tunedb.sharing.foreign import Watch, foreign_errors, is_sqlite, open_file, told
 from tunedb.sharing.known_schemas import definition, objects_of
+from tunedb.sharing.layer import open_layer
 from tunedb.sharing.selection import Selection
 from tunedb.store import Store
 
@@ -497,6 +498,19 @@ def generate():
         parts = [f'("{r}", {chr(34) + d + chr(34) if d else None})' for r, d in steps]
         lines.append(f'    "{name}": ({", ".join(parts)},),')
     return "\n".join(["{", *lines, "}"])
+
+
+def test_bodies_of_a_layer_are_bounded_as_those_of_a_merge(filled):
+    """MAX_FOREIGN_BYTES"""
+    from tunedb.compression import compress
+
+    body = compress(bytes(limits.MAX_FOREIGN_BYTES + 1))
+    with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
+        connection.execute("UPDATE workload SET body = ?", (body,))
+    with open_layer(filled) as layer, pytest.raises(LimitError, match="larger than"):
+        layer.query.workload(1)
+    with Store(filled) as own:
+        assert len(own.query.workload(1).body) > limits.MAX_FOREIGN_BYTES
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ from sqlalchemy import case, func, select
 
 from .. import identity, schema
 from ..attribution import is_believed
-from ..compression import decompress
 from ..errors import NotFoundError, UsageError
 from ..records import (
     Quarantined,
@@ -41,8 +40,8 @@ class Catalog(Reader):
 
     def _load_workload(self, id_: int) -> Workload:
         row = self._one("workload", id_)
-        script = None if row.script is None else decompress(row.script).decode()
-        made = Workload(row.format, decompress(row.body), row.name, row.tvm_version, script)
+        script = None if row.script is None else self._unpack(row.script).decode()
+        made = Workload(row.format, self._unpack(row.body), row.name, row.tvm_version, script)
         self._workload_digests[id_] = (made.digest, bytes(row.digest))
         return made
 

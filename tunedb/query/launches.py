@@ -9,7 +9,6 @@ from sqlalchemy import Select, literal, select, tuple_
 
 from .. import identity, schema
 from ..attribution import is_preferred
-from ..compression import decompress
 from ..errors import FormatError, NotFoundError
 from ..launches import CounterSet, Extents, Launch, counters_of, values_of
 from ..records import Status, Trace, Trust, Workload, WorkloadFormat
@@ -112,7 +111,7 @@ class Launches(Equivalence):
         rows = self._select(
             select(_w.name, _w.body).where(_w.format == WorkloadFormat.T1.value).order_by(_w.digest)
         )
-        return [(row.name, decompress(row.body)) for row in rows]
+        return [(row.name, self._unpack(row.body)) for row in rows]
 
     def _bare_workload(self, id_: int | None) -> Workload:
         """Return a workload without its script, which is no part of its identity."""
@@ -120,17 +119,17 @@ class Launches(Equivalence):
         if not rows:
             raise NotFoundError(f"{self._location}: no workload {id_}")
         row = rows[0]
-        return Workload(row.format, decompress(row.body), row.name, row.tvm_version)
+        return Workload(row.format, self._unpack(row.body), row.name, row.tvm_version)
 
     def _launch_row(
         self, row: Any, sets: _Kept[CounterSet | None], workloads: _Kept[Workload]
     ) -> LaunchRow:
         """Return a row of :func:`_launches` as what it means."""
         bodies = self._bodies
-        sketch = bodies["sketch"].fetch(row.sketch_id, lambda _: decompress(row.sketch))
+        sketch = bodies["sketch"].fetch(row.sketch_id, lambda _: self._unpack(row.sketch))
         tail = None
         if row.tail_id is not None:
-            tail = bodies["tail"].fetch(row.tail_id, lambda _: decompress(row.tail))
+            tail = bodies["tail"].fetch(row.tail_id, lambda _: self._unpack(row.tail))
         return LaunchRow(
             id=row.id,
             launch=launch_of(row, sets[row.counter_set_id]),

@@ -9,7 +9,6 @@ from sqlalchemy import Select, and_, bindparam, func, select
 
 from .. import schema
 from ..attribution import features_count, is_marked
-from ..compression import decompress
 from ..records import MODULES, Signature, Trace, Trust, Workload
 from ..results import FeatureCoverage, StoredFeatures, StoredProgram
 from ..signatures import is_rebuildable
@@ -213,7 +212,7 @@ class Programs(Equivalence):
 
     def _trace_body(self, table: str, id_: int) -> bytes:
         """Return the body of a sketch or tail."""
-        return self._bodies[table].fetch(id_, lambda k: decompress(self._one(table, k).body))
+        return self._bodies[table].fetch(id_, lambda k: self._unpack(self._one(table, k).body))
 
     # ------------------------------------------------------------------ features
 

@@ -7,7 +7,8 @@ from typing import Any, TypeVar
 
 from sqlalchemy import Connection, Select, func, select
 
-from .. import schema
+from .. import limits, schema
+from ..compression import decompress
 from ..engine import Prepared, converted_errors
 from ..errors import SchemaError, UnreachableError
 from ..patience import again
@@ -60,9 +61,13 @@ class Reader:
         Identity of the database, random and made with it.
     patience : float
         Seconds for which a server that went away is asked again; 0 for none.
+    body_limit : int
+        Bytes to which the body of a workload, sketch or tail may unpack; less for somebody else's
+        database.
     """
 
     patience: float = 0
+    body_limit: int = limits.MAX_BODY_BYTES
 
     def __init__(
         self, connect: Callable[[], Connection], lock: threading.RLock, location: str
@@ -102,6 +107,10 @@ class Reader:
         if self._connection is None:
             self._connection = self._connect()
         return self._connection
+
+    def _unpack(self, body: bytes) -> bytes:
+        """Return a body as it is; LimitError where it is larger than :attr:`body_limit`."""
+        return decompress(body, self.body_limit)
 
     def _rows(self, prepared: Prepared, **parameters: Any) -> Sequence[Any]:
         """Return all rows of a prepared statement."""

@@ -8,7 +8,6 @@ from typing import Any
 from sqlalchemy import func, select
 
 from .. import identity, schema
-from ..compression import decompress
 from ..errors import NotFoundError, UsageError
 from ..records import (
     MODULES,
@@ -178,10 +177,10 @@ class Query(Ledger):
         id_, workload_id, target_id, sketch_id, sketch_body, tail_id, tail_body, decisions = row[:8]
         program, digest, mean, trust, store, args_info = row[8:14]
         bodies = self._bodies
-        sketch = bodies["sketch"].fetch(sketch_id, lambda _: decompress(sketch_body))
+        sketch = bodies["sketch"].fetch(sketch_id, lambda _: self._unpack(sketch_body))
         tail = None
         if tail_id is not None:
-            tail = bodies["tail"].fetch(tail_id, lambda _: decompress(tail_body))
+            tail = bodies["tail"].fetch(tail_id, lambda _: self._unpack(tail_body))
         trace = Trace(sketch, tail, decisions)
         arguments = None if args_info is None else args_info.encode()
         run_secs, is_whole = self._times(program, arguments, row[14:], digest, mean)

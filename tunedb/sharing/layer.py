@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from .. import limits
 from ..engine import parse_url, show_url, sqlite_path
 from ..errors import NotFoundError, UsageError
 from ..store import Store
@@ -54,7 +55,9 @@ def open_layer(url: str | Path) -> Store:
         if not path.exists():
             raise NotFoundError(f"{where}: no such file")
         open_file(path, check=False).connection.close()
-    return Store(url, create=False, read_only=True)
+    store = Store(url, create=False, read_only=True)
+    store.query.body_limit = limits.MAX_FOREIGN_BYTES
+    return store
 
 
 def is_same(own: Store, layer: Store) -> bool:
