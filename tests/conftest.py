@@ -1,5 +1,6 @@
 """Databases to test on: SQLite files and a PostgreSQL that lives as long as the run."""
 
+import logging
 import os
 import signal
 import subprocess
@@ -45,6 +46,16 @@ def pytest_unconfigure():
 
 def pytest_runtest_logfinish(nodeid):
     leftovers.note(nodeid)
+
+
+@pytest.fixture(autouse=True)
+def quiet_again():
+    """Leave the library's logger as it was: a command sets its level, --quiet to errors alone."""
+    logger = logging.getLogger("tunedb")
+    level, handlers = logger.level, list(logger.handlers)
+    yield
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,6 @@
 """The command line, run in the process and outside."""
 
 import json
-import logging
 import os
 import subprocess
 import sys
@@ -30,16 +29,6 @@ def alone(tmp_path, monkeypatch):
     monkeypatch.setenv("HOME", str(tmp_path))
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
-
-
-@pytest.fixture(autouse=True)
-def quiet_again():
-    """Leave the library's logger as it was: a command sets its level, --quiet to errors alone."""
-    logger = logging.getLogger("tunedb")
-    level, handlers = logger.level, list(logger.handlers)
-    yield
-    logger.setLevel(level)
-    logger.handlers[:] = handlers
 
 
 @pytest.fixture
