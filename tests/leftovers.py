@@ -27,8 +27,9 @@ _seen = {}
 
 def use_own_folder():
     """Let this process and those that it starts put temporary files into a new folder."""
-    os.environ.setdefault(_PYTEST_ROOT, tempfile.gettempdir())
-    folder = TemporaryFolder("tests")
+    # Beside those of the processes around this one, not inside: paths of sockets are short.
+    root = os.environ.setdefault(_PYTEST_ROOT, tempfile.gettempdir())
+    folder = TemporaryFolder("tests", Path(root))
     # A PostgreSQL that root starts runs as another user.
     folder.path.chmod(0o755)
     os.environ["TMPDIR"] = tempfile.tempdir = str(folder.path)
