@@ -135,7 +135,8 @@ class Answered:
 
 def keys_of(query: Query, group: list[int]) -> set[Key]:
     """Return the digests of workloads, and their names that count (``Query.names``)."""
-    from ..query.equivalence import LOOSE, Standing
+    from ..query.equivalence import Standing
+    from ..records import LOOSE
 
     keys: set[Key] = {query.workload(id_).digest for id_ in group}
     for id_ in group:

@@ -13,7 +13,7 @@ from sqlalchemy import ColumnElement, Table, and_, func, literal_column, or_, se
 
 from . import schema
 from .records import Trust
-from .retractions import ALIASES, ours
+from .retractions import ALIASES, may_take_back
 
 _ONE: ColumnElement[int] = literal_column("1")
 _VERIFIED: ColumnElement[int] = literal_column(str(int(Trust.VERIFIED)))
@@ -35,7 +35,7 @@ def is_trusted(source_id: Any, *, aliases: bool = False) -> ColumnElement[bool]:
         select(_ONE)
         .where(
             taken.c.digest == source.c.digest,
-            or_(taken.c.store == source.c.store, taken.c.store == ours()),
+            may_take_back(taken, source),
             *subjects,
         )
         .correlate(source)

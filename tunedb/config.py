@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 import os
 import shlex
-import stat
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -209,11 +208,9 @@ def read_file(file: Path) -> dict[str, Any]:
 def _read_own(file: Path) -> bytes:
     """Return the bytes of a file of the user's; what is looked at is what was opened."""
     from .approval import objection
+    from .files import open_regular
 
-    # A FIFO in its place must not wait for a writer.
-    with open(
-        file, "rb", opener=lambda path, flags: os.open(path, flags | os.O_NONBLOCK)
-    ) as opened:
+    with open_regular(file) as opened:
         status = os.fstat(opened.fileno())
         reason = objection(status)
         if reason is not None:
@@ -223,8 +220,6 @@ def _read_own(file: Path) -> bytes:
                 f"{file}: {reason}, so it does not count; name the database with --db, "
                 f"or look at the file and run: {mend} {word}"
             )
-        if not stat.S_ISREG(status.st_mode):
-            raise StorageError(f"{file}: cannot be read (it is not a regular file)")
         return opened.read()
 
 

@@ -95,6 +95,11 @@ class Source:
 TUNING = Source("tuning", SourceKind.LIVE)
 
 
+#: Ends of the schemes of TVM's looser equalities: two workloads with such an alias in common are
+#: not the same computation.
+LOOSE = (":ignore-tensor", ":anchor-block")
+
+
 @dataclass(frozen=True, slots=True)
 class Alias:
     """One name under which a workload is known to be equal to others.

@@ -56,6 +56,11 @@ def ours() -> ColumnElement[str]:
     return key.correlate_except(schema.meta).scalar_subquery()
 
 
+def may_take_back(taken: Any, source: Any) -> ColumnElement[bool]:
+    """Return the condition that a retraction counts for a source: it is its database's, or ours."""
+    return or_(taken.c.store == source.c.store, taken.c.store == ours())
+
+
 def _is_of_records(taken: Any) -> ColumnElement[bool]:
     """Return the condition that a retraction takes back records."""
     is_so: ColumnElement[bool] = taken.c.subject != literal_column(f"'{ALIASES}'")
@@ -86,7 +91,7 @@ def is_retracted(m: Any, *, many: bool = False) -> ColumnElement[bool]:
     )
     counts = and_(
         source.c.id == m.source_id,
-        or_(taken.c.store == source.c.store, taken.c.store == ours()),
+        may_take_back(taken, source),
         _is_of_records(taken),
     )
     named = (

@@ -19,13 +19,10 @@ from sqlalchemy import and_, case, func, literal_column, or_, select
 from .. import identity, schema
 from ..attribution import is_trusted
 from ..engine import Prepared
-from ..records import Alias, Trust
+from ..records import LOOSE, Alias, Trust
 from ..signatures.structure import Structure, structure_of
 from .catalog import Catalog
 from .statements import parameter
-
-#: TVM's looser equalities, under which two workloads are not the same computation.
-LOOSE = (":ignore-tensor", ":anchor-block")
 
 #: Scheme of the names by which a user says that workloads are the same.
 LINK = "link"

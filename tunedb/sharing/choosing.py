@@ -15,8 +15,9 @@ from sqlalchemy import Select, cast, func, or_, select
 from .. import limits, schema
 from ..errors import StorageError
 from ..identity import DIGEST_BYTES
+from ..records import LOOSE
 from .filtering import filtered, is_restricted
-from .names import LOOSE, Words, labels_of
+from .names import Words, labels_of
 from .ranks import Ids, Ranks
 from .selection import Selection
 

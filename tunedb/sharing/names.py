@@ -9,7 +9,7 @@ import orjson
 
 from .. import limits
 from ..errors import NotFoundError
-from ..records import Target
+from ..records import LOOSE, Target
 from .foreign import told
 
 #: Shortest beginning of a digest, in hexadecimal digits, that is taken for one.
@@ -17,9 +17,6 @@ _SHORTEST = 4
 
 #: Names that a message lists.
 _MOST_NAMED = 8
-
-#: TVM's looser equalities, under which two workloads are not the same computation.
-LOOSE = (":ignore-tensor", ":anchor-block")
 
 
 class Words:
