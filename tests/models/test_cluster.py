@@ -42,6 +42,13 @@ def start(workers, **options):
     )
 
 
+@pytest.fixture(scope="module", autouse=True)
+def scratch(tmp_path_factory):
+    """Dask leaves its folder for scratch files where it makes it."""
+    with dask.config.set(temporary_directory=str(tmp_path_factory.mktemp("dask"))):
+        yield
+
+
 @pytest.fixture(scope="module")
 def client():
     """Two workers, each a process of its own."""
