@@ -33,7 +33,7 @@ OUTCOMES = [
 class Batch:
     """Programs of one workload, the first ones known, as TVM hands them to builder and runner."""
 
-    def __init__(self, path, tools):
+    def __init__(self, path, tools, *, remeasure=False):
         self.database = Database(path, target=tools.llvm)
         handle, mod = handle_of(self.database), tools.matmul(16)
         workload = handle.commit_workload(mod)
@@ -53,8 +53,8 @@ class Batch:
             record.trace.apply_to_schedule(schedule, remove_postproc=False)
             self.inputs.append(ms.builder.BuilderInput(schedule.mod, tools.llvm))
         self.args = records[0].args_info
-        self.known = Known(handle)
-        assert self.known.prepare(mod, tools.llvm) == 4
+        self.known = Known(handle, remeasure=remeasure)
+        self.number_known = self.known.prepare(mod, tools.llvm)
         self.inner = FakeBuilder(), FakeRunner()
         self.builder = ReusingBuilder(self.inner[0], self.known)
         self.runner = ReusingRunner(self.inner[1], self.known)
@@ -77,6 +77,7 @@ def batch(sqlite_file, tools):
 
 
 def test_known_programs_are_served_in_their_places(batch):
+    assert batch.number_known == 4
     builds, runs = batch.measure([4, 0, 3, 1, 2])
     assert [is_served(build) for build in builds] == [False, True, True, True, True]
     (builder, runner), new = batch.inner, hash_of(batch.inputs[4].mod)
@@ -169,11 +170,21 @@ def test_nothing_is_measured_twice(sqlite_file, tools, tmp_path):
     assert len(seen) < 48
 
 
-def test_all_is_measured_again_when_that_is_asked_for(sqlite_file, tools, tmp_path):
-    mod = tools.matmul(2)  # of so few programs that two runs meet
-    first, *_ = run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=1)
-    again, runner, counts = run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=1, remeasure=True)
-    assert set(first.built) & set(again.built)
+def test_all_is_measured_again_when_that_is_asked_for(sqlite_file, tools):
+    batch = Batch(sqlite_file, tools, remeasure=True)
+    assert batch.number_known == 0
+    builds, _ = batch.measure([4, 0, 3, 1, 2])
+    assert not any(is_served(build) for build in builds)
+    builder, runner = batch.inner
+    assert (builder.batches, runner.batches) == ([5], [5])
+    assert (batch.runner.served, batch.runner.measured) == (0, 5)
+    batch.database.close()
+
+
+def test_a_run_that_measures_again_stores_all_it_measured(sqlite_file, tools, tmp_path):
+    mod = tools.matmul(2)
+    run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=1)
+    _, runner, counts = run_once(sqlite_file, mod, tools.llvm, tmp_path, seed=1, remeasure=True)
     assert runner.served == 0
     assert counts.measurements == 32
 
