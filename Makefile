@@ -32,6 +32,7 @@ test: setup
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 	$(BIN)/python -m pytest -m 'not stress and not fuzz' $(PARALLEL)
 
 stress: setup
@@ -45,6 +46,7 @@ lint: setup
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo --no-cache
 
 bench: setup
 	$(BIN)/python benchmarks/start.py --json build/bench-start.json

@@ -34,10 +34,10 @@ def work() -> dict[str, float]:
     """Return the seconds of processor time of each hot path, in this process."""
     from builders import OWN, make_measurement, make_session
 
+    from tunedb.exchange.database import DatabasePeer
+    from tunedb.exchange.merge import merge
     from tunedb.records import Alias, Failure, FailureKind, Phase
-    from tunedb.sharing.database import DatabasePeer
-    from tunedb.sharing.merge import merge
-    from tunedb.store import Store
+    from tunedb.storage.store import Store
 
     why = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed", 10.0)
     sessions = [make_session(number) for number in range(4)]

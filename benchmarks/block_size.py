@@ -22,19 +22,19 @@ from pathlib import Path
 import numpy as np
 from common import Row, run
 
-from tunedb.blocksize import labels
-from tunedb.blocksize.learning import baselines
-from tunedb.blocksize.learning.codes import NONE, accuracy, balanced_accuracy, to_codes
-from tunedb.blocksize.learning.evaluation import evaluate
-from tunedb.blocksize.learning.findings import AdvisorFindings, Score
-from tunedb.blocksize.learning.model import read_inputs
-from tunedb.blocksize.learning.protocol import ten_splits
-from tunedb.blocksize.learning.splits import families
-from tunedb.blocksize.loading import load
-from tunedb.blocksize.observations import Observation
-from tunedb.logs.base import LogFile
-from tunedb.logs.importer import import_log
-from tunedb.store import Store
+from tunedb.advisor import labels
+from tunedb.advisor.labels import NONE, accuracy, balanced_accuracy, to_codes
+from tunedb.advisor.learn import baselines
+from tunedb.advisor.learn.evaluation import evaluate
+from tunedb.advisor.learn.findings import AdvisorFindings, Score
+from tunedb.advisor.learn.model import read_inputs
+from tunedb.advisor.learn.splits import families
+from tunedb.advisor.learn.ten_splits import ten_splits
+from tunedb.advisor.loading import load
+from tunedb.advisor.observations import Observation
+from tunedb.formats.base import LogFile
+from tunedb.formats.importer import import_log
+from tunedb.storage.store import Store
 
 PROFILED = (
     "ktt/coulomb_2080_full_search_space.json.gz",

@@ -16,7 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from tunedb.host import cpu_model
+from tunedb.system.host import cpu_model
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ def machine() -> dict[str, Any]:
 
 def approve(path: Path) -> Path:
     """Approve a database that another run made, or a copy of one, so that TVM gets it."""
-    from tunedb import approval
-    from tunedb.store import Store
+    from tunedb.storage import approval
+    from tunedb.storage.store import Store
 
     with Store(path, create=False, read_only=True) as store:
         approval.approve(path, store.query.store_key)

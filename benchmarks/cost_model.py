@@ -24,19 +24,18 @@ from metaschedule import metaschedule_rows
 from roller import Roller
 
 from tunedb.features.steps import STEPS
-from tunedb.models import loading
+from tunedb.models import dataset
 from tunedb.models.baselines import TVMModel
 from tunedb.models.boosting import Boosting, Descent, Matrix, parameters
-from tunedb.models.evaluation import judge
+from tunedb.models.evaluation import Result, judge
 from tunedb.models.examples import Examples, ExampleWorkload, Group
-from tunedb.models.failure_training import fit_failures
-from tunedb.models.findings import Result
+from tunedb.models.failures import fit_failures
 from tunedb.models.losses import SQUARED
 from tunedb.models.metrics import TRIALS
 from tunedb.models.recipe import Recipe
 from tunedb.models.splits import Split
 from tunedb.models.training import fit
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 #: What `tunedb train` does unless told otherwise, on features of the steps alone.
 RECIPE = Recipe(features="steps")
@@ -152,7 +151,7 @@ def add_synthetic(store: Store, ids: Any) -> None:
 def rebuild_rows(store: Store, threads: int) -> list[Row]:
     """Return how long it takes from what is stored to a model of all of it."""
     source = next(one for one in range(1, 3) if store.query.source(one).name == "V100")
-    ids = loading.load(store, STEPS, source_ids=[source], rows=False).program_ids
+    ids = dataset.load(store, STEPS, source_ids=[source], rows=False).program_ids
     add_synthetic(store, np.unique(ids))
     rows = []
     for features, recipe, title in (
@@ -161,7 +160,7 @@ def rebuild_rows(store: Store, threads: int) -> list[Row]:
     ):
         whole = replace(recipe, training_set="all", rounds=ROUNDS, patience=0, members=1)
         began = time.perf_counter()
-        examples = loading.load(store, features, source_ids=[source])
+        examples = dataset.load(store, features, source_ids=[source])
         read = time.perf_counter() - began
         fit(examples, whole, threads=threads)
         seconds = time.perf_counter() - began

@@ -59,8 +59,8 @@ def child(kind: str, path: str, operator: str, workloads: int, synchronous: str)
     import tvm
     from tvm.s_tir import meta_schedule as ms
 
-    from tunedb import engine
     from tunedb.plugins.metaschedule import Database
+    from tunedb.storage import engine
 
     engine.SYNCHRONOUS = synchronous
     make = {"matmul": records.matmul, "conv2d": records.conv2d}[operator]
@@ -138,7 +138,7 @@ def commits(database: Any, mod: Any, token: Any) -> Figures:
     import records
     from tvm.s_tir import meta_schedule as ms
 
-    from tunedb.plugins.metaschedule.handle import Candidate
+    from tunedb.plugins.metaschedule.database.handle import Candidate
     from tunedb.plugins.metaschedule.trace_codec import floats_of
 
     drawn = records.draw(mod)
@@ -206,8 +206,8 @@ def prepare(scratch: Path, operator: str, n: int, workloads: int) -> tuple[Path,
     import records
 
     import tunedb
-    from tunedb.logs.find import find_logs
-    from tunedb.logs.importer import import_log
+    from tunedb.formats.find import find_logs
+    from tunedb.formats.importer import import_log
     from tunedb.plugins.metaschedule import Database
 
     make = {"matmul": records.matmul, "conv2d": records.conv2d}[operator]

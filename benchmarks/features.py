@@ -26,11 +26,11 @@ from tvm.s_tir import meta_schedule as ms
 
 from tunedb.features.itervar import ITERVAR
 from tunedb.features.steps import STEPS
-from tunedb.logs.base import LogFile
-from tunedb.logs.importer import import_log
+from tunedb.formats.base import LogFile
+from tunedb.formats.importer import import_log
 from tunedb.plugins.metaschedule import FeatureExtractor, PerStoreFeature
-from tunedb.plugins.metaschedule.features import rows_of
-from tunedb.store import Store
+from tunedb.plugins.metaschedule.features.rows import rows_of
+from tunedb.storage.store import Store
 
 US = 1e6
 ROUNDS = 5

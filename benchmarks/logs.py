@@ -69,9 +69,9 @@ def parse_only(path: str) -> Figures:
 
 def import_one(path: str, database: str) -> Figures:
     """Measure the import of a log, and again, when all is known."""
-    from tunedb.logs.base import LogFile
-    from tunedb.logs.importer import import_log
-    from tunedb.store import Store
+    from tunedb.formats.base import LogFile
+    from tunedb.formats.importer import import_log
+    from tunedb.storage.store import Store
 
     file = LogFile(Path(path), path)
     ends: list[float] = []

@@ -108,7 +108,7 @@ def main() -> None:
     from candidates import make_module
     from tvm.s_tir import meta_schedule as ms
 
-    from tunedb.plugins.metaschedule.warm_builder import WarmBuilder
+    from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder
 
     todo = [name for name in options.workloads if not (options.out / name).exists()]
     for name in todo:

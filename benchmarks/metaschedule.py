@@ -8,18 +8,17 @@ from pathlib import Path
 
 from common import Row
 
+from tunedb.extraction.extract import extract
 from tunedb.features.base import StepFeatures, feature_set
-from tunedb.features.extract import extract
-from tunedb.logs.find import find_logs
-from tunedb.logs.importer import import_log
-from tunedb.models import loading
+from tunedb.formats.find import find_logs
+from tunedb.formats.importer import import_log
+from tunedb.models import dataset
 from tunedb.models.baselines import Baseline, TVMModel
-from tunedb.models.evaluation import judge
+from tunedb.models.evaluation import Result, compare, judge
 from tunedb.models.examples import Examples
-from tunedb.models.findings import Result, compare
 from tunedb.models.recipe import Recipe
 from tunedb.models.splits import Plan, new_workload
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 #: Programs that a workload must have for its figures to mean something.
 FEWEST = 10
@@ -40,7 +39,7 @@ def import_logs(store: Store, data: Path) -> None:
 
 def read_examples(store: Store, names: Sequence[str]) -> dict[str, Examples]:
     """Extract feature sets as `tunedb extract` does; return the examples of each."""
-    from tunedb.plugins.metaschedule.replay_pool import ReplayPool
+    from tunedb.plugins.metaschedule.workers.replay_pool import ReplayPool
 
     found = {}
     for name in names:
@@ -50,7 +49,7 @@ def read_examples(store: Store, names: Sequence[str]) -> dict[str, Examples]:
         else:
             with ReplayPool(store, name) as pool:
                 extract(store, one, rebuilder=pool)
-        found[name] = loading.load(store, one)
+        found[name] = dataset.load(store, one)
     return found
 
 

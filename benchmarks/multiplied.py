@@ -18,8 +18,8 @@ from typing import Any
 import orjson
 
 from tunedb import limits
-from tunedb.logs.find import find_logs
-from tunedb.logs.importer import import_log
+from tunedb.formats.find import find_logs
+from tunedb.formats.importer import import_log
 from tunedb.records import (
     Failure,
     FailureKind,
@@ -32,7 +32,7 @@ from tunedb.records import (
     Status,
     Trace,
 )
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 #: One record in so many failed.
 FAILED = 20

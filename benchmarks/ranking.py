@@ -19,10 +19,10 @@ from common import Row, run
 from metaschedule import FEWEST, import_logs, leave_one_out, read_examples
 
 from tunedb.features.base import feature_set
+from tunedb.models.evaluation import Result, compare
 from tunedb.models.examples import Examples
-from tunedb.models.findings import Result, compare
 from tunedb.models.recipe import Recipe
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 OURS = "tunedb.scheduled"
 BASELINE = "ansor.per_store/tvm"
@@ -106,7 +106,7 @@ def cuda_rows(number: int, threads: int) -> list[Row]:
     import tvm
     from candidates import make_module, random_candidates
 
-    from tunedb.plugins.metaschedule.features import rows_of
+    from tunedb.plugins.metaschedule.features.rows import rows_of
 
     target = tvm.target.Target(CUDA_TARGET)
     columns = [i for i, name in enumerate(feature_set(BASELINE).columns) if name.startswith(BOUND)]

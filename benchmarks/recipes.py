@@ -18,11 +18,10 @@ import roller
 from common import Row, run
 from roller import Roller
 
-from tunedb.models.evaluation import judge
-from tunedb.models.findings import Result
+from tunedb.models.evaluation import Result, judge
 from tunedb.models.recipe import Recipe
 from tunedb.models.splits import NEW_HARDWARE, NEW_WORKLOAD, Split, shape_classes
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 FOLDS = 5
 DEFAULT = Recipe(features="steps")

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from tunedb.features.extract import extract
+from tunedb.extraction.extract import extract
 from tunedb.features.steps import STEPS
-from tunedb.logs.base import LogFile
-from tunedb.logs.importer import import_log
-from tunedb.models import loading, sessions, splits
+from tunedb.formats.base import LogFile
+from tunedb.formats.importer import import_log
+from tunedb.models import dataset, sessions, splits
 from tunedb.models.examples import Examples
 from tunedb.models.splits import NEW_HARDWARE, Plan, Split
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 #: Archives in DATA/costmodel/roller_ansor; the numbers are all records after it.
 ARCHIVES = {"V100": ("v100.jsonl.xz", 88_210), "K80": ("k80.jsonl.xz", 181_286)}
@@ -75,7 +75,7 @@ def import_archives(store: Store, data: Path) -> None:
 def read(store: Store) -> Roller:
     """Return the tasks of a database with both archives."""
     (estimate,) = sessions.update(store)
-    everything = loading.load(store, STEPS)
+    everything = dataset.load(store, STEPS)
     machines = np.array([group.machine for group in everything.groups])[everything.group]
     is_machine = {
         store.query.source(one.subject_id).name: machines == str(one.machine)

@@ -135,7 +135,7 @@ def writers(
     options: argparse.Namespace, scratch: Path, name: str, url: str, batches: int
 ) -> list[Row]:
     """Return how processes get on with one database."""
-    from tunedb.store import Store
+    from tunedb.storage.store import Store
 
     with Store(url) as store:
         before = store.query.size()

@@ -47,9 +47,9 @@ def make(data: str, database: str, number: str, seed: str, start: str) -> Figure
 
 def merge(source: str, database: str) -> Figures:
     """Merge a database into another, and once more, when all is known."""
-    from tunedb.sharing.merge import merge as merge_all
-    from tunedb.sharing.peers import open_peer
-    from tunedb.store import Store
+    from tunedb.exchange.merge import merge as merge_all
+    from tunedb.exchange.sources import open_peer
+    from tunedb.storage.store import Store
 
     to_one_core()
     figures: Figures = {}
@@ -70,8 +70,8 @@ def merge(source: str, database: str) -> Figures:
 
 def pull(source: str, database: str) -> Figures:
     """Pull what is new."""
-    from tunedb.sharing.sync import pull as pull_new
-    from tunedb.store import Store
+    from tunedb.exchange.sync import pull as pull_new
+    from tunedb.storage.store import Store
 
     to_one_core()
     began = time.perf_counter()
@@ -82,10 +82,10 @@ def pull(source: str, database: str) -> Figures:
 
 def export_and_import(source: str, folder: str) -> Figures:
     """Write a database as JSON and import that into another one, and once more."""
-    from tunedb.logs.export import export_metaschedule
-    from tunedb.logs.find import find_logs
-    from tunedb.logs.importer import import_log
-    from tunedb.store import Store
+    from tunedb.formats.export import export_metaschedule
+    from tunedb.formats.find import find_logs
+    from tunedb.formats.importer import import_log
+    from tunedb.storage.store import Store
 
     to_one_core()
     out = Path(folder)
@@ -130,9 +130,9 @@ def join(data: str) -> Figures:
 
 def bundle(source: str, file: str) -> Figures:
     """Write a bundle, and merge it into an empty database."""
-    from tunedb.sharing.bundle import manifest_of, write_bundle
-    from tunedb.sharing.database import DatabasePeer
-    from tunedb.sharing.selection import EVERYTHING
+    from tunedb.exchange.bundle import manifest_of, write_bundle
+    from tunedb.exchange.database import DatabasePeer
+    from tunedb.storage.exchanged import EVERYTHING
 
     to_one_core()
     began = time.perf_counter()
@@ -150,7 +150,7 @@ def write(data: str, url: str, seed: str, batches: str, gate: str) -> Figures:
     from multiplied import SOURCE, measured, multiply
 
     from tunedb.errors import TuneDBError
-    from tunedb.store import Store
+    from tunedb.storage.store import Store
 
     known = measured(Path(data))
     random.Random(int(seed)).shuffle(known)

@@ -129,7 +129,7 @@ def _cpu_seconds() -> float:
 
 def _builder(name: str) -> Any:
     if name == "warm":
-        from tunedb.plugins.metaschedule.warm_builder import WarmBuilder
+        from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder
 
         return WarmBuilder()
     from tvm.s_tir.meta_schedule.builder import LocalBuilder

@@ -183,7 +183,7 @@ def _show_figures(stored: StoredModel, *, whole: bool) -> None:
 
 
 def _foreseen(judged: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return how well failures are foreseen (:mod:`tunedb.models.stored_failures`)."""
+    """Return how well failures are foreseen (:mod:`tunedb.models.failure_store`)."""
     groups = text.count(judged["groups"], "workload")
     low = judged["auroc_p10"]
     tenth = "" if low is None else f", 10th percentile {share(low)}"

@@ -13,9 +13,9 @@ from .options import reading, settings_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    from ..query import Query
     from ..records import Target
     from ..results import WorkloadSummary
+    from ..storage.queries import Query
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -64,7 +64,7 @@ def scope_options(function: F) -> F:
 def find_scope(
     query: Query, target: str | None, workloads: Sequence[str], sources: Sequence[str]
 ) -> dict[str, list[int] | None]:
-    """Return the ids that are meant, as :func:`tunedb.models.stored.train` takes them.
+    """Return the ids that are meant, as :func:`tunedb.models.store.train` takes them.
 
     Raises
     ------

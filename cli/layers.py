@@ -13,10 +13,10 @@ from .choose import find_workload
 from .module import one_target
 
 if TYPE_CHECKING:
-    from ..query import Query
+    from ..programs.workload_info.structure import Structure
     from ..records import Alias, Target
-    from ..signatures.structure import Structure
-    from ..store import Store
+    from ..storage.queries import Query
+    from ..storage.store import Store
     from .options import Settings
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -39,7 +39,7 @@ def layer_option(function: F) -> F:
 
 def layers_of(settings: Settings, named: tuple[str, ...]) -> tuple[str, ...]:
     """Return the layers that are meant."""
-    from ..config import locate_layers
+    from ..storage.config import locate_layers
 
     # A tunedb.toml that does not count is an error where it would name the database, and is said
     # once.
@@ -59,7 +59,7 @@ def opened(settings: Settings, own: Store, urls: Iterable[str]) -> Iterator[list
     from contextlib import ExitStack
 
     from ..errors import TuneDBError, UsageError
-    from ..sharing.layer import check_layer, is_same, open_layer
+    from ..exchange.layer import check_layer, is_same, open_layer
 
     with ExitStack() as stack:
         found = []
@@ -135,8 +135,8 @@ class Answered:
 
 def keys_of(query: Query, group: list[int]) -> set[Key]:
     """Return the digests of workloads, and their names that count (``Query.names``)."""
-    from ..query.equivalence import Standing
     from ..records import LOOSE
+    from ..storage.queries.equivalence import Standing
 
     keys: set[Key] = {query.workload(id_).digest for id_ in group}
     for id_ in group:

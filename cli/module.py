@@ -11,8 +11,8 @@ from . import text
 from .choose import find_targets, target_label
 
 if TYPE_CHECKING:
-    from ..query import Query
     from ..records import Target
+    from ..storage.queries import Query
 
 F = TypeVar("F", bound=Callable[..., Any])
 

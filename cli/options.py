@@ -15,8 +15,40 @@ import click
 from .text import clean
 
 if TYPE_CHECKING:
-    from ..config import Location
-    from ..store import Store
+    from ..storage.config import Location
+    from ..storage.store import Store
+
+# ---- Asking before something is removed for good -------------------------------------------------
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Ask on a terminal; elsewhere ``--yes`` must have been given.
+
+    Parameters
+    ----------
+    question : str
+        What is about to happen; it is asked whether to do so.
+    yes : bool
+        The value of ``--yes``.
+
+    Raises
+    ------
+    click.Abort
+        The answer is no.
+    UsageError
+        Nobody can be asked.
+    """
+    from ..errors import UsageError
+
+    if yes:
+        return
+    # None where the descriptor was closed, as some services start programs.
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise UsageError("nobody can be asked here; give --yes, or --dry-run to look first")
+    click.confirm(question, abort=True, err=True)
+
+
+# ---- Options of every command --------------------------------------------------------------------
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -37,7 +69,7 @@ class Settings:
 
     def locate(self, url: str | None = None) -> Location:
         """Return the database that is meant; `url` is a command's own argument."""
-        from ..config import locate
+        from ..storage.config import locate
 
         return locate(url if url is not None else self.db)
 
@@ -167,9 +199,9 @@ def updating(settings: Settings) -> Iterator[Store]:
 
 @contextmanager
 def _existing(settings: Settings, *, read_only: bool) -> Iterator[Store]:
-    from ..engine import parse_url, show_url, sqlite_path
     from ..errors import NotFoundError
-    from ..store import Store
+    from ..storage.engine import parse_url, show_url, sqlite_path
+    from ..storage.store import Store
 
     location = settings.locate()
     url = parse_url(location.url)
@@ -186,8 +218,8 @@ def _existing(settings: Settings, *, read_only: bool) -> Iterator[Store]:
 @contextmanager
 def writing(settings: Settings, url: str | None = None) -> Iterator[Store]:
     """Open the database for writing, and make it where it is missing."""
-    from ..config import make_folder
-    from ..store import Store
+    from ..storage.config import make_folder
+    from ..storage.store import Store
 
     location = settings.locate(url)
     make_folder(location)

@@ -54,8 +54,8 @@ def command(settings: Settings) -> None:
 
 
 def _formats() -> Iterator[dict[str, Any]]:
-    from ..logs.base import GROUP, LineFormat, load_formats
-    from .export import is_written
+    from ..formats.base import GROUP, LineFormat, load_formats
+    from .logs.export import is_written
 
     found, broken = load_formats()
     for entry, known, row in _entries(GROUP, found, broken):

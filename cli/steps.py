@@ -6,12 +6,12 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from ..traces import POSTPROC
+from ..programs.metaschedule.trace import POSTPROC
 from .text import clean
 
 if TYPE_CHECKING:
+    from ..programs.base import Step
     from ..records import Measurement, Signature
-    from ..steps.base import Step
 
 _VARIABLE = re.compile(r"[blv][0-9]+")
 
@@ -33,7 +33,7 @@ _CHOSEN = {
 def line_of(step: Step) -> str:
     """Return a step as a call in Python's manner.
 
-    >>> from tunedb.steps.base import Step
+    >>> from tunedb.programs.base import Step
     >>> line_of(Step(0, "SP", "split", 3, 0, {"extent": 64, "lengths": [8, 1]}))
     'split(stage=3, loop=0, extent=64, lengths=[8, 1])'
     >>> line_of(Step(0, "sp", "split", None, None, {"knob": "tile_y", "size": [-1, 8]}))
@@ -108,7 +108,7 @@ def arguments_of(measurement: Measurement) -> Any:
     """Return the description of the arguments in the form of TVM's ``args_info``, or None."""
     import orjson
 
-    from ..signatures import signature_of
+    from ..programs.workload_info import signature_of
 
     if measurement.args_info is not None:
         return orjson.loads(measurement.args_info)

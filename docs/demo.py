@@ -123,7 +123,7 @@ def command(*arguments: str) -> None:
     subprocess.run([program, *arguments], check=True)
 
 
-def first_batches(store: tunedb.store.Store, workload: int) -> list[list[float]]:
+def first_batches(store: tunedb.storage.store.Store, workload: int) -> list[list[float]]:
     """Return the mean times of the first batch of each session, best first, in seconds."""
     sessions: dict[bytes, list[float]] = {}
     for record in store.query.iterate(workload):
@@ -179,7 +179,7 @@ def other_shape(path: Path, database: Database, builder: Any) -> None:
     command("show", str(task.record.id), "--db", str(path))
 
 
-def _best(store: tunedb.store.Store, workload: int) -> float:
+def _best(store: tunedb.storage.store.Store, workload: int) -> float:
     best = store.query.best([workload])
     return float("nan") if best is None or best.mean is None else best.mean
 

@@ -1,4 +1,4 @@
-"""What Alembic runs. The connection comes from tunedb.engine, so that a migration is atomic.
+"""What Alembic runs: a migration is atomic on a connection of tunedb.storage.engine.
 
 With the driver's own transactions a failing migration left half of its tables behind; inside
 ``BEGIN IMMEDIATE`` nothing is left.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from alembic import context
 
-from tunedb.schema import metadata
+from tunedb.storage.schema import metadata
 
 context.configure(
     connection=context.config.attributes["connection"],

@@ -4,7 +4,6 @@ import shutil
 from functools import cache
 from pathlib import Path
 
-from tunedb import approval
 from tunedb.identity import canonical_json
 from tunedb.records import (
     Measurement,
@@ -19,7 +18,8 @@ from tunedb.records import (
     Workload,
     WorkloadFormat,
 )
-from tunedb.store import Store
+from tunedb.storage import approval
+from tunedb.storage.store import Store
 
 OWN = Source("own")
 FOREIGN = Source("foreign", SourceKind.FILE, Trust.FOREIGN)

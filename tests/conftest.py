@@ -20,7 +20,7 @@ from leftovers import nothing_is_left_behind  # noqa: F401 - a fixture
 from postgres import running_postgres
 from server_roles import team_of
 
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 # The user's own configuration is not read, and approves none of the tests' databases; processes
 # that tests start have theirs.

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tunedb.temporary import TemporaryFolder, sweep
+from tunedb.system.temporary import TemporaryFolder, sweep
 
 _LOCK = ".lock"
 

@@ -12,9 +12,9 @@ import psutil
 import psycopg
 from sqlalchemy.engine import make_url
 
-from tunedb import approval, schema
-from tunedb.engine import parse_url
-from tunedb.store import Store
+from tunedb.storage import approval, schema
+from tunedb.storage.engine import parse_url
+from tunedb.storage.store import Store
 
 #: Tables, indexes and triggers as one value, to see whether a test changed them.
 FINGERPRINT = """

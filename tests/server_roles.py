@@ -6,7 +6,7 @@ from pathlib import Path
 
 from sqlalchemy.engine import make_url
 
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 PAGE = (Path(__file__).parents[1] / "docs" / "sharing.md").read_text(encoding="utf-8")
 SQL = [

@@ -10,15 +10,16 @@ from builders import make_trace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunedb import allowed, limits
-from tunedb.allowed import instructions, values
+from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.logs.find import find_logs
-from tunedb.logs.reading import read_log
+from tunedb.formats.find import find_logs
+from tunedb.formats.reading import read_log
+from tunedb.programs import allowlist
+from tunedb.programs.ansor import split_steps
+from tunedb.programs.autotvm import split_knobs
+from tunedb.programs.metaschedule.allowlist import KINDS, UNSAFE, is_text
+from tunedb.programs.metaschedule.trace import INSTRUCTIONS, OLDER, split_trace
 from tunedb.records import Measurement, Trace, WorkloadFormat
-from tunedb.steps.ansor import split_steps
-from tunedb.steps.autotvm import split_knobs
-from tunedb.traces import INSTRUCTIONS, OLDER, split_trace
 
 GRAPH, ANSOR, AUTOTVM = WorkloadFormat.GRAPH, WorkloadFormat.ANSOR, WorkloadFormat.AUTOTVM
 DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
@@ -93,7 +94,7 @@ TEMPLATE = {"index": 70482, "template_key": "direct", "code_hash": None}
 
 def refused(trace, format=GRAPH):
     with pytest.raises(FormatError) as caught:
-        allowed.check_trace(trace, format)
+        allowlist.check_trace(trace, format)
     message = str(caught.value)
     assert "\n" not in message
     assert len(message) < 400
@@ -101,7 +102,7 @@ def refused(trace, format=GRAPH):
 
 
 def refused_instruction(*instructions, decisions=()):
-    return refused(split_trace([*BEGIN, *instructions], list(decisions)))
+    return refused(split_trace([*BEGIN, *allowlist], list(decisions)))
 
 
 # ---- what TVM writes ----------------------------------------------------------------------------
@@ -118,7 +119,7 @@ def test_every_program_of_the_public_logs_is_allowed(folder):
                 if not isinstance(found.item, Measurement):
                     continue
                 program = found.item.program
-                allowed.check_trace(program.trace, program.workload.format)
+                allowlist.check_trace(program.trace, program.workload.format)
                 sizes = [len(program.trace.sketch), len(program.trace.tail or b"")]
                 longest["part"] = max(longest["part"], *sizes)
                 longest["decisions"] = max(longest["decisions"], len(program.trace.decisions))
@@ -133,28 +134,28 @@ def test_every_program_of_the_public_logs_is_allowed(folder):
 
 
 def test_small_programs_of_each_tool_are_allowed():
-    allowed.check_trace(TRACE, GRAPH)
-    allowed.check_trace(TRACE, WorkloadFormat.NODES)
-    allowed.check_trace(make_trace(3), WorkloadFormat.ARGUMENTS)
-    allowed.check_trace(split_steps(STEPS, 1), ANSOR)
-    allowed.check_trace(split_knobs(KNOBS, TEMPLATE), AUTOTVM)
-    allowed.check_trace(split_trace([], []), GRAPH)
-    allowed.check_trace(split_steps([], None), ANSOR)
-    allowed.check_trace(split_knobs([], {}), AUTOTVM)
+    allowlist.check_trace(TRACE, GRAPH)
+    allowlist.check_trace(TRACE, WorkloadFormat.NODES)
+    allowlist.check_trace(make_trace(3), WorkloadFormat.ARGUMENTS)
+    allowlist.check_trace(split_steps(STEPS, 1), ANSOR)
+    allowlist.check_trace(split_knobs(KNOBS, TEMPLATE), AUTOTVM)
+    allowlist.check_trace(split_trace([], []), GRAPH)
+    allowlist.check_trace(split_steps([], None), ANSOR)
+    allowlist.check_trace(split_knobs([], {}), AUTOTVM)
 
 
 def test_parts_alone_are_allowed():
-    allowed.check_part("sketch", TRACE.sketch, GRAPH)
-    allowed.check_part("tail", TRACE.tail, GRAPH)
-    allowed.check_decisions(TRACE.decisions, GRAPH)
+    allowlist.check_part("sketch", TRACE.sketch, GRAPH)
+    allowlist.check_part("tail", TRACE.tail, GRAPH)
+    allowlist.check_decisions(TRACE.decisions, GRAPH)
     for trace, format in (
         (split_steps(STEPS, 1), ANSOR),
         (split_knobs(KNOBS, TEMPLATE), AUTOTVM),
     ):
-        allowed.check_part("sketch", trace.sketch, format)
-        allowed.check_decisions(trace.decisions, format)
+        allowlist.check_part("sketch", trace.sketch, format)
+        allowlist.check_decisions(trace.decisions, format)
         with pytest.raises(FormatError, match="has no tail"):
-            allowed.check_part("tail", trace.sketch, format)
+            allowlist.check_part("tail", trace.sketch, format)
         assert "has no tail" in refused(Trace(trace.sketch, trace.sketch, trace.decisions), format)
 
 
@@ -281,8 +282,8 @@ def test_instructions_that_are_refused(instruction):
 
 
 def test_all_kinds_are_judged():
-    assert set(INSTRUCTIONS) > values.UNSAFE
-    assert {*INSTRUCTIONS, *OLDER} == values.KINDS | values.UNSAFE
+    assert set(INSTRUCTIONS) > UNSAFE
+    assert {*INSTRUCTIONS, *OLDER} == KINDS | UNSAFE
 
 
 # ---- index maps ---------------------------------------------------------------------------------
@@ -340,10 +341,10 @@ def test_an_index_map_is_short():
     text = MAP + " " * (limits.MAX_INDEX_MAP_CHARS - len(MAP))
     sketch = [*BEGIN, ["TransformBlockLayout", ["b0"], [text], []]]
     with pytest.raises(FormatError, match="for an index map"):
-        allowed.check_trace(
+        allowlist.check_trace(
             split_trace([*BEGIN, ["TransformBlockLayout", ["b0"], ["{"], []]], []), GRAPH
         )
-    allowed.check_trace(split_trace(sketch, []), GRAPH)
+    allowlist.check_trace(split_trace(sketch, []), GRAPH)
     sketch[-1][2] = [text + " "]
     assert "an index map of 65537 characters" in refused(split_trace(sketch, []))
 
@@ -354,7 +355,7 @@ def test_an_index_map_is_short():
 def test_a_trace_of_a_million_steps_is_refused_before_it_is_parsed(monkeypatch):
     """MAX_FOREIGN_PART_BYTES"""
     # What was looked at once is not parsed again.
-    allowed.check_trace(Trace(make_trace().sketch, None, b"[[],[],[]]"), GRAPH)
+    allowlist.check_trace(Trace(make_trace().sketch, None, b"[[],[],[]]"), GRAPH)
     sketch = b"[" + b",".join([b'["GetSBlock",[],["a","main"],["b0"]]'] * 1_000_000) + b"]"
     monkeypatch.setattr(orjson, "loads", None)
     assert refused(Trace(sketch, None, b"[[],[],[]]")) == (
@@ -369,15 +370,15 @@ def test_many_steps_in_few_bytes():
     """MAX_FOREIGN_STEPS"""
     most = limits.MAX_FOREIGN_STEPS
     empty = ["EnterPostproc", [], [], []]
-    allowed.check_trace(split_trace([empty] * most, []), GRAPH)
+    allowlist.check_trace(split_trace([empty] * most, []), GRAPH)
     assert "4097 instructions" in refused(split_trace([empty] * (most + 1), []))
     halves = Trace(orjson.dumps([empty] * 3000), orjson.dumps([empty] * 3000), b"[[],[],[]]")
     assert "6000 instructions" in refused(halves)
     step = ["CI", 1]
-    allowed.check_trace(split_steps([step] * most, None), ANSOR)
+    allowlist.check_trace(split_steps([step] * most, None), ANSOR)
     assert "4096 steps" in refused(split_steps([step] * (most + 1), None), ANSOR)
     knob = ["a", "ot", 1]
-    allowed.check_trace(split_knobs([knob] * most, {}), AUTOTVM)
+    allowlist.check_trace(split_knobs([knob] * most, {}), AUTOTVM)
     assert "4096 knobs" in refused(split_knobs([knob] * (most + 1), {}), AUTOTVM)
 
 
@@ -386,15 +387,15 @@ def test_decisions_are_short():
     body = b" " * (limits.MAX_FOREIGN_DECISION_BYTES + 1)
     for format in (GRAPH, ANSOR, AUTOTVM):
         with pytest.raises(FormatError, match="decisions of 65537 bytes"):
-            allowed.check_decisions(body, format)
+            allowlist.check_decisions(body, format)
 
 
 def test_names_are_short():
     """MAX_FOREIGN_NAME_CHARS"""
     name = "n" * limits.MAX_FOREIGN_NAME_CHARS
-    allowed.check_trace(split_trace([["GetSBlock", [], [name, "main"], ["b0"]]], []), GRAPH)
+    allowlist.check_trace(split_trace([["GetSBlock", [], [name, "main"], ["b0"]]], []), GRAPH)
     refused(split_trace([["GetSBlock", [], [name + "n", "main"], ["b0"]]], []))
-    allowed.check_trace(split_knobs([[name, "ot", 1]], {}), AUTOTVM)
+    allowlist.check_trace(split_knobs([[name, "ot", 1]], {}), AUTOTVM)
     refused(split_knobs([[name + "n", "ot", 1]], {}), AUTOTVM)
 
 
@@ -402,9 +403,9 @@ def test_a_refusal_is_remembered():
     """A hostile database refers to one bad sketch a million times."""
     bad = split_trace([["Nonsense", [], [], []]], [])
     refused(bad)
-    before = allowed._remembered.cache_info().hits
+    before = allowlist._remembered.cache_info().hits
     refused(bad)
-    assert allowed._remembered.cache_info().hits == before + 1
+    assert allowlist._remembered.cache_info().hits == before + 1
 
 
 # ---- decisions ----------------------------------------------------------------------------------
@@ -469,13 +470,13 @@ def test_the_quick_look_at_decisions_is_as_good_as_the_other(chosen, first, seco
 
     def verdict():
         try:
-            allowed.check_decisions(decisions, GRAPH)
+            allowlist.check_decisions(decisions, GRAPH)
         except FormatError:
             return False
         return True
 
     quick = verdict()
-    with mock.patch.object(instructions, "_PLAIN", re.compile(b"(?!)")):
+    with mock.patch.object(allowlist, "_PLAIN", re.compile(b"(?!)")):
         assert verdict() == quick
 
 
@@ -484,7 +485,7 @@ def test_parts_that_do_not_belong_together():
     uses = b'[["EnterPostproc",[],[],[]],["Unroll",["l99"],[],[]]]'
     again = b'[["EnterPostproc",[],[],[]],["GetLoops",["b0"],[],["l1"]]]'
     good = make_trace()
-    allowed.check_trace(Trace(good.sketch, tail, good.decisions), GRAPH)
+    allowlist.check_trace(Trace(good.sketch, tail, good.decisions), GRAPH)
     assert "tail: 'l99' is used before" in refused(Trace(good.sketch, uses, good.decisions))
     assert "defines a variable of the sketch" in refused(Trace(good.sketch, again, good.decisions))
     assert "sketch: 'l99' is used" in refused(Trace(uses, None, b"[[],[],[]]"))
@@ -605,7 +606,7 @@ def test_values_of_knobs_that_are_refused(decisions):
 def test_other_formats_are_unknown():
     assert "unknown format 'new-tool'" in refused(make_trace(), "new-tool")
     with pytest.raises(FormatError, match="unknown format"):
-        allowed.check_decisions(b"[]", "x" * 1000)
+        allowlist.check_decisions(b"[]", "x" * 1000)
 
 
 # ---- anything at all ----------------------------------------------------------------------------
@@ -639,7 +640,7 @@ def test_changed_bytes_raise_nothing_else(format, field, place, length, data):
     place %= len(old) + 1
     parts[field] = old[:place] + data + old[place + length :]
     try:
-        allowed.check_trace(Trace(**parts), format)
+        allowlist.check_trace(Trace(**parts), format)
     except FormatError as error:
         assert "\n" not in str(error)
 
@@ -652,7 +653,7 @@ def test_any_json_raises_nothing_else(format, sketch, decisions):
     except TypeError:
         return  # integers of more than 64 bits
     try:
-        allowed.check_trace(trace, format)
+        allowlist.check_trace(trace, format)
     except FormatError as error:
         assert "\n" not in str(error)
 
@@ -665,9 +666,9 @@ def test_instructions_of_anything_hold_no_free_text(kind, inputs, attrs):
     """What is accepted has words of the lists alone, names of blocks aside."""
     try:
         trace = split_trace([*BEGIN, [kind, inputs, attrs, []]], [])
-        allowed.check_trace(trace, GRAPH)
+        allowlist.check_trace(trace, GRAPH)
     except FormatError:
         return
     if kind not in ("GetBlock", "GetSBlock"):
         words = [value for value in (*inputs, *attrs) if isinstance(value, str)]
-        assert all(word in ("None", "b0", "l1", "l2") or values.is_text(word) for word in words)
+        assert all(word in ("None", "b0", "l1", "l2") or is_text(word) for word in words)

@@ -13,11 +13,11 @@ from builders import key_of
 from sqlalchemy import update
 
 import tunedb
-from tunedb import approval, schema
-from tunedb import store as store_module
-from tunedb.engine import command_word, parse_url, place_of
 from tunedb.errors import ApprovalError, StorageError
-from tunedb.store import Store
+from tunedb.storage import approval, schema
+from tunedb.storage import store as store_module
+from tunedb.storage.engine import command_word, parse_url, place_of
+from tunedb.storage.store import Store
 
 STRANGER = 12345
 

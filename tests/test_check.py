@@ -7,8 +7,8 @@ import pytest
 from builders import FOREIGN, OWN, make_batch, make_measurement, make_session
 
 import tunedb
-from tunedb import check
 from tunedb.errors import NotFoundError, SchemaError
+from tunedb.maintenance import check
 from tunedb.models.cards import body_digest, model_digest
 from tunedb.records import Failure, FailureKind, Phase, Quarantined, Status
 from tunedb.results import NewModel, SessionFactor

@@ -16,18 +16,20 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tunedb import check, limits, schema, versions
-from tunedb.compression import compress
-from tunedb.engine import parse_url
+from tunedb import limits
 from tunedb.errors import TuneDBError
-from tunedb.features import verify
+from tunedb.extraction import verify
+from tunedb.extraction.extract import extract
 from tunedb.features.base import feature_set
-from tunedb.features.extract import extract
-from tunedb.logs.base import LogFile
-from tunedb.logs.importer import import_log
+from tunedb.formats.base import LogFile
+from tunedb.formats.importer import import_log
+from tunedb.maintenance import check
 from tunedb.models.cards import body_digest, model_digest
 from tunedb.results import NewModel
-from tunedb.store import Store
+from tunedb.storage import schema, versions
+from tunedb.storage.engine import parse_url
+from tunedb.storage.store import Store
+from tunedb.system.compression import compress
 
 sys.path.insert(0, str(Path(__file__).parent / "migrations"))
 sys.path.insert(0, str(Path(__file__).parent / "cli"))

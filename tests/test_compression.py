@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb import limits
-from tunedb.compression import compress, decompress
 from tunedb.errors import LimitError, StorageError
+from tunedb.system.compression import compress, decompress
 
 if sys.version_info >= (3, 14):
     from compression import zstd

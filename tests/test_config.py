@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from builders import key_of
 
-from tunedb import approval, config
 from tunedb.errors import ApprovalError, FormatError, StorageError, UsageError
-from tunedb.store import Store
+from tunedb.storage import approval, config
+from tunedb.storage.store import Store
 
 
 @pytest.fixture(autouse=True)

@@ -12,13 +12,14 @@ from builders import OWN, make_measurement
 from click.testing import CliRunner
 from sqlalchemy.engine import make_url
 
-from tunedb import deadlines, limits
+from tunedb import limits
 from tunedb.cli import main
 from tunedb.errors import BusyError, UnreachableError, UsageError
-from tunedb.plugins.metaschedule.tuning.delivering import delivering
-from tunedb.sharing.sync import push
-from tunedb.store import Store
-from tunedb.versions import upgrade
+from tunedb.exchange.sync import push
+from tunedb.plugins.metaschedule.tune.server_sync import delivering
+from tunedb.storage import deadlines
+from tunedb.storage.store import Store
+from tunedb.storage.versions import upgrade
 
 #: Seconds after which a command that hangs is called so.
 GUARD_S = 300

@@ -6,9 +6,9 @@ from contextlib import closing
 import pytest
 
 import tunedb
-from tunedb import describe, versions
-from tunedb.engine import parse_url
 from tunedb.errors import NotFoundError, SchemaError
+from tunedb.storage import describe, versions
+from tunedb.storage.engine import parse_url
 
 
 def test_describe(store_url):

@@ -6,10 +6,10 @@ import pytest
 from builders import OWN, make_measurement
 from sqlalchemy import bindparam, exc, literal, select
 
-from tunedb import engine, schema
-from tunedb.engine import Prepared, convert, parse_url, show_url, sqlite_path
 from tunedb.errors import BusyError, FormatError, SchemaError, StorageError, TuneDBError, UsageError
-from tunedb.store import Store
+from tunedb.storage import engine, schema
+from tunedb.storage.engine import Prepared, convert, parse_url, show_url, sqlite_path
+from tunedb.storage.store import Store
 
 
 @pytest.mark.parametrize(

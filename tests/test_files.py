@@ -8,9 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from tunedb import files
 from tunedb.errors import StorageError
-from tunedb.files import new_file, open_regular, read_regular, require_regular_logs, write_whole
+from tunedb.system import files
+from tunedb.system.files import (
+    new_file,
+    open_regular,
+    read_regular,
+    require_regular_logs,
+    write_whole,
+)
 
 
 def make_pipe(path):

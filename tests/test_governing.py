@@ -6,10 +6,10 @@ import pytest
 from builders import FOREIGN, OWN, make_measurement, make_session, make_trace, make_workload
 from sqlalchemy import select
 
-from tunedb import schema
 from tunedb.errors import FormatError, NotFoundError, UsageError
 from tunedb.records import Program, Source, SourceKind, Status, Trace, Trust
-from tunedb.store import Store
+from tunedb.storage import schema
+from tunedb.storage.store import Store
 
 EVIL = b'[["Annotate",["l1",{}],["pragma_import_llvm"],[]]]'
 

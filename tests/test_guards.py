@@ -19,15 +19,17 @@ sys.path.insert(0, str(Path(__file__).parent / "sharing"))
 
 from exchanges import digests, fill, rename
 
-from tunedb import check, guards, identity
+from tunedb import identity
 from tunedb.cli import main
 from tunedb.errors import SchemaError, StorageError
+from tunedb.exchange.sync import pull, push
 from tunedb.launches import Launch
+from tunedb.maintenance import check
 from tunedb.records import Alias, Failure, FailureKind, Phase, Source, SourceKind, Status, Trust
 from tunedb.results import NewModel
-from tunedb.sharing.sync import pull, push
-from tunedb.store import Store
-from tunedb.times import mean_of
+from tunedb.run_times import mean_of
+from tunedb.storage import guards
+from tunedb.storage.store import Store
 
 #: Keys of two databases of the team.
 ALICES, CAROLS = "a" * 32, "c" * 32

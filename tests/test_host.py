@@ -1,6 +1,7 @@
 import orjson
 
-from tunedb import __version__, host
+from tunedb import __version__
+from tunedb.system import host
 
 
 def test_sessions_differ_even_in_the_same_microsecond(monkeypatch):

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 from builders import FOREIGN, OWN, make_measurement, make_session
 
-from tunedb.host import session_class
 from tunedb.records import Failure, FailureKind, Phase, Session, Source, SourceKind
 from tunedb.results import SessionFactor
+from tunedb.system.host import session_class
 
 
 def session(number=0, text=b'{"cpu":"x","cores":2,"os":"a","tvm":"0.27"}'):

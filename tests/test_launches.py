@@ -10,22 +10,22 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunedb import allowed, limits
-from tunedb.check import check
+from tunedb import limits
 from tunedb.cli import main
 from tunedb.errors import FormatError, NotFoundError
+from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.identity import canonical_json
 from tunedb.launches import CounterSet, Launch, counters_of, values_of
-from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
-from tunedb.models.loading import load
-from tunedb.query import launches as reading
+from tunedb.maintenance.check import check
+from tunedb.maintenance.prune import Wanted, plan, prune
+from tunedb.models.dataset import load
+from tunedb.programs import allowlist, steps_of
+from tunedb.programs.kernel import split_parameters
+from tunedb.programs.workload_info import signature_of
 from tunedb.records import Measurement, Program, Status, Trace, Workload, WorkloadFormat
-from tunedb.sharing.selection import Selection
-from tunedb.signatures import signature_of
-from tunedb.space.pruning import Wanted, plan, prune
-from tunedb.steps import steps_of
-from tunedb.steps.parameters import split_parameters
-from tunedb.store import Store
+from tunedb.storage.exchanged import Selection
+from tunedb.storage.queries import launches as reading
+from tunedb.storage.store import Store
 
 COUNTERS = CounterSet("ncu", "2026.1", "7.5", (("dram__bytes.sum", "byte"), ("ipc", "")))
 WORKLOAD, TARGET = kernel_workload("conv", [64, 64]), gpu_target("cuda", "Tesla K40c")
@@ -356,7 +356,7 @@ def test_steps_and_signature():
 def judged(names, values, *, tail=None):
     sketch = canonical_json({"parameters": names})
     trace = Trace(sketch, tail, canonical_json(values))
-    allowed.check_trace(trace, WorkloadFormat.KERNEL)
+    allowlist.check_trace(trace, WorkloadFormat.KERNEL)
 
 
 @pytest.mark.parametrize(
@@ -396,15 +396,15 @@ def test_parameters_that_are_refused(names, values, said):
 def test_parts_of_parameters_that_are_refused():
     for sketch in (b"[]", b"{", b'{"parameters":[],"x":1}', b'{"parameters": []}'):
         with pytest.raises(FormatError):
-            allowed.check_part("sketch", sketch, WorkloadFormat.KERNEL)
+            allowlist.check_part("sketch", sketch, WorkloadFormat.KERNEL)
     with pytest.raises(FormatError, match="tail: it is"):
         judged([], [], tail=b"[]")
     with pytest.raises(FormatError, match="has no tail"):
         judged([], [], tail=b'{"parameters":[]}')
     with pytest.raises(FormatError):
-        allowed.check_decisions(b"[1" + b" " * limits.MAX_FOREIGN_DECISION_BYTES, "gpu-kernel")
+        allowlist.check_decisions(b"[1" + b" " * limits.MAX_FOREIGN_DECISION_BYTES, "gpu-kernel")
     with pytest.raises(FormatError, match="unknown format"):
-        allowed.check_decisions(b"[]", WorkloadFormat.T1)
+        allowlist.check_decisions(b"[]", WorkloadFormat.T1)
 
 
 @pytest.fixture

@@ -7,12 +7,11 @@ import pytest
 
 from tunedb import identity, limits
 from tunedb.errors import FormatError
-from tunedb.logs.ansor import AnsorFormat
-from tunedb.logs.base import LogFile
-from tunedb.logs.importer import import_log
-from tunedb.logs.lines import Line
-from tunedb.store import Store
-from tunedb.values import parse_json
+from tunedb.formats.ansor import AnsorFormat
+from tunedb.formats.base import Line, LogFile
+from tunedb.formats.importer import import_log
+from tunedb.json_checks import parse_json
+from tunedb.storage.store import Store
 
 HERE = Path(__file__).parent
 NAMES = [name for name in vars(limits) if name.isupper()]

@@ -7,11 +7,11 @@ from builders import FOREIGN, OWN, make_target
 from models.small_data import conv2d, make_tiled, matmul, measure, trials
 from sqlalchemy import update
 
-from tunedb import schema
 from tunedb.errors import NotFoundError
-from tunedb.query.neighbours import Neighbour
+from tunedb.programs.workload_info import signature_of
 from tunedb.records import NO_TARGET, FailureKind, Signature, Target
-from tunedb.signatures import signature_of
+from tunedb.storage import schema
+from tunedb.storage.queries.neighbours import Neighbour
 
 HERE = make_target(0)
 #: Of the same kind and architecture, and of the same kind alone.

@@ -5,11 +5,11 @@ from pathlib import Path
 import pytest
 from builders import OWN, make_measurement
 
-from tunedb import network
-from tunedb.engine import parse_url
 from tunedb.errors import StorageError
-from tunedb.store import Store
-from tunedb.versions import upgrade
+from tunedb.storage import network_filesystem
+from tunedb.storage.engine import parse_url
+from tunedb.storage.store import Store
+from tunedb.storage.versions import upgrade
 
 MOUNTS = """\
 22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -39,15 +39,15 @@ a line that the kernel would not write
 def test_the_file_system_of_a_path(tmp_path, path, kind):
     mounts = tmp_path / "mountinfo"
     mounts.write_text(MOUNTS)
-    assert network.file_system_of(Path(path), mounts) == kind
+    assert network_filesystem.file_system_of(Path(path), mounts) == kind
 
 
 def test_a_system_that_does_not_say(tmp_path):
-    assert network.file_system_of(Path("/tune.db"), tmp_path / "missing") is None
+    assert network_filesystem.file_system_of(Path("/tune.db"), tmp_path / "missing") is None
 
 
 def test_this_machine_says():
-    assert network.file_system_of(Path("/proc/self/status")) == "proc"
+    assert network_filesystem.file_system_of(Path("/proc/self/status")) == "proc"
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def mounted(tmp_path, monkeypatch):
     def mounted(kind):
         mounts = tmp_path / "mountinfo"
         mounts.write_text(f"1 0 0:1 / {tmp_path} rw - {kind} server:/export rw\n")
-        monkeypatch.setattr(network, "_MOUNTS", mounts)
+        monkeypatch.setattr(network_filesystem, "_MOUNTS", mounts)
 
     return mounted
 
@@ -83,7 +83,7 @@ def test_a_network_file_system(sqlite_file, mounted, monkeypatch, kind):
         assert store.query.size() == 1
     assert sqlite_file.read_bytes() == before
 
-    monkeypatch.setenv(network.VARIABLE, "1")
+    monkeypatch.setenv(network_filesystem.VARIABLE, "1")
     with Store(sqlite_file) as store:
         assert store.query.size() == 1
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from tunedb import schema
+from tunedb.storage import schema
 
 #: A wheel is built and installed anew: a minute and a half.
 pytestmark = pytest.mark.stress

@@ -11,9 +11,9 @@ from sqlalchemy.engine import make_url
 
 from tunedb import limits
 from tunedb.errors import StorageError, UnreachableError
-from tunedb.patience import again
 from tunedb.records import Failure, FailureKind, Phase
-from tunedb.store import Store
+from tunedb.storage.retry import again
+from tunedb.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent / "sharing"))
 

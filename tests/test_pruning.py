@@ -12,19 +12,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from tunedb import limits, schema
-from tunedb.check import check
+from tunedb import limits
 from tunedb.errors import BusyError, NotFoundError, StorageError, UsageError
 from tunedb.features.base import Needs, feature_set
+from tunedb.maintenance.check import check
+from tunedb.maintenance.prune import SECONDS, Wanted, plan, prune
+from tunedb.maintenance.vacuum import Room, plan_vacuum, require_room, vacuum
 from tunedb.models.cards import model_digest
 from tunedb.records import Failure, FailureKind, Phase, Status
-from tunedb.removing import Removed
 from tunedb.results import NewModel
-from tunedb.sharing.selection import Selection
-from tunedb.space.going import SECONDS
-from tunedb.space.pruning import Wanted, plan, prune
-from tunedb.space.vacuuming import Room, plan_vacuum, require_room, vacuum
-from tunedb.store import Store
+from tunedb.storage import schema
+from tunedb.storage.deletion import Removed
+from tunedb.storage.exchanged import Selection
+from tunedb.storage.store import Store
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "30 s")
 
@@ -366,7 +366,7 @@ def test_a_vacuum_of_a_server(postgres_url):
 
 
 def test_a_vacuum_waits_for_nobody_long(sqlite_file, monkeypatch):
-    monkeypatch.setattr("tunedb.removing._PATIENCE", "PRAGMA busy_timeout=100")
+    monkeypatch.setattr("tunedb.storage.deletion._PATIENCE", "PRAGMA busy_timeout=100")
     with Store(sqlite_file) as store, Store(sqlite_file) as other:
         with other._transaction(), pytest.raises(BusyError, match="another process is writing"):
             store.vacuum()

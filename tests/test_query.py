@@ -18,11 +18,7 @@ from builders import (
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tunedb import query, schema
 from tunedb.errors import NotFoundError, SchemaError, UsageError
-from tunedb.query import reader
-from tunedb.query import records as query_records
-from tunedb.query.equivalence import Standing
 from tunedb.records import (
     NO_TARGET,
     Alias,
@@ -39,8 +35,12 @@ from tunedb.records import (
     Workload,
 )
 from tunedb.results import Counts
-from tunedb.store import Store
-from tunedb.times import NO_TIME, mean_of, status_of
+from tunedb.run_times import NO_TIME, mean_of, status_of
+from tunedb.storage import queries, schema
+from tunedb.storage.queries import reader
+from tunedb.storage.queries import records as query_records
+from tunedb.storage.queries.equivalence import Standing
+from tunedb.storage.store import Store
 
 _fresh = count(1_000)
 
@@ -226,7 +226,7 @@ def test_sums_from_left_to_right_decide(store):
 def rendered_top_k(store):
     """Return the SQL of the top-k query and its parameters, as the driver gets them."""
     connection = store.query._connected()
-    sql, names, constants = query.statements.top_k._render(connection)
+    sql, names, constants = queries.statements.top_k._render(connection)
     values = {**constants, "workload": 1, "target": 1, "k": 10}
     return connection, sql, values if names is None else tuple(values[n] for n in names)
 
@@ -263,7 +263,7 @@ def test_the_target_check_walks_no_table_on_sqlite(sqlite_file):
     with Store(sqlite_file) as store:
         fill(store)
         connection = store.query._connected()
-        sql, _, _ = query.statements.served_targets._render(connection)
+        sql, _, _ = queries.statements.served_targets._render(connection)
         plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", (1,))]
     assert any("COVERING INDEX ix_measurement_top_k" in line for line in plan)
     assert not any(line.startswith("SCAN measurement") for line in plan)

@@ -5,7 +5,7 @@ import pytest
 from builders import make_measurement, make_target, make_trace, make_workload
 
 from tunedb.records import NO_TARGET, Status, Target, Trust
-from tunedb.times import NO_TIME, mean_of, status_of
+from tunedb.run_times import NO_TIME, mean_of, status_of
 
 
 def test_records_are_frozen():

@@ -8,10 +8,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
 
-from tunedb import check, identity, schema, statements
+from tunedb import identity
+from tunedb.maintenance import check
 from tunedb.records import Measurement, Program, Session, Source, SourceKind, Status, Trace, Trust
-from tunedb.retractions import ALIASES, SUBJECTS, Retraction, is_retracted
-from tunedb.store import Store
+from tunedb.storage import schema, statements
+from tunedb.storage.retractions import ALIASES, SUBJECTS, Retraction, is_retracted
+from tunedb.storage.store import Store
 
 #: Keys of other databases: one that a source comes from, and one that nothing comes from.
 THEIRS, OTHERS = "f" * 32, "e" * 32

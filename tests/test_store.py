@@ -1,4 +1,4 @@
-"""The guarantees of tunedb.store.Store, on SQLite and PostgreSQL alike."""
+"""The guarantees of tunedb.storage.store.Store, on SQLite and PostgreSQL alike."""
 
 import math
 import struct
@@ -24,7 +24,7 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import DBAPIError
 
 import tunedb
-from tunedb import engine, limits, schema
+from tunedb import limits
 from tunedb.errors import (
     BusyError,
     FormatError,
@@ -34,7 +34,6 @@ from tunedb.errors import (
     TuneDBError,
     UsageError,
 )
-from tunedb.query.equivalence import Standing
 from tunedb.records import (
     NO_TARGET,
     Alias,
@@ -55,8 +54,10 @@ from tunedb.records import (
     Workload,
 )
 from tunedb.results import AddReport
-from tunedb.store import Store
-from tunedb.times import mean_of
+from tunedb.run_times import mean_of
+from tunedb.storage import engine, schema
+from tunedb.storage.queries.equivalence import Standing
+from tunedb.storage.store import Store
 
 # Every example uses workloads of its own, so one store serves them all.
 ONE_STORE = settings(

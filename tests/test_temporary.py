@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from tunedb import limits, temporary
-from tunedb.temporary import TemporaryFolder, sweep
+from tunedb import limits
+from tunedb.system import temporary
+from tunedb.system.temporary import TemporaryFolder, sweep
 
 HOLD = (
     "import sys\n"
     "from pathlib import Path\n"
-    "from tunedb.temporary import TemporaryFolder\n"
+    "from tunedb.system.temporary import TemporaryFolder\n"
     "folder = TemporaryFolder('known', Path(sys.argv[1]))\n"
     "(folder.path / 'sub').mkdir()\n"
     "(folder.path / 'sub' / 'file').write_text('x')\n"
@@ -166,7 +167,7 @@ def test_a_worker_process_does_not_keep_a_folder(tmp_path, hold):
             "-c",
             "import subprocess, sys\n"
             "from pathlib import Path\n"
-            "from tunedb.temporary import TemporaryFolder\n"
+            "from tunedb.system.temporary import TemporaryFolder\n"
             "folder = TemporaryFolder('known', Path(sys.argv[1]))\n"
             "worker = subprocess.Popen(['sleep', '1000'], stdout=subprocess.DEVNULL)\n"
             "print(worker.pid, flush=True)\n"

@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunedb import limits, traces
+from tunedb import limits
 from tunedb.errors import FormatError
+from tunedb.programs.metaschedule import trace as traces
 from tunedb.records import Trace
 
 VALID: list[Any] = [

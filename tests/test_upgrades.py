@@ -11,9 +11,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
+from tunedb.programs.metaschedule.trace import (
+    INSTRUCTIONS,
+    OLDER,
+    check_trace,
+    join_trace,
+    split_trace,
+)
+from tunedb.programs.metaschedule.upgrade import is_current_graph, upgrade, upgrade_trace
 from tunedb.records import Trace
-from tunedb.traces import INSTRUCTIONS, OLDER, check_trace, join_trace, split_trace
-from tunedb.upgrades import is_current_graph, upgrade, upgrade_trace
 
 #: A SaveJSON text of each encoding; only ``root_index`` tells them apart.
 OLD_MAP = '{"root":1,"nodes":[{"type_key":""},{"type_key":"tir.IndexMap"}]}'

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from tunedb.errors import FormatError
+from tunedb.json_checks import check_value, parse_json
 from tunedb.limits import MAX_DEPTH
-from tunedb.values import check_value, parse_json
 
 
 def nested(levels):

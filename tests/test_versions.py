@@ -15,10 +15,10 @@ import pytest
 from builders import OWN, make_batch, make_measurement
 from sqlalchemy.engine import make_url
 
-from tunedb import schema, versions
-from tunedb.engine import parse_url
 from tunedb.errors import NotFoundError, SchemaError, StorageError, TuneDBError, UsageError
-from tunedb.store import Store
+from tunedb.storage import schema, versions
+from tunedb.storage.engine import parse_url
+from tunedb.storage.store import Store
 
 WORKERS = Path(__file__).parent / "stress" / "workers.py"
 

@@ -23,7 +23,7 @@ from .errors import (
 )
 
 if TYPE_CHECKING:
-    from .store import Store
+    from .storage.store import Store
 
 __all__ = [
     "ApprovalError",
@@ -91,6 +91,6 @@ def open(url: str | Path, *, create: bool = True, read_only: bool = False) -> St
     ...     store.query.counts().measurements
     0
     """
-    from .store import Store
+    from .storage.store import Store
 
     return Store(url, create=create, read_only=read_only)

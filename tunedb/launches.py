@@ -9,7 +9,7 @@ import orjson
 
 from . import identity, limits
 from .errors import FormatError
-from .values import parse_json
+from .json_checks import parse_json
 
 #: Extents along x, y and z.
 Extents = tuple[int, int, int]

@@ -152,7 +152,7 @@ class Signature:
         ``(dtype, shape)`` of each tensor argument, inputs before outputs; dtype is None where
         the log does not say it.
     family : str or None
-        Operator family, e.g. ``conv2d`` (:mod:`tunedb.signatures.families`).
+        Operator family, e.g. ``conv2d`` (:mod:`tunedb.programs.workload_info.families`).
     flops : float or None
         Floating-point (or integer multiply-add) operations of one run.
     """
@@ -255,7 +255,7 @@ NO_TARGET = Target("none", b"null")
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A trace in its three stored parts (:mod:`tunedb.traces`), each canonical JSON."""
+    """A trace in its three stored parts (``programs.metaschedule.trace``), each canonical JSON."""
 
     sketch: bytes
     tail: bytes | None

@@ -66,7 +66,7 @@ class Answer:
         Digest of the program's row.
     is_whole : bool
         Whether the digest of its row and its mean are those of what is stored. The digest of the
-        program is another question (:meth:`tunedb.query.Query.is_whole`).
+        program is another question (:meth:`tunedb.storage.queries.Query.is_whole`).
     is_trusted, is_own : bool
         Whether its source is trusted; whether it is own, of this database.
     """
@@ -99,8 +99,8 @@ class LaunchRow:
         Digest of the measurement.
     workload : Workload
         What was computed, without the script. Where it is a kernel, its body is the JSON of
-        :func:`tunedb.logs.gpu.kernels.kernel_workload`, and `trace` holds tuning parameters
-        (:func:`tunedb.steps.parameters.join_parameters`).
+        :func:`tunedb.formats.gpu.kernels.kernel_workload`, and `trace` holds tuning parameters
+        (:func:`tunedb.programs.kernel.join_parameters`).
     target, trace, status, run_secs, measured_at, context : object
         As of :class:`tunedb.records.Measurement` and its program.
     mean : float or None

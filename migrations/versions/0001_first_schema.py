@@ -13,7 +13,7 @@ down_revision = None
 branch_labels = None
 depends_on = None
 
-# Frozen copies of the types of tunedb/schema.py: a revision must not change with the code.
+# Frozen copies of the types of tunedb/storage/schema.py: a revision must not change with the code.
 Int = sa.BigInteger().with_variant(sa.Integer, "sqlite")
 Real: sa.types.TypeEngine[float] = sa.REAL().with_variant(sa.Double, "postgresql")
 Text = sa.Text()

@@ -47,8 +47,8 @@ BEGIN
       WHERE a.store = tunedb_may_speak.key AND a.role = session_user)
     OR public.tunedb_is_owner();
 END $$""",
-    # float64, little-endian, summed from left to right as tunedb.times does. PostgreSQL refuses a
-    # quotient that becomes 0, so the smallest means are taken as they are given.
+    # float64, little-endian, summed from left to right as tunedb.run_times does. PostgreSQL refuses
+    # a # quotient that becomes 0, so the smallest means are taken as they are given.
     f"""
 CREATE OR REPLACE FUNCTION public.tunedb_mean(run_secs bytea, given float8) RETURNS float8
 IMMUTABLE {_HEAD} AS $$

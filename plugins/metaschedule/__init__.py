@@ -27,10 +27,12 @@ from typing import TYPE_CHECKING, Any
 from .compat import check_versions
 
 if TYPE_CHECKING:
-    from .cost_model import CostModel
-    from .database import Database
-    from .feature_extractor import FeatureExtractor, PerStoreFeature
-    from .measure_callback import MeasureCallback
+    from .cost_model.cost_model import CostModel
+    from .database.database import Database
+    from .features.feature_extractor import FeatureExtractor, PerStoreFeature
+    from .measure.measure_callback import MeasureCallback
+    from .measure.measured import Known
+    from .measure.reuse import ReusingBuilder, ReusingRunner
     from .search.mutators import (
         ComputeLocationMutator,
         CrossoverMutator,
@@ -39,10 +41,8 @@ if TYPE_CHECKING:
         UnrollMutator,
     )
     from .search.strategy import EvolutionarySearch
-    from .tuning.known import Known
-    from .tuning.reusing import ReusingBuilder, ReusingRunner
-    from .tuning.tune import tune
-    from .warm_builder import WarmBuilder
+    from .tune.tune import tune
+    from .workers.warm_builder import WarmBuilder
 
 __all__ = [
     "ComputeLocationMutator",
@@ -67,21 +67,21 @@ check_versions()
 
 _MODULES = {
     "ComputeLocationMutator": "search.mutators",
-    "CostModel": "cost_model",
+    "CostModel": "cost_model.cost_model",
     "CrossoverMutator": "search.mutators",
-    "Database": "database",
+    "Database": "database.database",
     "EvolutionarySearch": "search.strategy",
-    "FeatureExtractor": "feature_extractor",
-    "Known": "tuning.known",
-    "MeasureCallback": "measure_callback",
+    "FeatureExtractor": "features.feature_extractor",
+    "Known": "measure.measured",
+    "MeasureCallback": "measure.measure_callback",
     "ParallelMutator": "search.mutators",
-    "PerStoreFeature": "feature_extractor",
-    "ReusingBuilder": "tuning.reusing",
-    "ReusingRunner": "tuning.reusing",
+    "PerStoreFeature": "features.feature_extractor",
+    "ReusingBuilder": "measure.reuse",
+    "ReusingRunner": "measure.reuse",
     "TileSizeMutator": "search.mutators",
     "UnrollMutator": "search.mutators",
-    "WarmBuilder": "warm_builder",
-    "tune": "tuning.tune",
+    "WarmBuilder": "workers.warm_builder",
+    "tune": "tune.tune",
 }
 
 

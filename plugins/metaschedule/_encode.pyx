@@ -203,7 +203,7 @@ cdef class Encoder:
     def encode(self, root):
         """Return ``(sketch, tail, decisions)`` of what ``TraceAsJSON`` returned.
 
-        The bytes are those of ``tunedb.traces.split_trace``.
+        The bytes are those of ``tunedb.programs.metaschedule.trace.split_trace``.
 
         Raises
         ------

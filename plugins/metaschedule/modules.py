@@ -9,9 +9,9 @@ import tvm
 import tvm_ffi
 
 from ...identity import canonical_json, digest
+from ...programs.metaschedule.upgrade import is_current_graph
+from ...programs.workload_info.structure import Structure, structure_of
 from ...records import Alias, Target, Workload, WorkloadFormat
-from ...signatures.structure import Structure, structure_of
-from ...upgrades import is_current_graph
 
 #: TVM's module equalities (``src/s_tir/meta_schedule/module_equality.cc``).
 EQUALITIES = ("structural", "ignore-tensor", "anchor-block")

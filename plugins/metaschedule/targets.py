@@ -10,7 +10,7 @@ import tvm
 from ... import limits
 from ...errors import TargetError, UsageError
 from ...records import MODULES, NO_TARGET, Target
-from ...store import Store
+from ...storage.store import Store
 from . import modules
 
 FALLBACKS = ("exact", "compatible")

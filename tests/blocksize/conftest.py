@@ -10,10 +10,10 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from observing import DATA, PROFILED
 
-from tunedb.blocksize.loading import load
-from tunedb.logs.base import LogFile
-from tunedb.logs.importer import import_log
-from tunedb.store import Store
+from tunedb.advisor.loading import load
+from tunedb.formats.base import LogFile
+from tunedb.formats.importer import import_log
+from tunedb.storage.store import Store
 
 
 @pytest.fixture(scope="session")

@@ -3,12 +3,12 @@
 import math
 from pathlib import Path
 
-from tunedb.blocksize.observations import Observation
+from tunedb.advisor.observations import Observation
+from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.launches import CounterSet, Launch
-from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
+from tunedb.programs.kernel import split_parameters
+from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Measurement, Program, Status
-from tunedb.steps.parameters import split_parameters
-from tunedb.traces import split_trace
 
 #: Real files of profilers and tuners (``SOURCES.md`` says which); not part of the project.
 DATA = Path(__file__).parents[2].parent / "shared" / "data" / "gpu"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb import limits
-from tunedb.blocksize.blocks import axes, block_of, block_parameters, dimensions
+from tunedb.programs.thread_blocks import axes, block_of, block_parameters, dimensions
 
 
 @pytest.mark.parametrize(

@@ -11,13 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunedb.blocksize.counters import (
-    aliases,
-    describe,
-    known_names,
-    neutral,
-    parse_capability,
-)
+from tunedb.advisor.counters import aliases, describe, known_names, neutral, parse_capability
 from tunedb.launches import CounterSet
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "gpu"

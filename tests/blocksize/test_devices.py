@@ -1,7 +1,7 @@
 import pytest
 
-from tunedb.blocksize.devices import _known, lookup
-from tunedb.blocksize.occupancy import LIMITS
+from tunedb.advisor.devices import _known, lookup
+from tunedb.advisor.occupancy import LIMITS
 
 
 @pytest.mark.parametrize(

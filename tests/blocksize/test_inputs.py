@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from observing import observe
 
-from tunedb.blocksize.inputs import geometry, ratios, raw, resident, shared_bytes
-from tunedb.blocksize.observations import Inputs
+from tunedb.advisor.inputs import geometry, ratios, raw, resident, shared_bytes
+from tunedb.advisor.observations import Inputs
 
 
 def row(inputs: Inputs, number=0):

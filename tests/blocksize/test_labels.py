@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from observing import observe
 
-from tunedb.blocksize.labels import (
+from tunedb.advisor.labels import (
     METHODS,
     algorithm_1,
     baseline,
@@ -18,7 +18,7 @@ from tunedb.blocksize.labels import (
     slice_best,
     verdicts,
 )
-from tunedb.blocksize.observations import Label
+from tunedb.advisor.observations import Label
 
 UP, STAY, DOWN = Label.INCREASE, Label.NO_CHANGE, Label.DECREASE
 

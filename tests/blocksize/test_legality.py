@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from observing import observe
 
 from tunedb import limits
-from tunedb.blocksize.blocks import dimensions
-from tunedb.blocksize.legality import fits, legal_blocks, next_block
-from tunedb.blocksize.observations import Label
-from tunedb.logs.gpu.t1 import t1_input
+from tunedb.advisor.legality import fits, legal_blocks, next_block
+from tunedb.advisor.observations import Label
+from tunedb.formats.gpu.t1 import t1_input
+from tunedb.programs.thread_blocks import dimensions
 
 UP, STAY, DOWN = Label.INCREASE, Label.NO_CHANGE, Label.DECREASE
 

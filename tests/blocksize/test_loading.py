@@ -7,12 +7,12 @@ import pytest
 from builders import FOREIGN, OWN, make_measurement, make_program
 from observing import DATA, counted, elementwise, measure
 
-from tunedb.blocksize.labels import by_slice, verdicts
-from tunedb.blocksize.loading import device_of, load, t1_inputs
+from tunedb.advisor.labels import by_slice, verdicts
+from tunedb.advisor.loading import device_of, load, t1_inputs
+from tunedb.formats.base import LogFile
+from tunedb.formats.gpu.kernels import gpu_target
+from tunedb.formats.importer import import_log
 from tunedb.launches import CounterSet, Launch
-from tunedb.logs.base import LogFile
-from tunedb.logs.gpu.kernels import gpu_target
-from tunedb.logs.importer import import_log
 from tunedb.records import (
     Failure,
     FailureKind,
@@ -24,7 +24,7 @@ from tunedb.records import (
     Workload,
     WorkloadFormat,
 )
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunedb.blocksize.inputs import resident
-from tunedb.blocksize.occupancy import LIMITS, MAX_THREADS, occupancy
+from tunedb.advisor.inputs import resident
+from tunedb.advisor.occupancy import LIMITS, MAX_THREADS, occupancy
 
 CAPABILITIES = st.sampled_from(sorted(LIMITS))
 

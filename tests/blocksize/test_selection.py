@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from observing import DATA, PROFILED
 
-from tunedb.blocksize.inputs import raw
-from tunedb.blocksize.observations import Inputs
-from tunedb.blocksize.selection import correlations, select
+from tunedb.advisor.inputs import raw
+from tunedb.advisor.observations import Inputs
+from tunedb.advisor.selection import correlations, select
 
 X = np.array([1.0, 2, 3, 4, 5])
 NOISE = np.array([1.0, -1, 1, -1, 0.5])

@@ -3,7 +3,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from observing import elementwise
 
-from tunedb.blocksize.slices import (
+from tunedb.advisor.loading import (
     is_geometry,
     masked_trace,
     parameter_key,
@@ -13,9 +13,9 @@ from tunedb.blocksize.slices import (
     program_key,
 )
 from tunedb.errors import FormatError
-from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
+from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
+from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Trace, Workload, WorkloadFormat
-from tunedb.traces import split_trace
 
 WORKLOAD = kernel_workload("scale", [4096])
 TARGET = gpu_target("cuda", "RTX 2080 Ti")

@@ -11,14 +11,14 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from builders import FOREIGN, OWN, make_measurement, make_target, make_workload
 
 from tunedb import limits
-from tunedb.blocksize.tvm_launches import FillReport, fill_launches, gpu_targets
+from tunedb.advisor.tvm_launches import FillReport, fill_launches, gpu_targets
 from tunedb.features.ansor import NAMES
 from tunedb.features.base import feature_set
+from tunedb.programs.ansor import split_steps
+from tunedb.programs.kernel import split_parameters
+from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Measurement, Program, Status, Target, Workload, WorkloadFormat
-from tunedb.steps.ansor import split_steps
-from tunedb.steps.parameters import split_parameters
-from tunedb.store import Store
-from tunedb.traces import split_trace
+from tunedb.storage.store import Store
 
 CUDA = Target.from_config({"kind": "cuda", "arch": "sm_80"})
 

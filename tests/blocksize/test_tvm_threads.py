@@ -6,15 +6,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb import limits
-from tunedb.blocksize.ansor_threads import launches_of_steps
-from tunedb.blocksize.tvm_launches import agreed
-from tunedb.blocksize.tvm_threads import launches_of_rows, launches_of_trace
+from tunedb.advisor.tvm_launches import (
+    agreed,
+    launches_of_rows,
+    launches_of_steps,
+    launches_of_trace,
+)
 from tunedb.errors import FormatError
 from tunedb.features.ansor import NAMES
 from tunedb.launches import Launch
+from tunedb.programs.ansor import split_steps
+from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Trace
-from tunedb.steps.ansor import split_steps
-from tunedb.traces import split_trace
 
 
 def block(name, output):

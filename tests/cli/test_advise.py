@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "blocksize"))
 from builders import OWN
 from observing import NCU, measure
 
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 
 @pytest.fixture

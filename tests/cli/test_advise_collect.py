@@ -13,8 +13,8 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "blocksize" / "collecting"))
 
 import toy_gpu
 
-from tunedb.blocksize.loading import load
-from tunedb.store import Store
+from tunedb.advisor.loading import load
+from tunedb.storage.store import Store
 
 KEYS = (
     "program block threads registers input original mean speedup counters compared failure message "

@@ -21,11 +21,11 @@ DEVICE = ("--device", "Tesla K40c", "--profiler", "none")
 @pytest.fixture(autouse=True)
 def no_gpu(monkeypatch, tmp_path):
     """Nothing of CUDA is found, whatever the machine has."""
-    from tunedb.blocksize.collecting import detecting
+    from tunedb.advisor.collect import cuda_detection
 
-    monkeypatch.setattr(detecting, "_FOLDERS", ())
-    monkeypatch.setattr(detecting, "_PROGRAMS", ())
-    monkeypatch.setattr(detecting, "detect_devices", lambda path: ())
+    monkeypatch.setattr(cuda_detection, "_FOLDERS", ())
+    monkeypatch.setattr(cuda_detection, "_PROGRAMS", ())
+    monkeypatch.setattr(cuda_detection, "detect_devices", lambda path: ())
 
 
 def content():

@@ -4,7 +4,7 @@ import json
 
 import workdirs
 
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 TRACE = [
     [
@@ -74,7 +74,7 @@ def test_an_interrupted_run(tmp_path, run, monkeypatch):
         report.filled = 7
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tunedb.blocksize.tvm_launches.fill_launches", interrupt)
+    monkeypatch.setattr("tunedb.advisor.tvm_launches.fill_launches", interrupt)
     result = run("advise", "launches", "--db", path, "--json", code=130)
     assert json.loads(result.stdout)["filled"] == 7
     assert "the next run goes on" in result.stderr

@@ -7,7 +7,7 @@ import pytest
 import tvm
 
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.tuning.module_source import load_module
+from tunedb.plugins.metaschedule.module_source import load_module
 
 TARGET = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 OTHER = {**TARGET, "num-cores": 8}
@@ -64,7 +64,7 @@ def tune(path, kernels, function, target=None, run_secs=(1e-3,)):
 
 
 def tasks(mod, target):
-    from tunedb.plugins.metaschedule.using.applying import tasks_of
+    from tunedb.plugins.metaschedule.deploy.apply import tasks_of
 
     return tasks_of(mod, target).values()
 

@@ -10,8 +10,8 @@ import pytest
 import workdirs
 
 import tunedb
-from tunedb.check import check
-from tunedb.sharing.bundle import BundlePeer
+from tunedb.exchange.bundle import BundlePeer
+from tunedb.maintenance.check import check
 
 KEYS = [
     *("file", "records", "workloads", "bytes", "bytes_per_record", "digest"),
@@ -101,7 +101,7 @@ def test_options_that_go_nowhere(options, said, run, filled):
 
 
 def test_since_knows_zones():
-    from tunedb.cli.selecting import moment
+    from tunedb.cli.exchange.selection import moment
 
     assert moment("1970-01-01") == 0
     assert moment("1970-01-01T00:00:01") == moment("1970-01-01T02:00:01+02:00") == 1_000_000

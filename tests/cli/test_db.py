@@ -6,7 +6,7 @@ from contextlib import closing
 import pytest
 
 import tunedb
-from tunedb import schema
+from tunedb.storage import schema
 
 
 def execute(path, statement):

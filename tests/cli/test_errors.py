@@ -7,7 +7,7 @@ from contextlib import closing
 import pytest
 import workdirs
 
-import tunedb.engine
+import tunedb.storage.engine
 from tunedb.cli import app
 
 READS = [
@@ -69,7 +69,7 @@ def test_a_file_that_is_no_database(command, run, tmp_path):
 
 
 def test_a_busy_database(run, filled, log, monkeypatch):
-    monkeypatch.setattr(tunedb.engine, "BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(tunedb.storage.engine, "BUSY_TIMEOUT_S", 0.1)
     with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         other = workdirs.write(log.parent / "other", [workdirs.record([0.5])])
@@ -132,7 +132,7 @@ def test_error_numbersbody_thought_of(run, filled, monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("one\ntwo\x1b[2J")
 
-    monkeypatch.setattr("tunedb.query.Query.workloads", fail)
+    monkeypatch.setattr("tunedb.storage.queries.Query.workloads", fail)
     message = one_line(run("--db", filled, "workloads", code=1))
     assert "ZeroDivisionError: one\\ntwo\\x1b[2J" in message
     assert "--debug" in message
@@ -140,7 +140,7 @@ def test_error_numbersbody_thought_of(run, filled, monkeypatch):
 
 def test_what_was_imported_is_told_before_an_error(run, filled, tmp_path, monkeypatch):
     from tunedb.errors import StorageError
-    from tunedb.store import Store
+    from tunedb.storage.store import Store
 
     import_batch = Store.import_batch
     calls = []
@@ -163,7 +163,7 @@ def test_interrupted(run, filled, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tunedb.query.Query.workloads", interrupt)
+    monkeypatch.setattr("tunedb.storage.queries.Query.workloads", interrupt)
     assert "Interrupted" in run("--db", filled, "workloads", code=app.INTERRUPTED).stderr
 
 

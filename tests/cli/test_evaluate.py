@@ -13,14 +13,14 @@ from builders import OWN
 from small_data import SMALL_STEPS, WORKLOADS, fill, matmul, measure, sessions_of, trials
 from small_data import make_tiled as tiled
 
-from tunedb.cli import evaluate as module
 from tunedb.cli import main
+from tunedb.cli.models import evaluate as module
 from tunedb.features import base
 from tunedb.models import baselines, splits
 from tunedb.models.metrics import FIGURES
 from tunedb.models.recipe import Recipe
 from tunedb.records import FailureKind
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 QUICK = ("--jobs", 1, "--seeds", 2, "-p", "rounds=5", "-p", "patience=0", "-p", "members=1")
 LOSS = Recipe().loss

@@ -15,9 +15,9 @@ from small_data import make_tiled as tiled
 from tunedb.features import base
 from tunedb.models.recipe import Recipe
 from tunedb.models.sessions import update
-from tunedb.models.stored import train
+from tunedb.models.store import train
 from tunedb.records import Source
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 RECIPE = Recipe(features="small.steps", rounds=20, patience=0, max_depth=3, colsample_bytree=1.0)
 

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "features"))
 from fake_sets import Rebuilder, Scheduled, Steps
 
 from tunedb.features import base
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def replay(monkeypatch):
     def make(store, one, workers):
         yield None if isinstance(one, base.StepFeatures) else rebuilder
 
-    monkeypatch.setattr("tunedb.cli.extract._rebuilder", make)
+    monkeypatch.setattr("tunedb.cli.models.extract._rebuilder", make)
     return rebuilder
 
 
@@ -111,7 +111,7 @@ def test_programs_without_module(filled, run_json, sets, replay):
 
 
 def test_without_tvm(modules, run, run_json, sets, monkeypatch):
-    monkeypatch.setattr("tunedb.cli.extract.find_spec", lambda name: None)
+    monkeypatch.setattr("tunedb.cli.models.extract.find_spec", lambda name: None)
     assert [row["set"] for row in run_json("--db", modules, "extract")] == ["steps"]
     assert "tunedb.scheduled is left out" in run("--db", modules, "extract").stderr
 

@@ -6,7 +6,7 @@ from builders import OWN, make_measurement
 from test_apply import OTHER, SCRIPT, tune
 
 from tunedb.records import Alias
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 
 @pytest.fixture

@@ -10,12 +10,12 @@ from pathlib import Path
 import pytest
 from builders import make_measurement
 
-from tunedb.check import check
+from tunedb.exchange.bundle import manifest_of, write_bundle
+from tunedb.exchange.database import DatabasePeer
+from tunedb.maintenance.check import check
 from tunedb.records import Source, Trust
-from tunedb.sharing.bundle import manifest_of, write_bundle
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.selection import EVERYTHING
-from tunedb.store import Store
+from tunedb.storage.exchanged import EVERYTHING
+from tunedb.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
 

@@ -11,11 +11,11 @@ from builders import OWN
 from small_data import SMALL_STEPS, WORKLOADS, fill, measure, trials
 from small_data import make_tiled as tiled
 
-from tunedb import approval
 from tunedb.features import base
 from tunedb.models.recipe import Recipe
-from tunedb.models.stored import train
-from tunedb.store import Store
+from tunedb.models.store import train
+from tunedb.storage import approval
+from tunedb.storage.store import Store
 
 RECIPE = Recipe(features="small.steps", rounds=8, patience=0, max_depth=3)
 

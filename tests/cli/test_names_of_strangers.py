@@ -10,10 +10,10 @@ from tvm import te
 from tvm.script import tirx as T  # noqa: F401 - modules that are read name it
 
 import tunedb
+from tunedb.exchange.bundle import manifest_of, write_bundle
+from tunedb.exchange.database import DatabasePeer
 from tunedb.plugins.metaschedule import Database, modules
-from tunedb.sharing.bundle import manifest_of, write_bundle
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.selection import EVERYTHING
+from tunedb.storage.exchanged import EVERYTHING
 
 LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 

@@ -10,9 +10,9 @@ import workdirs
 from builders import FOREIGN, OWN, make_measurement
 
 import tunedb
-from tunedb.check import check
+from tunedb.extraction.extract import rows_of_steps
 from tunedb.features.base import feature_set
-from tunedb.features.extract import rows_of_steps
+from tunedb.maintenance.check import check
 from tunedb.records import Source
 
 COUNT = 12

@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
 from exchanges import away, digests, rename
 from sqlalchemy.engine import make_url
 
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 
 @pytest.fixture

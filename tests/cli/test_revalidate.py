@@ -6,8 +6,8 @@ import pytest
 from test_apply import OTHER, SCRIPT, tune
 
 import tunedb
-from tunedb.plugins.metaschedule.using import revalidation
-from tunedb.plugins.metaschedule.using.build_and_run import Outcome
+from tunedb.plugins.metaschedule.deploy import revalidation
+from tunedb.plugins.metaschedule.deploy.build_and_run import Outcome
 from tunedb.records import Failure, FailureKind, Phase, Source, SourceKind, Trust
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from tunedb.logs import base
+from tunedb.formats import base
 
 
 def first(run_json, *arguments, **kwargs):
@@ -81,7 +81,7 @@ def test_plugins(run, run_json):
     of_kernels += ["t1", "t4", "triton"]
     assert list(rows) == sorted([*of_tvm, "metaschedule-sqlite", *of_kernels])
     assert all(row["loads"] and row["package"].startswith("tunedb ") for row in everything)
-    assert rows["metaschedule"]["entry_point"] == "tunedb.logs.metaschedule:MetaScheduleFormat"
+    assert rows["metaschedule"]["entry_point"] == "tunedb.formats.metaschedule:MetaScheduleFormat"
     assert {row["reads"] for row in rows.values()} == {"lines", "whole files"}
     assert [name for name, row in rows.items() if row["reads"] == "lines"] == of_tvm
     assert [name for name, row in rows.items() if row["exports"]] == [*of_tvm, "t4"]

@@ -14,7 +14,7 @@ from server_roles import PAGE, SQL
 from test_help import COMMANDS, main
 
 from tunedb.records import Trust
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 LINES = re.findall(r"^ +(tunedb .*)$", PAGE, re.MULTILINE) + re.findall(r"`(tunedb [^`]+)`", PAGE)
 RETRACT = ("retract", "1", "--reason", "x", "--yes")

@@ -10,7 +10,11 @@ from builders import OWN, make_target, make_workload
 
 import tunedb
 from tunedb.cli.steps import line_of
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
 from tunedb.launches import Launch
+from tunedb.programs.metaschedule.steps import steps_of
+from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import (
     Failure,
     FailureKind,
@@ -23,11 +27,7 @@ from tunedb.records import (
     Status,
     Workload,
 )
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.steps.metaschedule import steps_of
-from tunedb.store import Store
-from tunedb.traces import split_trace
+from tunedb.storage.store import Store
 
 
 def test_a_record_by_id_and_by_digest(run, run_json, filled):

@@ -15,7 +15,7 @@ import profiles
 import pytest
 import workdirs
 
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 #: What a command that hangs is given; the others take a second.
 GUARD_S = 120

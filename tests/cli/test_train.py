@@ -15,7 +15,7 @@ from small_data import make_tiled as tiled
 from tunedb.features import base
 from tunedb.models.recipe import Recipe
 from tunedb.records import FailureKind
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 QUICK = ("--jobs", 1, "--rounds", 8, "-p", "patience=0")
 STEPS = SmallSteps("steps")
@@ -198,7 +198,7 @@ def test_an_interrupted_training_leaves_no_model(small, run, run_json, monkeypat
     def interrupt(*_, **__):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tunedb.models.making.fit", interrupt)
+    monkeypatch.setattr("tunedb.models.training_job.fit", interrupt)
     told = run("--db", small, "train", *QUICK, code=130).stderr
     assert "Interrupted; no model was made, and features computed stay" in told
     assert run_json("--db", small, "models") == []

@@ -18,8 +18,8 @@ from exchanges import away
 from fake_measuring import FakeBuilder, FakeRunner
 
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tuning import parts as tuning_parts
-from tunedb.store import Store
+from tunedb.plugins.metaschedule.tune import defaults as tuning_parts
+from tunedb.storage.store import Store
 
 MODULE = """\
 from tvm import te
@@ -108,7 +108,7 @@ def test_a_second_run_measures_nothing_twice(module, fakes, run):
 
 
 def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
-    from tunedb.plugins.metaschedule.tuning import tune as tuning
+    from tunedb.plugins.metaschedule.tune import tune as tuning
 
     given = {}
 

@@ -10,10 +10,10 @@ from builders import key_of
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tunedb import approval
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.tuning.module_source import load_module
-from tunedb.plugins.metaschedule.using.applying import tasks_of
+from tunedb.plugins.metaschedule.deploy.apply import tasks_of
+from tunedb.plugins.metaschedule.module_source import load_module
+from tunedb.storage import approval
 
 TARGET = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 
@@ -77,8 +77,8 @@ def no_tvm(monkeypatch):
     def refuse(*_, **__):
         pytest.fail("TVM must not get this")
 
-    monkeypatch.setattr("tunedb.plugins.metaschedule.handle.Schedule", refuse)
-    monkeypatch.setattr("tunedb.plugins.metaschedule.replay.Schedule", refuse)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.database.handle.Schedule", refuse)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.workers.replay.Schedule", refuse)
     monkeypatch.setattr("tunedb.plugins.metaschedule.modules.to_module", refuse)
     monkeypatch.setattr("tunedb.plugins.metaschedule.modules.from_script", refuse)
     monkeypatch.setattr(tvm, "compile", refuse)

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from tunedb import limits
-from tunedb.compression import compress, decompress, zstd
 from tunedb.errors import FormatError, LimitError, StorageError
 from tunedb.features.blobs import checked, pack, unpack
+from tunedb.system.compression import compress, decompress, zstd
 
 ANY = Steps("any", columns=())
 

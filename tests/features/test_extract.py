@@ -9,12 +9,13 @@ import pytest
 from builders import FOREIGN, OWN, make_measurement, make_program, make_workload
 from fake_sets import Rebuilder, Scheduled, Steps
 
-from tunedb import limits, schema
-from tunedb.check import check
+from tunedb import limits
 from tunedb.errors import FormatError, StorageError, UsageError
-from tunedb.features.extract import ExtractReport, extract, place_of
+from tunedb.extraction.extract import ExtractReport, extract, place_of
+from tunedb.maintenance.check import check
 from tunedb.records import Source, SourceKind, Trust
-from tunedb.store import Store
+from tunedb.storage import schema
+from tunedb.storage.store import Store
 
 
 def workload(number=0, **fields):

@@ -15,12 +15,12 @@ from tunedb.errors import FormatError
 from tunedb.features.base import Needs, StepFeatures
 from tunedb.features.steps import STEPS, Steps
 from tunedb.features.steps.columns import COLUMNS
+from tunedb.programs.ansor import split_steps
+from tunedb.programs.autotvm import split_knobs
+from tunedb.programs.metaschedule.trace import split_trace
+from tunedb.programs.workload_info import signature_of
 from tunedb.records import Target, Trace, Workload, WorkloadFormat
 from tunedb.results import StoredProgram
-from tunedb.signatures import signature_of
-from tunedb.steps.ansor import split_steps
-from tunedb.steps.autotvm import split_knobs
-from tunedb.traces import split_trace
 
 LLVM = Target.from_config({"kind": "llvm", "mcpu": "znver4", "num-cores": 2})
 CUDA = Target.from_config({"kind": "cuda", "max_threads_per_block": 1024, "thread_warp_size": 32})

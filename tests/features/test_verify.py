@@ -8,10 +8,10 @@ from builders import OWN, make_graph, make_measurement
 from fake_sets import Steps
 
 from tunedb import limits
+from tunedb.extraction.verify import Sample, computing, differing
 from tunedb.features import base
 from tunedb.features.steps import STEPS
-from tunedb.features.verify import Sample, computing, differing
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 
 @pytest.fixture

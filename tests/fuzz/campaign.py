@@ -41,17 +41,19 @@ import small_logs
 import victim
 from tvm.s_tir.schedule import Trace as TVMTrace
 
-from tunedb import check
-from tunedb.allowed import check_trace
 from tunedb.errors import FormatError, TuneDBError
-from tunedb.logs.base import LogFile
-from tunedb.logs.importer import import_log
+from tunedb.exchange.merge import merge
+from tunedb.exchange.sources import open_peer
+from tunedb.formats.base import LogFile
+from tunedb.formats.importer import import_log
+from tunedb.maintenance import check
 from tunedb.plugins.metaschedule import Database, modules, trace_codec
-from tunedb.plugins.metaschedule.using import best_programs, refusing, revalidation
+from tunedb.plugins.metaschedule.deploy import revalidation
+from tunedb.plugins.metaschedule.deploy import revalidation as best_programs
+from tunedb.plugins.metaschedule.deploy import revalidation as refusing
+from tunedb.programs.allowlist import check_trace
 from tunedb.records import Trust, WorkloadFormat
-from tunedb.sharing.merge import merge
-from tunedb.sharing.peers import open_peer
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 ROOT = Path(__file__).parents[2]
 FOUND = ROOT / "build" / "fuzz"

@@ -24,16 +24,18 @@ from bundle_bytes import bundle_of, put_together, seal, take_apart
 from hostile import CALL, EVIL
 from victim import OURS, STRANGER, TEAM, WITH_FEATURES
 
-from tunedb import check, identity, schema
-from tunedb.compression import compress, decompress
-from tunedb.engine import make_engine, parse_url
+from tunedb import identity
 from tunedb.errors import FormatError, TuneDBError
+from tunedb.exchange.bundle import zstd
+from tunedb.exchange.columns import LAYOUT, encode
+from tunedb.exchange.database import DatabasePeer
+from tunedb.maintenance import check
+from tunedb.programs.metaschedule.trace import dump_value, join_trace
 from tunedb.records import Trace
-from tunedb.sharing.columns import LAYOUT, encode
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.framing import zstd
-from tunedb.sharing.wire import COLUMNS, Chunk
-from tunedb.traces import dump_value, join_trace
+from tunedb.storage import schema
+from tunedb.storage.engine import make_engine, parse_url
+from tunedb.storage.exchanged import COLUMNS, Chunk
+from tunedb.system.compression import compress, decompress
 
 #: Values of each kind of column, beside those that other rows have.
 EDGES = {

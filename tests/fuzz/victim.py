@@ -22,11 +22,13 @@ from tvm.s_tir import meta_schedule as ms
 from unions import launch
 
 from tunedb.cli import main
-from tunedb.features.extract import extract
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.extraction.extract import extract
 from tunedb.features.steps import STEPS
 from tunedb.plugins.metaschedule import Database, modules, trace_codec
-from tunedb.plugins.metaschedule.candidates import args_json
-from tunedb.plugins.metaschedule.using.applying import schedule
+from tunedb.plugins.metaschedule.database.handle import args_json
+from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.records import (
     TUNING,
     Failure,
@@ -39,10 +41,8 @@ from tunedb.records import (
     Status,
     Trust,
 )
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.sharing.selection import Selection
-from tunedb.store import Store
+from tunedb.storage.exchanged import Selection
+from tunedb.storage.store import Store
 
 OURS, TEAM, STRANGER = "0a" * 16, "1b" * 16, "2c" * 16
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})

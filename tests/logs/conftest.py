@@ -7,7 +7,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 
 @pytest.fixture

@@ -15,11 +15,10 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
+from tunedb.formats import ansor
+from tunedb.formats.ansor import AnsorFormat
+from tunedb.formats.base import Line, LineFormat, LineWriter, LogFile
 from tunedb.identity import canonical_json
-from tunedb.logs import ansor
-from tunedb.logs.ansor import AnsorFormat
-from tunedb.logs.base import LineFormat, LineWriter, LogFile
-from tunedb.logs.lines import Line
 from tunedb.records import (
     Failure,
     FailureKind,

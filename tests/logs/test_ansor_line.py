@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
-from tunedb.logs._ansor_line import cut_line
-from tunedb.logs.ansor import AnsorFormat
-from tunedb.logs.base import LogFile, TextReader
-from tunedb.logs.lines import Line
+from tunedb.formats._ansor_line import cut_line
+from tunedb.formats.ansor import AnsorFormat
+from tunedb.formats.base import Line, LogFile, TextReader
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 

@@ -14,13 +14,12 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.logs import autotvm
-from tunedb.logs.autotvm import AutoTVMFormat
-from tunedb.logs.base import LineFormat, LineWriter, LogFile
-from tunedb.logs.lines import Line
+from tunedb.formats import autotvm
+from tunedb.formats.autotvm import AutoTVMFormat
+from tunedb.formats.base import Line, LineFormat, LineWriter, LogFile
+from tunedb.programs.autotvm import join_knobs
 from tunedb.records import NO_TARGET, Measurement, Program, Source, Status, Trace, Workload
 from tunedb.results import Record
-from tunedb.steps.autotvm import join_knobs
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 

@@ -3,7 +3,7 @@
 import pytest
 
 from tunedb.errors import FormatError
-from tunedb.logs.error_numbers import failed_context, failure_of
+from tunedb.formats.error_numbers import failed_context, failure_of
 
 
 @pytest.mark.parametrize(

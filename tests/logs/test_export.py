@@ -12,13 +12,13 @@ import small_logs
 import workdirs
 
 from tunedb.errors import StorageError, UsageError
+from tunedb.formats import base
+from tunedb.formats.base import LogFile
+from tunedb.formats.export import export_lines, export_metaschedule
+from tunedb.formats.importer import import_log
 from tunedb.identity import canonical_numbers
-from tunedb.logs import base
-from tunedb.logs.base import LogFile
-from tunedb.logs.export import export_lines, export_metaschedule
-from tunedb.logs.importer import import_log
 from tunedb.records import Measurement, Program, Source, Trace, Trust
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 RECORDS, WORKLOADS = "database_tuning_record.json", "database_workload.json"
 HASH = "f19692ed81d032b1697c08adee62f9a5"
@@ -280,7 +280,7 @@ def test_a_format_of_another_package(memory, tmp_path, monkeypatch):
             return b"%d\n" % record.id
 
     bring(memory, write(tmp_path / "log", ANSOR[:2]))
-    monkeypatch.setattr("tunedb.logs.export.formats", lambda: {"other": Other()})
+    monkeypatch.setattr("tunedb.formats.export.formats", lambda: {"other": Other()})
     assert isinstance(Other(), base.LineWriter)
     written, report = exported(memory, "other")
     assert written == [b"1\n"]
@@ -391,7 +391,7 @@ def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path):
         return real(workload)
 
     from tunedb.errors import FormatError
-    from tunedb.logs import export
+    from tunedb.formats import export
 
     base_error, real = FormatError("damaged"), export.workload_line
     with pytest.MonkeyPatch.context() as patch:

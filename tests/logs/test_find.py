@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from tunedb.errors import NotFoundError
-from tunedb.logs import find
-from tunedb.logs.base import FileFormat, LineFormat, LogFile
-from tunedb.logs.find import find_logs
+from tunedb.formats import find
+from tunedb.formats.base import FileFormat, LineFormat, LogFile
+from tunedb.formats.find import find_logs
 
 
 class Pairs:

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tunedb.compression import zstd
-from tunedb.store import Store
+from tunedb.storage.store import Store
+from tunedb.system.compression import zstd
 
 TESTS = Path(__file__).parents[1]
 MOST = 300 * 10**6

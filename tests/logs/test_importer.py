@@ -16,13 +16,12 @@ from workdirs import bring
 from workdirs import write_lines as write
 
 from tunedb import limits
-from tunedb.check import check
-from tunedb.logs import importer
-from tunedb.logs.base import LogFile
-from tunedb.logs.importer import ImportReport, Tally, import_log
-from tunedb.logs.retry import retry_quarantine
+from tunedb.formats import importer
+from tunedb.formats.base import LogFile
+from tunedb.formats.importer import ImportReport, Tally, import_log, retry_quarantine
+from tunedb.maintenance.check import check
 from tunedb.records import Status, Trust, WorkloadFormat
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 ARGS = [["TENSOR", [64, 64], "float32"], None]
 LEGACY = ["autotvm v0.1", "autotvm v0.2", "ansor v0.2", "ansor v0.6"]

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.logs.lines import Line, read_lines
+from tunedb.formats.base import Line, read_lines
 
 
 def lines(data, position=lambda: 0):

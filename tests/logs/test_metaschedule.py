@@ -16,15 +16,13 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from tunedb import limits
-from tunedb.compression import compress
 from tunedb.errors import FormatError, StorageError, UsageError
-from tunedb.identity import canonical_numbers
-from tunedb.logs import metaschedule
-from tunedb.logs.base import LineFormat, LogFile, Remark
-from tunedb.logs.export import export_metaschedule
-from tunedb.logs.find import find_logs
-from tunedb.logs.importer import import_log
-from tunedb.logs.metaschedule import (
+from tunedb.formats import metaschedule
+from tunedb.formats.base import LineFormat, LogFile, Remark
+from tunedb.formats.export import export_metaschedule
+from tunedb.formats.find import find_logs
+from tunedb.formats.importer import import_log
+from tunedb.formats.metaschedule import (
     RECORDS,
     WORKLOADS,
     MetaScheduleFormat,
@@ -32,7 +30,8 @@ from tunedb.logs.metaschedule import (
     record_fields,
     workload_line,
 )
-from tunedb.logs.reading import read_log
+from tunedb.formats.reading import read_log
+from tunedb.identity import canonical_numbers
 from tunedb.records import (
     Alias,
     Measurement,
@@ -45,7 +44,8 @@ from tunedb.records import (
     WorkloadFormat,
 )
 from tunedb.results import Record
-from tunedb.store import Store
+from tunedb.storage.store import Store
+from tunedb.system.compression import compress
 
 FORMAT = MetaScheduleFormat()
 quick = settings(
@@ -945,7 +945,7 @@ def test_nothing_is_overwritten_and_nothing_stays_half(memory, tmp_path, monkeyp
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("tunedb.logs.export.os.fsync", fail)
+    monkeypatch.setattr("tunedb.formats.export.os.fsync", fail)
     with pytest.raises(StorageError, match="No space left"):
         export(memory, out, force=True)
     assert {path.name: path.read_bytes() for path in out.iterdir()} == before

@@ -12,13 +12,13 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.logs.base import FileFormat, LogFile
-from tunedb.logs.metaschedule import record_fields
-from tunedb.logs.metaschedule_sqlite import MetaScheduleSQLiteFormat
-from tunedb.logs.reading import read_log
+from tunedb.formats.base import FileFormat, LogFile
+from tunedb.formats.metaschedule import record_fields
+from tunedb.formats.metaschedule_sqlite import MetaScheduleSQLiteFormat
+from tunedb.formats.reading import read_log
 from tunedb.records import Measurement, Quarantined, Source, Status, Workload, WorkloadFormat
 from tunedb.results import Record
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 FORMAT = MetaScheduleSQLiteFormat()
 

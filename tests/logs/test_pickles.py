@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunedb.logs.pickles import line_refusal, refusal
+from tunedb.formats.reading import line_refusal, refusal
 
 PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
 

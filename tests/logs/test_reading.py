@@ -16,9 +16,9 @@ from workdirs import write_lines as write
 
 from tunedb import extensions, limits
 from tunedb.errors import FormatError, NotFoundError, PluginError
-from tunedb.logs import base, reading
-from tunedb.logs.base import LogFile
-from tunedb.logs.reading import LogReader, read_log
+from tunedb.formats import base, reading
+from tunedb.formats.base import LogFile
+from tunedb.formats.reading import LogReader, read_log
 from tunedb.records import Measurement, Quarantined, Workload, WorkloadFormat
 
 KNOBS = [["tile_x", "sp", [-1, 8]], ["unroll", "ot", 0]]

@@ -19,12 +19,12 @@ from typing import NamedTuple
 import orjson
 import pytest
 
+from tunedb.formats.export import export_lines, export_metaschedule
+from tunedb.formats.find import find_logs
+from tunedb.formats.importer import Tally, import_log
 from tunedb.identity import canonical_numbers
-from tunedb.logs.export import export_lines, export_metaschedule
-from tunedb.logs.find import find_logs
-from tunedb.logs.importer import Tally, import_log
 from tunedb.records import Status
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 SECTIONS = ("autotvm", "ansor", "tenset", "metaschedule")

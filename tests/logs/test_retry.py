@@ -12,12 +12,12 @@ from workdirs import write_lines as write
 
 from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.logs import retry
-from tunedb.logs.ansor import AnsorReader
-from tunedb.logs.metaschedule import Records
-from tunedb.logs.retry import RetryReport, retry_quarantine
+from tunedb.formats import importer
+from tunedb.formats.ansor import AnsorReader
+from tunedb.formats.importer import RetryReport, retry_quarantine
+from tunedb.formats.metaschedule import Records
 from tunedb.records import Quarantined, Source, Trust, WorkloadFormat
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 
 def ansor(tile=8, cost=0.001):
@@ -122,7 +122,7 @@ def test_equal_lines_stay_as_many(store, old, tmp_path):
 
 
 def test_more_rows_than_a_page(store, old, tmp_path, monkeypatch):
-    monkeypatch.setattr(retry, "_PAGE", 3)
+    monkeypatch.setattr(importer, "_PAGE", 3)
     path = write(tmp_path / "log", ansor(1), *[ansor(50 + n % 5) for n in range(10)])
     bring(store, path)
     old.undo()

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError, NotFoundError, StorageError
-from tunedb.logs.streams import HEAD_BYTES, open_log
+from tunedb.formats.streams import HEAD_BYTES, open_log
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -465,7 +465,7 @@ class TestFailingLater:
 
 class TestStandardInput:
     SCRIPT = (
-        "import sys; from tunedb.logs.streams import open_log\n"
+        "import sys; from tunedb.formats.streams import open_log\n"
         "with open_log(None) as (s, p): print(len(s.read()), p())\n"
         "print(sys.stdin.closed)"
     )

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
+from tunedb.formats.legacy_targets import parse_target
 from tunedb.limits import MAX_TARGET_CHARS
-from tunedb.logs.targets import parse_target
 
 DATA = Path(__file__).parents[2].parent / "shared" / "data"
 

@@ -6,8 +6,8 @@ import struct
 import sys
 from pathlib import Path
 
-from tunedb.logs.base import LogFile
-from tunedb.logs.importer import import_log
+from tunedb.formats.base import LogFile
+from tunedb.formats.importer import import_log
 
 #: The command line as a process of its own.
 PROGRAM = [sys.executable, "-c", "from tunedb.cli import main; main(prog_name='tunedb')"]

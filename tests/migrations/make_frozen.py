@@ -21,10 +21,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import builders
 from builders import FOREIGN, OWN, make_session, make_target, make_workload
 
-from tunedb import identity, schema, statements
-from tunedb.compression import compress
+from tunedb import identity
+from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.launches import CounterSet, Launch
-from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
+from tunedb.programs.kernel import split_parameters
 from tunedb.records import (
     NO_TARGET,
     Alias,
@@ -42,10 +42,11 @@ from tunedb.records import (
     Trust,
     Workload,
 )
-from tunedb.retractions import Retraction
-from tunedb.rows import failure_row_of
-from tunedb.steps.parameters import split_parameters
-from tunedb.store import Store
+from tunedb.storage import schema, statements
+from tunedb.storage.retractions import Retraction
+from tunedb.storage.rows import failure_row_of
+from tunedb.storage.store import Store
+from tunedb.system.compression import compress
 
 HERE = Path(__file__).parent
 

@@ -9,9 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from tunedb import files, migrations, versions
-from tunedb.engine import parse_url
+from tunedb import migrations
 from tunedb.errors import StorageError
+from tunedb.storage import versions
+from tunedb.storage.engine import parse_url
+from tunedb.system import files
 
 FROZEN = Path(__file__).parent / "frozen" / "0004.db"
 

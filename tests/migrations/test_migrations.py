@@ -14,11 +14,11 @@ from builders import OWN, make_measurement
 from sqlalchemy import create_engine, select
 
 import tunedb.migrations
-from tunedb import schema, versions
-from tunedb.engine import make_engine, parse_url
 from tunedb.errors import SchemaError, StorageError
 from tunedb.records import Alias, FailureKind, Origin, Status
-from tunedb.store import Store
+from tunedb.storage import schema, versions
+from tunedb.storage.engine import make_engine, parse_url
+from tunedb.storage.store import Store
 
 HERE = Path(__file__).parent
 FROZEN = sorted((HERE / "frozen").glob("*.db"))

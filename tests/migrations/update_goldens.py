@@ -12,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from postgres import running_postgres
 from schema_dump import dump_postgresql, dump_sqlite
 
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 HERE = Path(__file__).parent
 

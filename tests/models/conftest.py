@@ -11,7 +11,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from small_data import fill
 
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunedb.models._xgboost import import_xgboost
-from tunedb.models.bins import Bins
+from tunedb.models.distributed import Bins
 
 xgboost = import_xgboost()
 

@@ -9,10 +9,10 @@ from small_data import SMALL_STEPS, WORKLOADS
 
 from tunedb.errors import FormatError
 from tunedb.identity import canonical_json
-from tunedb.models import cards, judging
+from tunedb.models import cards, training_job
 from tunedb.models.cards import Scope
+from tunedb.models.dataset import load
 from tunedb.models.examples import FAILURES
-from tunedb.models.loading import load
 from tunedb.models.recipe import Recipe
 from tunedb.models.training import select
 from tunedb.records import FailureKind
@@ -147,7 +147,7 @@ def of_unknown_origin(examples):
 
 def test_a_model_is_judged_beside_what_it_has_to_beat(of_unknown_origin):
     examples, seen = of_unknown_origin, []
-    told = judging.judge(
+    told = training_job.judge(
         examples,
         dataclasses.replace(RECIPE, rounds=40),
         noise=np.array([-0.01, 0.01]),
@@ -171,7 +171,7 @@ def test_a_model_is_judged_beside_what_it_has_to_beat(of_unknown_origin):
 
 
 def test_where_random_pools_are_too_small_all_trials_count(examples):
-    told = judging.judge(examples, RECIPE, threads=1)
+    told = training_job.judge(examples, RECIPE, threads=1)
     figures = told["pools"]["search"]["figures"]
     assert "random" not in told["pools"]
     assert told["pairwise"] == figures["model"]["pairwise"][0]
@@ -180,7 +180,7 @@ def test_where_random_pools_are_too_small_all_trials_count(examples):
 
 def test_one_workload_cannot_be_judged(examples):
     one = examples.take(examples.workload == examples.workload[0])
-    told = judging.judge(one, RECIPE, threads=1)
+    told = training_job.judge(one, RECIPE, threads=1)
     assert told["pools"] == {} and told["pairwise"] is None
     assert "two workloads" in told["impossible"]
     assert cards.pairwise(make_card(examples, evaluation=told)) is None

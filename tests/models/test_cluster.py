@@ -17,17 +17,17 @@ from learnable import examples_of, learnable, quick
 from small_data import SMALL_STEPS, fill
 
 from tunedb.errors import PluginError, StorageError, UsageError
-from tunedb.models import _dask, cluster
+from tunedb.models import _dask
+from tunedb.models import distributed as cluster
 from tunedb.models._dask import Cluster, import_xgboost_dask
-from tunedb.models._rounds import Everywhere, SharedMatrix
 from tunedb.models._xgboost import import_xgboost
-from tunedb.models.bins import Bins
 from tunedb.models.boosting import BINS
-from tunedb.models.cluster import divide, fit_on_cluster
-from tunedb.models.loading import load
+from tunedb.models.dataset import load
+from tunedb.models.distributed import Bins, divide, fit_on_cluster
+from tunedb.models.distributed_rounds import Everywhere, SharedMatrix
 from tunedb.models.losses import THROUGHPUT
 from tunedb.models.training import fit, select
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 dask = pytest.importorskip("dask")
 distributed = pytest.importorskip("distributed")

@@ -10,10 +10,10 @@ from judged_data import WORKLOADS, judged
 from learnable import quick
 
 from tunedb.errors import NotFoundError, UsageError
-from tunedb.models import findings, metrics, splits
+from tunedb.models import evaluation as findings
+from tunedb.models import metrics, splits
 from tunedb.models.baselines import NearestNeighbour, RandomOrder
-from tunedb.models.evaluation import BINS, evaluate, judge, repeat_noise
-from tunedb.models.findings import Result, compare, interval
+from tunedb.models.evaluation import BINS, Result, compare, evaluate, interval, judge, repeat_noise
 from tunedb.models.metrics import FIGURES, PEAK
 
 EXAMPLES = judged(machines=2)

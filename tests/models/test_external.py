@@ -12,8 +12,8 @@ from small_data import SMALL_STEPS
 
 from tunedb.errors import FormatError, StorageError, UsageError
 from tunedb.models import boosting, external
+from tunedb.models.dataset import load
 from tunedb.models.external import fit_external
-from tunedb.models.loading import load
 from tunedb.models.training import fit
 
 #: Most programs have some rows, some have none.

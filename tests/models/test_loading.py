@@ -21,15 +21,16 @@ from small_data import (
     trials,
 )
 
-from tunedb import compression, limits
+from tunedb import limits
 from tunedb.errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
-from tunedb.features.extract import extract
+from tunedb.extraction.extract import extract
+from tunedb.models.dataset import DataCounts, data_digest, load, load_counted, with_rows
 from tunedb.models.examples import FAILURES, ORIGINS
 from tunedb.models.labels import TimeLabel
-from tunedb.models.loading import DataCounts, data_digest, load, load_counted, with_rows
 from tunedb.records import FailureKind, Origin, Status
 from tunedb.results import SessionFactor
-from tunedb.store import Store
+from tunedb.storage.store import Store
+from tunedb.system import compression
 
 
 def find(store, examples, program, machine=""):
@@ -585,6 +586,6 @@ def test_a_label_that_there_is_not(stored):
 @pytest.mark.parametrize("answer", [lambda t, s: t, lambda t, s: np.full(len(s) - 1, np.nan)])
 def test_a_label_that_does_not_work(stored, monkeypatch, answer):
     broken = TimeLabel("broken", answer)
-    monkeypatch.setattr("tunedb.models.trials.part", lambda kind, choice: (broken, ""))
+    monkeypatch.setattr("tunedb.models.dataset.part", lambda kind, choice: (broken, ""))
     with pytest.raises(PluginError, match="label 'broken' gave no time above 0"):
         load(stored, SMALL_STEPS, label="broken")

@@ -10,9 +10,9 @@ from judged_data import judged
 from learnable import quick
 
 from tunedb.errors import PluginError, StorageError, UsageError
-from tunedb.models import plots
 from tunedb.models.baselines import NearestNeighbour, RandomOrder
 from tunedb.models.evaluation import evaluate
+from tunedb.report import evaluation
 
 pytest.importorskip("matplotlib")
 
@@ -34,19 +34,19 @@ def found():
     ("name", "begin"), [("a.png", b"\x89PNG"), ("a.SVG", b"<?xml"), ("a.pdf", b"%PDF")]
 )
 def test_a_file_of_the_kind_that_its_suffix_says(found, tmp_path, name, begin):
-    plots.plot(found, tmp_path / name)
+    evaluation.plot(found, tmp_path / name)
     assert (tmp_path / name).read_bytes().startswith(begin)
 
 
 def test_equal_evaluations_give_equal_files(found, tmp_path):
     for name in ("a.svg", "b.svg"):
-        plots.plot(found, tmp_path / name)
+        evaluation.plot(found, tmp_path / name)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
 def test_names_are_escaped(found, tmp_path):
     """A recipe's name may come from somebody else's file."""
-    plots.plot(found, tmp_path / "a.svg")
+    evaluation.plot(found, tmp_path / "a.svg")
     text = (tmp_path / "a.svg").read_text()
     assert "one &lt;&amp;&gt;" in text
     assert "one <&" not in text
@@ -58,14 +58,14 @@ def test_what_is_drawn(found, tmp_path, monkeypatch):
 
     drawn = []
     monkeypatch.setattr(Figure, "savefig", lambda self, *_, **__: drawn.append(self))
-    plots.plot(found, tmp_path / "a.png")
+    evaluation.plot(found, tmp_path / "a.png")
     bars, curves, ranks = drawn[0].axes[:3]
     assert len(drawn[0].axes) == 6
     assert bars.get_title(loc="left") == "new-family, search pools (10 workloads)"
     heights = [patch.get_height() for patch in bars.patches]
-    results = [found.result("new-family", "search", name) for name in plots._colours(found)]
+    results = [found.result("new-family", "search", name) for name in evaluation._colours(found)]
     assert [one.model for one in results] == ["one <&>", "$two_$", "nearest"]
-    expected = [one.summary(figure).mean for one in results for figure in plots._BARS]
+    expected = [one.summary(figure).mean for one in results for figure in evaluation._BARS]
     assert heights == pytest.approx(expected)
     lines = [line.get_ydata() for line in curves.lines]
     assert any(np.allclose(line, results[0].peak.mean(axis=0)) for line in lines)
@@ -87,16 +87,16 @@ def test_one_workload_has_bars_without_intervals(found, tmp_path):
         )
         for result in found.results[:1]
     ]
-    plots.plot(replace(found, results=tuple(one)), tmp_path / "a.png")
+    evaluation.plot(replace(found, results=tuple(one)), tmp_path / "a.png")
     assert (tmp_path / "a.png").stat().st_size > 1000
 
 
 def test_a_file_that_cannot_be_drawn_is_refused(found, tmp_path, monkeypatch):
     for name in ("a.txt", "figure"):
         with pytest.raises(UsageError, match=r"a plot's file ends in \.png, \.svg"):
-            plots.check(tmp_path / name)
+            evaluation.check(tmp_path / name)
     with pytest.raises(StorageError, match="No such file or directory"):
-        plots.plot(found, tmp_path / "nowhere" / "a.png")
+        evaluation.plot(found, tmp_path / "nowhere" / "a.png")
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(PluginError, match=r"pip install 'tunedb\[plots\]'"):
-        plots.check(tmp_path / "a.png")
+        evaluation.check(tmp_path / "a.png")

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tunedb.errors import NotFoundError
-from tunedb.models import row_models
+from tunedb.models import aggregation
+from tunedb.models.aggregation import AGGREGATED, PACK_SUM, row_model, segmented
 from tunedb.models.base import RowModel
-from tunedb.models.row_models import AGGREGATED, PACK_SUM, row_model, segmented
 
 ROWS = np.array([[1, -3], [3, 0.5], [0, 2]], np.float32)
 
@@ -81,12 +81,12 @@ def test_aggregated_is_the_reference_whatever_the_blocks(sizes, seed, block):
     starts = starts_of(sizes)
     rows = rng.normal(0, 4, (starts[-1], 3)).astype(np.float32)
     whole = AGGREGATED.rows(rows, starts)[0]
-    before = row_models._BLOCK
-    row_models._BLOCK = block
+    before = aggregation._BLOCK
+    aggregation._BLOCK = block
     try:
         assert AGGREGATED.rows(rows, starts)[0].tobytes() == whole.tobytes()
     finally:
-        row_models._BLOCK = before
+        aggregation._BLOCK = before
     for number, (begin, end) in enumerate(itertools.pairwise(starts)):
         own = rows[begin:end].astype(float)
         if not len(own):

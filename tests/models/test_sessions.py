@@ -10,12 +10,12 @@ from builders import FOREIGN, OWN, make_measurement, make_target
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunedb.models import session_pairs, sessions
-from tunedb.models.session_pairs import LEAST_SHARED, Pair
-from tunedb.models.sessions import estimates, update
+from tunedb.models import sessions
+from tunedb.models import sessions as session_pairs
+from tunedb.models.sessions import LEAST_SHARED, Pair, estimates, update
 from tunedb.records import Measurement, Program, Session, Source
 from tunedb.results import SessionFactor
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 DAY = 86_400_000_000
 START = 1_700_000_000_000_000

@@ -11,13 +11,12 @@ from builders import OWN
 from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, add_rows, fill, measure, trials
 from small_data import make_tiled as tiled
 
-from tunedb.approval import approve
 from tunedb.errors import IntegrityError, NotFoundError, UsageError
 from tunedb.features import base
-from tunedb.models import cards, making
-from tunedb.models.loading import data_digest, load
+from tunedb.models import cards, training_job
+from tunedb.models.dataset import data_digest, load
 from tunedb.models.recipe import Recipe
-from tunedb.models.stored import (
+from tunedb.models.store import (
     are_current,
     body_of,
     choose_features,
@@ -29,7 +28,8 @@ from tunedb.models.stored import (
 )
 from tunedb.records import FailureKind
 from tunedb.results import NewModel
-from tunedb.store import Store
+from tunedb.storage.approval import approve
+from tunedb.storage.store import Store
 
 RECIPE = Recipe(features="small.steps", rounds=12, patience=4, max_depth=3)
 
@@ -83,7 +83,7 @@ def scores(store, model):
 def test_a_model_is_found_again_by_what_it_was_made_from(stored, monkeypatch):
     made = quick(stored)
     assert (made.was_there, made.trained, made.stored.id) == (False, True, 1)
-    monkeypatch.setattr(making, "fit", None)  # nothing is trained
+    monkeypatch.setattr(training_job, "fit", None)  # nothing is trained
     again = quick(stored)
     assert (again.was_there, again.trained) == (True, False)
     assert again.stored.digest == made.stored.digest
@@ -202,7 +202,7 @@ def test_rows_that_stream_from_disk_make_the_same_model(stored):
 
 
 def test_what_is_too_large_streams(stored, monkeypatch):
-    monkeypatch.setattr(making, "IN_MEMORY_BYTES", 100)
+    monkeypatch.setattr(training_job, "IN_MEMORY_BYTES", 100)
     made = quick(stored, evaluate=True)
     assert made.stored.card["training"]["external"] is True
     assert "do not fit into memory" in made.stored.card["evaluation"]["impossible"]
@@ -211,14 +211,14 @@ def test_what_is_too_large_streams(stored, monkeypatch):
 def test_records_that_come_while_it_trains_do_not_mix_in(stored, monkeypatch):
     """The labels are one snapshot; rows are read of its programs alone."""
     before = quick(stored, dataclasses.replace(RECIPE, seed=1)).stored.training_digest
-    reading = making.with_rows
+    reading = training_job.with_rows
 
     def busy(store, examples, **options):
         store.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
         add_rows(store)
         return reading(store, examples, **options)
 
-    monkeypatch.setattr(making, "with_rows", busy)
+    monkeypatch.setattr(training_job, "with_rows", busy)
     made = quick(stored)
     assert made.stored.training_digest == before
     assert not is_current(stored, made.stored)
@@ -400,8 +400,10 @@ def test_data_are_read_once_for_many_models(stored, monkeypatch):
     for seed in range(3):
         quick(stored, dataclasses.replace(RECIPE, seed=seed))
     calls = []
-    read = making.load_counted
-    monkeypatch.setattr(making, "load_counted", lambda *a, **k: calls.append(k) or read(*a, **k))
+    read = training_job.load_counted
+    monkeypatch.setattr(
+        training_job, "load_counted", lambda *a, **k: calls.append(k) or read(*a, **k)
+    )
     assert are_current(stored, stored.query.models()) == [True] * 3
     assert len(calls) == 1
 

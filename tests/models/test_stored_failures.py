@@ -6,10 +6,10 @@ import pytest
 from small_data import SMALL_STEPS
 
 from tunedb.errors import UsageError
-from tunedb.models import making
+from tunedb.models import training_job
+from tunedb.models.failure_store import KIND, load_failures, train_failures
 from tunedb.models.failures import RECIPE
-from tunedb.models.stored import is_current, load_model
-from tunedb.models.stored_failures import KIND, load_failures, train_failures
+from tunedb.models.store import is_current, load_model
 
 SMALL = replace(RECIPE, features=SMALL_STEPS.name, rounds=20)
 
@@ -17,7 +17,7 @@ SMALL = replace(RECIPE, features=SMALL_STEPS.name, rounds=20)
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch):
     """The small feature set is found by its name."""
-    monkeypatch.setattr(making, "usable", lambda name: {SMALL_STEPS.name: SMALL_STEPS}[name])
+    monkeypatch.setattr(training_job, "usable", lambda name: {SMALL_STEPS.name: SMALL_STEPS}[name])
 
 
 def test_it_is_kept_and_found_again(stored):

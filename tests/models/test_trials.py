@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from small_data import SMALL_STEPS
 
+from tunedb.models.dataset import trials_of
 from tunedb.models.examples import FAILURES
-from tunedb.models.trials import trials_of
-from tunedb.query.training import TrainingRecords
 from tunedb.records import FailureKind, Signature
 from tunedb.results import SessionFactor
+from tunedb.storage.queries.training import TrainingRecords
 
 INFRASTRUCTURE = FAILURES.index(FailureKind.INFRASTRUCTURE)
 UNKNOWN = FAILURES.index(FailureKind.UNKNOWN)

@@ -10,7 +10,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.builder.builder import BuilderResult, _PyBuilder
 from tvm.s_tir.meta_schedule.runner.runner import RunnerFuture, RunnerResult, _PyRunner
 
-from tunedb.temporary import TemporaryFolder
+from tunedb.system.temporary import TemporaryFolder
 
 
 def hash_of(mod):

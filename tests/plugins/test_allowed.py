@@ -16,10 +16,12 @@ from tvm import s_tir  # noqa: E402
 from tvm.script import tirx as T  # noqa: E402
 from tvm.tirx import IndexMap  # noqa: E402
 
-from tunedb import allowed, limits, traces  # noqa: E402
-from tunedb.allowed import values  # noqa: E402
+from tunedb import limits  # noqa: E402
 from tunedb.errors import FormatError  # noqa: E402
 from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
+from tunedb.programs import allowlist  # noqa: E402
+from tunedb.programs.metaschedule import trace as traces  # noqa: E402
+from tunedb.programs.metaschedule.allowlist import REMOVABLE, UNSAFE, check_index_map  # noqa: E402
 from tunedb.records import Trace, WorkloadFormat  # noqa: E402
 
 GRAPH = WorkloadFormat.GRAPH
@@ -53,7 +55,7 @@ def test_what_tvm_makes_is_allowed(kind: str, names: list[str]) -> None:
         assert candidates, name
         for candidate in candidates:
             trace = trace_codec.encode(candidate.sch.trace)
-            allowed.check_trace(trace, GRAPH)
+            allowlist.check_trace(trace, GRAPH)
             assert len(trace.sketch) < limits.MAX_FOREIGN_PART_BYTES / 2
             found |= annotations(trace)
     assert "meta_schedule.unroll_explicit" in found
@@ -67,12 +69,12 @@ def test_every_kind_of_instruction(number: int) -> None:
     function, steps = kinds.CASES[number]
     trace = trace_codec.encode(kinds.schedule_of(function, steps).trace)
     used = {kind for kind, *_ in orjson.loads(trace.sketch)}
-    expected = used & values.UNSAFE or annotations(trace) - values.REMOVABLE
+    expected = used & UNSAFE or annotations(trace) - REMOVABLE
     if not expected:
-        allowed.check_trace(trace, GRAPH)
+        allowlist.check_trace(trace, GRAPH)
         return
     with pytest.raises(FormatError, match="not allowed"):
-        allowed.check_trace(trace, GRAPH)
+        allowlist.check_trace(trace, GRAPH)
 
 
 def mutants(instructions: list[Any]) -> Iterator[list[Any]]:
@@ -95,16 +97,16 @@ def test_mutants_of_every_kind_are_refused() -> None:
         trace = trace_codec.encode(kinds.schedule_of(function, steps).trace)
         instructions, decisions = traces.join_trace(trace)
         try:
-            allowed.check_trace(trace, GRAPH)
+            allowlist.check_trace(trace, GRAPH)
         except FormatError:
             continue
         mutated |= {kind for kind, *_ in instructions}
         for mutant in mutants(instructions):
             with pytest.raises(FormatError):
-                allowed.check_trace(traces.split_trace(mutant, decisions), GRAPH)
+                allowlist.check_trace(traces.split_trace(mutant, decisions), GRAPH)
     # The others stand in schedules with annotations of words that no rule writes.
     assert len(mutated) > 35
-    assert not mutated & values.UNSAFE
+    assert not mutated & UNSAFE
 
 
 def test_an_index_map_with_a_call_is_refused() -> None:
@@ -112,7 +114,7 @@ def test_an_index_map_with_a_call_is_refused() -> None:
     evil = T.call_extern("int32", "system", "true")
     good = str(tvm.ir.save_json(IndexMap.from_func(lambda i, j: [j * 4 + i % 3, i + 1])))
     bad = str(tvm.ir.save_json(IndexMap.from_func(lambda i, j: [j, i + evil])))
-    values.check_index_map("TransformLayout at 1", good)
+    check_index_map("TransformLayout at 1", good)
     assert "system" in bad
     with pytest.raises(FormatError, match=r"TransformLayout at 1 has an index map with the type"):
-        values.check_index_map("TransformLayout at 1", bad)
+        check_index_map("TransformLayout at 1", bad)

@@ -11,13 +11,13 @@ from tvm.script import tirx as T
 
 from tunedb.errors import PluginError, StorageError, UsageError
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.tuning.module_source import as_module
-from tunedb.plugins.metaschedule.using.applying import (
+from tunedb.plugins.metaschedule.deploy.apply import (
     compile_module,
     schedule,
     tasks_of,
     write_library,
 )
+from tunedb.plugins.metaschedule.module_source import as_module
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2})
 

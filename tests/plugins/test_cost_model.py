@@ -23,11 +23,12 @@ from tunedb.errors import (
 from tunedb.features.base import feature_set
 from tunedb.models.metrics import pairwise_accuracy
 from tunedb.models.recipe import Recipe
-from tunedb.plugins.metaschedule import CostModel, Database, learner, scoring
-from tunedb.plugins.metaschedule import features as features_module
-from tunedb.plugins.metaschedule.candidate_rows import CandidateRows
-from tunedb.plugins.metaschedule.measure_callback import record
-from tunedb.plugins.metaschedule.scoring import positive
+from tunedb.plugins.metaschedule import CostModel, Database
+from tunedb.plugins.metaschedule.cost_model import learner, scoring
+from tunedb.plugins.metaschedule.cost_model.scoring import positive
+from tunedb.plugins.metaschedule.features import rows as features_module
+from tunedb.plugins.metaschedule.features.candidate_features import CandidateRows
+from tunedb.plugins.metaschedule.measure.measure_callback import record
 
 #: Trees that need no second: what is tested here is who learns what when.
 QUICK = Recipe(rounds=25, eta=0.3, max_depth=4, colsample_bytree=1.0, loss="squared")
@@ -341,7 +342,7 @@ def test_the_card_says_what_drift_is(p5, drifts, database, make):
 
 
 def test_the_best_model_of_the_database_is_taken(database, make, path, tools):
-    from tunedb.models import stored
+    from tunedb.models import store as stored
 
     model = CostModel(database, recipe=QUICK)
     measure(model, database, make, range(64))
@@ -363,7 +364,7 @@ def test_the_best_model_of_the_database_is_taken(database, make, path, tools):
 
 
 def test_a_model_that_the_database_has_outgrown_is_trained_again(database, make):
-    from tunedb.models import stored
+    from tunedb.models import store as stored
 
     first = CostModel(database, recipe=QUICK)
     measure(first, database, make, range(40))
@@ -382,7 +383,7 @@ def test_of_a_workload_that_is_tuned_the_last_trials_are_learnt_from(
     training_set, given, learnt, database, make, monkeypatch, tmp_path
 ):
     """But not over a model that knows all of them, or one that the user loads."""
-    from tunedb.models import stored
+    from tunedb.models import store as stored
 
     monkeypatch.setattr(learner, "_OWN", 100)
     first = CostModel(database, recipe=QUICK)
@@ -409,7 +410,7 @@ def test_of_a_workload_that_is_tuned_the_last_trials_are_learnt_from(
 
 
 def test_a_stored_model_that_cannot_be_read_is_left_out(database, make, monkeypatch):
-    from tunedb.models import stored
+    from tunedb.models import store as stored
 
     first = CostModel(database, recipe=QUICK)
     measure(first, database, make, range(40))
@@ -487,12 +488,12 @@ def test_rows_that_the_callback_has_stored_are_taken(database, make):
 
 
 def test_what_is_remembered_is_bounded_and_the_best_is_kept(make, tools, monkeypatch):
-    from tunedb.plugins.metaschedule import candidate_rows
+    from tunedb.plugins.metaschedule.features import candidate_features
 
-    monkeypatch.setattr(candidate_rows, "_BEST", 4)
-    monkeypatch.setattr(candidate_rows, "_MOST", 6)
+    monkeypatch.setattr(candidate_features, "_BEST", 4)
+    monkeypatch.setattr(candidate_features, "_MOST", 6)
     rows = CandidateRows(SCHEDULED)
-    task = candidate_rows.Task(make.context(), None, None, 1)
+    task = candidate_features.Task(make.context(), None, None, 1)
     candidates = make.candidates(range(8))
     asked = rows.of(task, candidates)
     assert [rows.recall(one) for one in candidates] == [None] * 8
@@ -583,7 +584,7 @@ def test_a_set_of_steps_works_without_modules(path, make, tools):
 
 def test_what_came_out_is_read_as_the_database_reads_it(database, make):
     """The same trials, learnt from live and read from the database, are the same examples."""
-    from tunedb.models import loading
+    from tunedb.models import dataset
 
     database._handle.features._names = ()
     model = CostModel(database, recipe=QUICK)
@@ -602,7 +603,7 @@ def test_what_came_out_is_read_as_the_database_reads_it(database, make):
     model._online.update(context, candidates, results)
     trials = next(iter(model._online._learners.values()))._trials
     mine = trials.examples(SCHEDULED, "median", None)
-    theirs = loading.load(database.store, SCHEDULED)
+    theirs = dataset.load(database.store, SCHEDULED)
     for name in ("program_ids", "seconds", "throughput", "failures", "rows", "starts", "trials"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
     assert len(mine) == 28
@@ -762,7 +763,7 @@ def test_a_ledger_that_cannot_be_written_ends_nothing(database, make, monkeypatc
 def test_a_model_that_was_pruned_while_it_is_in_use_is_added_again(store):
     from builders import OWN, make_measurement
 
-    from tunedb.plugins.metaschedule.ledger import Ledger, Scorer
+    from tunedb.plugins.metaschedule.cost_model.ledger import Ledger, Scorer
     from tunedb.results import NewModel
 
     made = [make_measurement(n) for n in range(2)]
@@ -780,7 +781,7 @@ def test_a_model_that_was_pruned_while_it_is_in_use_is_added_again(store):
 
 
 def test_programs_that_nobody_stores_are_forgotten_in_the_end(database, make, monkeypatch):
-    from tunedb.plugins.metaschedule import ledger
+    from tunedb.plugins.metaschedule.cost_model import ledger
 
     monkeypatch.setattr(ledger, "_MOST_WAITING", 5)
     model = CostModel(database, recipe=QUICK)
@@ -848,7 +849,7 @@ def test_what_fails_comes_later_where_the_database_has_a_model_of_failures(datab
     from dataclasses import replace
 
     from tunedb.models import failures
-    from tunedb.models.stored_failures import train_failures
+    from tunedb.models.failure_store import train_failures
 
     first = CostModel(database, recipe=QUICK)
     numbers = range(160)

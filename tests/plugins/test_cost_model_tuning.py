@@ -15,10 +15,11 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResul
 import tunedb
 from tunedb.models.metrics import pairwise_accuracy
 from tunedb.models.recipe import Recipe
-from tunedb.plugins.metaschedule import CostModel, Database, MeasureCallback, WarmBuilder, online
-from tunedb.plugins.metaschedule import features as features_module
-from tunedb.plugins.metaschedule.scoring import positive
-from tunedb.temporary import TemporaryFolder
+from tunedb.plugins.metaschedule import CostModel, Database, MeasureCallback, WarmBuilder
+from tunedb.plugins.metaschedule.cost_model import online
+from tunedb.plugins.metaschedule.cost_model.scoring import positive
+from tunedb.plugins.metaschedule.features import rows as features_module
+from tunedb.system.temporary import TemporaryFolder
 
 ROUNDS, TRIALS = 3, 16
 QUICK = Recipe(rounds=20, eta=0.3, max_depth=4)
@@ -237,7 +238,7 @@ def test_errors_keep_their_type_through_tvm(tools, tmp_path, monkeypatch):
         raise tunedb.PluginError("XGBoost is gone")
 
     model = CostModel(database, recipe=QUICK)
-    monkeypatch.setattr("tunedb.plugins.metaschedule.learner.fit", fail)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.cost_model.learner.fit", fail)
     with pytest.raises(tunedb.PluginError, match="XGBoost is gone"):
         tune(model, database, tmp_path, tools.matmul(64), tools.llvm)
     # What was measured until then is stored.

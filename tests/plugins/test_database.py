@@ -18,8 +18,8 @@ from tvm.s_tir import meta_schedule as ms
 
 import tunedb
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.database import handle_of
-from tunedb.plugins.metaschedule.handle import Candidate
+from tunedb.plugins.metaschedule.database.database import handle_of
+from tunedb.plugins.metaschedule.database.handle import Candidate
 from tunedb.records import Source, SourceKind, Trust
 
 BAD = 1e10
@@ -587,8 +587,8 @@ def test_sees_what_other_handles_commit(path, tools):
 
 def test_imported_workload_answers_a_live_one(tmp_path, path, tools):
     """A workload imported without TVM gets its names when the plugin first sees it."""
-    from tunedb.logs.find import find_logs
-    from tunedb.logs.importer import import_log
+    from tunedb.formats.find import find_logs
+    from tunedb.formats.importer import import_log
 
     mod = tools.matmul()
     (tmp_path / "w").mkdir()
@@ -612,8 +612,8 @@ def test_imported_workload_answers_a_live_one(tmp_path, path, tools):
 
 def test_imported_variant_answers_beside_a_live_workload(tmp_path, path, tools):
     """Also where the live workload came first, and from a store that cannot be written."""
-    from tunedb.logs.find import find_logs
-    from tunedb.logs.importer import import_log
+    from tunedb.formats.find import find_logs
+    from tunedb.formats.importer import import_log
 
     live, variant = tools.matmul(), tools.matmul(block="Product")
     database = Database(path, target=tools.llvm)
@@ -640,7 +640,7 @@ def test_imported_variant_answers_beside_a_live_workload(tmp_path, path, tools):
 
 
 def test_export_is_what_tvm_reads(tmp_path, path, tools):
-    from tunedb.logs.export import export_metaschedule
+    from tunedb.formats.export import export_metaschedule
 
     database = Database(path, target=tools.llvm)
     for n in (16, 8):

@@ -17,11 +17,11 @@ from exchanges import away, digests, fill
 
 from tunedb import limits
 from tunedb.errors import SchemaError, StorageError, UsageError
+from tunedb.exchange.sync import push
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.candidates import Candidate
-from tunedb.plugins.metaschedule.tuning.tune import tune
-from tunedb.sharing.sync import push
-from tunedb.store import Store
+from tunedb.plugins.metaschedule.database.handle import Candidate
+from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.storage.store import Store
 
 INTRINSICS = "tvm.s_tir.tensor_intrin"
 LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}

@@ -20,9 +20,9 @@ from tvm.s_tir.schedule import _ffi_api as api  # noqa: E402
 from tvm.script import tirx as T  # noqa: E402
 from tvm.tirx import FloatImm, IntImm  # noqa: E402
 
-from tunedb import traces  # noqa: E402
 from tunedb.errors import FormatError, TuneDBError  # noqa: E402
 from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
+from tunedb.programs.metaschedule import trace  # noqa: E402
 from tunedb.records import Trace  # noqa: E402
 
 
@@ -103,7 +103,7 @@ trees = st.recursive(
     max_leaves=12,
 )
 tree_lists = st.lists(trees, max_size=4).map(pairs_of)
-kinds = st.sampled_from(["Split", "Annotate", traces.POSTPROC]) | texts
+kinds = st.sampled_from(["Split", "Annotate", trace.POSTPROC]) | texts
 instructions = st.lists(
     st.tuples(kinds.map(lambda v: (v, v)), tree_lists, tree_lists, tree_lists).map(pairs_of),
     max_size=5,
@@ -120,7 +120,7 @@ decisions = st.dictionaries(st.integers(0, 99), trees, max_size=4).map(
 @given(instructions, decisions)
 def test_encoder_equals_reference(insts: tuple[Any, Any], chosen: tuple[Any, Any]) -> None:
     tree = tvm_ffi.convert([insts[0], chosen[0]])
-    stored = traces.split_trace(insts[1], chosen[1])
+    stored = trace.split_trace(insts[1], chosen[1])
     assert Trace(*trace_codec._encoder().encode(tree)) == stored
     assert trace_codec._encode_in_python(tree) == stored
 
@@ -130,7 +130,7 @@ def test_encoder_equals_reference(insts: tuple[Any, Any], chosen: tuple[Any, Any
 def test_dumps_equals_reference(pair: tuple[Any, Any]) -> None:
     tree, value = tvm_ffi.convert(pair[0]), pair[1]
     written = trace_codec.dumps(tree)
-    assert written == traces.dump_value(value) == trace_codec._dumps_in_python(tree)
+    assert written == trace.dump_value(value) == trace_codec._dumps_in_python(tree)
     assert orjson.loads(written) == orjson.loads(orjson.dumps(value))
 
 
@@ -237,7 +237,7 @@ def assert_encodes_in_python(messages: list[str], warning: str) -> None:
     sch.split(sch.get_loops(sch.get_sblock("B"))[0], [None, 4])
     stored = trace_codec.encode(sch.trace)
     tree = api.TraceAsJSON(sch.trace, False)
-    assert stored == traces.split_trace(*trace_codec.plain(tree))
+    assert stored == trace.split_trace(*trace_codec.plain(tree))
     assert trace_codec.dumps(tvm_ffi.convert([1.0, "a"])) == b'[1,"a"]'
     assert [warning in message for message in messages] == [True]  # once
 

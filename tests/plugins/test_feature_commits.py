@@ -15,8 +15,9 @@ from fake_sets import Scheduled, Steps
 
 from tunedb.errors import NotFoundError, UsageError
 from tunedb.features import base
-from tunedb.plugins.metaschedule import Database, feature_commits
-from tunedb.plugins.metaschedule.measure_callback import record
+from tunedb.plugins.metaschedule import Database
+from tunedb.plugins.metaschedule.database import feature_commits
+from tunedb.plugins.metaschedule.measure.measure_callback import record
 
 
 @pytest.fixture
@@ -120,7 +121,7 @@ def test_an_error_of_the_machinery_stops_nothing(sets, batch, tmp_path, warnings
     def fail(*_):
         raise SystemError("no features today")
 
-    monkeypatch.setattr("tunedb.plugins.metaschedule.features.rows_of", fail)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.features.rows.rows_of", fail)
     record(database._handle, *batch((4, 4)))
     monkeypatch.setattr(database.store, "add_features", fail)
     monkeypatch.setattr(database.store.query, "program_ids", fail)

@@ -17,8 +17,10 @@ from tunedb.errors import NotFoundError, PluginError, UsageError
 from tunedb.features.ansor import PER_STORE_ANSOR, PER_STORE_TVM
 from tunedb.features.base import Needs
 from tunedb.features.scheduled import SCHEDULED
-from tunedb.plugins.metaschedule import FeatureExtractor, PerStoreFeature, features, ir
-from tunedb.plugins.metaschedule.features import is_gpu, rows_of
+from tunedb.plugins.metaschedule import FeatureExtractor, PerStoreFeature
+from tunedb.plugins.metaschedule.features import ir
+from tunedb.plugins.metaschedule.features import rows as features
+from tunedb.plugins.metaschedule.features.rows import is_gpu, rows_of
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 

@@ -12,7 +12,7 @@ from tvm.script import ir as I
 from tvm.script import tirx as T
 
 from tunedb.features.itervar import ANNOTATIONS
-from tunedb.plugins.metaschedule import flat
+from tunedb.plugins.metaschedule.features import flat
 
 
 def one_hot(name):

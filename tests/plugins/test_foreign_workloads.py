@@ -14,13 +14,14 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 import tunedb
-from tunedb.plugins.metaschedule import Database, modules, records
-from tunedb.plugins.metaschedule.replay import Replayer
-from tunedb.plugins.metaschedule.using.revalidation import Revalidation
+from tunedb.exchange.merge import merge
+from tunedb.exchange.sources import open_peer
+from tunedb.plugins.metaschedule import Database, modules
+from tunedb.plugins.metaschedule.database import records
+from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
+from tunedb.plugins.metaschedule.workers.replay import Replayer
+from tunedb.programs.metaschedule.trace import join_trace, split_trace
 from tunedb.records import Program, Source, SourceKind, Status, Target, Trust, Workload
-from tunedb.sharing.merge import merge
-from tunedb.sharing.peers import open_peer
-from tunedb.traces import join_trace, split_trace
 
 THEIRS = Source("their tuner", SourceKind.LIVE, Trust.OWN)
 VERIFIED = Source("their tuner", SourceKind.LIVE, Trust.VERIFIED)

@@ -1,4 +1,4 @@
-"""TVM's IR in the flat form (plugins/metaschedule/ir.py, tunedb/features/_reader.pyx)."""
+"""TVM's IR in the flat form (plugins/metaschedule/features/ir.py, tunedb/features/_reader.pyx)."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from tvm.script import tirx as T
 from tunedb.errors import LimitError, PluginError
 from tunedb.features._nest import Nest, Op
 from tunedb.features.scheduled import SCHEDULED
-from tunedb.plugins.metaschedule import features, ir
+from tunedb.plugins.metaschedule.features import ir
+from tunedb.plugins.metaschedule.features import rows as features
 
 pytestmark = pytest.mark.usefixtures("intrinsics")
 

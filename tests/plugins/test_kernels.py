@@ -1,11 +1,11 @@
 """Records of GPU kernels beside those of modules: TVM's handle never gets them."""
 
 import tunedb
+from tunedb.formats.gpu.kernels import kernel_workload
 from tunedb.launches import Launch
-from tunedb.logs.gpu.kernels import kernel_workload
 from tunedb.plugins.metaschedule import Database
+from tunedb.programs.kernel import split_parameters
 from tunedb.records import Measurement, Program, Source, Target, Workload, WorkloadFormat
-from tunedb.steps.parameters import split_parameters
 
 
 def test_kernels_never_reach_tvm(tmp_path, tools):

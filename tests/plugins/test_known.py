@@ -6,12 +6,12 @@ import pytest
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tunedb.host import new_session
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.database import handle_of
-from tunedb.plugins.metaschedule.handle import Candidate
-from tunedb.plugins.metaschedule.tuning.known import Known
+from tunedb.plugins.metaschedule.database.database import handle_of
+from tunedb.plugins.metaschedule.database.handle import Candidate
+from tunedb.plugins.metaschedule.measure.measured import Known
 from tunedb.records import Failure, FailureKind, Phase, Session
+from tunedb.system.host import new_session
 
 TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
 

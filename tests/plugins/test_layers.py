@@ -15,12 +15,12 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import StorageError, TargetError, UnreachableError, UsageError
+from tunedb.exchange.layer import open_layer
 from tunedb.plugins.metaschedule import Database, modules
+from tunedb.plugins.metaschedule.deploy.apply import compile_module, schedule
 from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
-from tunedb.plugins.metaschedule.tuning import parts
-from tunedb.plugins.metaschedule.using.applying import compile_module, schedule
-from tunedb.sharing.layer import open_layer
-from tunedb.signatures import signature_of
+from tunedb.plugins.metaschedule.tune import defaults
+from tunedb.programs.workload_info import signature_of
 
 
 @pytest.fixture
@@ -299,7 +299,7 @@ def test_layers_of_a_run(tmp_path, tools, monkeypatch):
 
     def count(database, layers):
         with ExitStack() as stack:
-            found = parts.database_of(database, tools.llvm, "structural", stack, layers)
+            found = defaults.database_of(database, tools.llvm, "structural", stack, layers)
             return len(list(found._handle.layers))
 
     assert count(None, None) == 1
@@ -431,13 +431,13 @@ def test_apply_with_a_layers_record(own_path, team_url, tools):
 
 
 def test_a_search_begins_with_a_layers_programs(own_path, team_url, tools):
-    from tunedb.plugins.metaschedule.search import trace_facts
+    from tunedb.plugins.metaschedule.search import schedule_queries
 
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
     with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
         record = tools.record(mod, ms.database.Workload(mod), None, tile=(1, 16))
-        template = trace_facts.from_tvm(record.trace)
+        template = schedule_queries.from_tvm(record.trace)
         handle = database._handle
         (warm,) = warm_drafts(handle, mod, tools.llvm, [template], 8)
         assert (warm.distance, warm.seconds, warm.kept) == (0.0, 0.25, 1.0)

@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from tunedb.temporary import TemporaryFolder
+from tunedb.system.temporary import TemporaryFolder
 
 #: Makes all that a run makes there: as many folders as kinds.
 CHILD = """\

@@ -11,13 +11,13 @@ from tvm.s_tir import meta_schedule as ms
 
 import tunedb
 from tunedb.errors import StorageError
-from tunedb.logs.find import find_logs
-from tunedb.logs.importer import import_log
+from tunedb.formats.find import find_logs
+from tunedb.formats.importer import import_log
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.measure_callback import record
-from tunedb.plugins.metaschedule.search import lineage
-from tunedb.plugins.metaschedule.search.lineage import Lineage
-from tunedb.plugins.metaschedule.tuning.known import ARTIFACT
+from tunedb.plugins.metaschedule.database import lineage
+from tunedb.plugins.metaschedule.database.lineage import Lineage
+from tunedb.plugins.metaschedule.measure.measure_callback import record
+from tunedb.plugins.metaschedule.measure.measured import ARTIFACT
 from tunedb.records import Origin
 
 A, B, C = b"a" * 16, b"b" * 16, b"c" * 16

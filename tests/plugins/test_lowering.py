@@ -15,8 +15,8 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.script import tirx as T
 
 from tunedb.errors import PluginError
-from tunedb.plugins.metaschedule import _simplify, lowering
-from tunedb.plugins.metaschedule.lowering import lower
+from tunedb.plugins.metaschedule.features import _simplify, lowering
+from tunedb.plugins.metaschedule.features.lowering import lower
 
 SMALL = ["GMM-0", "C2D-1", "CBR-1", "SFM-0", "T2D-0", "NRM-0", "matmul", "matmul-f16", "vnni-dense"]
 

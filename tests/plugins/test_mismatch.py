@@ -9,12 +9,12 @@ from tvm import te
 import tunedb
 from tunedb.errors import TargetError
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.using.differences import (
+from tunedb.plugins.metaschedule.deploy.explain import (
     NOTHING,
     equal_but_for_attributes,
+    explain,
     first_difference,
 )
-from tunedb.plugins.metaschedule.using.mismatch import explain
 from tunedb.records import (
     Failure,
     FailureKind,

@@ -9,13 +9,8 @@ import tvm
 import tvm_ffi
 
 from tunedb import FormatError, NotFoundError, PluginError, UsageError
-from tunedb.plugins.metaschedule.tuning import module_source
-from tunedb.plugins.metaschedule.tuning.module_source import (
-    as_module,
-    is_relax,
-    load_module,
-    prim_funcs,
-)
+from tunedb.plugins.metaschedule import module_source
+from tunedb.plugins.metaschedule.module_source import as_module, is_relax, load_module, prim_funcs
 
 HEADER = """\
 from tvm import te
@@ -267,7 +262,7 @@ def test_functions_become_modules_under_their_own_names(tools):
 
 def test_loading_imports_no_framework():
     code = (
-        "import sys, tunedb.plugins.metaschedule.tuning.module_source\n"
+        "import sys, tunedb.plugins.metaschedule.module_source\n"
         "print(sorted({'onnx', 'torch', 'xgboost'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

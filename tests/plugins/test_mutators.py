@@ -19,7 +19,7 @@ from tvm.s_tir.meta_schedule.testing import te_workload
 
 from tunedb.errors import PluginError
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.search import mutators, trace_facts
+from tunedb.plugins.metaschedule.search import mutators, schedule_queries
 from tunedb.plugins.metaschedule.trace_codec import TraceBuilder
 from tunedb.search.crossover import cross
 from tunedb.search.draft import Draft, Instruction
@@ -91,16 +91,16 @@ def traces(name, kind, count=24):
 
 
 def drafts(name, kind):
-    return [trace_facts.from_tvm(trace) for trace in traces(name, kind)]
+    return [schedule_queries.from_tvm(trace) for trace in traces(name, kind)]
 
 
 def decided(trace):
-    return dict(trace_facts.from_tvm(trace).decisions)
+    return dict(schedule_queries.from_tvm(trace).decisions)
 
 
 def scheduled(name, kind, trace):
     """Return the module of a trace with its post-processing; None where that refuses it."""
-    schedule = trace_facts.replayed(trace, module(name))
+    schedule = schedule_queries.replayed(trace, module(name))
     schedule.enter_postproc()
     accepted = all(one.apply(schedule) for one in context(name, kind).space_generator.postprocs)
     return schedule.mod if accepted else None
@@ -133,9 +133,9 @@ def ours(mutator, name, kind):
 @pytest.mark.parametrize("name", WORKLOADS)
 def test_drafts_come_back_without_postprocessing(name, kind):
     for trace in traces(name, kind)[:8]:
-        draft = trace_facts.from_tvm(trace)
-        back = trace_facts.to_tvm(draft, BUILDER)
-        assert trace_facts.from_tvm(back) == draft
+        draft = schedule_queries.from_tvm(trace)
+        back = schedule_queries.to_tvm(draft, BUILDER)
+        assert schedule_queries.from_tvm(back) == draft
         assert tvm_ffi.structural_equal(scheduled(name, kind, trace), scheduled(name, kind, back))
 
 
@@ -146,8 +146,8 @@ def test_drafts_come_back_without_postprocessing(name, kind):
 def test_locations_are_those_that_tvm_keeps(name):
     """TVM replaces a decision that is not legal; each of ours stays, and no other one does."""
     for trace in traces(name, "llvm")[:4]:
-        draft = trace_facts.from_tvm(trace)
-        found = trace_facts.locations(trace, module(name))
+        draft = schedule_queries.from_tvm(trace)
+        found = schedule_queries.locations(trace, module(name))
         sampled = [
             number
             for number, one in enumerate(draft.instructions)
@@ -156,14 +156,14 @@ def test_locations_are_those_that_tvm_keeps(name):
         assert list(found) == sampled
         number = max(found, key=lambda one: len(found[one]))
         for place in range(-2, 12):
-            made = trace_facts.to_tvm(draft.with_decision(number, place), BUILDER)
-            kept = decided(trace_facts.replayed(made, module(name)).trace)[number]
+            made = schedule_queries.to_tvm(draft.with_decision(number, place), BUILDER)
+            kept = decided(schedule_queries.replayed(made, module(name)).trace)[number]
             assert (kept == place) == (place in found[number])
 
 
 def test_locations_are_those_of_tvms_mutator():
     trace = traces("conv-relu", "llvm")[0]
-    ((number, legal),) = trace_facts.locations(trace, module("conv-relu")).items()
+    ((number, legal),) = schedule_queries.locations(trace, module("conv-relu")).items()
     assert len(legal) > 2
     theirs = neighbours(of_tvm("llvm", "ComputeLocation", "conv-relu"), trace, 60)
     assert {decided(one)[number] for one in theirs} == set(legal) - {decided(trace)[number]}
@@ -171,10 +171,10 @@ def test_locations_are_those_of_tvms_mutator():
 
 def test_a_drawn_location_is_a_legal_one():
     trace = traces("softmax", "llvm")[1]
-    legal, now = trace_facts.locations(trace, module("softmax")), decided(trace)
+    legal, now = schedule_queries.locations(trace, module("softmax")), decided(trace)
     drawn = set()
     for seed in range(80):
-        found = trace_facts.locations(trace, module("softmax"), seed=seed)
+        found = schedule_queries.locations(trace, module("softmax"), seed=seed)
         assert len(found) <= 1
         drawn |= {(number, *places) for number, places in found.items()}
     assert drawn == {
@@ -184,8 +184,8 @@ def test_a_drawn_location_is_a_legal_one():
 
 def test_a_trace_without_locations():
     trace = traces("matmul-relu", "cuda")[0]
-    assert trace_facts.locations(trace, module("matmul-relu")) == {}
-    assert trace_facts.locations(trace, module("matmul-relu"), seed=1) == {}
+    assert schedule_queries.locations(trace, module("matmul-relu")) == {}
+    assert schedule_queries.locations(trace, module("matmul-relu"), seed=1) == {}
 
 
 def test_extents_of_outer_loops():
@@ -195,11 +195,13 @@ def test_extents_of_outer_loops():
     outer, inner = schedule.split(rows, [2, 4])
     schedule.reorder(outer, columns, reduced, inner)
     schedule.annotate(root, "meta_schedule.parallel", 64)
-    variable = trace_facts.from_tvm(schedule.trace).instructions[-1].inputs[0]
-    found = trace_facts.extents(schedule.trace, module("dense-add"))
+    variable = schedule_queries.from_tvm(schedule.trace).instructions[-1].inputs[0]
+    found = schedule_queries.extents(schedule.trace, module("dense-add"))
     assert found == {variable: [[2, 24], [8, 24]]}
     schedule.bind(outer, "blockIdx.x")
-    assert trace_facts.extents(schedule.trace, module("dense-add")) == {variable: [[], [8, 24]]}
+    assert schedule_queries.extents(schedule.trace, module("dense-add")) == {
+        variable: [[], [8, 24]]
+    }
 
 
 def test_extents_end_where_a_loop_has_several_statements():
@@ -207,20 +209,22 @@ def test_extents_end_where_a_loop_has_several_statements():
     dense, root = schedule.get_sblock("T_matmul_NT"), schedule.get_sblock("root")
     schedule.compute_at(dense, schedule.get_loops(schedule.get_sblock("T_add"))[0])
     schedule.annotate(root, "meta_schedule.parallel", 64)
-    (found,) = trace_facts.extents(schedule.trace, module("dense-add")).values()
+    (found,) = schedule_queries.extents(schedule.trace, module("dense-add")).values()
     assert found == [[8], [8]]
 
 
 def test_extents_without_an_annotation():
     trace = traces("matmul-relu", "cuda")[0]
-    assert trace_facts.extents(trace, module("matmul-relu")) == {}
+    assert schedule_queries.extents(trace, module("matmul-relu")) == {}
 
 
 def test_most_parallel_iterations():
-    assert trace_facts.most_parallel(tvm.target.Target({"kind": "llvm", "num-cores": 3})) == 48
+    assert schedule_queries.most_parallel(tvm.target.Target({"kind": "llvm", "num-cores": 3})) == 48
     target = tvm.target.Target({"kind": "llvm", "num-cores": 3})
-    assert trace_facts.most_parallel(target, jobs_per_core=2) == 6
-    assert trace_facts.most_parallel(tvm.target.Target({"kind": "cuda", "arch": "sm_60"})) is None
+    assert schedule_queries.most_parallel(target, jobs_per_core=2) == 6
+    assert (
+        schedule_queries.most_parallel(tvm.target.Target({"kind": "cuda", "arch": "sm_60"})) is None
+    )
 
 
 # ---- whatever TVM's mutators reach ---------------------------------------------------------------
@@ -229,7 +233,7 @@ def test_most_parallel_iterations():
 @pytest.mark.parametrize("kind", ["llvm", "cuda"])
 def test_tile_sizes_that_tvms_mutator_reaches(kind):
     trace = traces("matmul-relu", kind)[0]
-    draft = trace_facts.from_tvm(trace)
+    draft = schedule_queries.from_tvm(trace)
     reached = {
         (number, tuple(move))
         for number, tile in draft.tiles.items()
@@ -256,9 +260,9 @@ def test_tile_sizes_that_tvms_mutator_reaches(kind):
 
 def test_steps_of_unrolling_that_tvms_mutator_reaches():
     trace = traces("softmax", "llvm")[0]
-    draft = trace_facts.from_tvm(trace)
+    draft = schedule_queries.from_tvm(trace)
     theirs = {
-        trace_facts.from_tvm(one)
+        schedule_queries.from_tvm(one)
         for one in neighbours(of_tvm("llvm", "Unroll", "softmax"), trace, 40)
     }
     assert {mutate_unroll(draft, random.Random(seed)) for seed in range(40)} == theirs
@@ -269,15 +273,17 @@ def test_steps_of_unrolling_that_tvms_mutator_reaches():
 def test_parallel_programs_that_tvms_mutator_reaches(name):
     """Some bounds of both make the old program, because vectorizing comes before fusing."""
     trace = traces(name, "llvm")[2]
-    draft, mod = trace_facts.from_tvm(trace), module(name)
-    extents = trace_facts.extents(trace, mod)
+    draft, mod = schedule_queries.from_tvm(trace), module(name)
+    extents = schedule_queries.extents(trace, mod)
 
     def programs(made):
-        found = [scheduled(name, "llvm", trace_facts.to_tvm(one, BUILDER)) for one in set(made)]
+        found = [
+            scheduled(name, "llvm", schedule_queries.to_tvm(one, BUILDER)) for one in set(made)
+        ]
         return {tvm_ffi.structural_hash(one) for one in found}
 
     mutator = of_tvm("llvm", "Parallel", name)
-    theirs = programs(trace_facts.from_tvm(one) for one in neighbours(mutator, trace, 30))
+    theirs = programs(schedule_queries.from_tvm(one) for one in neighbours(mutator, trace, 30))
     mine = programs(
         mutate_parallel(draft, random.Random(seed), extents, most=64) for seed in range(60)
     )
@@ -292,11 +298,11 @@ def test_each_bound_makes_another_program():
     mod = IRModule({"main": te.create_prim_func([a, b])})
     schedule = Schedule(mod)
     schedule.annotate(schedule.get_sblock("root"), "meta_schedule.parallel", 1)
-    draft = trace_facts.from_tvm(schedule.trace)
-    extents = trace_facts.extents(schedule.trace, mod)
+    draft = schedule_queries.from_tvm(schedule.trace)
+    extents = schedule_queries.extents(schedule.trace, mod)
     lengths = {}
     for made in {draft, *(mutate_parallel(draft, random.Random(n), extents) for n in range(40))}:
-        found = trace_facts.replayed(trace_facts.to_tvm(made, BUILDER), mod)
+        found = schedule_queries.replayed(schedule_queries.to_tvm(made, BUILDER), mod)
         assert ms.postproc.RewriteParallelVectorizeUnroll().apply(found)
         (block,) = found.get_child_blocks(found.get_sblock("root"))
         loop = found.get(found.get_loops(block)[0])
@@ -307,8 +313,8 @@ def test_each_bound_makes_another_program():
 
 def test_thread_extents_that_tvms_mutator_reaches():
     trace = next(one for one in traces("softmax", "cuda") if neighbours(_thread_binding(), one, 4))
-    draft = trace_facts.from_tvm(trace)
-    theirs = {trace_facts.from_tvm(one) for one in neighbours(_thread_binding(), trace, 150)}
+    draft = schedule_queries.from_tvm(trace)
+    theirs = {schedule_queries.from_tvm(one) for one in neighbours(_thread_binding(), trace, 150)}
     mine = {mutate_parallel(draft, random.Random(seed), {}) for seed in range(300)}
     assert theirs <= mine
 
@@ -322,13 +328,13 @@ def _thread_binding():
 
 def mutated(draft, name, rng):
     """Return an offspring of each operator that finds something to change."""
-    trace, mod = trace_facts.to_tvm(draft, BUILDER), module(name)
+    trace, mod = schedule_queries.to_tvm(draft, BUILDER), module(name)
     seed = rng.randint(1, 2**30)
     made = [
         mutate_tile_size(draft, rng),
         mutate_unroll(draft, rng),
-        mutate_parallel(draft, rng, trace_facts.extents(trace, mod), most=64),
-        mutate_compute_location(draft, rng, trace_facts.locations(trace, mod, seed=seed)),
+        mutate_parallel(draft, rng, schedule_queries.extents(trace, mod), most=64),
+        mutate_compute_location(draft, rng, schedule_queries.locations(trace, mod, seed=seed)),
     ]
     return [one for one in made if one is not None]
 
@@ -339,10 +345,12 @@ def test_mutations_replay(name, kind):
     rng = random.Random(3)
     for draft in drafts(name, kind)[:6]:
         for child in mutated(draft, name, rng):
-            back = trace_facts.replayed(trace_facts.to_tvm(child, BUILDER), module(name)).trace
+            back = schedule_queries.replayed(
+                schedule_queries.to_tvm(child, BUILDER), module(name)
+            ).trace
             differing = {
                 number
-                for number, value in trace_facts.from_tvm(back).decisions.items()
+                for number, value in schedule_queries.from_tvm(back).decisions.items()
                 if value != child.decisions[number]
             }
             # TVM moves a block to the next place where the chosen one is no longer legal.
@@ -360,14 +368,14 @@ def crossed(name, kind, pairs, seed=11):
         if child is None:
             apart += 1
             continue
-        trace = trace_facts.to_tvm(child, BUILDER)
+        trace = schedule_queries.to_tvm(child, BUILDER)
         try:
-            schedule = trace_facts.replayed(trace, module(name))
+            schedule = schedule_queries.replayed(trace, module(name))
         except Exception:
             illegal += 1
             continue
         # The steps that were replayed are those of the child.
-        assert [one.kind for one in trace_facts.from_tvm(schedule.trace).instructions] == [
+        assert [one.kind for one in schedule_queries.from_tvm(schedule.trace).instructions] == [
             one.kind for one in child.instructions
         ]
         legal.append(trace)
@@ -406,7 +414,7 @@ def test_offspring_compute_the_same(name):
     rng = random.Random(5)
     parent = drafts(name, "llvm")[3]
     legal, _, _ = crossed(name, "llvm", 12)
-    made = [trace_facts.to_tvm(one, BUILDER) for one in mutated(parent, name, rng)] + legal[:3]
+    made = [schedule_queries.to_tvm(one, BUILDER) for one in mutated(parent, name, rng)] + legal[:3]
     shapes = [[int(n) for n in tensor.shape] for tensor in WORKLOADS[name]()]
     numbers = np.random.default_rng(1)
     inputs = [numbers.standard_normal(shape).astype("float32") for shape in shapes]
@@ -421,7 +429,7 @@ def test_offspring_compute_the_same(name):
 
 def test_each_operator_is_a_mutator():
     trace = traces("conv-relu", "llvm")[0]
-    draft = trace_facts.from_tvm(trace)
+    draft = schedule_queries.from_tvm(trace)
     kinds = {
         mutators.TileSizeMutator: "SamplePerfectTile",
         mutators.UnrollMutator: "SampleCategorical",
@@ -430,13 +438,13 @@ def test_each_operator_is_a_mutator():
     for make, kind in kinds.items():
         mutator = ours(make(), "conv-relu", "llvm")
         for made in neighbours(mutator, trace, 5):
-            new = trace_facts.from_tvm(made).decisions
+            new = schedule_queries.from_tvm(made).decisions
             differing = {number for number in new if new[number] != draft.decisions[number]}
             assert [draft.instructions[number].kind for number in differing] == [kind]
         assert mutator.counts.made >= 4
     parallel = ours(mutators.ParallelMutator(), "conv-relu", "llvm")
     for made in neighbours(parallel, trace, 5):
-        new = trace_facts.from_tvm(made)
+        new = schedule_queries.from_tvm(made)
         assert new.decisions == draft.decisions
         assert new.skeleton == draft.skeleton
         assert new != draft
@@ -446,7 +454,9 @@ def test_equal_seeds_make_equal_offspring():
     trace = traces("softmax", "llvm")[0]
     for make in (mutators.TileSizeMutator, mutators.ComputeLocationMutator):
         first, second = (neighbours(ours(make(), "softmax", "llvm"), trace, 6) for _ in range(2))
-        assert list(map(trace_facts.from_tvm, first)) == list(map(trace_facts.from_tvm, second))
+        assert list(map(schedule_queries.from_tvm, first)) == list(
+            map(schedule_queries.from_tvm, second)
+        )
 
 
 def test_a_prior_weighs_tile_sizes():
@@ -455,10 +465,10 @@ def test_a_prior_weighs_tile_sizes():
             return [float(one[0] == 1) or 1e-9 for one in candidates]
 
     trace = traces("matmul-relu", "llvm")[0]
-    draft = trace_facts.from_tvm(trace)
+    draft = schedule_queries.from_tvm(trace)
     mutator = ours(mutators.TileSizeMutator(Prior()), "matmul-relu", "llvm")
     for made in neighbours(mutator, trace, 20):
-        for number, tile in trace_facts.from_tvm(made).tiles.items():
+        for number, tile in schedule_queries.from_tvm(made).tiles.items():
             moves = tile_moves(draft.instructions[number], draft.tiles[number])
             if tile != draft.tiles[number] and any(move[0] == 1 for move in moves):
                 assert tile[0] == 1
@@ -470,9 +480,9 @@ def test_crossover_joins_what_it_has_met():
     assert neighbours(mutator, first, 1) == []
     assert mutator.counts.unchanged == 1
     made = neighbours(mutator, second, 10)
-    parents = {trace_facts.from_tvm(first), trace_facts.from_tvm(second)}
+    parents = {schedule_queries.from_tvm(first), schedule_queries.from_tvm(second)}
     assert made
-    assert not parents & set(map(trace_facts.from_tvm, made))
+    assert not parents & set(map(schedule_queries.from_tvm, made))
 
 
 def test_crossover_joins_stored_programs(tools, sqlite_file):
@@ -502,7 +512,7 @@ def test_illegal_offspring_are_dropped_and_counted():
     assert counts.illegal > 0
     assert counts.made + counts.illegal + counts.unchanged == 3 * len(traces("softmax", "cuda"))
     for trace in made:
-        trace_facts.replayed(trace, module("softmax"))
+        schedule_queries.replayed(trace, module("softmax"))
 
 
 def test_traces_of_another_workload_are_no_partners():
@@ -510,7 +520,7 @@ def test_traces_of_another_workload_are_no_partners():
     for name in ("softmax", "matmul-relu", "conv-relu"):
         for trace in traces(name, "llvm")[:4]:
             for made in neighbours(mutator, trace, 4):
-                trace_facts.replayed(made, module("conv-relu"))
+                schedule_queries.replayed(made, module("conv-relu"))
 
 
 def test_a_trace_that_does_not_fit_is_counted_as_illegal():
@@ -540,8 +550,8 @@ def test_clones_count_together_and_cross_apart():
     for clone, name in zip(clones, ("softmax", "dense-add"), strict=True):
         for trace in traces(name, "llvm")[:6]:
             for made in neighbours(clone, trace, 1):
-                trace_facts.replayed(
-                    trace_facts.to_tvm(trace_facts.from_tvm(made), BUILDER), module(name)
+                schedule_queries.replayed(
+                    schedule_queries.to_tvm(schedule_queries.from_tvm(made), BUILDER), module(name)
                 )
     counts = mutator.counts
     assert counts.made > 4
@@ -615,5 +625,5 @@ def test_an_instruction_that_tvm_does_not_know():
     mutator = ours(mutators.TileSizeMutator(), "softmax", "llvm")
     broken = Draft((Instruction("NoSuchThing", (), (), ()),), {})
     with pytest.raises(PluginError):
-        trace_facts.to_tvm(broken, BUILDER)
+        schedule_queries.to_tvm(broken, BUILDER)
     assert mutator.counts.made == 0

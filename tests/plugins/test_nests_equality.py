@@ -27,8 +27,8 @@ from tvm.s_tir import meta_schedule as ms  # noqa: E402
 from tunedb.errors import TuneDBError  # noqa: E402
 from tunedb.features._nest import BufferKind, ForKind, Op, StmtKind, Tag, VarKind  # noqa: E402
 from tunedb.features.ansor import NAMES, per_store_tvm  # noqa: E402
-from tunedb.plugins.metaschedule import ir  # noqa: E402
-from tunedb.plugins.metaschedule.lowering import lower  # noqa: E402
+from tunedb.plugins.metaschedule.features import ir  # noqa: E402
+from tunedb.plugins.metaschedule.features.lowering import lower  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("intrinsics")
 

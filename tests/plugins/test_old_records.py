@@ -13,6 +13,7 @@ from tvm.s_tir import meta_schedule as ms
 
 import tunedb
 from tunedb.plugins.metaschedule import Database, modules
+from tunedb.programs.metaschedule.trace import join_trace, split_trace
 from tunedb.records import (
     Measurement,
     Program,
@@ -24,7 +25,6 @@ from tunedb.records import (
     Workload,
     WorkloadFormat,
 )
-from tunedb.traces import join_trace, split_trace
 
 OWN = Source("own", SourceKind.FILE)
 VERIFIED = Source("verified", SourceKind.FILE, Trust.VERIFIED)

@@ -12,7 +12,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.script import tirx as T
 
 from tunedb.features.ansor import PerStoreSet
-from tunedb.plugins.metaschedule.features import rows_of
+from tunedb.plugins.metaschedule.features.rows import rows_of
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}
 

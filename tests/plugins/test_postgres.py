@@ -5,7 +5,7 @@ from __future__ import annotations
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.handle import Candidate
+from tunedb.plugins.metaschedule.database.handle import Candidate
 from tunedb.records import Failure, FailureKind, Phase
 
 

@@ -13,9 +13,9 @@ import pytest
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 
 from tunedb import PluginError, UsageError
-from tunedb.host import fingerprint_of, new_session, session_class
-from tunedb.plugins.metaschedule.tuning import remote
-from tunedb.plugins.metaschedule.tuning.tune import tune
+from tunedb.plugins.metaschedule.tune import remote
+from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.system.host import fingerprint_of, new_session, session_class
 
 QUICK = EvaluatorConfig(number=1, repeat=2, min_repeat_ms=0)
 LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
@@ -176,7 +176,7 @@ def test_tuning_on_a_remote_device(tracker, tools, tmp_path):
 
 
 def test_a_runner_of_the_users_is_asked_where_it_measures(tracker):
-    from tunedb.plugins.metaschedule.tuning.parts import evaluator_of, remote_of
+    from tunedb.plugins.metaschedule.tune.defaults import evaluator_of, remote_of
 
     config = remote.rpc_config(tracker, "board")
     runner = remote.rpc_runner(config, QUICK)

@@ -20,13 +20,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 import fake_plugin
 
 from tunedb.errors import PluginError, UsageError
+from tunedb.extraction.extract import RowError, extract
 from tunedb.features import base
-from tunedb.features.extract import RowError, extract
 from tunedb.plugins.metaschedule import modules, trace_codec
-from tunedb.plugins.metaschedule.replay import Replayer
-from tunedb.plugins.metaschedule.replay_pool import ReplayPool
+from tunedb.plugins.metaschedule.workers.replay import Replayer
+from tunedb.plugins.metaschedule.workers.replay_pool import ReplayPool
 from tunedb.records import Measurement, Program, Source, SourceKind, Trust
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 OWN = Source("own")
 FOREIGN = Source("foreign", SourceKind.FILE, Trust.FOREIGN)

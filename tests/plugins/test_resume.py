@@ -9,9 +9,9 @@ from builders import OWN, make_measurement
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunedb.host import fingerprint_of, new_session, session_class
-from tunedb.plugins.metaschedule.tuning.resume import end_run, run_key, session_of_run, trials_done
-from tunedb.store import Store
+from tunedb.plugins.metaschedule.tune.resume import end_run, run_key, session_of_run, trials_done
+from tunedb.storage.store import Store
+from tunedb.system.host import fingerprint_of, new_session, session_class
 
 
 def test_equal_arguments_have_equal_keys(tools):
@@ -123,8 +123,8 @@ def test_what_is_done_is_less_than_the_run(candidates):
 def test_a_handle_numbers_the_trials_of_each_session(tools, sqlite_file):
     """Also where one process tunes twice."""
     from tunedb.plugins.metaschedule import Database
-    from tunedb.plugins.metaschedule.database import handle_of
-    from tunedb.plugins.metaschedule.handle import Candidate
+    from tunedb.plugins.metaschedule.database.database import handle_of
+    from tunedb.plugins.metaschedule.database.handle import Candidate
 
     database = Database(sqlite_file, target=tools.llvm)
     handle, mod = handle_of(database), tools.matmul(16)

@@ -13,10 +13,10 @@ from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasure
 
 from tunedb.errors import PluginError
 from tunedb.plugins.metaschedule import Database, MeasureCallback, WarmBuilder
-from tunedb.plugins.metaschedule.database import handle_of
-from tunedb.plugins.metaschedule.handle import Candidate
-from tunedb.plugins.metaschedule.tuning.known import Known, is_served
-from tunedb.plugins.metaschedule.tuning.reusing import ReusingBuilder, ReusingRunner
+from tunedb.plugins.metaschedule.database.database import handle_of
+from tunedb.plugins.metaschedule.database.handle import Candidate
+from tunedb.plugins.metaschedule.measure.measured import Known, is_served
+from tunedb.plugins.metaschedule.measure.reuse import ReusingBuilder, ReusingRunner
 from tunedb.records import Failure, FailureKind, Phase
 
 TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]

@@ -18,10 +18,13 @@ from tvm.s_tir import meta_schedule as ms
 import tunedb
 from tunedb.errors import NotFoundError, UsageError
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.using import numerics, revalidation
-from tunedb.plugins.metaschedule.using.best_programs import foreign_programs, served_programs
-from tunedb.plugins.metaschedule.using.build_and_run import Outcome
-from tunedb.plugins.metaschedule.using.revalidation import Revalidation
+from tunedb.plugins.metaschedule.deploy import numerics, revalidation
+from tunedb.plugins.metaschedule.deploy.build_and_run import Outcome
+from tunedb.plugins.metaschedule.deploy.revalidation import (
+    Revalidation,
+    foreign_programs,
+    served_programs,
+)
 from tunedb.records import (
     Failure,
     FailureKind,
@@ -32,8 +35,8 @@ from tunedb.records import (
     Status,
     Trust,
 )
-from tunedb.retractions import Retraction
-from tunedb.sharing.incoming import ForeignSource, Incoming
+from tunedb.storage.exchanged import ForeignSource, Incoming
+from tunedb.storage.retractions import Retraction
 
 FOREIGN = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
 F32, F16, I32 = "float32", "float16", "int32"

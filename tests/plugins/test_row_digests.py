@@ -11,14 +11,14 @@ import pytest
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
-from tunedb.compression import compress
 from tunedb.errors import FormatError, IntegrityError
 from tunedb.plugins.metaschedule import Database, modules
-from tunedb.plugins.metaschedule.layers import donors_of
-from tunedb.plugins.metaschedule.replay import Replayer
-from tunedb.plugins.metaschedule.using.revalidation import Revalidation
-from tunedb.query.neighbours import Neighbour
-from tunedb.store import Store
+from tunedb.plugins.metaschedule.database.layers import donors_of
+from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
+from tunedb.plugins.metaschedule.workers.replay import Replayer
+from tunedb.storage.queries.neighbours import Neighbour
+from tunedb.storage.store import Store
+from tunedb.system.compression import compress
 
 OTHER = "f" * 32
 

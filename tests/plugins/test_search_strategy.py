@@ -19,15 +19,16 @@ from tvm.s_tir.meta_schedule.testing import te_workload
 from tunedb.errors import PluginError, UsageError
 from tunedb.models.recipe import Recipe
 from tunedb.plugins.metaschedule import CostModel, Database, MeasureCallback
-from tunedb.plugins.metaschedule.replay import Replayer
-from tunedb.plugins.metaschedule.search import lineage, task_search
-from tunedb.plugins.metaschedule.search.lineage import Lineage
-from tunedb.plugins.metaschedule.search.outcome import Outcome, Tally
-from tunedb.plugins.metaschedule.search.replaying import Replays
+from tunedb.plugins.metaschedule.database import lineage
+from tunedb.plugins.metaschedule.database.lineage import Lineage
+from tunedb.plugins.metaschedule.measure.measured import Known
+from tunedb.plugins.metaschedule.measure.reuse import ReusingBuilder, ReusingRunner
+from tunedb.plugins.metaschedule.search import task_search
+from tunedb.plugins.metaschedule.search.draft_replay import Replays
+from tunedb.plugins.metaschedule.search.schedule_queries import from_tvm
+from tunedb.plugins.metaschedule.search.search_report import Outcome, Tally
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch, Shares
-from tunedb.plugins.metaschedule.search.trace_facts import from_tvm
-from tunedb.plugins.metaschedule.tuning.known import Known
-from tunedb.plugins.metaschedule.tuning.reusing import ReusingBuilder, ReusingRunner
+from tunedb.plugins.metaschedule.workers.replay import Replayer
 from tunedb.records import Origin
 from tunedb.search.draft import Draft
 from tunedb.search.operators import Operators

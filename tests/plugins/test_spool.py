@@ -15,11 +15,11 @@ from tvm.s_tir import meta_schedule as ms
 from tunedb.cli import main
 from tunedb.errors import StorageError
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.database import handle_of
-from tunedb.plugins.metaschedule.handle import Candidate
-from tunedb.plugins.metaschedule.tuning.spool import Spool
+from tunedb.plugins.metaschedule.database.database import handle_of
+from tunedb.plugins.metaschedule.database.handle import Candidate
+from tunedb.plugins.metaschedule.database.spool import Spool
 from tunedb.records import Failure, FailureKind, Phase, Status, Workload
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 TILES = [(16, 1), (8, 2), (4, 4), (2, 8), (1, 16)]
 
@@ -226,7 +226,7 @@ def test_no_place_takes_the_batch(run, sqlite_file, monkeypatch):
     def refuse(path, _text):
         raise OSError(28, "No space left on device", str(path))
 
-    monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.spool._append", refuse)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.database.spool._append", refuse)
     message = run.refuse(0)
     assert "the disk is full" in message
     assert "the last batch is lost, no place takes it" in message
@@ -247,7 +247,7 @@ def test_half_a_batch_is_never_left(run, sqlite_file, monkeypatch):
     (path,) = sqlite_file.parent.glob("*.json")
     before = path.read_bytes()
     monkeypatch.setattr(
-        "tunedb.plugins.metaschedule.tuning.spool.os.fsync",
+        "tunedb.plugins.metaschedule.database.spool.os.fsync",
         lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")),
     )
     assert "no place takes it" in run.refuse(1)

@@ -17,8 +17,8 @@ from tvm.s_tir.meta_schedule.testing import te_workload  # noqa: E402
 from tunedb.features.steps import STEPS  # noqa: E402
 from tunedb.features.steps.columns import COLUMNS  # noqa: E402
 from tunedb.plugins.metaschedule import modules, trace_codec  # noqa: E402
+from tunedb.programs.workload_info import signature_of  # noqa: E402
 from tunedb.results import StoredProgram  # noqa: E402
-from tunedb.signatures import signature_of  # noqa: E402
 
 SHARED_BYTES = 49152
 TARGET = tvm.target.Target(

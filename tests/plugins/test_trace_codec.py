@@ -21,8 +21,8 @@ from tvm.s_tir.schedule import _ffi_api as api  # noqa: E402
 from tvm.script import tirx as T  # noqa: E402
 from tvm.tirx import IntImm  # noqa: E402
 
-from tunedb import traces  # noqa: E402
 from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
+from tunedb.programs.metaschedule import trace as traces  # noqa: E402
 from tunedb.records import Trace  # noqa: E402
 
 REAL_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured_cpu"

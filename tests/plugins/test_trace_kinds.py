@@ -17,9 +17,9 @@ from tvm.s_tir.schedule import _ffi_api as _api  # noqa: E402
 from tvm.script import tirx as T  # noqa: E402
 from tvm.tirx import FloatImm, IndexMap, IntImm  # noqa: E402
 
-from tunedb import traces  # noqa: E402
 from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
-from tunedb.upgrades import upgrade  # noqa: E402
+from tunedb.programs.metaschedule import trace as traces  # noqa: E402
+from tunedb.programs.metaschedule.upgrade import upgrade  # noqa: E402
 
 
 @T.prim_func(s_tir=True)

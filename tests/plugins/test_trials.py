@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tunedb.models.examples import FAILURES, ExampleWorkload, Group
-from tunedb.plugins.metaschedule.trials import Trial, Trials, joined
+from tunedb.plugins.metaschedule.cost_model.trials import Trial, Trials, joined
 from tunedb.records import FailureKind
 
 NAN = float("nan")

@@ -20,16 +20,16 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from tunedb import PluginError, TargetError, TuneDBError, UsageError
-from tunedb.host import fingerprint_of
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
 from tunedb.plugins.metaschedule import Database, MeasureCallback
+from tunedb.plugins.metaschedule.deploy.apply import schedule
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
-from tunedb.plugins.metaschedule.tuning.parts import host_target
-from tunedb.plugins.metaschedule.tuning.tune import tune
-from tunedb.plugins.metaschedule.using.applying import schedule
+from tunedb.plugins.metaschedule.tune.defaults import host_target
+from tunedb.plugins.metaschedule.tune.tune import tune
 from tunedb.records import Origin, Source
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.store import Store
+from tunedb.storage.store import Store
+from tunedb.system.host import fingerprint_of
 
 LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 
@@ -44,7 +44,7 @@ class _Search(EvolutionarySearch):
 @pytest.fixture
 def quick(tmp_path, monkeypatch):
     """A function that tunes without compiling; ``quick.path`` is its database."""
-    monkeypatch.setattr("tunedb.plugins.metaschedule.tuning.parts.EvolutionarySearch", _Search)
+    monkeypatch.setattr("tunedb.plugins.metaschedule.tune.defaults.EvolutionarySearch", _Search)
 
     def quick(mod, **options):
         options.setdefault("database", quick.path)

@@ -15,7 +15,7 @@ from tvm.s_tir.meta_schedule.runner import PyRunner, PyRunnerFuture, RunnerResul
 
 import tunedb
 from tunedb.plugins.metaschedule import Database, MeasureCallback, WarmBuilder
-from tunedb.temporary import TemporaryFolder
+from tunedb.system.temporary import TemporaryFolder
 
 TRIALS = 16
 

@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 import te_programs
 
-from tunedb.blocksize.tvm_launches import agreed
-from tunedb.blocksize.tvm_threads import launches_of_rows, launches_of_trace
+from tunedb.advisor.tvm_launches import agreed, launches_of_rows, launches_of_trace
 from tunedb.features.ansor import NAMES
 from tunedb.plugins.metaschedule import trace_codec
 

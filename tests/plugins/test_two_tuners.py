@@ -9,8 +9,8 @@ import pytest
 
 pytest.importorskip("tvm")
 
-from tunedb.check import check
-from tunedb.store import Store
+from tunedb.maintenance.check import check
+from tunedb.storage.store import Store
 
 WORKER = Path(__file__).parents[1] / "stress" / "tuning_worker.py"
 TRIALS, BATCH = 24, 4

@@ -27,7 +27,7 @@ from tvm.s_tir.meta_schedule.utils import remove_build_dir  # noqa: E402
 from tunedb.errors import PluginError, UsageError  # noqa: E402
 from tunedb.limits import MAX_MESSAGE_CHARS  # noqa: E402
 from tunedb.plugins.metaschedule.failures import classify  # noqa: E402
-from tunedb.plugins.metaschedule.warm_builder import WarmBuilder  # noqa: E402
+from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder  # noqa: E402
 from tunedb.records import FailureKind, Phase  # noqa: E402
 
 TIMEOUT = 2.5
@@ -354,7 +354,7 @@ def test_real_candidates_are_built_without_what_no_build_needs():
         import sys
         from pathlib import Path
 
-        from tunedb.plugins.metaschedule.build_worker import default_export
+        from tunedb.plugins.metaschedule.workers.build_worker import default_export
 
         path = default_export(module)
         Path(path).with_name("modules").write_text("\n".join(sys.modules))
@@ -365,7 +365,7 @@ def test_real_candidates_are_built_without_what_no_build_needs():
 
         @tvm.register_global_func("tunedb.test.build")
         def build(mod, target, params):
-            from tunedb.plugins.metaschedule.build_worker import default_build
+            from tunedb.plugins.metaschedule.workers.build_worker import default_build
 
             return default_build(mod, target, params)
 
@@ -377,7 +377,7 @@ def test_real_candidates_are_built_without_what_no_build_needs():
         assert result.error_msg is None, result.error_msg
         modules = Path(result.artifact_path).with_name("modules").read_text().splitlines()
         assert "tvm.driver" in modules
-        for name in ("tvm.s_tir.tensor_intrin", "sqlalchemy", "xgboost", "tunedb.store"):
+        for name in ("tvm.s_tir.tensor_intrin", "sqlalchemy", "xgboost", "tunedb.storage.store"):
             assert name not in modules
         # As LocalRunner loads it.
         loaded = tvm.runtime.load_module(result.artifact_path)

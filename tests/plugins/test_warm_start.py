@@ -15,9 +15,9 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.testing import te_workload
 
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.database import handle_of
-from tunedb.plugins.metaschedule.search import trace_facts
-from tunedb.plugins.metaschedule.search.replaying import Replays
+from tunedb.plugins.metaschedule.database.database import handle_of
+from tunedb.plugins.metaschedule.search import schedule_queries
+from tunedb.plugins.metaschedule.search.draft_replay import Replays
 from tunedb.plugins.metaschedule.search.warm_start import tile_prior, warm_drafts
 from tunedb.records import Measurement, Program, Source, Trace
 from tunedb.search.prior import tiles_of
@@ -65,7 +65,7 @@ def _tune(database, mod, kind, count=8, seed=1):
 def _task(database, mod, kind):
     """Return what a search knows when it begins."""
     context = te_programs.context(mod, kind)
-    templates = [trace_facts.from_tvm(one.trace) for one in context.generate_design_space()]
+    templates = [schedule_queries.from_tvm(one.trace) for one in context.generate_design_space()]
     replays = Replays(mod, context.space_generator.postprocs, threads=2, seed=1)
     handle = handle_of(database)
 
@@ -130,7 +130,7 @@ def test_the_module_itself_is_no_donor(sqlite_file):
     assert task.warm() == []
     # It is one for another target, as it is.
     context = te_programs.context(own, "vnni")
-    templates = [trace_facts.from_tvm(one.trace) for one in context.generate_design_space()]
+    templates = [schedule_queries.from_tvm(one.trace) for one in context.generate_design_space()]
     found = warm_drafts(handle_of(database), own, context.target, templates, 64)
     assert found and {one.distance for one in found} == {2.0}
 
@@ -185,7 +185,7 @@ def test_the_prior_knows_the_tiles_of_the_module(sqlite_file):
     mod = _module(_matmul, 64, 64, 64)
     _tune(database, _module(_matmul, 128, 64, 64), "llvm", 8)
     _tune(database, mod, "llvm", 1, seed=5)
-    own = trace_facts.from_tvm(database.get_top_k(database.commit_workload(mod), 1)[0].trace)
+    own = schedule_queries.from_tvm(database.get_top_k(database.commit_workload(mod), 1)[0].trace)
     assert _shares_above(_task(database, mod, "llvm").prior(), own) < 0.1
 
 

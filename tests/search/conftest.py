@@ -4,8 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.search.draft import Draft
-from tunedb.traces import split_trace
 
 _UNROLL = [[0, 16, 64, 512], [0.25, 0.25, 0.25, 0.25]]
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
+from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Trace
 from tunedb.search.adaptation import adapt, nearest_template
 from tunedb.search.draft import Draft
-from tunedb.traces import split_trace
 
 tiles4 = st.lists(st.sampled_from([1, 2, 3, 4, 7, 8, 16]), min_size=4, max_size=4)
 tiles2 = st.lists(st.sampled_from([1, 2, 3, 4, 7, 8, 16]), min_size=2, max_size=2)

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from tunedb.programs.workload_info.distance import distance, distances, log_extents, structure_of
 from tunedb.records import Signature
-from tunedb.search.distance import distance, distances, log_extents, structure_of
 
 
 def matmul(n=128, m=128, k=128, *, bias=False, dtype="float32", family="matmul"):

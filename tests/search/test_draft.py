@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError, UsageError
+from tunedb.programs.metaschedule.trace import join_trace, split_trace
 from tunedb.records import Trace
 from tunedb.search.draft import Draft, Instruction
-from tunedb.traces import join_trace, split_trace
 
 TAIL = [["EnterPostproc", [], [], []], ["SampleCategorical", [], [[1, 2], [0.5, 0.5]], ["v90"]]]
 

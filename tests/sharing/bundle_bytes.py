@@ -6,13 +6,13 @@ import hashlib
 import io
 import struct
 
+from tunedb.exchange import bundle
+from tunedb.exchange.bundle import manifest_of, write_bundle, zstd
 from tunedb.identity import canonical_json
-from tunedb.sharing import framing, wire
-from tunedb.sharing.bundle import manifest_of, write_bundle
-from tunedb.sharing.framing import zstd
-from tunedb.sharing.selection import EVERYTHING
+from tunedb.storage import exchanged
+from tunedb.storage.exchanged import EVERYTHING
 
-TABLES = tuple(wire.COLUMNS)
+TABLES = tuple(exchanged.COLUMNS)
 MANIFEST = manifest_of("5" * 32, EVERYTHING)
 
 
@@ -25,16 +25,16 @@ def bundle_of(chunks, manifest=MANIFEST):
 
 def take_apart(data):
     """Return the manifest, and what the frame holds."""
-    at = len(framing.MAGIC) + 6
-    _, length = struct.unpack("<HI", data[len(framing.MAGIC) : at])
-    return data[at : at + length], zstd.decompress(data[at + length : -framing.DIGEST_BYTES])
+    at = len(bundle.MAGIC) + 6
+    _, length = struct.unpack("<HI", data[len(bundle.MAGIC) : at])
+    return data[at : at + length], zstd.decompress(data[at + length : -bundle.DIGEST_BYTES])
 
 
-def seal(head, frame, *, version=framing.VERSION, length=None):
+def seal(head, frame, *, version=bundle.VERSION, length=None):
     """Return a bundle of a manifest and a compressed frame, with the digest that fits."""
     length = len(head) if length is None else length
-    data = framing.MAGIC + struct.pack("<HI", version, length) + head + frame
-    return data + hashlib.blake2b(data, digest_size=framing.DIGEST_BYTES).digest()
+    data = bundle.MAGIC + struct.pack("<HI", version, length) + head + frame
+    return data + hashlib.blake2b(data, digest_size=bundle.DIGEST_BYTES).digest()
 
 
 def put_together(head, unpacked):

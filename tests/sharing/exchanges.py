@@ -7,10 +7,10 @@ from threading import Timer
 from builders import make_measurement
 from sqlalchemy.engine import make_url
 
-from tunedb import approval, schema, versions
 from tunedb.records import Source
-from tunedb.sharing.wire import COLUMNS, Chunk
-from tunedb.store import Store
+from tunedb.storage import approval, schema, versions
+from tunedb.storage.exchanged import COLUMNS, Chunk
+from tunedb.storage.store import Store
 
 OWN = Source("nightly")
 

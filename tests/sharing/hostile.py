@@ -19,11 +19,11 @@ from bundle_bytes import block, bundle_of, end, put_together, take_apart
 from exchanges import rename
 
 from tunedb import identity
-from tunedb.compression import zstd
+from tunedb.exchange.database import DatabasePeer
 from tunedb.records import Failure, FailureKind, Measurement, Phase, Program, Source, Status, Trace
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.selection import EVERYTHING
-from tunedb.store import Store
+from tunedb.storage.exchanged import EVERYTHING
+from tunedb.storage.store import Store
+from tunedb.system.compression import zstd
 
 THEIR_KEY = "bad0" * 8
 EVIL = '\x1b]0;owned\x07<script>alert("1")</script>\x1b[2J'

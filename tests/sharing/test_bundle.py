@@ -36,15 +36,14 @@ from tunedb.errors import (
     TuneDBError,
     UsageError,
 )
+from tunedb.exchange import bundle
+from tunedb.exchange.bundle import BundlePeer, manifest_of, write_bundle, zstd
+from tunedb.exchange.columns import LAYOUT, encode
+from tunedb.exchange.database import DatabasePeer
 from tunedb.records import Failure, FailureKind, Phase, Source
-from tunedb.sharing import framing, wire
-from tunedb.sharing.bundle import BundlePeer, manifest_of, write_bundle
-from tunedb.sharing.columns import LAYOUT, encode
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.framing import zstd
-from tunedb.sharing.selection import EVERYTHING, Selection
-from tunedb.sharing.wire import Chunk
-from tunedb.store import Store
+from tunedb.storage import exchanged
+from tunedb.storage.exchanged import EVERYTHING, Chunk, Selection
+from tunedb.storage.store import Store
 
 WITH_FEATURES = Selection(features=True)
 
@@ -153,7 +152,7 @@ def test_of_everything_a_little_comes_back(tmp_path):
     @settings(max_examples=40)
     @given(
         st.lists(
-            st.sampled_from(sorted(wire.COLUMNS)).flatmap(
+            st.sampled_from(sorted(exchanged.COLUMNS)).flatmap(
                 lambda table: rows_of(table, 6).map(lambda rows: Chunk(table, rows))
             ),
             max_size=6,
@@ -251,7 +250,7 @@ def nested(depth):
 
 
 HOSTILE = {
-    "newer": (seal(HEAD, zstd.compress(UNPACKED), version=framing.VERSION + 1), "upgrade tunedb"),
+    "newer": (seal(HEAD, zstd.compress(UNPACKED), version=bundle.VERSION + 1), "upgrade tunedb"),
     "no version": (seal(HEAD, zstd.compress(UNPACKED), version=0), "a bundle of version 0"),
     "manifest too long": (seal(HEAD, b"", length=2**32 - 1), "a manifest of 4294967295 bytes"),
     "manifest over the end": (seal(HEAD, b"", length=len(HEAD) + 1), "longer than all that is"),
@@ -331,7 +330,7 @@ def bomb(frame):
         "import sys\n"
         f"sys.path.insert(0, {str(Path(__file__).parents[1])!r})\n"
         "from memory import peak_bytes\n"
-        "from tunedb.sharing.bundle import BundlePeer\n"
+        "from tunedb.exchange.bundle import BundlePeer\n"
         "try:\n    BundlePeer(sys.argv[1])\n"
         "except Exception as error:\n    print(type(error).__name__, error)\n"
         "print(peak_bytes())\n"
@@ -443,8 +442,8 @@ def change(rng, data):
         (b"", "not a bundle"),
         (b"PK\3\4", "not a bundle"),
         (b"SQLite format 3\0" + bytes(100), "not a bundle"),
-        (framing.MAGIC.replace(b"\r\n", b"\n") + bytes(100), "not a bundle"),
-        (framing.MAGIC, "cut off"),
+        (bundle.MAGIC.replace(b"\r\n", b"\n") + bytes(100), "not a bundle"),
+        (bundle.MAGIC, "cut off"),
     ],
 )
 def test_files_that_are_none(data, said, tmp_path):
@@ -541,7 +540,7 @@ def test_a_pipe_that_the_disk_has_no_room_for(mount, monkeypatch, tmp_path):
     folder = mount("64k")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     path = tmp_path / "large"
-    path.write_bytes(framing.MAGIC + bytes(200_000))
+    path.write_bytes(bundle.MAGIC + bytes(200_000))
     with path.open("rb") as file:
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(file))
         with pytest.raises(StorageError, match="<stdin>: cannot be kept in"):
@@ -562,7 +561,7 @@ def test_a_bundle_has_no_positions(small, tmp_path):
     path = tmp_path / "x.tunedb"
     path.write_bytes(small)
     with BundlePeer(path) as peer, pytest.raises(UsageError, match="no positions"):
-        peer.chunks(EVERYTHING, wire.Position(3))
+        peer.chunks(EVERYTHING, exchanged.Position(3))
 
 
 def test_writing_needs_no_place_to_go_back_to():

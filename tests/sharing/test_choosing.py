@@ -15,16 +15,14 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import LimitError, NotFoundError, StorageError
+from tunedb.exchange import selection as choosing
+from tunedb.exchange import selection as filtering
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.selection import Ranks, chosen_ids, filtered, has, is_restricted, labels_of
 from tunedb.records import Alias, Source, Status, Target
-from tunedb.sharing import choosing, filtering
-from tunedb.sharing.choosing import chosen_ids, filtered, has, is_restricted
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.names import labels_of
-from tunedb.sharing.ranks import Ranks
-from tunedb.sharing.selection import EVERYTHING, Selection
-from tunedb.sharing.wire import COLUMNS, Chunk
-from tunedb.store import Store
-from tunedb.times import mean_of
+from tunedb.run_times import mean_of
+from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Chunk, Selection
+from tunedb.storage.store import Store
 
 NAMES = ("own", "other")
 

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tunedb.compression import compress_all
 from tunedb.errors import FormatError
-from tunedb.sharing import wire
-from tunedb.sharing.columns import LAYOUT, decode, encode
+from tunedb.exchange.columns import LAYOUT, decode, encode
+from tunedb.storage import exchanged
+from tunedb.system.compression import compress_all
 
 INTEGERS = st.one_of(
     st.integers(-(2**63), 2**63 - 1), st.integers(-3, 300), st.sampled_from([-(2**63), 2**63 - 1])
@@ -39,19 +39,19 @@ def rows_of(table, most=12):
     return st.lists(st.tuples(*map(column, LAYOUT[table])), min_size=1, max_size=most)
 
 
-@pytest.mark.parametrize("table", wire.COLUMNS)
+@pytest.mark.parametrize("table", exchanged.COLUMNS)
 def test_every_column_has_a_kind(table):
-    assert len(LAYOUT[table]) == len(wire.COLUMNS[table])
+    assert len(LAYOUT[table]) == len(exchanged.COLUMNS[table])
     left_out = {
-        name for name, kind in zip(wire.COLUMNS[table], LAYOUT[table], strict=True) if not kind
+        name for name, kind in zip(exchanged.COLUMNS[table], LAYOUT[table], strict=True) if not kind
     }
     # What others refer to by its digest alone is kept.
-    expected = {"digest"} & set(wire.COLUMNS[table]) if table != "retraction" else set()
+    expected = {"digest"} & set(exchanged.COLUMNS[table]) if table != "retraction" else set()
     assert left_out == expected | ({"program_digest"} if table == "measurement" else set())
-    assert LAYOUT.keys() == wire.COLUMNS.keys()
+    assert LAYOUT.keys() == exchanged.COLUMNS.keys()
 
 
-@pytest.mark.parametrize("table", wire.COLUMNS)
+@pytest.mark.parametrize("table", exchanged.COLUMNS)
 def test_rows_come_back(table):
     @settings(max_examples=60)
     @given(rows_of(table))
@@ -168,7 +168,7 @@ def test_missing_values_must_be_some():
 @settings(max_examples=300)
 @given(st.data())
 def test_changed_bytes_make_rows_or_a_format_error(data):
-    table = data.draw(st.sampled_from(sorted(wire.COLUMNS)))
+    table = data.draw(st.sampled_from(sorted(exchanged.COLUMNS)))
     rows = data.draw(rows_of(table, 5))
     changed = bytearray(encode(table, rows))
     for _ in range(data.draw(st.integers(1, 4))):

@@ -9,17 +9,17 @@ import pytest
 from builders import OWN, make_measurement, make_program, make_session, make_workload
 from gathering import digests, gather, measurements
 
-from tunedb import identity, limits, schema
-from tunedb.compression import compress
-from tunedb.engine import make_engine, parse_url
+from tunedb import identity, limits
 from tunedb.errors import NotFoundError, SchemaError, StorageError
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.sources import open_peer
 from tunedb.launches import CounterSet, Launch
 from tunedb.records import Alias, Failure, FailureKind, Origin, Phase, Source
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.peers import open_peer
-from tunedb.sharing.selection import EVERYTHING, Selection
-from tunedb.sharing.wire import COLUMNS
-from tunedb.store import Store
+from tunedb.storage import schema
+from tunedb.storage.engine import make_engine, parse_url
+from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Selection
+from tunedb.storage.store import Store
+from tunedb.system.compression import compress
 
 FROZEN = sorted((Path(__file__).parents[1] / "migrations" / "frozen").glob("*.db"))
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed after 10 s", 10.0)
@@ -319,7 +319,7 @@ def test_what_a_word_means(filled, tmp_path):
 
 
 def test_a_bundle_is_known_by_its_bytes(sqlite_file, tmp_path):
-    from tunedb.sharing.bundle import BundlePeer, manifest_of, write_bundle
+    from tunedb.exchange.bundle import BundlePeer, manifest_of, write_bundle
 
     with Store(sqlite_file) as store:
         store.add([make_measurement(0)], OWN)

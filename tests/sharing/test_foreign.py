@@ -2,7 +2,7 @@
 
     python tests/sharing/test_foreign.py
 
-prints the definitions for tunedb/sharing/known_schemas.py.
+prints the definitions for tunedb/exchange/foreign_file.py.
 """
 
 import hashlib
@@ -20,8 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import pytest
 from builders import OWN, make_measurement
 
-from tunedb import limits, schema, versions
-from tunedb.engine import make_engine, parse_url
+from tunedb import limits
 from tunedb.errors import (
     FormatError,
     LimitError,
@@ -30,13 +29,21 @@ from tunedb.errors import (
     StorageError,
     TuneDBError,
 )
-from tunedb.sharing.cutting import taken
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.foreign import Watch, foreign_errors, is_sqlite, open_file, told
-from tunedb.sharing.known_schemas import definition, objects_of
-from tunedb.sharing.layer import open_layer
-from tunedb.sharing.selection import Selection
-from tunedb.store import Store
+from tunedb.exchange.database import DatabasePeer, taken
+from tunedb.exchange.foreign_file import (
+    Watch,
+    definition,
+    foreign_errors,
+    is_sqlite,
+    objects_of,
+    open_file,
+    told,
+)
+from tunedb.exchange.layer import open_layer
+from tunedb.storage import schema, versions
+from tunedb.storage.engine import make_engine, parse_url
+from tunedb.storage.exchanged import Selection
+from tunedb.storage.store import Store
 
 TESTS = Path(__file__).parents[1]
 FROZEN = sorted((TESTS / "migrations" / "frozen").glob("*.db"))
@@ -53,7 +60,7 @@ def sql(path, *statements):
 
 
 def definitions(path):
-    """Return what a file defines, as tunedb.sharing.foreign sees it."""
+    """Return what a file defines, as tunedb.exchange.foreign_file sees it."""
     with closing(sqlite3.connect(path)) as connection:
         rows = connection.execute("SELECT type, name, tbl_name, sql FROM sqlite_schema").fetchall()
     return {row[1]: definition(*row) for row in rows if row[3] is not None}
@@ -413,7 +420,7 @@ print(rows, peak_bytes() - before)
 @pytest.mark.parametrize("where", ["extra", "run_secs", "body", "message"])
 def test_huge_values_take_little_memory(filled, where):
     """CHUNK_BYTES: many rows of 12 MB each; the bodies would unpack to a gigabyte each."""
-    from tunedb.compression import zstd
+    from tunedb.system.compression import zstd
 
     with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
         if where == "body":
@@ -502,7 +509,7 @@ def generate():
 
 def test_bodies_of_a_layer_are_bounded_as_those_of_a_merge(filled):
     """MAX_FOREIGN_BYTES"""
-    from tunedb.compression import compress
+    from tunedb.system.compression import compress
 
     body = compress(bytes(limits.MAX_FOREIGN_BYTES + 1))
     with closing(sqlite3.connect(filled, isolation_level=None)) as connection:

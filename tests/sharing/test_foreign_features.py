@@ -9,22 +9,23 @@ import pytest
 from builders import OWN, make_graph, make_measurement
 from exchanges import THEIRS, Given, rename
 
-from tunedb import limits, schema
-from tunedb.check import check
+from tunedb import limits
 from tunedb.errors import StorageError
-from tunedb.features import verify
+from tunedb.exchange import held_features
+from tunedb.exchange.bundle import BundlePeer, manifest_of, write_bundle
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.exchange.sync import pull
+from tunedb.extraction import verify
+from tunedb.extraction.extract import extract
 from tunedb.features.base import Needs
-from tunedb.features.extract import extract
 from tunedb.features.steps import STEPS
-from tunedb.models.loading import load
+from tunedb.maintenance.check import check
+from tunedb.models.dataset import load
 from tunedb.records import Source, Trust
-from tunedb.sharing import held_features
-from tunedb.sharing.bundle import BundlePeer, manifest_of, write_bundle
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.sharing.selection import Selection
-from tunedb.sharing.sync import pull
-from tunedb.store import Store
+from tunedb.storage import schema
+from tunedb.storage.exchanged import Selection
+from tunedb.storage.store import Store
 
 ASKED = Selection(features=True)
 BOARD = Source("board")

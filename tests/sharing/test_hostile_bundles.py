@@ -15,7 +15,7 @@ from exchanges import rename
 from tunedb.cli import main
 from tunedb.cli.text import _is_unsafe
 from tunedb.records import Source
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 OUR_KEY = "600d" * 8
 

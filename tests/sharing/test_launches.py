@@ -10,18 +10,18 @@ from bundle_bytes import bundle_of, seal, take_apart
 from exchanges import OWN, Given, changed, rename
 from unions import launch, pool
 
-from tunedb import identity, limits, schema
-from tunedb.check import check
+from tunedb import identity, limits
+from tunedb.exchange import bundle as framing
+from tunedb.exchange.bundle import BundlePeer
+from tunedb.exchange.columns import encode
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.exchange.sync import pull, push
 from tunedb.launches import CounterSet, Launch
-from tunedb.sharing import framing
-from tunedb.sharing.bundle import BundlePeer
-from tunedb.sharing.columns import encode
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.sharing.selection import Selection
-from tunedb.sharing.sync import pull, push
-from tunedb.sharing.wire import COLUMNS, Chunk
-from tunedb.store import Store
+from tunedb.maintenance.check import check
+from tunedb.storage import schema
+from tunedb.storage.exchanged import COLUMNS, Chunk, Selection
+from tunedb.storage.store import Store
 
 #: The records of kernels, and another one.
 KERNELS = pool()[-3:]
@@ -143,7 +143,7 @@ def test_the_first_version_has_no_launches(chunks, tmp_path):
 
 def test_databases_before_launches_have_none(store, theirs):
     """A peer of schema 0004 is asked nothing of them."""
-    from tunedb.sharing.tables import tables_of
+    from tunedb.exchange.database import tables_of
 
     assert tables_of("0004").launches is None
     assert tables_of("0005").launches is not None

@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from unions import CRASH, Makes, contents, launch, pool, take
 
-from tunedb import schema
-from tunedb.check import check
+from tunedb.exchange.bundle import BundlePeer, manifest_of, write_bundle
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.maintenance.check import check
 from tunedb.records import Alias, Source, SourceKind, Status, Trust
-from tunedb.sharing.bundle import BundlePeer, manifest_of, write_bundle
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.sharing.selection import EVERYTHING, Selection
-from tunedb.store import Store
+from tunedb.storage import schema
+from tunedb.storage.exchanged import EVERYTHING, Selection
+from tunedb.storage.store import Store
 
 EACH = settings(
     max_examples=6,

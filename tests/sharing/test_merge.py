@@ -15,18 +15,16 @@ from exchanges import THEIRS, Given, changed, rename
 from unions import Makes, contents, pool, take
 
 from tunedb import limits
-from tunedb.check import check
 from tunedb.errors import LimitError, StorageError, UsageError
+from tunedb.exchange import receive
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.exchange.payloads import Bodies
 from tunedb.features.base import load_feature_sets
+from tunedb.maintenance.check import check
 from tunedb.records import Alias, Failure, FailureKind, Phase, Source, SourceKind, Trace, Trust
-from tunedb.sharing import receiving
-from tunedb.sharing.bodies import Bodies
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.incoming import ForeignSource
-from tunedb.sharing.merge import merge
-from tunedb.sharing.selection import EVERYTHING, Selection
-from tunedb.sharing.wire import COLUMNS, Chunk, Position
-from tunedb.store import Store
+from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Chunk, ForeignSource, Position, Selection
+from tunedb.storage.store import Store
 
 
 @pytest.fixture
@@ -652,7 +650,7 @@ def test_a_disk_that_fills_up_in_the_middle(mount, makes, monkeypatch):
 def test_many_batches_are_one_union(store, theirs, monkeypatch):
     """Batches may end anywhere, also between a record and its failures."""
     monkeypatch.setattr(limits, "IMPORT_BYTES", 1)
-    monkeypatch.setattr(receiving, "_RECENT", 4)
+    monkeypatch.setattr(receive, "_RECENT", 4)
     with closing(DatabasePeer(theirs, own=True)) as peer:
         report = merge(store, peer)
     assert report.new == len(pool())

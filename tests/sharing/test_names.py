@@ -8,15 +8,13 @@ from builders import make_graph, make_measurement
 from exchanges import THEIRS, Given, changed
 from unions import Makes
 
-from tunedb.check import check
-from tunedb.query.equivalence import Standing
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.maintenance.check import check
 from tunedb.records import Alias, Source, SourceKind, Trust
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.incoming import ForeignSource
-from tunedb.sharing.merge import merge
-from tunedb.sharing.selection import EVERYTHING
-from tunedb.sharing.wire import COLUMNS, Chunk
-from tunedb.store import Store
+from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Chunk, ForeignSource
+from tunedb.storage.queries.equivalence import Standing
+from tunedb.storage.store import Store
 
 SCRIPT, HASH = Alias("script", "ab" * 16), Alias("tvm:0.27.0:structural", "17")
 NIGHTLY = Source("nightly", SourceKind.FILE)
@@ -200,7 +198,7 @@ def test_names_travel_with_their_sources(store, makes, tmp_path):
 def test_names_of_before_are_kept_by_the_upgrade(tmp_path):
     """Those that nobody else can have said keep counting; the others are foreign."""
     import tunedb.migrations
-    from tunedb.engine import make_engine, parse_url
+    from tunedb.storage.engine import make_engine, parse_url
 
     path = tmp_path / "old.db"
     with Store(path) as store:

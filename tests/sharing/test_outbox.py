@@ -10,10 +10,10 @@ from sqlalchemy.engine import make_url
 
 from tunedb import limits
 from tunedb.errors import UsageError
-from tunedb.sharing import outbox as outbox_module
-from tunedb.sharing.outbox import Outbox
-from tunedb.sharing.sync import push
-from tunedb.store import Store
+from tunedb.exchange import outbox as outbox_module
+from tunedb.exchange.outbox import Outbox
+from tunedb.exchange.sync import push
+from tunedb.storage.store import Store
 
 
 @pytest.fixture

@@ -7,16 +7,16 @@ import pytest
 from builders import OWN, make_measurement, make_session
 from exchanges import THEIRS, Given, rename
 
-from tunedb import schema
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.exchange.sync import pull
 from tunedb.launches import Launch
 from tunedb.models import sessions
 from tunedb.records import Failure, FailureKind, Phase, Session, Source, Trust
 from tunedb.results import NewModel
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.sharing.sync import pull
-from tunedb.sharing.wire import Chunk
-from tunedb.store import Store
+from tunedb.storage import schema
+from tunedb.storage.exchanged import Chunk
+from tunedb.storage.store import Store
 
 CRASH = Failure(FailureKind.CRASH, Phase.RUN, "illegal instruction")
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "a lie", 9.0)

@@ -11,11 +11,11 @@ from sqlalchemy.engine import Engine, make_url
 
 from tunedb import limits
 from tunedb.errors import SchemaError, StorageError, UnreachableError, UsageError
+from tunedb.exchange.sync import pull, push
+from tunedb.maintenance.prune import Wanted, plan, prune
 from tunedb.records import Failure, FailureKind, Phase, Source, Trust
-from tunedb.sharing.selection import Selection
-from tunedb.sharing.sync import pull, push
-from tunedb.space.pruning import Wanted, plan, prune
-from tunedb.store import Store
+from tunedb.storage.exchanged import Selection
+from tunedb.storage.store import Store
 
 FROZEN = Path(__file__).parents[1] / "migrations" / "frozen"
 

@@ -11,16 +11,15 @@ from bundle_bytes import bundle_of, take_apart
 from click.testing import CliRunner
 from exchanges import rename
 
-from tunedb import schema
 from tunedb.cli import main
-from tunedb.logs.export import export_metaschedule
+from tunedb.exchange.bundle import BundlePeer
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.formats.export import export_metaschedule
 from tunedb.records import Source, SourceKind, Trust
-from tunedb.sharing import wire
-from tunedb.sharing.bundle import BundlePeer
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.sharing.selection import EVERYTHING, Selection
-from tunedb.store import Store
+from tunedb.storage import exchanged, schema
+from tunedb.storage.exchanged import EVERYTHING, Selection
+from tunedb.storage.store import Store
 
 MARK = b"SECRET-BOOSTERS"
 NOTE = "a word about a colleague"
@@ -61,8 +60,8 @@ def theirs(sqlite_template, tmp_path):
 def test_tables_that_are_exchanged():
     tables = set(schema.metadata.tables)
     # Programs go with their measurements.
-    assert tables - set(wire.COLUMNS) == AT_HOME | {"program"}
-    columns = {column for names in wire.COLUMNS.values() for column in names}
+    assert tables - set(exchanged.COLUMNS) == AT_HOME | {"program"}
+    columns = {column for names in exchanged.COLUMNS.values() for column in names}
     assert not columns & {"trust", "note", "served", "script", "card", "score", "factor"}
 
 

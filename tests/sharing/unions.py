@@ -11,9 +11,12 @@ from builders import make_session, make_target, make_trace
 from exchanges import rename
 from sqlalchemy import select
 
-from tunedb import schema
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.launches import CounterSet, Launch
-from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
+from tunedb.programs.autotvm import split_knobs
+from tunedb.programs.kernel import split_parameters
 from tunedb.records import (
     NO_TARGET,
     Failure,
@@ -26,11 +29,8 @@ from tunedb.records import (
     Trace,
     Workload,
 )
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.steps.autotvm import split_knobs
-from tunedb.steps.parameters import split_parameters
-from tunedb.store import Store
+from tunedb.storage import schema
+from tunedb.storage.store import Store
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed after 10 s", 10.0)
 CRASH = Failure(FailureKind.CRASH, Phase.BUILD, "Segmentation fault (é)")

@@ -6,8 +6,8 @@ import sys
 import orjson
 import pytest
 
+from tunedb.programs.workload_info import is_rebuildable, signature_of
 from tunedb.records import Workload, WorkloadFormat
-from tunedb.signatures import is_rebuildable, signature_of
 
 tvm = pytest.importorskip("tvm")
 

@@ -1,6 +1,6 @@
 import pytest
 
-from tunedb.signatures.families import anchor_of, family_of_name
+from tunedb.programs.workload_info.families import anchor_of, family_of_name
 
 
 @pytest.mark.parametrize(

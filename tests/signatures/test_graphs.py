@@ -7,8 +7,8 @@ from by_hand import DIALECTS, Dynamic, Writer, contraction
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tunedb.programs.workload_info import signature_of
 from tunedb.records import Signature, Workload, WorkloadFormat
-from tunedb.signatures import signature_of
 
 NOTHING = Signature()
 

@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tunedb.programs.workload_info import is_rebuildable, signature_of
 from tunedb.records import Signature, Workload, WorkloadFormat
-from tunedb.signatures import is_rebuildable, signature_of
 
 F = "float32"
 NOTHING = Signature()

@@ -13,8 +13,8 @@ import orjson
 import pytest
 
 from tunedb.identity import canonical_json
+from tunedb.programs.workload_info import signature_of
 from tunedb.records import Workload, WorkloadFormat
-from tunedb.signatures import signature_of
 
 _FIRST_TEXT = re.compile(rb'\{"i": ?\[\[("(?:[^"\\]|\\.)*")')
 

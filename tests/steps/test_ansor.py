@@ -11,13 +11,14 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
+from tunedb.programs.ansor import CODES, join_steps, split_steps, steps_of
+from tunedb.programs.base import Step
 from tunedb.records import Trace
-from tunedb.steps.ansor import CODES, join_steps, split_steps, steps_of
-from tunedb.steps.base import Step
 
 INT64_MAX = 2**63 - 1
 
-# ---- the reference: what docs of tunedb.steps.ansor say, step by step and in plain Python --------
+# ---- the reference: what docs of tunedb.programs.ansor say, step by step and in plain Python
+# --------
 
 #: Fields behind the code: i index, z integer, l list of indexes, s text, or the numbers allowed.
 PLAIN = {

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
+from tunedb.programs.autotvm import join_knobs, split_knobs, steps_of
+from tunedb.programs.base import Step
 from tunedb.records import Trace
-from tunedb.steps.autotvm import join_knobs, split_knobs, steps_of
-from tunedb.steps.base import Step
 
 ENTITY = [
     ["tile_f", "sp", [-1, 2, 8, 4]],
@@ -194,7 +194,7 @@ def test_a_template_has_known_fields(template):
 
 
 def test_many_sketches_are_not_all_remembered():
-    from tunedb.steps import autotvm
+    from tunedb.programs import autotvm
 
     for number in range(autotvm._MAX_SKETCHES + 10):
         split_knobs([[f"knob {number}", "ot", 1]], {})

@@ -3,11 +3,11 @@
 import pytest
 
 from tunedb.errors import FormatError
+from tunedb.programs import steps_of
+from tunedb.programs.base import Step
+from tunedb.programs.metaschedule.steps import steps_of as instructions_of
+from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Program, Target, Trace, Workload, WorkloadFormat
-from tunedb.steps import steps_of
-from tunedb.steps.base import Step
-from tunedb.steps.metaschedule import steps_of as instructions_of
-from tunedb.traces import split_trace
 
 INSTRUCTIONS = [
     ["GetSBlock", [], ["C", "main"], ["b0"]],
@@ -65,7 +65,8 @@ def test_every_instruction_is_a_step():
 @pytest.mark.parametrize(
     ("instruction", "name", "arguments"),
     [
-        # What releases before 0.27 wrote (tunedb.traces.OLDER), and attributes without names.
+        # What releases before 0.27 wrote (tunedb.programs.metaschedule.trace.OLDER), and attributes
+        # without names.
         (["GetBlock", [], ["C", "main"], ["b0"]], "get_block", {"name": "C", "func_name": "main"}),
         (["Fuse", [], [], ["b0"]], "fuse", {}),
         (["Split", [], [1], ["b0"]], "split", {"attrs": [1]}),
@@ -91,8 +92,8 @@ def test_the_programs_of_metaschedule(format_):
 
 
 def test_programs_of_other_tools():
-    from tunedb.steps.ansor import split_steps
-    from tunedb.steps.autotvm import split_knobs
+    from tunedb.programs.ansor import split_steps
+    from tunedb.programs.autotvm import split_knobs
 
     (step,) = steps_of(program(WorkloadFormat.ANSOR, split_steps([["CI", 3]], None)))
     assert (step.code, step.name, step.stage) == ("CI", "compute_inline", 3)

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
+from tunedb.programs.kernel import join_parameters, split_parameters, steps_of
 from tunedb.records import Trace
-from tunedb.steps.parameters import join_parameters, split_parameters, steps_of
 
 values = st.one_of(
     st.integers(-(2**63), 2**63 - 1),

@@ -17,11 +17,11 @@ from memory import peak_bytes
 
 from tunedb.features.base import Needs
 from tunedb.models._xgboost import import_xgboost
+from tunedb.models.dataset import load, with_rows
 from tunedb.models.external import fit_external
-from tunedb.models.loading import load, with_rows
 from tunedb.models.recipe import Recipe
 from tunedb.models.training import fit
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 PAGE_BYTES = 8 * 2**20
 

@@ -17,8 +17,8 @@ from fake_sets import Steps
 from kills import kill_and_end
 
 from tunedb import limits
-from tunedb.features.extract import extract
-from tunedb.store import Store
+from tunedb.extraction.extract import extract
+from tunedb.storage.store import Store
 
 #: Every seventh program has no rows.
 FAILS = frozenset(range(7, 1000, 7))

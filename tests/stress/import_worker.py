@@ -16,9 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kills import kill_and_end
 
 from tunedb import limits
-from tunedb.logs.find import find_logs
-from tunedb.logs.importer import import_log
-from tunedb.store import Store
+from tunedb.formats.find import find_logs
+from tunedb.formats.importer import import_log
+from tunedb.storage.store import Store
 
 
 def import_all(store, folder):

@@ -17,9 +17,9 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kills import kill_and_end
 
 from tunedb import limits
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.store import Store
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.storage.store import Store
 
 MARK = ("pull", "b" * 32, "everything")
 

@@ -15,9 +15,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from kills import kill_and_end
 
 from tunedb import limits
-from tunedb.sharing.selection import Selection
-from tunedb.space.pruning import Wanted, plan, prune
-from tunedb.store import Store
+from tunedb.maintenance.prune import Wanted, plan, prune
+from tunedb.storage.exchanged import Selection
+from tunedb.storage.store import Store
 
 WANTED = Wanted(Selection(best=3, rest=1.0), retracted=True, features="")
 

@@ -21,8 +21,8 @@ import tvm
 from conftest import _matmul
 from fake_measuring import FakeBuilder, FakeRunner
 
-from tunedb.plugins.metaschedule.tuning.tune import tune
-from tunedb.store import Store
+from tunedb.plugins.metaschedule.tune.tune import tune
+from tunedb.storage.store import Store
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 BATCH = 4

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from builders import OWN
 
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))

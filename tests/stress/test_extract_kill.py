@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 from builders import OWN, make_measurement
 
-from tunedb.check import check
-from tunedb.features.extract import extract
-from tunedb.store import Store
+from tunedb.extraction.extract import extract
+from tunedb.maintenance.check import check
+from tunedb.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 

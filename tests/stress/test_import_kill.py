@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 import small_logs
 
-from tunedb import schema
-from tunedb.check import check
-from tunedb.logs.base import LogFile
-from tunedb.logs.find import find_logs
-from tunedb.logs.importer import import_log
-from tunedb.store import Store
+from tunedb.formats.base import LogFile
+from tunedb.formats.find import find_logs
+from tunedb.formats.importer import import_log
+from tunedb.maintenance.check import check
+from tunedb.storage import schema
+from tunedb.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from builders import make_measurement, make_session
 
-from tunedb.check import check
+from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.merge import merge
+from tunedb.maintenance.check import check
 from tunedb.records import Alias, Failure, FailureKind, Phase, Source
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.merge import merge
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))

@@ -12,18 +12,17 @@ import orjson
 import pytest
 import small_logs
 
-from tunedb.check import check
 from tunedb.errors import FormatError
-from tunedb.logs.base import LogFile, formats
-from tunedb.logs.export import export_lines, export_metaschedule
-from tunedb.logs.graph_lines import parse_workload
-from tunedb.logs.importer import import_log
-from tunedb.logs.lines import Line
-from tunedb.logs.reading import read_log
+from tunedb.formats.base import Line, LogFile, formats
+from tunedb.formats.export import export_lines, export_metaschedule
+from tunedb.formats.importer import import_log
+from tunedb.formats.metaschedule import parse_workload
+from tunedb.formats.reading import read_log
+from tunedb.json_checks import parse_json
+from tunedb.maintenance.check import check
+from tunedb.programs.workload_info import signature_of
 from tunedb.records import Measurement, Source
-from tunedb.signatures import signature_of
-from tunedb.store import Store
-from tunedb.values import parse_json
+from tunedb.storage.store import Store
 
 #: How many bytes or values are changed in all, and how many rounds that are needed for it take.
 amounts = pytest.mark.parametrize(

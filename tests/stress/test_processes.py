@@ -15,8 +15,8 @@ import pytest
 from builders import OWN, make_batch
 from sqlalchemy import func, select
 
-from tunedb import schema
-from tunedb.store import Store
+from tunedb.storage import schema
+from tunedb.storage.store import Store
 
 WORKERS = Path(__file__).with_name("workers.py")
 BATCH = 64

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from builders import OWN, make_measurement
 
-from tunedb.check import check
 from tunedb.features.base import feature_set
+from tunedb.maintenance.check import check
+from tunedb.maintenance.prune import plan
 from tunedb.records import Failure, FailureKind, Phase
-from tunedb.space.pruning import plan
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent))
 

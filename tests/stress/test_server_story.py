@@ -12,8 +12,8 @@ pytest.importorskip("tvm")
 
 from postgres import running_postgres
 
-from tunedb.check import check
-from tunedb.store import Store
+from tunedb.maintenance.check import check
+from tunedb.storage.store import Store
 
 WORKER = Path(__file__).with_name("server_worker.py")
 PROGRAM = (sys.executable, "-c", "from tunedb.cli import main; main()")

@@ -10,10 +10,11 @@ from pathlib import Path
 import pytest
 from sqlalchemy import select
 
-from tunedb import identity, schema, versions
-from tunedb.check import check
-from tunedb.engine import parse_url
-from tunedb.store import Store
+from tunedb import identity
+from tunedb.maintenance.check import check
+from tunedb.storage import schema, versions
+from tunedb.storage.engine import parse_url
+from tunedb.storage.store import Store
 
 HERE = Path(__file__).parent
 WORKER = HERE / "upgrade_worker.py"

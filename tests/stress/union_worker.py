@@ -11,10 +11,10 @@ from contextlib import closing
 
 from sqlalchemy import func, select
 
-from tunedb import schema
-from tunedb.sharing.merge import merge
-from tunedb.sharing.peers import open_peer
-from tunedb.store import Store
+from tunedb.exchange.merge import merge
+from tunedb.exchange.sources import open_peer
+from tunedb.storage import schema
+from tunedb.storage.store import Store
 
 
 def merge_all(url, seed, *peers):

@@ -19,8 +19,8 @@ from pathlib import Path
 import alembic.autogenerate  # noqa: F401  not while others wait
 from kills import in_child, killed_or_done
 
-from tunedb import schema
 from tunedb.cli import main as command
+from tunedb.storage import schema
 
 
 def upgrade(path, began=lambda: None):

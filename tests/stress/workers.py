@@ -17,9 +17,9 @@ import alembic.autogenerate  # noqa: F401  not while others wait
 from builders import OWN, make_batch, make_measurement
 from sqlalchemy import func, select
 
-from tunedb import schema
 from tunedb.errors import StorageError
-from tunedb.store import Store
+from tunedb.storage import schema
+from tunedb.storage.store import Store
 
 
 def create(url, processes, round_):

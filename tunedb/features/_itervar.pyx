@@ -447,7 +447,7 @@ cdef class Walk:
                 self.nest.buffers[self.where].name, self.nest.buffers[self.where].name_size)
             raise UsageError(
                 f"buffer {name!r} is accessed with several indices; flatten the program first "
-                "(tunedb.plugins.metaschedule.flat.flatten)"
+                "(tunedb.plugins.metaschedule.features.flat.flatten)"
             )
         if self.status == BAD_THREAD:
             raise UsageError(

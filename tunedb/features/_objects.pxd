@@ -4,7 +4,7 @@
 No header is used and nothing is linked. What ``tvm/ffi/c_api.h`` fixes is declared here (the
 object header, ``TVMFFIAny``, the cell of a sequence, the bytes of a text); where TVM's own classes
 keep their fields is in `Tables`. The small layout of a map is no part of ``c_api.h``: the
-self-test of ``plugins/metaschedule/ir.py`` looks at it.
+self-test of ``plugins/metaschedule/features/ir.py`` looks at it.
 """
 
 from libc.stdint cimport int32_t, int64_t, uint8_t, uint16_t, uint32_t, uint64_t, uintptr_t

@@ -2,7 +2,7 @@
 """From TVM's IR to the flat form, through tvm-ffi's C ABI and TVM's reflection tables.
 
 Where TVM's classes keep their fields is looked up by the caller at run time
-(``plugins/metaschedule/ir.py``), who also has the self-test.
+(``plugins/metaschedule/features/ir.py``), who also has the self-test.
 
 Objects are only read while the caller holds a reference to the module, so no reference counts are
 touched and the GIL is not needed.

@@ -13,8 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import limits
-from ..compression import compress_all, decompress
 from ..errors import FormatError, LimitError, StorageError
+from ..system.compression import compress_all, decompress
 from .base import NamedSet
 
 _FLOAT = np.dtype("<f4")

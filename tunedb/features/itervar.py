@@ -4,8 +4,8 @@ For each axis of a program: its attributes, the float arithmetic done directly i
 access under it touches its buffer. The values are those of AutoTVM's C++ (TVM v0.5 to v0.19,
 ``src/autotvm/touch_extractor.cc``); the calls have the names of ``tvm.autotvm.feature``.
 
-The axes are those of the flat form after ``tunedb.plugins.metaschedule.flat.flatten``: blocks
-lowered, buffers of one dimension, unit loops kept.
+The axes are those of the flat form after ``tunedb.plugins.metaschedule.features.flat.flatten``:
+blocks lowered, buffers of one dimension, unit loops kept.
 """
 
 from __future__ import annotations

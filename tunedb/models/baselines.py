@@ -13,11 +13,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import NotFoundError
-from ..search.distance import log_extents, structure_of
+from ..programs.workload_info.distance import log_extents, structure_of
 from ._xgboost import import_xgboost, threads_to_use
+from .aggregation import AGGREGATED, segmented
 from .base import Floats, part
 from .examples import Examples, ExampleWorkload, Group
-from .row_models import AGGREGATED, segmented
 
 if TYPE_CHECKING:
     from .base import TrainingSet

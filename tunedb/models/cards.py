@@ -19,13 +19,13 @@ import numpy as np
 
 from .. import __version__, identity
 from ..errors import FormatError, UsageError
-from ..values import parse_json
+from ..json_checks import parse_json
 from ._xgboost import import_xgboost
 from .examples import FAILURES
 
 if TYPE_CHECKING:
-    from ..query import Query
     from ..results import StoredModel
+    from ..storage.queries import Query
     from .examples import Examples
     from .recipe import Recipe
 
@@ -222,7 +222,7 @@ def make_card(
     training : mapping or None
         Its course (:func:`course`).
     evaluation : mapping or None
-        How well it does (:func:`tunedb.models.judging.judge`).
+        How well it does (:func:`tunedb.models.training_job.judge`).
     cost : mapping or None
         :meth:`Cost.to_json`.
     body : bytes

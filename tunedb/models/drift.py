@@ -17,8 +17,8 @@ import numpy as np
 from .metrics import is_rankable, pairwise_accuracy
 
 if TYPE_CHECKING:
-    from ..query import Query
-    from ..query.ledger import Trial
+    from ..storage.queries import Query
+    from ..storage.queries.ledger import Trial
 
 #: Trials below which no drift is told: among 16 programs in random order, one pairwise accuracy in
 #: ten is below 0.38.

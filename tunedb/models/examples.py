@@ -32,7 +32,7 @@ class ExampleWorkload:
     name : str
         Its name.
     family : str or None
-        Operator family (:mod:`tunedb.signatures.families`).
+        Operator family (:mod:`tunedb.programs.workload_info.families`).
     shapes : tuple of tuple of int
         Shapes of its arguments, outputs last; empty where unknown.
     flops : float or None

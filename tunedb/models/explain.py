@@ -17,8 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._xgboost import import_xgboost, threads_to_use
+from .aggregation import segmented
 from .base import Floats
-from .row_models import segmented
 
 if TYPE_CHECKING:
     from .examples import Examples

@@ -25,14 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..errors import StorageError, UsageError
-from ..temporary import TemporaryFolder
+from ..system.temporary import TemporaryFolder
 from ._xgboost import import_xgboost, interrupt_later
 from .boosting import BINS, Matrix, sample
-from .loading import with_rows
+from .dataset import with_rows
 from .training import Fitted, fit
 
 if TYPE_CHECKING:
-    from ..store import Store
+    from ..storage.store import Store
     from .base import RowModel
     from .examples import Examples
     from .recipe import Recipe

@@ -14,9 +14,10 @@ far too sure of workloads that they have not seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
 from math import isfinite
+from time import perf_counter
 from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
@@ -24,13 +25,17 @@ from numpy.typing import NDArray
 
 from .. import identity
 from ..errors import FormatError, UsageError
+from ..json_checks import parse_json
 from ..records import FailureKind
-from ..values import parse_json
-from .base import Floats
+from ._xgboost import import_xgboost, interrupt_later, threads_to_use
+from .aggregation import row_model, segmented
+from .base import Floats, TrainingSet, part
+from .boosting import parameters
 from .examples import FAILURES, Examples
+from .metrics import pairwise_accuracy
 from .model import Model
 from .recipe import Recipe
-from .row_models import segmented
+from .splits import shape_classes
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
@@ -315,3 +320,359 @@ def _parsed(values: Any) -> dict[str, Any]:
     except (KeyError, TypeError, ValueError) as error:
         raise FormatError(f"a failure model that is damaged ({error}); rebuild it") from None
     return found
+
+
+# ---- Training the classifier of failures, and judging it on workloads that it has not seen -------
+
+#: Parts that workloads are held out in.
+FOLDS = 5
+
+#: Failures that a kind needs to be told from the others.
+LEAST_OF_KIND = 20
+
+#: Failures that a workload needs for its AUROC to say something.
+LEAST_FAILURES = 5
+
+#: Share of good programs that a threshold may cost (:attr:`Judgement.avoided`).
+_LOST = 0.02
+
+#: Called with the number of classifiers that are trained, and of all.
+OnStep = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """How well failures of held-out workloads are foreseen.
+
+    Each workload was told by classifiers, and scaled by a scaling, that had not seen it, nor any
+    of nearly its shapes.
+
+    Parameters
+    ----------
+    auroc : float or None
+        Probability that a failing program is told a higher probability than a good one of its
+        workload, target and machine: mean over those with five failures at least.
+    aurocs : dict
+        Index of a group (:attr:`Examples.groups`) → its AUROC.
+    brier : float
+        Mean of (probability - outcome)².
+    brier_of_rate : float
+        The same where every program is told the rate of the other workloads.
+    avoided : float or None
+        Share of the failures that a threshold avoids which costs 2 % of the good programs.
+    """
+
+    auroc: float | None
+    aurocs: dict[int, float]
+    brier: float
+    brier_of_rate: float
+    avoided: float | None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FittedFailures:
+    """A classifier, and how it came to be.
+
+    Parameters
+    ----------
+    model : FailureModel
+        What was trained.
+    judgement : Judgement or None
+        None where failures, or good programs, are of one workload alone: nothing can be held out,
+        and probabilities are only put right for the weights.
+    chosen : Examples
+        What was learnt from, without rows.
+    left_out : int
+        Programs of the examples that are not in the training set.
+    seconds : float
+        Wall time.
+    threads : int
+        Threads of XGBoost. The model does not depend on it.
+    """
+
+    model: FailureModel
+    judgement: Judgement | None
+    chosen: Examples
+    left_out: int
+    seconds: float
+    threads: int
+
+
+def fit_failures(
+    examples: Examples,
+    recipe: Recipe = RECIPE,
+    *,
+    threads: int | None = None,
+    read: Callable[[Examples], Examples] | None = None,
+    on_step: OnStep | None = None,
+) -> FittedFailures:
+    """Train a classifier of failures.
+
+    All groups teach it, also those of which every program failed. Workloads are held out in
+    :data:`FOLDS` parts first, those of nearly the same shapes together, to scale and to judge its
+    probabilities; the classifier itself is trained on all.
+
+    Parameters
+    ----------
+    examples : Examples
+        With rows, unless `read` is given.
+    recipe : Recipe
+        Its features, rows, training set, rounds, members, seed and XGBoost's parameters count.
+        ``rows`` must give one row for each program.
+    threads : int, optional
+        See :func:`tunedb.models._xgboost.threads_to_use`.
+    read : callable, optional
+        Returns examples with their rows; called with the training set alone.
+    on_step : callable, optional
+        For progress.
+
+    Raises
+    ------
+    UsageError
+        No program failed, or none worked; rows are not one for each program; or the recipe is of
+        another loss, or stops early.
+    NotFoundError, PluginError
+        A part that the recipe names does not exist or load; XGBoost is not installed.
+    """
+    began = perf_counter()
+    check_recipe(recipe)
+    policy: TrainingSet
+    policy, argument = part("training set", recipe.training_set)
+    chosen = examples.take(policy.choose(examples, argument, recipe.seed))
+    _check(chosen, examples)
+    if read is not None:
+        chosen = read(chosen)
+    rows = row_model(recipe.rows, examples.sizes)
+    seen, starts = rows.rows(chosen.rows, chosen.starts)
+    if not (np.diff(starts) == 1).all():
+        raise UsageError(
+            f"rows {recipe.rows!r} give a program several rows, and one outcome has no parts; "
+            "use rows 'aggregated'"
+        )
+    folds = _folds(chosen)
+    run = _Run(seen, chosen.failed, recipe, threads_to_use(threads), on_step, len(folds) + 1)
+    margins = run.held_out(folds)
+    boosters = run.boosters(np.arange(len(chosen)))
+    kinds, teller = _kinds(run, chosen)
+    model = FailureModel(
+        model=Model(
+            recipe=recipe,
+            feature_set=examples.feature_set,
+            version=examples.version,
+            columns=examples.columns,
+            boosters=(*boosters, *teller),
+            rows=rows.name,
+        ),
+        scaling=_unweighted(chosen) if margins is None else scaled(margins, chosen.failed),
+        rate=float(chosen.failed.mean()),
+        kinds=tuple(kind for number in kinds if (kind := FAILURES[number]) is not None),
+        shares=_shares(chosen),
+        costs=TrialCosts.of(examples),
+    )
+    return FittedFailures(
+        model=model,
+        judgement=None if margins is None else judge(chosen, margins, folds),
+        chosen=replace(chosen, rows=np.empty((0, len(chosen.columns)), np.float32)),
+        left_out=len(examples) - len(chosen),
+        seconds=perf_counter() - began,
+        threads=run.threads,
+    )
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise UsageError for a recipe that would not be the classifier's.
+
+    A card would say what nothing was trained with.
+    """
+    recipe.check()
+    for name in ("loss", "patience"):
+        mine, given = getattr(RECIPE, name), getattr(recipe, name)
+        if given != mine:
+            raise UsageError(
+                f"failures are learnt with {name} {mine}, not {given}; leave that choice out"
+            )
+
+
+def _check(chosen: Examples, examples: Examples) -> None:
+    """Raise UsageError where there is only one outcome."""
+    count = int(chosen.failed.sum())
+    total = f"{len(chosen)} program{'' if len(chosen) == 1 else 's'}"
+    if len(chosen) < len(examples):
+        total += f" of the training set (of {len(examples)})"
+    if count == 0:
+        raise UsageError(f"none of {total} failed: there are no failures to learn from")
+    if count == len(chosen):
+        raise UsageError(
+            f"all of {total} failed: nothing tells which would work; measure or import some that do"
+        )
+
+
+def _unweighted(chosen: Examples) -> Scaling:
+    """Return the scaling that takes back what weights did to the rate (King and Zeng 2001, 4.1)."""
+    rate = chosen.failed.mean()
+    return Scaling(1.0, float(np.log(rate / (1 - rate))))
+
+
+def _shares(chosen: Examples) -> dict[FailureKind, float]:
+    """Return each kind's share of the failures."""
+    counts = np.bincount(chosen.failures, minlength=len(FAILURES)).tolist()
+    total = sum(counts[1:])
+    return {
+        kind: count / total
+        for kind, count in zip(FAILURES, counts, strict=True)
+        if kind is not None and count
+    }
+
+
+def _folds(chosen: Examples) -> list[NDArray[np.int64]]:
+    """Return the programs of each part that is held out; none where there is one class of shapes.
+
+    Classes are dealt out by their number of failures, so that no part has them all.
+    """
+    present = np.unique(chosen.workload)
+    classes = shape_classes([chosen.workloads[i] for i in present])
+    of_workload = np.bincount(chosen.workload[chosen.failed], minlength=len(chosen.workloads))
+    members = [present[numbers] for numbers in classes]
+    members.sort(
+        key=lambda one: (
+            -int(of_workload[one].sum()),
+            min(chosen.workloads[i].digest for i in one),
+        )
+    )
+    number = min(FOLDS, len(members))
+    held = [np.concatenate(members[start::number]) for start in range(number)]
+    parts = [np.flatnonzero(np.isin(chosen.workload, one)) for one in held]
+    # A part is of use where what remains has both outcomes.
+    able = all(0 < np.delete(chosen.failed, one).sum() < len(chosen) - len(one) for one in parts)
+    return parts if number > 1 and able else []
+
+
+@dataclass(slots=True)
+class _Run:
+    """What all classifiers of one training share."""
+
+    seen: NDArray[np.float32]
+    failed: NDArray[np.bool_]
+    recipe: Recipe
+    threads: int
+    on_step: OnStep | None
+    steps: int
+    done: int = 0
+
+    def held_out(self, folds: list[NDArray[np.int64]]) -> Floats | None:
+        """Return each program's margin by classifiers that did not see its part; None for none."""
+        if not folds:
+            return None
+        margins = np.empty(len(self.seen))
+        for fold in folds:
+            boosters = self.boosters(np.delete(np.arange(len(self.seen)), fold))
+            margins[fold] = mean_margin(boosters, self.seen[fold])
+        return margins
+
+    def boosters(self, chosen: NDArray[np.int64]) -> tuple[Any, ...]:
+        """Return classifiers of whether programs fail, one for each member."""
+        failed = self.failed[chosen]
+        # Both outcomes weigh alike together, as scikit-learn's class_weight="balanced".
+        weights = np.where(failed, 0.5 / failed.mean(), 0.5 / (1 - failed.mean()))
+        settings = {"objective": "binary:logistic"}
+        found = tuple(
+            self.booster(chosen, failed.astype(np.float32), settings, member, weights)
+            for member in range(self.recipe.members)
+        )
+        self.done += 1
+        if self.on_step is not None:
+            self.on_step(self.done, self.steps)
+        return found
+
+    def booster(
+        self,
+        chosen: NDArray[np.int64],
+        labels: NDArray[np.float32],
+        settings: dict[str, Any],
+        member: int,
+        weights: Floats | None = None,
+    ) -> Any:
+        """Return a booster of some programs."""
+        xgboost = import_xgboost()
+        seed = int(np.random.SeedSequence([self.recipe.seed, member]).generate_state(1)[0] >> 1)
+        own = parameters(self.recipe, seed=seed, threads=self.threads)
+        with interrupt_later():
+            matrix = xgboost.QuantileDMatrix(
+                self.seen[chosen], labels, weight=weights, nthread=self.threads
+            )
+        try:
+            return xgboost.train(own | settings, matrix, self.recipe.rounds)
+        except xgboost.core.XGBoostError as error:
+            reason = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+            raise UsageError(f"XGBoost refuses the recipe: {reason}") from None
+
+
+def _kinds(run: _Run, chosen: Examples) -> tuple[list[int], tuple[Any, ...]]:
+    """Return which kinds of failure can be told apart, and what tells them."""
+    counts = np.bincount(chosen.failures, minlength=len(FAILURES))
+    kinds = [number for number in range(1, len(FAILURES)) if counts[number] >= LEAST_OF_KIND]
+    if len(kinds) < 2:
+        return [], ()
+    some = np.flatnonzero(np.isin(chosen.failures, kinds))
+    labels = np.searchsorted(kinds, chosen.failures[some]).astype(np.float32)
+    settings = {"objective": "multi:softprob", "num_class": len(kinds)}
+    return kinds, (run.booster(some, labels, settings, member=run.recipe.members),)
+
+
+def scaled(margins: Floats, failed: NDArray[np.bool_]) -> Scaling:
+    """Return the scaling under which margins foresaw outcomes best.
+
+    Logistic regression by Newton's method, with targets (n₊ + 1) / (n₊ + 2) and 1 / (n₋ + 2)
+    instead of 1 and 0, which keeps it finite (Platt 1999, 2.2). Where margins foresee less than
+    nothing, the slope is 0: every program is told the rate.
+    """
+    positive, negative = int(failed.sum()), int((~failed).sum())
+    target = np.where(failed, (positive + 1) / (positive + 2), 1 / (negative + 2))
+    rate = target.mean()
+    flat = Scaling(0.0, float(np.log(rate / (1 - rate))))
+    spread = margins.std()
+    if spread == 0:
+        return flat
+    # Of standardised margins, so that the problem is well conditioned.
+    inputs = np.stack(((margins - margins.mean()) / spread, np.ones(len(margins))))
+    found = np.array([0.0, flat.intercept])
+    for _ in range(_NEWTON):
+        told = Scaling(1.0, 0.0)(found @ inputs)
+        hessian = (inputs * (told * (1 - told))) @ inputs.T + 1e-9 * np.eye(2)
+        step = np.linalg.solve(hessian, inputs @ (target - told))
+        # Bounded: far from the minimum the curvature vanishes.
+        found = found + np.clip(step, -1, 1)
+        if np.abs(step).max() < 1e-9:
+            break
+    if found[0] <= 0:
+        return flat
+    slope = float(found[0] / spread)
+    return Scaling(slope, float(found[1] - slope * margins.mean()))
+
+
+#: Steps of Newton's method; it takes seven.
+_NEWTON = 50
+
+
+def judge(chosen: Examples, margins: Floats, folds: list[NDArray[np.int64]]) -> Judgement:
+    """Return how well margins of held-out workloads foresee their failures."""
+    failed = chosen.failed
+    told, rate = np.empty(len(chosen)), np.empty(len(chosen))
+    for fold in folds:
+        others = np.delete(np.arange(len(chosen)), fold)
+        told[fold] = scaled(margins[others], failed[others])(margins[fold])
+        rate[fold] = failed[others].mean()
+    aurocs = {}
+    for group in np.unique(chosen.group).tolist():
+        mine = chosen.group == group
+        if LEAST_FAILURES <= failed[mine].sum() < mine.sum():
+            # The area is the share of pairs, one of each outcome, that are told in order.
+            aurocs[group] = pairwise_accuracy(failed[mine].astype(np.float64), told[mine])
+    threshold = np.quantile(told[~failed], 1 - _LOST)
+    return Judgement(
+        auroc=float(np.mean(list(aurocs.values()))) if aurocs else None,
+        aurocs=aurocs,
+        brier=float(np.mean((told - failed) ** 2)),
+        brier_of_rate=float(np.mean((rate - failed) ** 2)),
+        avoided=float((told[failed] > threshold).mean()),
+    )

@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from .. import identity, limits
 from ..errors import FormatError, LimitError, UsageError
-from ..values import parse_json
+from ..json_checks import parse_json
 from ._xgboost import import_xgboost, threads_to_use
+from .aggregation import segmented
 from .base import Floats, part
 from .recipe import MOST_MEMBERS, Recipe
-from .row_models import segmented
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
@@ -53,7 +53,7 @@ class Model:
         The members.
     rows : str
         The row model: the recipe's, or ``pack-sum`` where that comes to the same
-        (:func:`tunedb.models.row_models.row_model`).
+        (:func:`tunedb.models.aggregation.row_model`).
     """
 
     recipe: Recipe

@@ -13,14 +13,13 @@ from numpy.typing import NDArray
 from .. import identity
 from ..errors import UsageError
 from ._xgboost import threads_to_use
+from .aggregation import row_model
 from .base import Floats, Objective, RowModel, TrainingSet, part
-from .boosting import Boostable, Descent, Matrix, parameters
+from .boosting import Boostable, Descent, Matrix, Watch, best_round, parameters
 from .examples import Examples
 from .model import Model
 from .pairs import Pairs
 from .recipe import Recipe
-from .row_models import row_model
-from .stopping import Watch, best_round
 
 #: Share of the workloads that boosting is stopped by.
 HELD_OUT_SHARE = 0.2
@@ -55,7 +54,7 @@ class Fitted:
     rounds : int
         Rounds of each booster.
     best_round : int
-        :func:`tunedb.models.stopping.best_round` of `history`; `rounds` where there is none.
+        :func:`tunedb.models.boosting.best_round` of `history`; `rounds` where there is none.
     held_out : tuple of int
         Workloads (indices into :attr:`Examples.workloads`) that boosting was stopped by. The
         boosters are trained on all workloads afterwards, these too.

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import orjson
 
-from ..traces import is_variable
+from ..programs.metaschedule.trace import is_variable
 from .draft import Draft, Instruction
 from .tilings import nearest_tiling
 

@@ -22,7 +22,7 @@ from functools import lru_cache
 from math import prod
 from typing import Any, NamedTuple
 
-from ..traces import NO_OUTPUT, is_variable
+from ..programs.metaschedule.trace import NO_OUTPUT, is_variable
 from .draft import Draft, Form, Instruction, instructions_of
 
 #: Other assignments of blocks to parents that are tried where variables are left undefined.

@@ -11,8 +11,8 @@ import orjson
 
 from .. import identity
 from ..errors import FormatError, UsageError
+from ..programs.metaschedule.trace import INSTRUCTIONS, dump_value, join_trace, split_trace
 from ..records import Trace
-from ..traces import INSTRUCTIONS, dump_value, join_trace, split_trace
 
 #: Instructions whose decision is a tile.
 TILINGS = frozenset({"SamplePartitionedTile", "SamplePerfectTile"})
@@ -25,7 +25,7 @@ class Instruction:
     Parameters
     ----------
     kind : str
-        One of :data:`tunedb.traces.INSTRUCTIONS`.
+        One of :data:`tunedb.programs.metaschedule.trace.INSTRUCTIONS`.
     inputs : tuple
         Variables (``b0`` a block, ``l3`` a loop, ``v2`` a number), ``"None"``, numbers, and text
         in quotes of its own; lists are tuples.
@@ -91,7 +91,8 @@ class Draft:
         Parameters
         ----------
         trace : Trace
-            In the instructions of today's TVM (:func:`tunedb.upgrades.upgrade`).
+            In the instructions of today's TVM
+            (:func:`tunedb.programs.metaschedule.upgrade.upgrade`).
 
         Raises
         ------

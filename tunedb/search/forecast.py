@@ -9,8 +9,8 @@ from math import inf
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from ..query import Query
     from ..records import Signature, Target
+    from ..storage.queries import Query
 
 #: Share of the best throughput that counts as having arrived.
 SHARE = 0.95

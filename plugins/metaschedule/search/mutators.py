@@ -31,11 +31,11 @@ from ....search.mutation import (
 from ....search.operators import Operators
 from ....search.prior import TilePrior
 from ..compat import register_errors
-from ..database import Database, handle_of
-from ..handle import Handle
+from ..database.database import Database, handle_of
+from ..database.handle import Handle
 from ..targets import as_target
 from ..trace_codec import TraceBuilder
-from . import trace_facts
+from . import schedule_queries
 
 __all__ = [
     "ComputeLocationMutator",
@@ -134,7 +134,7 @@ class ParallelMutator(_Mutator):
         Most parallel iterations per core of the target.
     """
 
-    def __init__(self, jobs_per_core: int = trace_facts.JOBS_PER_CORE) -> None:
+    def __init__(self, jobs_per_core: int = schedule_queries.JOBS_PER_CORE) -> None:
         super().__init__(lambda: _Parallel(jobs_per_core))
 
 
@@ -227,13 +227,13 @@ class _Work:
         """Return a changed trace, or None; `seed` is the state of the caller's generator."""
         rng = random.Random(seed)  # noqa: S311  chance, not security
         try:
-            made = self.mutated(trace, trace_facts.from_tvm(trace), rng)
+            made = self.mutated(trace, schedule_queries.from_tvm(trace), rng)
             if made is None:
                 self.counts.add("unchanged")
                 return None
-            changed = trace_facts.to_tvm(made, self._builder)
+            changed = schedule_queries.to_tvm(made, self._builder)
             if self.is_checked:
-                trace_facts.replayed(changed, self.mod, rng.randint(1, _MOST_SEED))
+                schedule_queries.replayed(changed, self.mod, rng.randint(1, _MOST_SEED))
         except Exception as error:  # TVM raises ScheduleError, InternalError, ValueError …
             _log.debug("an offspring that TVM cannot replay: %s", error)
             self.counts.add("illegal")
@@ -268,10 +268,10 @@ class _Parallel(_Work):
 
     def initialize(self, context: Any) -> None:
         super().initialize(context)
-        self._most = trace_facts.most_parallel(context.target, self._jobs_per_core)
+        self._most = schedule_queries.most_parallel(context.target, self._jobs_per_core)
 
     def mutated(self, trace: Any, draft: Draft, rng: random.Random) -> Draft | None:
-        extents = trace_facts.extents(trace, self.mod)
+        extents = schedule_queries.extents(trace, self.mod)
         return mutate_parallel(draft, rng, extents, most=self._most)
 
 
@@ -279,7 +279,7 @@ class _ComputeLocation(_Work):
     is_checked = True
 
     def mutated(self, trace: Any, draft: Draft, rng: random.Random) -> Draft | None:
-        places = trace_facts.locations(trace, self.mod, seed=rng.randint(1, _MOST_SEED))
+        places = schedule_queries.locations(trace, self.mod, seed=rng.randint(1, _MOST_SEED))
         return mutate_compute_location(draft, rng, places)
 
 
@@ -326,6 +326,6 @@ def _best_drafts(handle: Handle, mod: Any) -> list[Draft]:
         records = [] if known is None else handle.get_top_k(known.workload, _STORED_PARTNERS)
     found = {}
     for record in records:
-        draft = trace_facts.from_tvm(record.trace)
+        draft = schedule_queries.from_tvm(record.trace)
         found[draft.key] = draft
     return list(found.values())

@@ -20,14 +20,14 @@ from ....search.mutation import (
     mutate_tile_size,
     mutate_unroll,
 )
-from . import trace_facts
-from .lineage import CROSSOVER, Lineage
+from ..database.lineage import CROSSOVER, Lineage
+from . import schedule_queries
 
 if TYPE_CHECKING:
     from ....search.operators import Operators
     from ....search.prior import TilePrior
-    from .outcome import Tally
-    from .replaying import Replays
+    from .draft_replay import Replays
+    from .search_report import Tally
 
 #: What breeds changed; the others of a generation survive as they are (Ansor, MetaSchedule).
 _MUTATED = 0.85
@@ -272,7 +272,9 @@ class Breeding:
 def completed(draft: Draft, schedule: Any) -> Draft:
     """Return a draft with the decisions that TVM drew for its schedule."""
     n_decisions = sum(one.is_sampling for one in draft.instructions)
-    return draft if len(draft.decisions) == n_decisions else trace_facts.from_tvm(schedule.trace)
+    return (
+        draft if len(draft.decisions) == n_decisions else schedule_queries.from_tvm(schedule.trace)
+    )
 
 
 def cumulated(population: Iterable[Individual]) -> list[float]:

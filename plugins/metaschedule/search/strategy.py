@@ -10,10 +10,10 @@ from tvm.s_tir.meta_schedule.search_strategy.search_strategy import _PySearchStr
 from ....errors import PluginError, UsageError
 from ....search.operators import Operators
 from ..compat import register_errors
-from ..database import Database, handle_of
-from ..tuning.known import Known
-from .outcome import Outcome, Round
+from ..database.database import Database, handle_of
+from ..measure.measured import Known
 from .population import Shares
+from .search_report import Outcome, Round
 from .task_search import Settings, TaskSearch, Trials, TuningTask
 
 __all__ = ["EvolutionarySearch", "Round", "Shares"]

@@ -14,19 +14,20 @@ from tvm.s_tir import meta_schedule as ms
 
 from ....errors import PluginError
 from ....records import Origin
+from ....run_times import mean_of
 from ....search.operators import Operators
-from ....times import mean_of
 from .. import modules, trace_codec
-from . import lineage, trace_facts
-from .lineage import Lineage
-from .outcome import Outcome, Round
+from ..database import lineage
+from ..database.lineage import Lineage
+from . import schedule_queries
+from .draft_replay import Replays
 from .population import WARM, Breeding, Individual, Shares
-from .replaying import Replays
+from .search_report import Outcome, Round
 from .warm_start import tile_prior, warm_drafts
 
 if TYPE_CHECKING:
-    from ..handle import Handle
-    from ..tuning.known import Known
+    from ..database.handle import Handle
+    from ..measure.measured import Known
 
 #: Rounds without a program to propose after which a task is done, as in MetaSchedule.
 _EMPTY_ROUNDS = 5
@@ -170,7 +171,8 @@ class TaskSearch:
         self._operators = settings.operators_for(task.target)
         self._replays = Replays(task.mod, task.postprocs, threads=threads, seed=task.seed)
         self._templates = [
-            trace_facts.from_tvm(space.trace.simplified(remove_postproc=True)) for space in spaces
+            schedule_queries.from_tvm(space.trace.simplified(remove_postproc=True))
+            for space in spaces
         ]
         self._proposed = Modules(handle.workloads.equality)
         self._waiting: list[Any] = []
@@ -225,7 +227,7 @@ class TaskSearch:
             self._rng,
             self.outcome.tally,
             self._prior,
-            trace_facts.most_parallel(self._target),
+            schedule_queries.most_parallel(self._target),
         )
         size = self._settings.population_size
         with ms.Profiler.timeit("tunedb/Search/Begin"):
@@ -250,7 +252,7 @@ class TaskSearch:
         most = round(self._settings.population_size * self._settings.shares.measured)
         records = dict(self._handle.best_records(self._mod, self._target, most))
         new = [id_ for id_ in records if id_ not in self._stored]
-        drafts = [trace_facts.from_tvm(records[id_].trace) for id_ in new]
+        drafts = [schedule_queries.from_tvm(records[id_].trace) for id_ in new]
         made = self._replays.schedules(drafts)
         for id_, draft, schedule in zip(new, drafts, made, strict=True):
             digest = self._handle.store.query.record(id_).measurement.program.digest
@@ -274,7 +276,7 @@ class TaskSearch:
         tally.illegal[WARM] += sum(schedule is None for schedule in made)
         return [
             Individual(
-                trace_facts.from_tvm(schedule.trace), schedule, Lineage(Origin.WARM, one.donor)
+                schedule_queries.from_tvm(schedule.trace), schedule, Lineage(Origin.WARM, one.donor)
             )
             for one, schedule in zip(found, made, strict=True)
             if schedule is not None
@@ -290,7 +292,7 @@ class TaskSearch:
         for (_, record), schedule in zip(records, made, strict=True):
             found = None if schedule is None else known.find(schedule.mod, self._target)
             if found is not None and not found.failed:
-                draft = trace_facts.from_tvm(record.trace)
+                draft = schedule_queries.from_tvm(record.trace)
                 descent = Lineage(Origin.MEASURED, found.digest)
                 return [Individual(draft, schedule, descent, is_served=True)]
         return []

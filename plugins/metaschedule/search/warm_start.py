@@ -8,15 +8,15 @@ from math import log2
 from typing import Any
 
 from ....errors import FormatError
-from ....query.neighbours import Donor, Neighbour
+from ....programs.metaschedule.upgrade import upgrade
+from ....programs.workload_info import signature_of
 from ....search.adaptation import adapt, nearest_template
 from ....search.draft import Draft
 from ....search.prior import TilePrior, tiles_of
-from ....signatures import signature_of
-from ....upgrades import upgrade
+from ....storage.queries.neighbours import Donor, Neighbour
 from .. import modules
-from ..handle import Handle
-from ..layers import donors_of
+from ..database.handle import Handle
+from ..database.layers import donors_of
 
 #: Workloads that are asked, and programs of each that a prior learns from.
 _NEIGHBOURS = 16

@@ -7,7 +7,7 @@ from xml.etree import ElementTree
 import numpy as np
 from observing import observe
 
-from tunedb.blocksize.learning.findings import AdvisorFindings, Interval, Score
+from tunedb.advisor.learn.findings import AdvisorFindings, Interval, Score
 
 #: A name that would run, hide or break something.
 EVIL = "<script>alert(1)</script>&\"'\u202ekernel\x1b[31m]]>\n<b>"

@@ -11,8 +11,8 @@ import pytest
 from observing import observe
 from pages import findings, launches
 
-from tunedb.blocksize.analysis.analyzer import analyse
-from tunedb.blocksize.analysis.report import write
+from tunedb.advisor.analysis.analyzer import analyse
+from tunedb.report.advisor import write
 
 pytest.importorskip("sklearn")
 

@@ -5,8 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from tunedb.blocksize.analysis import clusters
-from tunedb.blocksize.analysis.clusters import cluster, ellipse
+from tunedb.advisor.analysis import clusters
+from tunedb.advisor.analysis.clusters import cluster, ellipse
 from tunedb.errors import PluginError
 
 sklearn = pytest.importorskip("sklearn")

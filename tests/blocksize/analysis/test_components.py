@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from tunedb.blocksize.analysis.components import components, signs_of, standardise
-from tunedb.blocksize.analysis.correlation import correlation
-from tunedb.blocksize.observations import Inputs
+from tunedb.advisor.analysis.analyzer import correlation
+from tunedb.advisor.analysis.components import components, signs_of, standardise
+from tunedb.advisor.observations import Inputs
 
 NAN = float("nan")
 

@@ -9,10 +9,10 @@ from observing import observe
 from pages import EVIL, Tables, all_of, axis, findings, launches, picture
 
 from tunedb import limits
-from tunedb.blocksize.analysis import style
-from tunedb.blocksize.analysis.analyzer import Threshold, analyse
-from tunedb.blocksize.analysis.report import write
+from tunedb.advisor.analysis.analyzer import Threshold, analyse
 from tunedb.errors import UsageError
+from tunedb.report import page as style
+from tunedb.report.advisor import write
 
 pytest.importorskip("sklearn")
 

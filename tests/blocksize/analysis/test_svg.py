@@ -8,7 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from tunedb.blocksize.analysis.svg import (
+from tunedb.report.svg import (
     Scale,
     add,
     cut,

@@ -3,7 +3,7 @@
 import pytest
 from observing import observe
 
-from tunedb.blocksize.analysis.times import slices_of, stakes, times
+from tunedb.advisor.analysis.times import slices_of, stakes, times
 
 
 def slice_of(name, *pairs, **fields):

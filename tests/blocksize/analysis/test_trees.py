@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 from pages import EVIL
 
-from tunedb.blocksize.analysis.trees import Node, describe, grow, questions
-from tunedb.blocksize.observations import LABELS, Inputs, Label
+from tunedb.advisor.analysis.trees import Node, grow
+from tunedb.advisor.observations import LABELS, Inputs, Label
+from tunedb.report.advisor_plots import describe, questions
 
 tree = pytest.importorskip("sklearn.tree")
 

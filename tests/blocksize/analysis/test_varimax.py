@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunedb.blocksize.analysis.varimax import varimax
+from tunedb.advisor.analysis.components import varimax
 
 
 def criterion(loadings):

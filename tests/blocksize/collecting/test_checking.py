@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb import limits
-from tunedb.blocksize.collecting.checking import difference
-from tunedb.blocksize.collecting.configuration import Clock, Output
+from tunedb.advisor.collect.configuration import Clock, Output
+from tunedb.advisor.collect.output_check import difference
 
 EXACT = Output()
 CLOSE = Output(tolerance=1e-3)

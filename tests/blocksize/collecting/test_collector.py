@@ -11,20 +11,17 @@ import pytest
 import toy_gpu
 
 from tunedb import limits
-from tunedb.blocksize.collecting.building import fingerprint
-from tunedb.blocksize.collecting.collector import Collector
-from tunedb.blocksize.collecting.configuration import Clock
-from tunedb.blocksize.collecting.plan import make_plan
-from tunedb.blocksize.collecting.program_runs import Failed, printed_time
-from tunedb.blocksize.collecting.reading import read
-from tunedb.blocksize.collecting.recording import Outcome, from_json, measurement, to_json
-from tunedb.blocksize.collecting.variants import Variant
-from tunedb.blocksize.loading import load
+from tunedb.advisor.collect.collector import Collector, Outcome, from_json, measurement, to_json
+from tunedb.advisor.collect.configuration import Clock, read
+from tunedb.advisor.collect.plan import make_plan
+from tunedb.advisor.collect.runs import Failed, fingerprint, printed_time
+from tunedb.advisor.collect.variants import Variant
+from tunedb.advisor.loading import load
 from tunedb.errors import FormatError, NotFoundError, UsageError
-from tunedb.host import new_session
 from tunedb.launches import CounterSet, Launch
 from tunedb.records import Failure, FailureKind, Phase, Source, Status
-from tunedb.store import Store
+from tunedb.storage.store import Store
+from tunedb.system.host import new_session
 
 
 def collector(path, *, again=False, change=None):
@@ -309,7 +306,7 @@ def test_an_interrupted_run_goes_on(tmp_path):
 
 def test_a_variant_that_was_cut_off_is_run_whole(tmp_path, monkeypatch):
     path = toy_gpu.configuration(tmp_path)
-    from tunedb.blocksize.collecting import program_runs as module
+    from tunedb.advisor.collect import runs as module
 
     real = module.run
     monkeypatch.setattr(module, "run", lambda *a, **k: stop(real, *a, **k))

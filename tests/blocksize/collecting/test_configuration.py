@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb import limits
-from tunedb.blocksize.collecting import configuration as parts
-from tunedb.blocksize.collecting.configuration import (
+from tunedb.advisor.collect import configuration as parts
+from tunedb.advisor.collect.configuration import (
     GPU,
     Clock,
     Configuration,
@@ -17,9 +17,11 @@ from tunedb.blocksize.collecting.configuration import (
     Output,
     Profiler,
     Program,
+    parse,
+    read,
+    render,
+    write,
 )
-from tunedb.blocksize.collecting.reading import parse, read
-from tunedb.blocksize.collecting.writing import render, write
 from tunedb.errors import FormatError, NotFoundError
 
 texts = st.text(

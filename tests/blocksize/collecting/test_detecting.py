@@ -2,8 +2,8 @@
 
 import pytest
 
-from tunedb.blocksize.collecting.configuration import GPU
-from tunedb.blocksize.collecting.detecting import (
+from tunedb.advisor.collect.configuration import GPU
+from tunedb.advisor.collect.cuda_detection import (
     detect_devices,
     device_of,
     find_programs,

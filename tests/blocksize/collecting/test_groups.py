@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunedb.blocksize.collecting.groups import default_counters, domain, groups, is_event
-from tunedb.blocksize.counters import aliases
+from tunedb.advisor.collect.counter_groups import default_counters, domain, groups, is_event
+from tunedb.advisor.counters import aliases
 
 names = st.lists(
     st.sampled_from([row.name for row in aliases() if row.name]) | st.text(min_size=1, max_size=5),

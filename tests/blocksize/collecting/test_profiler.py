@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from tunedb.blocksize.collecting.profiler import (
+from tunedb.advisor.collect.profiler import (
     complaint,
     counter_command,
     dominant,

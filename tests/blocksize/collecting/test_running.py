@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from tunedb import limits
-from tunedb.blocksize.collecting.configuration import Environment
-from tunedb.blocksize.collecting.running import environment_of, run, tail
+from tunedb.advisor.collect.configuration import Environment
+from tunedb.advisor.collect.runs import environment_of, run, tail
 
 
 def start(tmp_path, *words, timeout=30.0, environment=None):

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tunedb.blocksize.collecting.state import State, locked
+from tunedb.advisor.collect.state import State, locked
 from tunedb.errors import BusyError
 
 

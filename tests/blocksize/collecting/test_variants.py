@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb import limits
-from tunedb.blocksize.collecting.commands import command_for
-from tunedb.blocksize.collecting.configuration import GPU, Configuration, Profiler, Program
-from tunedb.blocksize.collecting.plan import make_plan, suitable
-from tunedb.blocksize.collecting.variants import Variant, illegal, variants_of
+from tunedb.advisor.collect.configuration import GPU, Configuration, Profiler, Program
+from tunedb.advisor.collect.plan import make_plan, suitable
+from tunedb.advisor.collect.runs import command_for
+from tunedb.advisor.collect.variants import Variant, illegal, variants_of
 from tunedb.errors import LimitError, NotFoundError, UsageError
 
 K40 = GPU("Tesla K40c", 0, "3.5")

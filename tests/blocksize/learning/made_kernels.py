@@ -5,7 +5,7 @@ import math
 
 import numpy as np
 
-from tunedb.blocksize.observations import Observation
+from tunedb.advisor.observations import Observation
 
 SIZES = (32, 64, 128, 256, 512, 1024)
 

@@ -6,16 +6,17 @@ import numpy as np
 import pytest
 from made_kernels import kernel, launch, three
 
-from tunedb.blocksize.labels import slice_best
-from tunedb.blocksize.learning import gain, stored
-from tunedb.blocksize.learning.advice import advise
-from tunedb.blocksize.learning.model import Advisor
-from tunedb.blocksize.learning.stored import find, label, train_advisor, training_digest
-from tunedb.blocksize.learning.training import train
-from tunedb.blocksize.observations import Label
+from tunedb.advisor.labels import slice_best
+from tunedb.advisor.learn import gain
+from tunedb.advisor.learn import store as stored
+from tunedb.advisor.learn.advice import advise
+from tunedb.advisor.learn.model import Advisor
+from tunedb.advisor.learn.store import find, label, train_advisor, training_digest
+from tunedb.advisor.learn.training import train
+from tunedb.advisor.observations import Label
 from tunedb.errors import IntegrityError, NotFoundError, UsageError
-from tunedb.logs.gpu.t1 import t1_input
-from tunedb.store import Store
+from tunedb.formats.gpu.t1 import t1_input
+from tunedb.storage.store import Store
 
 #: Best at 128 threads, without doubt and without reach.
 MODEL = gain.Gain(("log2 threads squared",), np.array([0.1]), 0.02)
@@ -134,7 +135,7 @@ def test_an_advisor_in_a_database(made):
 
 
 def test_a_database_with_an_advisor_is_sound(made, sqlite_file):
-    from tunedb.check import check
+    from tunedb.maintenance.check import check
 
     store, _ = made
     train_advisor(store, learner="gain")

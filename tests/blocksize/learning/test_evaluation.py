@@ -7,13 +7,12 @@ import numpy as np
 import pytest
 from made_kernels import kernel, three
 
-from tunedb.blocksize.labels import slice_best
-from tunedb.blocksize.learning import evaluation, training
-from tunedb.blocksize.learning.codes import to_codes
-from tunedb.blocksize.learning.evaluation import evaluate
-from tunedb.blocksize.learning.protocol import ten_splits
-from tunedb.blocksize.learning.splits import families
-from tunedb.blocksize.observations import Inputs, Label
+from tunedb.advisor.labels import slice_best, to_codes
+from tunedb.advisor.learn import evaluation, training
+from tunedb.advisor.learn.evaluation import evaluate
+from tunedb.advisor.learn.splits import families
+from tunedb.advisor.learn.ten_splits import ten_splits
+from tunedb.advisor.observations import Inputs, Label
 from tunedb.errors import UsageError
 
 

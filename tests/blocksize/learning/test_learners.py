@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tunedb.blocksize.learning import boosted, svm
-from tunedb.blocksize.learning.boosted import Boosted
-from tunedb.blocksize.learning.model import calibrate, softmax
-from tunedb.blocksize.learning.preparing import Preparation
-from tunedb.blocksize.learning.svm import SVM
-from tunedb.blocksize.observations import Inputs
+from tunedb.advisor.learn import boosted, svm
+from tunedb.advisor.learn.boosted import Boosted
+from tunedb.advisor.learn.model import calibrate, softmax
+from tunedb.advisor.learn.preprocessing import Preparation
+from tunedb.advisor.learn.svm import SVM
+from tunedb.advisor.observations import Inputs
 from tunedb.errors import FormatError
 
 pytest.importorskip("sklearn")

@@ -6,9 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from made_kernels import kernel, launch
 
-from tunedb.blocksize.labels import slice_best
-from tunedb.blocksize.learning import baselines
-from tunedb.blocksize.learning.codes import (
+from tunedb.advisor.labels import (
     DECREASE,
     INCREASE,
     NO_CHANGE,
@@ -16,10 +14,12 @@ from tunedb.blocksize.learning.codes import (
     accuracy,
     balanced_accuracy,
     confusion,
+    slice_best,
     to_codes,
     to_labels,
 )
-from tunedb.blocksize.learning.regret import Course
+from tunedb.advisor.learn import baselines
+from tunedb.advisor.learn.regret import Course
 
 #: Times 4, 1, 2 at 64, 128 and 256 threads.
 SLICE = [

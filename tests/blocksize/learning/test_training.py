@@ -6,15 +6,14 @@ import numpy as np
 import pytest
 from made_kernels import SIZES, kernel, launch, three
 
-from tunedb.blocksize.labels import slice_best
-from tunedb.blocksize.learning import evaluation, gain, geometry, training
-from tunedb.blocksize.learning.codes import DECREASE, INCREASE, NO_CHANGE, to_codes
-from tunedb.blocksize.learning.evaluation import evaluate
-from tunedb.blocksize.learning.model import Advisor
-from tunedb.blocksize.learning.splits import families, family, stratified, thin, weights
-from tunedb.blocksize.learning.stepping import one_step
-from tunedb.blocksize.learning.training import train
-from tunedb.blocksize.observations import Label
+from tunedb.advisor.labels import DECREASE, INCREASE, NO_CHANGE, slice_best, to_codes
+from tunedb.advisor.learn import evaluation, gain, geometry, training
+from tunedb.advisor.learn.evaluation import evaluate
+from tunedb.advisor.learn.model import Advisor
+from tunedb.advisor.learn.regret import one_step
+from tunedb.advisor.learn.splits import families, family, stratified, thin, weights
+from tunedb.advisor.learn.training import train
+from tunedb.advisor.observations import Label
 from tunedb.errors import FormatError, UsageError
 
 

@@ -7,12 +7,12 @@ import json
 import pytest
 
 from tunedb.errors import FormatError
-from tunedb.logs.base import LogFile
-from tunedb.logs.gpu.cltune import CLTuneFormat
-from tunedb.logs.importer import import_log
+from tunedb.formats.base import LogFile
+from tunedb.formats.gpu.cltune import CLTuneFormat
+from tunedb.formats.importer import import_log
+from tunedb.programs.kernel import join_parameters
 from tunedb.records import Measurement, Quarantined, Status
-from tunedb.steps.parameters import join_parameters
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 TABLE = """name;time;threads;MWG;MDIMC;NDIMC;
 gemm_fast;12.50;64;32;8;8;

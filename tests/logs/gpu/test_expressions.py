@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.logs.gpu import expressions
+from tunedb.formats.gpu import expressions
 
 #: What stands in the inputs of the benchmark hub and of BAT.
 VALUES = [

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
-from tunedb.logs.base import LogFile, formats
+from tunedb.formats.base import LogFile, formats
 
 DOCUMENTS = {
     "kernel-tuner": {

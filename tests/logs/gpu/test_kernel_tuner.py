@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.logs.base import LogFile, Remark
-from tunedb.logs.gpu import documents, kernel_tuner
-from tunedb.logs.gpu.kernel_tuner import KernelTunerFormat
-from tunedb.logs.importer import import_log
+from tunedb.formats.base import LogFile, Remark
+from tunedb.formats.gpu import json_documents, kernel_tuner
+from tunedb.formats.gpu.kernel_tuner import KernelTunerFormat
+from tunedb.formats.importer import import_log
+from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Measurement, Phase, Quarantined, Status
-from tunedb.steps.parameters import join_parameters
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 HEAD = {
     "device_name": "NVIDIA RTX A4000",
@@ -330,7 +330,7 @@ def test_documents_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr(limits, "MAX_DOCUMENT_VALUES", 100)
     for data in (b"[" + b"0," * 2**20 + b"0]", b"[NaN," + b"0," * 2**20 + b"0]"):
         with pytest.raises(FormatError, match="more than 100 values"):
-            documents.parse_document(data)
+            json_documents.parse_document(data)
 
 
 @pytest.mark.parametrize("name", ["device_name", "problem_size"])
@@ -370,11 +370,11 @@ def test_what_is_nested_too_deep_is_kept_aside(tmp_path, memory):
     ],
 )
 def test_timestamps(text, expected):
-    assert documents.microseconds(text) == expected
+    assert json_documents.microseconds(text) == expected
 
 
 def test_units_give_what_people_write():
-    assert documents.seconds(3.0, documents.SECONDS["ms"], "") == 0.003
-    assert documents.seconds(7, documents.SECONDS["ns"], "") == 7e-9
-    assert documents.all_seconds([1, 2.5], documents.SECONDS["s"], "") == (1.0, 2.5)
-    assert documents.SECONDS["miliseconds"] == documents.SECONDS["milliseconds"] == 1e-3
+    assert json_documents.seconds(3.0, json_documents.SECONDS["ms"], "") == 0.003
+    assert json_documents.seconds(7, json_documents.SECONDS["ns"], "") == 7e-9
+    assert json_documents.all_seconds([1, 2.5], json_documents.SECONDS["s"], "") == (1.0, 2.5)
+    assert json_documents.SECONDS["miliseconds"] == json_documents.SECONDS["milliseconds"] == 1e-3

@@ -14,15 +14,15 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.logs.base import LogFile
-from tunedb.logs.find import find_logs
-from tunedb.logs.gpu.ktt import KTTFormat
-from tunedb.logs.gpu.ktt_xml import KTTXMLFormat
-from tunedb.logs.importer import import_log
-from tunedb.logs.reading import read_log
+from tunedb.formats.base import LogFile
+from tunedb.formats.find import find_logs
+from tunedb.formats.gpu.ktt import KTTFormat
+from tunedb.formats.gpu.ktt_xml import KTTXMLFormat
+from tunedb.formats.importer import import_log
+from tunedb.formats.reading import read_log
+from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Measurement, Phase, Quarantined, Status, WorkloadFormat
-from tunedb.steps.parameters import join_parameters
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gpu"
 

@@ -9,13 +9,13 @@ import pytest
 
 from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.logs.base import LogFile, Remark
-from tunedb.logs.find import find_logs
-from tunedb.logs.gpu.ktt_csv import KTTCSVFormat
-from tunedb.logs.importer import import_log
-from tunedb.logs.reading import read_log
+from tunedb.formats.base import LogFile, Remark
+from tunedb.formats.find import find_logs
+from tunedb.formats.gpu.ktt_csv import KTTCSVFormat
+from tunedb.formats.importer import import_log
+from tunedb.formats.reading import read_log
+from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Quarantined, Status
-from tunedb.steps.parameters import join_parameters
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gpu"
 

@@ -10,12 +10,12 @@ import pytest
 from profiles import detail, ncu, nsys, nsys_launch, raw
 
 from tunedb.errors import FormatError
-from tunedb.logs.base import LogFile, Remark, formats
-from tunedb.logs.find import find_logs
-from tunedb.logs.gpu.ncu_pages import parse_report
-from tunedb.logs.gpu.profiler_csv import rows_of
-from tunedb.logs.importer import import_log
-from tunedb.logs.reading import read_log
+from tunedb.formats.base import LogFile, Remark, formats
+from tunedb.formats.find import find_logs
+from tunedb.formats.gpu.ncu import parse_report
+from tunedb.formats.gpu.profiler_tables import rows_of
+from tunedb.formats.importer import import_log
+from tunedb.formats.reading import read_log
 from tunedb.records import Measurement, Quarantined, Status
 
 OCCUPANCY = "sm__warps_active.avg.pct_of_peak_sustained_active"

@@ -17,15 +17,14 @@ from hypothesis import strategies as st
 from profiles import ADD, COPY, launch, metric, nsys, nsys_launch
 
 from tunedb.errors import FormatError
-from tunedb.logs.base import LogFile, Remark
-from tunedb.logs.find import find_logs
-from tunedb.logs.gpu.nvprof import NvprofFormat
-from tunedb.logs.gpu.nvprof_tables import parse_profile, parse_value
-from tunedb.logs.gpu.profiler_csv import read_rows, rows_of
-from tunedb.logs.importer import import_log
-from tunedb.logs.reading import read_log
+from tunedb.formats.base import LogFile, Remark
+from tunedb.formats.find import find_logs
+from tunedb.formats.gpu.nvprof import NvprofFormat, parse_profile, parse_value
+from tunedb.formats.gpu.profiler_tables import read_rows, rows_of
+from tunedb.formats.importer import import_log
+from tunedb.formats.reading import read_log
+from tunedb.programs.kernel import join_parameters
 from tunedb.records import Measurement, Quarantined, Status
-from tunedb.steps.parameters import join_parameters
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gpu" / "nvprof"
 needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the collected profiles are not here")

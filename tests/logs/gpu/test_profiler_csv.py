@@ -9,24 +9,22 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
-from tunedb.launches import Launch
-from tunedb.logs.gpu.profiled import (
+from tunedb.formats.gpu.profiler_tables import (
     Launched,
-    application,
-    check_extents,
-    kernel_key,
-    problems,
-    threads_of,
-)
-from tunedb.logs.gpu.profiler_csv import (
     Locale,
+    application,
     base_unit,
     binary_bytes,
+    check_extents,
+    kernel_key,
     parse_number,
     parse_row,
+    problems,
     read_rows,
     seconds,
+    threads_of,
 )
+from tunedb.launches import Launch
 
 
 @pytest.mark.parametrize(

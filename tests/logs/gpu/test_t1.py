@@ -9,11 +9,11 @@ import orjson
 import pytest
 
 from tunedb.errors import FormatError
-from tunedb.logs.base import LogFile
-from tunedb.logs.gpu.t1 import T1Format, read_t1, t1_input
-from tunedb.logs.importer import import_log
+from tunedb.formats.base import LogFile
+from tunedb.formats.gpu.t1 import T1Format, read_t1, t1_input
+from tunedb.formats.importer import import_log
 from tunedb.records import Workload
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 INPUT = {
     "General": {"BenchmarkName": "conv"},

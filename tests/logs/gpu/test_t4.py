@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.errors import FormatError, UsageError
-from tunedb.logs.base import LogFile, Remark
-from tunedb.logs.export import export_document
-from tunedb.logs.gpu.kernels import gpu_target, kernel_workload
-from tunedb.logs.gpu.places import Place, device_of_name, place_of
-from tunedb.logs.gpu.t4 import T4Format
-from tunedb.logs.gpu.t4_results import _milliseconds
-from tunedb.logs.importer import import_log
+from tunedb.formats.base import LogFile, Remark
+from tunedb.formats.export import export_document
+from tunedb.formats.gpu.file_metadata import Place, device_of_name, place_of
+from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
+from tunedb.formats.gpu.t4 import T4Format, _milliseconds
+from tunedb.formats.importer import import_log
+from tunedb.programs.kernel import join_parameters, split_parameters
 from tunedb.records import (
     Failure,
     FailureKind,
@@ -30,8 +30,7 @@ from tunedb.records import (
     Status,
     Trust,
 )
-from tunedb.steps.parameters import join_parameters, split_parameters
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 CONFIGURATION = {"block_size_x": 32, "block_size_y": 4, "tile": 1}
 

@@ -9,12 +9,12 @@ import pytest
 
 from tunedb import limits
 from tunedb.errors import FormatError
-from tunedb.logs.base import LogFile
-from tunedb.logs.gpu.triton import TritonFormat
-from tunedb.logs.importer import import_log
+from tunedb.formats.base import LogFile
+from tunedb.formats.gpu.triton import TritonFormat
+from tunedb.formats.importer import import_log
+from tunedb.programs.kernel import join_parameters
 from tunedb.records import Measurement, Quarantined, Status
-from tunedb.steps.parameters import join_parameters
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 
 def config(warps=4, **others):

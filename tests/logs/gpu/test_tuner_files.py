@@ -11,15 +11,15 @@ from pathlib import Path
 import orjson
 import pytest
 
-from tunedb.logs.base import LogFile, formats
-from tunedb.logs.export import export_document
-from tunedb.logs.find import find_logs
-from tunedb.logs.gpu.kernel_tuner import KernelTunerFormat
-from tunedb.logs.gpu.t1 import read_t1
-from tunedb.logs.importer import Tally, import_log
+from tunedb.formats.base import LogFile, formats
+from tunedb.formats.export import export_document
+from tunedb.formats.find import find_logs
+from tunedb.formats.gpu.kernel_tuner import KernelTunerFormat
+from tunedb.formats.gpu.t1 import read_t1
+from tunedb.formats.importer import Tally, import_log
+from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Measurement, Status
-from tunedb.steps.parameters import join_parameters
-from tunedb.store import Store
+from tunedb.storage.store import Store
 
 DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 GPU = DATA / "gpu"

@@ -29,8 +29,7 @@ from ..base import Needs
 from . import ansor, autotvm, metaschedule
 from .columns import COLUMNS
 from .formulas import COMPLAINTS, Builder, Stored
-from .summary import Summary
-from .tails import read_tail
+from .summary import Summary, read_tail
 from .targets import device_of
 from .tasks import Structure, read_task
 

@@ -1,4 +1,4 @@
-"""The schedule that the steps of auto_scheduler describe (:mod:`tunedb.steps.ansor`).
+"""The schedule that the steps of auto_scheduler describe (:mod:`tunedb.programs.ansor`).
 
 Stages and loops are positions in lists that the steps change. How long the lists were at first is
 not in the log; they are made longer when a step refers to a place behind their end, which is exact
@@ -14,7 +14,7 @@ from itertools import count
 from typing import Any
 
 from ...errors import FormatError
-from ...steps.ansor import ANNOTATIONS, CODES
+from ...programs.ansor import ANNOTATIONS, CODES
 from .formulas import Builder, Value
 from .schedule import (
     MAX_LOOPS,

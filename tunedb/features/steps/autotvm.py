@@ -1,4 +1,4 @@
-"""The schedule that the knobs of AutoTVM describe (:mod:`tunedb.steps.autotvm`).
+"""The schedule that the knobs of AutoTVM describe (:mod:`tunedb.programs.autotvm`).
 
 What a template does with a knob is not in the log. The names of topi's templates tell which axis
 a tile is of, and the number of its parts how deep it goes; the order of the loops is taken to be

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 TOOLS = ("metaschedule", "ansor", "autotvm")
 
-#: Operator families (:mod:`tunedb.signatures.families`) without the number of dimensions.
+#: Operator families (:mod:`tunedb.programs.workload_info.families`) without the number of
+#: dimensions.
 FAMILIES = (
     "attention",
     "conv",

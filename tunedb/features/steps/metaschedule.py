@@ -1,4 +1,6 @@
-"""The schedule that the instructions of a MetaSchedule sketch describe (:mod:`tunedb.traces`).
+"""The schedule that the instructions of a MetaSchedule sketch describe.
+
+See :mod:`tunedb.programs.metaschedule.trace` for their stored form.
 
 Blocks and loops are followed by the variables that a trace gives them. Where a loop ends up is
 known for blocks that keep their loops; what a block computed elsewhere is left with is not.

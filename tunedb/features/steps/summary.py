@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
+import orjson
+
+from ...errors import FormatError
 from .columns import (
     BINDINGS,
     COUNTS,
@@ -16,13 +22,314 @@ from .columns import (
     SPATIAL_AXES,
     SPATIAL_LEVELS,
     TAIL,
+    TAIL_DEPTHS,
     TASK,
 )
-from .fetches import Fetches
-from .footprints import Footprints, movement
 from .formulas import Builder, Value
-from .schedule import REDUCTION, THREADS, Axis, Loop, Schedule
-from .tasks import Block
+from .schedule import REDUCTION, THREADS, Axis, Fetch, Loop, Schedule
+from .tasks import Access, Block, Dimension
+
+# ---- What the loops of a schedule touch: tiles, and the boxes of tensors that they read and ------
+# write
+
+Tiles = Sequence[Value | None]
+
+
+class Footprints:
+    """Footprints of the tiled stage.
+
+    Parameters
+    ----------
+    builder : Builder
+        What makes the values.
+    schedule : Schedule
+        The loops.
+    block : Block or None
+        The stage as it was written, whose axes are the schedule's; without it only the output is
+        known.
+    """
+
+    def __init__(self, builder: Builder, schedule: Schedule, block: Block | None) -> None:
+        self._builder = builder
+        self._schedule = schedule
+        self._block = block
+        self._numbers = {id(axis): number for number, axis in enumerate(schedule.axes)}
+        # From no loops at all to the whole nest.
+        self._tiles: list[Tiles] = [[builder.const(1)] * len(schedule.axes)]
+
+    def tiles(self, start: int) -> Tiles:
+        """Return how long the loops from `start` inwards run along each axis."""
+        nest = self._schedule.nest
+        wanted = max(len(nest) - start, 0)
+        while len(self._tiles) <= wanted:
+            loop = nest[-len(self._tiles)]
+            lengths = list(self._tiles[-1])
+            for axis, _, length in loop.parts:
+                number = self._numbers.get(id(axis))
+                if number is not None:
+                    lengths[number] = self._builder.product([lengths[number], length])
+            self._tiles.append(lengths)
+        return self._tiles[wanted]
+
+    def block_tiles(self, depth: int) -> Tiles:
+        """Return how long the threads of a block together run along each axis.
+
+        What is computed into shared memory inside a thread's loops is computed for all threads of
+        its block. In the tiles of TVM's schedules the outermost part of a spatial axis belongs to
+        the blocks of the grid and the others to vthreads, threads and the loops of a thread.
+
+        Parameters
+        ----------
+        depth : int
+            Loops around that tile; those of reductions are left out of it.
+        """
+        inner = self.tiles(depth)
+        if self._schedule.bound.keys().isdisjoint(THREADS):
+            return inner
+        return [
+            self._builder.product(axis.parts[1:]) if axis.parts and axis.kind != REDUCTION else tile
+            for axis, tile in zip(self._schedule.axes, inner, strict=True)
+        ]
+
+    def touched(self, tiles: Tiles, *, is_write: bool | None) -> Value | None:
+        """Return the elements that tiles read or write, or for None the bytes of both."""
+        builder = self._builder
+        if self._block is None:
+            if is_write is not True:
+                return None
+            pairs = zip(self._schedule.axes, tiles, strict=True)
+            return builder.product(tile for axis, tile in pairs if axis.kind != REDUCTION)
+        found: list[Value | None] = []
+        for access in self._block.accesses:
+            if is_write is None:
+                size = builder.const(access.bits / 8)
+                found.append(builder.mul(self.elements(access, tiles), size))
+            elif access.is_write == is_write:
+                found.append(self.elements(access, tiles))
+        return builder.total(found)
+
+    def elements(self, access: Access, tiles: Tiles) -> Value | None:
+        """Return the elements of the smallest box around an access."""
+        spans = [self._span(dimension, tiles) for dimension in access.dimensions if dimension]
+        return self._builder.product(spans)
+
+    def run(self, access: Access, tiles: Tiles) -> Value | None:
+        """Return how many elements of that box stand in a row: its innermost dimension."""
+        if not access.dimensions or not access.dimensions[-1]:
+            return self._builder.const(1)
+        return self._span(access.dimensions[-1], tiles)
+
+    def _span(self, dimension: Dimension, tiles: Tiles) -> Value | None:
+        builder = self._builder
+        if len(dimension) == 1 and abs(dimension[0][1]) == 1:
+            return tiles[dimension[0][0]]
+        one = builder.const(1)
+        steps = [
+            builder.mul(builder.sub(tiles[axis], one), builder.const(abs(by)))
+            for axis, by in dimension
+        ]
+        return None if None in steps else builder.total([one, *steps])
+
+
+def movement(access: Access, axis: int) -> str:
+    """Return how an access moves with an axis."""
+    moved = [dict(dimension).get(axis, 0) for dimension in access.dimensions]
+    if not any(moved):
+        return "broadcast"
+    return "contiguous" if abs(moved[-1]) == 1 and not any(moved[:-1]) else "strided"
+
+
+# ---- The columns of cache stages that read: how much they fetch, how often, and in which pieces --
+
+#: Bytes that a GPU reads from its memory at once (CUDA C++ Best Practices Guide, "Coalesced Access
+#: to Global Memory"); half of a CPU's cache line.
+SECTOR = 32
+
+
+@dataclass(frozen=True, slots=True)
+class _Fetched:
+    """What one cache stage fetches at a time.
+
+    Parameters
+    ----------
+    access : Access
+        How the tiled stage reads it.
+    tiles : Tiles
+        What it is for: the loops inside the fetch, of all threads that share it.
+    elements, bits : Value or None
+        How much it is.
+    is_shared : bool
+        Whether it goes into the memory that the threads of a block share.
+    """
+
+    access: Access
+    tiles: Tiles
+    elements: Value | None
+    bits: Value | None
+    is_shared: bool
+
+
+class Fetches:
+    """Writes the columns of the cache stages that read for a tiled stage.
+
+    Parameters
+    ----------
+    builder : Builder
+        Where the columns go.
+    schedule : Schedule
+        The loops and the cache stages.
+    block : Block or None
+        The stage as it was written; without it nobody knows what is fetched.
+    footprints : Footprints
+        Of that stage.
+    """
+
+    def __init__(
+        self, builder: Builder, schedule: Schedule, block: Block | None, footprints: Footprints
+    ) -> None:
+        self._builder = builder
+        self._schedule = schedule
+        self._footprints = footprints
+        self._reads = [] if block is None else [one for one in block.accesses if not one.is_write]
+
+    def write(self, threads: Value | None) -> None:
+        """Write the columns, given the threads of a block."""
+        builder, fetches = self._builder, self._schedule.fetches
+        vectors = [fetch.vector for fetch in fetches]
+        builder.emit_number("fetch.count", len(fetches))
+        builder.emit("fetch.vector", builder.greatest(vectors))
+        builder.emit("fetch.vector_least", builder.least(vectors))
+        builder.emit_number("fetch.depth", max((fetch.depth for fetch in fetches), default=0))
+        known = [one for fetch in fetches if (one := self._fetched(fetch)) is not None]
+        if known:
+            self._sizes(known, threads)
+            self._traffic(known)
+            self._pieces(known)
+
+    def _fetched(self, fetch: Fetch) -> _Fetched | None:
+        number, is_shared = fetch.tensor, fetch.scope == "shared"
+        if number is None or not fetch.depth or not 0 <= number < len(self._reads):
+            return None
+        footprints, access = self._footprints, self._reads[number]
+        tiles = (footprints.block_tiles if is_shared else footprints.tiles)(fetch.depth)
+        elements = footprints.elements(access, tiles)
+        bits = self._builder.mul(elements, self._builder.const(access.bits))
+        return _Fetched(access, tiles, elements, bits, is_shared)
+
+    def _sizes(self, known: Sequence[_Fetched], threads: Value | None) -> None:
+        builder = self._builder
+        elements = builder.total(one.elements for one in known)
+        shared = builder.total(one.bits for one in known if one.is_shared)
+        limit = builder.mul(builder.device("shared_bytes"), builder.const(8))
+        builder.emit("fetch.elements", elements, log=True)
+        builder.emit("fetch.largest", builder.greatest(one.elements for one in known), log=True)
+        builder.emit("fetch.per_thread", builder.div(elements, threads), log=True)
+        builder.emit("fetch.bytes_ratio", builder.div(shared, limit))
+
+    def _traffic(self, known: Sequence[_Fetched]) -> None:
+        """Write what all fetches of the program move."""
+        builder, footprints = self._builder, self._footprints
+        work = builder.product(axis.extent for axis in self._schedule.axes)
+        times = [builder.div(work, builder.product(one.tiles)) for one in known]
+        traffic = builder.total(
+            builder.mul(often, one.elements) for often, one in zip(times, known, strict=True)
+        )
+        all_loops = footprints.tiles(0)
+        whole = builder.total(footprints.elements(one.access, all_loops) for one in known)
+        builder.emit("fetch.times", builder.greatest(times), log=True)
+        builder.emit("fetch.traffic", traffic, log=True)
+        builder.emit("fetch.reuse", builder.div(work, traffic), log=True)
+        builder.emit("fetch.repeated", builder.div(traffic, whole), log=True)
+
+    def _pieces(self, known: Sequence[_Fetched]) -> None:
+        """Write how long the pieces are that stand in a row in memory."""
+        builder = self._builder
+        sector = builder.const(8 * SECTOR)
+        runs = [self._footprints.run(one.access, one.tiles) for one in known]
+        sectors = [
+            builder.mul(
+                builder.div(one.elements, run),
+                builder.ceildiv(builder.mul(run, builder.const(one.access.bits)), sector),
+            )
+            for run, one in zip(runs, known, strict=True)
+        ]
+        fetched = builder.total(one.bits for one in known)
+        builder.emit("fetch.run", builder.least(runs), log=True)
+        read = builder.mul(builder.total(sectors), sector)
+        builder.emit("fetch.sectors_share", builder.div(fetched, read))
+
+
+# ---- What MetaSchedule's postprocessors did, told by a trace's tail ------------------------------
+
+_COUNTED = {
+    "Bind": "bind",
+    "DecomposeReduction": "decompose",
+    "Parallel": "parallel",
+    "Split": "split",
+    "Tensorize": "tensorize",
+    "Vectorize": "vectorize",
+}
+
+
+def read_tail(body: bytes | None) -> list[float]:
+    """Return what a tail says: :data:`.columns.TAIL`, then vector loops by the depth of blocks.
+
+    All of it is zero without a tail.
+
+    Raises
+    ------
+    FormatError
+        The tail is damaged.
+    """
+    if body is None:
+        return [0.0] * (len(TAIL) + TAIL_DEPTHS)
+    try:
+        told, vectors = _read(orjson.loads(body))
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
+        raise FormatError(f"a tail that cannot be read: {error!r:.200}") from None
+    return [*(float(told[name]) for name in TAIL), *vectors]
+
+
+def _read(instructions: list[Any]) -> tuple[Counter[str], list[float]]:
+    told: Counter[str] = Counter(instructions=len(instructions))
+    loops: list[Any] = []  # of the last block that was asked for them
+    fused: dict[str, int] = {}
+    vectors = [0.0] * TAIL_DEPTHS
+    deepest = most = 0
+    for kind, inputs, attrs, outputs in instructions:
+        name = _COUNTED.get(kind)
+        if name is not None:
+            told[name] += 1
+        if kind == "GetLoops":
+            loops = outputs
+            told["loops"] = max(told["loops"], len(loops))
+            told["all_loops"] += len(loops)
+        elif kind == "GetChildBlocks":
+            told["blocks"] += len(outputs)
+        elif kind == "Fuse":
+            fused[outputs[0]] = len(inputs)
+        elif kind == "Parallel":
+            if len(loops) > deepest:
+                deepest = len(loops)
+                told["parallel_loops"] = fused.get(inputs[0], 1)
+        elif kind == "Vectorize":
+            n_fused = fused.get(inputs[0], 1)
+            told["vector_loops"] = max(told["vector_loops"], n_fused)
+            if len(loops) > most:
+                most = len(loops)
+                told["inner_vector_loops"] = n_fused
+            if len(loops) < TAIL_DEPTHS:  # of blocks of one depth, the last one is the consumer
+                vectors[len(loops)] = float(n_fused)
+        elif kind == "Annotate" and attrs[0] == "pragma_auto_unroll_max_step":
+            told["unroll"] += 1
+        elif kind == "DecomposeReduction" and inputs[1] in loops:
+            depth = loops.index(inputs[1])
+            told["decompose_depth"] = max(told["decompose_depth"], depth)
+            told["decompose_depths"] += depth
+    return told, vectors
+
+
+# ---- From a schedule to columns ------------------------------------------------------------------
 
 #: A decided place of computation is stored as this much more, so that 0 is none at all:
 #: 1 is "inline" (TVM's -2), 2 "root" (-1), 3 the outermost loop (0).

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import orjson
 
+from ...programs.workload_info.blocks import is_zero
+from ...programs.workload_info.graphs import Graph, Unreadable, entry_of, functions_of, graph_of
 from ...records import MODULES, Signature, Workload
-from ...signatures.blocks import is_zero
-from ...signatures.graphs import Graph, Unreadable, entry_of, functions_of, graph_of
 from .columns import TASK
 from .operators import Operator, operator_of
 from .schedule import REDUCTION, SPATIAL, UNKNOWN, Schedule

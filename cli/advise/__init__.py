@@ -1,0 +1,1 @@
+"""Commands of the advisor for thread blocks: advise and its page."""

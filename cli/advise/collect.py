@@ -1,0 +1,267 @@
+"""``tunedb advise collect``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..options import Settings, common_options, pass_settings, writing
+from ..output import Column, output_options, print_rows
+from ..progress import bar
+
+if TYPE_CHECKING:
+    from ...advisor.collect.collector import Outcome
+    from ...advisor.collect.configuration import GPU, Configuration
+    from ...advisor.collect.plan import Plan
+    from ...records import Session
+
+_INTERRUPTED = 130
+
+
+def _block(value: Any) -> str:
+    return "x".join(map(str, value))
+
+
+_VARIANT = (
+    Column("program", "program", fold=True),
+    Column("block", "block", _block),
+    Column("threads", "threads", text.number, right=True),
+    Column("registers", "registers", right=True, least=80),
+    Column("input", "input", flexible=True, least=80),
+    Column("original"),
+)
+PLAN_COLUMNS = (*_VARIANT, Column("runs", "runs", text.number, right=True))
+COLUMNS = (
+    *_VARIANT,
+    Column("mean", "mean", text.seconds, right=True),
+    Column("speedup", "speed-up", lambda v: text.NOTHING if v is None else f"{v:.2f}", right=True),
+    Column("counters", "counters", text.number, right=True),
+    Column("compared", "compared"),
+    Column("failure", "failure"),
+    Column("message"),
+    Column("run_secs"),
+    Column("notes"),
+    Column("new"),
+)
+
+
+@click.command()
+@click.argument("file", type=click.Path(path_type=Path), default=Path("advise.toml"))
+@click.option("--dry-run", is_flag=True, help="Print the plan and run nothing; needs no GPU.")
+@click.option(
+    "--plan",
+    "plan_file",
+    type=click.Path(path_type=Path),
+    help="Write the plan as JSON and run nothing; needs no GPU.",
+)
+@click.option("--program", "programs", multiple=True, metavar="NAME", help="Only this program.")
+@click.option(
+    "--device",
+    metavar="DEVICE",
+    help="Number or name of a configured device, or NAME[:CAPABILITY] of another.",
+)
+@click.option(
+    "--profiler",
+    type=click.Choice(["auto", "ncu", "nvprof", "none"]),
+    help="What reads counters (default: what the configuration says).",
+)
+@click.option(
+    "--work-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    help="Where variants are built and run (default: FILE with .work).",
+)
+@click.option("--again", is_flag=True, help="Try again what failed in an earlier run.")
+@click.option("--source", metavar="NAME", default="collect", help="Name of the source.")
+@output_options
+@common_options
+@pass_settings
+def collect(settings: Settings, file: Path, **choices: Any) -> None:
+    """Make, run and profile variants of programs.
+
+    FILE says which programs and how (tunedb advise configure; default: advise.toml). Its commands
+    are run as your own code. Each variant is built in a copy of its folder, its output is compared
+    with the original's, it is timed without a profiler and then profiled, a few counters in each
+    run. What fails is kept with its cause. A run that was interrupted goes on where it stopped when
+    the same command is given again.
+
+    Example:
+      tunedb advise collect --dry-run
+      tunedb advise collect advise.toml --plan plan.json --device "Tesla K40c"
+      tunedb advise collect advise.toml --program matmul --profiler none
+    """
+    from ...advisor.collect.configuration import read
+    from ...advisor.collect.plan import make_plan, suitable
+
+    configuration = read(file)
+    device = _device(configuration, choices["device"])
+    tool = choices["profiler"]
+    chosen = None if tool is None or device is None else suitable(tool, device)
+    if tool is not None and device is None:
+        chosen = tool if tool != "auto" else None
+    plan = make_plan(configuration, device=device, tool=chosen, programs=choices["programs"])
+    for refused in plan.refused:
+        settings.warn(f"{refused.program}: {_block(refused.block)} is left out: {refused.reason}")
+    if choices["plan_file"] is not None:
+        _write_plan(settings, choices["plan_file"], plan)
+    if choices["dry_run"] or choices["plan_file"] is not None:
+        print_rows(settings, PLAN_COLUMNS, [_plan_row(plan, v) for v in plan.variants])
+        runs = sum(map(plan.runs, plan.variants))
+        settings.note(
+            f"{text.count(len(plan.variants), 'variant')}, {text.count(runs, 'run')}; "
+            f"{plan.tool}: {text.count(sum(map(len, plan.groups)), 'counter')} in "
+            f"{text.count(len(plan.groups), 'group')}; {plan.device.name}"
+        )
+        return
+    _collect(settings, file, configuration, plan, choices)
+
+
+def _device(configuration: Configuration, asked: str | None) -> GPU | None:
+    """Return the device that is asked for; None for the first that is configured."""
+    from ...advisor.collect.cuda_detection import device_of
+
+    if asked is None:
+        return None
+    for device in configuration.devices:
+        if asked in (str(device.index), device.name):
+            return device
+    return device_of(asked)
+
+
+def _write_plan(settings: Settings, path: Path, plan: Plan) -> None:
+    import json
+
+    from ...system.files import write_whole
+
+    write_whole(path, json.dumps(plan.to_json(), indent=1) + "\n")
+    settings.note(f"Wrote {path}")
+
+
+def _collect(
+    settings: Settings,
+    file: Path,
+    configuration: Configuration,
+    plan: Plan,
+    choices: dict[str, Any],
+) -> None:
+    """Run a plan, store what comes of it, and print it."""
+    from ...advisor.collect.collector import Collector
+    from ...advisor.collect.state import locked
+    from ...system.host import new_session
+
+    work = choices["work_dir"] or file.with_name(file.name + ".work")
+    rows: list[dict[str, Any]] = []
+    try:
+        with locked(work):
+            collector = Collector(
+                configuration,
+                plan,
+                file.absolute().parent,
+                work.absolute(),
+                new_session(gpu=plan.device.name),
+                again=choices["again"],
+            )
+            _store(settings, plan, collector.run(), choices["source"], rows)
+    except KeyboardInterrupt:
+        click.echo(
+            f"Interrupted after {len(rows)} of {len(plan.variants)} variants; "
+            "the same command goes on",
+            err=True,
+        )
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    _tell(settings, plan, rows, work)
+
+
+def _store(
+    settings: Settings,
+    plan: Plan,
+    outcomes: Iterator[tuple[Outcome, Session, bool]],
+    source: str,
+    rows: list[dict[str, Any]],
+) -> None:
+    """Store outcomes one by one as they come, and append their rows."""
+    from ...advisor.collect.collector import measurement
+    from ...records import Source, SourceKind
+
+    programs = {program.name: program for program in plan.programs}
+    with writing(settings) as store, bar(settings, len(plan.variants)) as shown:
+        for outcome, session, is_new in outcomes:
+            variant = outcome.variant
+            made = measurement(outcome, programs[variant.program], plan.device, plan.tool, session)
+            # What an earlier run finished is known already, unless that was killed just then.
+            store.add([made], Source(source, SourceKind.LIVE))
+            rows.append(_row(outcome, rows, is_new=is_new))
+            shown.describe(f"{variant.program} {variant.label}")
+            shown.at(len(rows))
+            if settings.verbosity > 0 and is_new:
+                told = outcome.failure.message if outcome.failure else "ok"
+                settings.note(f"{variant.program} {variant.label}: {told}")
+
+
+def _plan_row(plan: Plan, variant: Any) -> dict[str, Any]:
+    return {**_variant_row(variant), "runs": plan.runs(variant)}
+
+
+def _variant_row(variant: Any) -> dict[str, Any]:
+    return {
+        "program": variant.program,
+        "block": list(variant.block),
+        "threads": variant.threads,
+        "registers": variant.registers,
+        "input": variant.input,
+        "original": variant.original,
+    }
+
+
+def _row(outcome: Outcome, rows: list[dict[str, Any]], *, is_new: bool) -> dict[str, Any]:
+    from statistics import fmean
+
+    failure = outcome.failure
+    mine = _variant_row(outcome.variant)
+    mean = fmean(outcome.run_secs) if outcome.run_secs else None
+    same = ("program", "registers", "input")
+    bases = (r for r in rows if r["original"] and all(r[key] == mine[key] for key in same))
+    base = mean if outcome.variant.original else next((r["mean"] for r in bases), None)
+    return {
+        **mine,
+        "mean": mean,
+        "speedup": None if mean is None or base is None else base / mean,
+        "counters": sum(len(launch.values) for launch in outcome.launches),
+        "compared": outcome.compared,
+        "failure": None if failure is None else failure.kind.value,
+        "message": None if failure is None else failure.message,
+        "run_secs": list(outcome.run_secs),
+        "notes": list(outcome.notes),
+        "new": is_new,
+    }
+
+
+def _tell(settings: Settings, plan: Plan, rows: list[dict[str, Any]], work: Path) -> None:
+    """Print what a run came to."""
+    print_rows(settings, COLUMNS, rows)
+    for program in plan.programs:
+        mine = [row for row in rows if row["program"] == program.name]
+        originals = [row for row in mine if row["original"] and row["registers"] is None]
+        for row in originals:
+            if row["failure"]:
+                settings.warn(
+                    f"{program.name}: the original fails, so nothing else was run: {row['message']}"
+                )
+            elif not row["compared"] and program.output.source != "none":
+                settings.warn(
+                    f"{program.name}: two runs of the original give different outputs; nothing was "
+                    "compared (programs.output: ignore, tolerance)"
+                )
+        failed = [row for row in mine if row["failure"] and row not in originals]
+        if failed:
+            settings.note(f"{program.name}: {text.count(len(failed), 'variant')} failed (--json)")
+        notes = [row["notes"][0] for row in mine if row["notes"]]
+        if notes:
+            settings.warn(f"{program.name}: {text.count(len(notes), 'variant')}: {notes[0]}")
+    new = sum(row["new"] for row in rows)
+    settings.note(
+        f"{text.count(new, 'variant')} run, {len(rows) - new} of an earlier run; all in {work}"
+    )

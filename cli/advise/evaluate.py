@@ -1,0 +1,154 @@
+"""``tunedb advise evaluate``."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..card import share
+from ..options import Settings, common_options, pass_settings, reading
+from ..output import Column, output_options, print_rows
+from ..progress import bar
+from .train import label_options
+
+if TYPE_CHECKING:
+    from ...advisor.learn.findings import AdvisorFindings, Score
+
+#: Names of tunedb.advisor.learn.evaluation.
+SPLITS = ("kernel", "slice", "random")
+METHODS = ("gain", "svm", "boosted")
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+COLUMNS = (
+    Column("split", "split"),
+    Column("held_out", "held out", flexible=True),
+    Column("method", "method"),
+    Column("rows", "launches", text.number, right=True),
+    Column("coverage", "advised", share, right=True),
+    Column("accuracy", "accuracy", share, right=True),
+    Column("balanced", "balanced", share, right=True),
+    Column("regret", "regret", _ratio, right=True),
+    Column("regret_low", "from", _ratio, right=True, least=110),
+    Column("regret_high", "to", _ratio, right=True, least=110),
+    Column("against_nothing", "time", _ratio, right=True),
+    Column("advised_regret", "if advised", _ratio, right=True, least=130),
+)
+
+
+@click.command()
+@click.option(
+    *("--split", "splits"),
+    type=click.Choice(SPLITS),
+    multiple=True,
+    help="What is held out; may be repeated. Default: kernel.",
+)
+@click.option(
+    *("--learner", "methods"),
+    type=click.Choice(METHODS),
+    multiple=True,
+    help="What is judged; may be repeated. Default: all three.",
+)
+@label_options
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="Write everything to a JSON file.",
+)
+@output_options
+@common_options
+@pass_settings
+def evaluate(
+    settings: Settings,
+    splits: tuple[str, ...],
+    methods: tuple[str, ...],
+    labels: str,
+    tolerance: float,
+    inputs: str,
+    report: Path | None,
+) -> None:
+    """Judge advice on kernels that were held out.
+
+    Beside the learners stand the majority of the training labels, the rule (over 256 threads
+    shrink, under 128 grow), maximum occupancy and doing nothing. "regret" is the time after one
+    step as told over the best time of the slice, and "time" over the time before: below 1 is a
+    gain. Random splits hold rows of the same kernels out, which flatters; what advice is worth on
+    another kernel is said by --split kernel alone. Nothing is stored.
+
+    Example:
+      tunedb advise evaluate
+      tunedb advise evaluate --split kernel --split random --labels paper
+      tunedb advise evaluate --json | jq '.[] | select(.held_out == "") | [.method, .regret]'
+    """
+    from ...advisor.learn.evaluation import evaluate as judge
+    from ...advisor.learn.store import label
+    from ...advisor.loading import load
+    from ...errors import NotFoundError
+
+    if report is not None and not report.absolute().parent.is_dir():
+        raise NotFoundError(f"{report}: there is no folder {report.absolute().parent}; make it")
+    with reading(settings) as store:
+        observations = load(store.query)
+    with bar(settings, None) as shown:
+        found = judge(
+            observations,
+            label(observations, labels, tolerance),
+            splits=splits or ("kernel",),
+            methods=methods or METHODS,
+            inputs=inputs,
+            name=labels,
+            tolerance=tolerance,
+            on_step=shown.describe,
+        )
+    if report is not None:
+        import json
+
+        from ...system.files import write_whole
+
+        write_whole(report, json.dumps(found.to_json(), indent=1) + "\n")
+        settings.note(f"Wrote {report}")
+    print_rows(settings, COLUMNS, [_row(one) for one in found.scores])
+    _tell(settings, found)
+
+
+def _row(score: Score) -> dict[str, Any]:
+    regret, against = score.regret, score.against_nothing
+    return {
+        "split": score.split,
+        "held_out": score.held_out,
+        "method": score.method,
+        "rows": score.rows,
+        "coverage": score.coverage,
+        "accuracy": _known(score.accuracy),
+        "balanced": _known(score.balanced),
+        "regret": regret and regret.value,
+        "regret_low": regret and regret.low,
+        "regret_high": regret and regret.high,
+        "against_nothing": against and against.value,
+        "advised_regret": score.advised_regret,
+    }
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _tell(settings: Settings, found: AdvisorFindings) -> None:
+    counts = ", ".join(
+        f"{name} {text.number(number)}"
+        for name, number in zip(found.classes, found.counts, strict=True)
+    )
+    settings.note(
+        f"{text.number(found.observations)} launches in "
+        f"{text.count(found.slices, 'slice')}: {counts}; {text.number(found.unlabelled)} "
+        "without label"
+    )
+    for note in found.notes:
+        settings.note(note)

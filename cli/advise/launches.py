@@ -1,0 +1,87 @@
+"""``tunedb advise launches``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+from .. import text
+from ..choose import complete_workload, find_targets, find_workload, target_option
+from ..options import Settings, common_options, pass_settings, writing
+from ..output import Column, output_options, print_object
+from ..progress import bar
+
+if TYPE_CHECKING:
+    from ...advisor.tvm_launches import FillReport
+
+_INTERRUPTED = 130
+
+COLUMNS = (
+    Column("records", "records", text.number, right=True),
+    Column("known", "known", text.number, right=True),
+    Column("filled", "filled", text.number, right=True),
+    Column("unknown", "unknown", text.number, right=True),
+    Column("launches", "launches", text.number, right=True),
+)
+
+
+@click.command()
+@click.option(
+    "--workload",
+    metavar="WORKLOAD",
+    shell_complete=complete_workload,
+    help="Only this workload: its id, name or digest.",
+)
+@target_option()
+@output_options
+@common_options
+@pass_settings
+def launches(settings: Settings, workload: str | None, target: str | None) -> None:
+    """Fill in the launches of TVM's own GPU programs.
+
+    The thread blocks of their kernels follow from the traces of MetaSchedule, the steps of
+    auto_scheduler, and the features ansor.per_store where those are stored (tunedb extract). A
+    record whose blocks are not certain gets no launch. A run that was interrupted goes on where
+    it stopped.
+
+    Example:
+      tunedb advise launches
+      tunedb advise launches --workload matmul --target cuda --json
+    """
+    from ...advisor.tvm_launches import FillReport, fill_launches, gpu_targets
+
+    report = FillReport()
+    with writing(settings) as store:
+        chosen = find_targets(store.query, target)
+        workloads = None if workload is None else find_workload(store.query, workload)
+        total = store.query.size(gpu_targets(store.query, chosen)) if workload is None else None
+        try:
+            with bar(settings, total) as shown:
+                fill_launches(
+                    store,
+                    workload_ids=workloads,
+                    target_ids=chosen,
+                    on_record=shown.at,
+                    report=report,
+                )
+        except KeyboardInterrupt:
+            _tell(settings, report)
+            click.echo("Interrupted; what was stored stays, and the next run goes on", err=True)
+            raise click.exceptions.Exit(_INTERRUPTED) from None
+    _tell(settings, report)
+
+
+def _tell(settings: Settings, report: FillReport) -> None:
+    """Print what became of the records."""
+
+    def show() -> None:
+        there = text.count(report.records, "record")
+        click.echo(f"{there} of TVM's programs for GPUs; {report.known} had launches before")
+        got = text.count(report.launches, "launch")
+        click.echo(f"{text.count(report.filled, 'record')} got {got}")
+        if report.unknown:
+            click.echo(f"{report.unknown} do not say their threads (tunedb extract may help)")
+
+    print_object(settings, COLUMNS, asdict(report), show)

@@ -1,0 +1,184 @@
+"""``tunedb report advisor``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ..options import Settings, common_options, pass_settings, reading
+from ..progress import bar
+from ..text import clean
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from ...advisor.analysis.analyzer import Analysis, Threshold
+    from ...advisor.learn.findings import AdvisorFindings
+    from ...advisor.observations import Observation
+
+#: Keys of tunedb.advisor.labels.METHODS, of tunedb.advisor.analysis.analyzer.INPUTS and of
+#: tunedb.advisor.learn.evaluation.SPLITS: no library is imported to print the help.
+LABELS = ("slice-best", "paper")
+INPUTS = ("ratios", "raw")
+SPLITS = ("kernel", "slice", "random")
+
+
+@click.command()
+@click.option(
+    *("-o", "--output"),
+    metavar="FILE",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="The page, a file of HTML; an older one is replaced.",
+)
+@click.option("--kernel", "kernels", metavar="NAME", multiple=True, help="Only this; repeatable.")
+@click.option("--device", "devices", metavar="NAME", multiple=True, help="Only this; repeatable.")
+@click.option(
+    "--labels",
+    type=click.Choice(LABELS),
+    default="slice-best",
+    show_default=True,
+    help="How launches are labelled.",
+)
+@click.option(
+    "--tolerance",
+    type=click.FloatRange(min=0, max=1),
+    default=0.05,
+    show_default=True,
+    help="What is as fast as the best of a slice, for slice-best.",
+)
+@click.option(
+    "--inputs",
+    type=click.Choice(INPUTS),
+    default="ratios",
+    show_default=True,
+    help="Counters per instruction with the launch's geometry, or counters as they are.",
+)
+@click.option(
+    "--mark",
+    metavar="NAME=VALUE",
+    help="Mark launches with more of it: an input, threads, registers, seconds or 'time / best'. "
+    "Default: those slower than the best of their slice by twice the tolerance.",
+)
+@click.option(
+    "--split",
+    "splits",
+    type=click.Choice(SPLITS),
+    multiple=True,
+    help="What is held out to judge advice; repeatable. Default: kernel and random.",
+)
+@click.option("--no-evaluation", is_flag=True, help="Do not judge advice: that takes longest.")
+@common_options
+@pass_settings
+def advisor(
+    settings: Settings,
+    output: Path,
+    kernels: tuple[str, ...],
+    devices: tuple[str, ...],
+    mark: str | None,
+    no_evaluation: bool,
+    splits: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Write a page about the launches and the advice.
+
+    One file of HTML without scripts: run time against block size, what the block alone buys, how
+    inputs correlate and what goes together, kinds of launches, the questions that divide the
+    labels, and how advice did on kernels that were held out. Each number that is drawn is in a
+    table below its picture.
+
+    Example:
+      tunedb report advisor -o advisor.html
+      tunedb report advisor -o conv.html --kernel Convolution --labels paper --no-evaluation
+      tunedb report advisor -o advisor.html --mark registers=64
+    """
+    from ...errors import NotFoundError
+
+    threshold = None if mark is None else _threshold(mark)
+    folder = output.absolute().parent
+    if not folder.is_dir():
+        raise NotFoundError(f"{output}: there is no folder {folder}; make it")
+    found = _load(settings, kernels, devices)
+    with bar(settings, None) as shown:
+        shown.describe("analysing")
+        analysis = _analyse(found, threshold, options)
+        judged: AdvisorFindings | str | None = None
+        if not no_evaluation:
+            judged = _judge(found, analysis, splits or ("kernel", "random"), shown.describe)
+    from ...report.advisor import write
+    from ...system.files import write_whole
+
+    write_whole(output, write(analysis, judged))
+    settings.note(f"Wrote {output}")
+
+
+def _threshold(text: str) -> Threshold:
+    """Read ``NAME=VALUE``; a name may hold an equals sign."""
+    from math import isfinite
+
+    from ...advisor.analysis.analyzer import Threshold
+
+    name, _, value = text.rpartition("=")
+    try:
+        number = float(value)
+    except ValueError:
+        number = float("nan")
+    if not name or not isfinite(number):
+        raise click.UsageError(f"--mark {clean(text)}: give NAME=VALUE, such as registers=64")
+    return Threshold(name.strip(), number)
+
+
+def _load(
+    settings: Settings, kernels: tuple[str, ...], devices: tuple[str, ...]
+) -> list[Observation]:
+    """Return the launches that are meant; one at least."""
+    from ...advisor.loading import load
+    from ...errors import NotFoundError
+
+    with reading(settings) as store:
+        found = load(store.query, kernels=kernels or None, devices=devices or None)
+    if not found:
+        chosen = [*kernels, *devices]
+        what = f" of {', '.join(chosen)}" if chosen else ""
+        raise NotFoundError(
+            f"no launch{what} has a run time; import profiles or tuning results of GPU kernels "
+            "with: tunedb import logs PATH"
+        )
+    return found
+
+
+def _analyse(
+    found: Sequence[Observation], threshold: Threshold | None, options: dict[str, Any]
+) -> Analysis:
+    from ...advisor.analysis.analyzer import analyse
+
+    return analyse(
+        found,
+        kind=options["inputs"],
+        method=options["labels"],
+        tolerance=options["tolerance"],
+        threshold=threshold,
+    )
+
+
+def _judge(
+    found: Sequence[Observation], analysis: Analysis, splits: Sequence[str], on_step: Any
+) -> AdvisorFindings | str:
+    """Return how good advice is, or why that cannot be judged: the rest of the page stands."""
+    from ...advisor.learn.evaluation import evaluate
+    from ...errors import UsageError
+
+    try:
+        return evaluate(
+            found,
+            analysis.labels,
+            splits=splits,
+            inputs=analysis.kind,
+            name=analysis.method,
+            tolerance=analysis.tolerance,
+            on_step=on_step,
+        )
+    except UsageError as error:
+        return str(error)

@@ -1,0 +1,153 @@
+"""``tunedb advise train``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .. import text
+from ..card import listed, share
+from ..options import Settings, common_options, pass_settings, updating
+from ..output import Column, output_options, print_fields, print_object
+from ..progress import bar
+from ..text import clean
+
+if TYPE_CHECKING:
+    from ...advisor.learn.store import TrainedAdvisor
+    from ...results import StoredModel
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Names of tunedb.blocksize: the command line imports no learning to print its help.
+LABELS = ("slice-best", "paper")
+LEARNERS = ("auto", "gain", "svm", "boosted")
+INPUTS = ("ratios", "raw")
+
+KEYS = (
+    "id",
+    "digest",
+    "learner",
+    "labels",
+    "inputs",
+    "tolerance",
+    "launches",
+    "unlabelled",
+    "learnt",
+    "kernels",
+    "balanced_accuracy",
+    "notes",
+    "was_there",
+)
+
+
+def label_options(function: F) -> F:
+    """Give a command ``--labels``, ``--tolerance`` and ``--inputs``."""
+    options = (
+        click.option(
+            "--labels",
+            type=click.Choice(LABELS),
+            default="slice-best",
+            show_default=True,
+            help="Toward the best block of the slice, or Algorithm 1 of the paper.",
+        ),
+        click.option(
+            "--tolerance",
+            type=click.FloatRange(0, 1, max_open=True),
+            default=0.05,
+            show_default=True,
+            help="Share of the best time within which a block is as good as the best.",
+        ),
+        click.option(
+            "--inputs",
+            type=click.Choice(INPUTS),
+            default="ratios",
+            show_default=True,
+            help="Ratios that compare between kernels, or the counters as they are.",
+        ),
+    )
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
+@click.command()
+@label_options
+@click.option(
+    "--learner",
+    type=click.Choice(LEARNERS),
+    default="auto",
+    show_default=True,
+    help="auto takes what does best on kernels that are held out in turn.",
+)
+@output_options
+@common_options
+@pass_settings
+def train(settings: Settings, labels: str, tolerance: float, inputs: str, learner: str) -> None:
+    """Train the advisor on the launches of the database.
+
+    It learns from kernels that were measured with several blocks and everything else equal. The
+    model is data and becomes a row of the database; tunedb advise show uses the one made last.
+    "gain" predicts run times from the launch alone, "svm" is the paper's learner and "boosted" are
+    trees, both on counters; the figure beside each is its balanced accuracy on kernels that were
+    held out in turn, the mean over kernels. Guessing reaches 0.33.
+
+    Example:
+      tunedb import logs ./profiles && tunedb advise train
+      tunedb advise train --learner svm --labels paper --inputs raw
+    """
+    from ...advisor.learn.store import train_advisor
+
+    with updating(settings) as store, bar(settings, None) as shown:
+        found = train_advisor(
+            store,
+            labels=labels,
+            tolerance=tolerance,
+            learner=learner,
+            inputs=inputs,
+            on_step=shown.describe,
+        )
+    row = _row(found)
+    print_object(settings, tuple(map(Column, KEYS)), row, lambda: print_fields(advisor_fields(row)))
+    for note in found.training.notes:
+        settings.warn(note)
+
+
+def _row(found: TrainedAdvisor) -> dict[str, Any]:
+    return advisor_row(found.stored) | {"was_there": found.was_there}
+
+
+def advisor_row(stored: StoredModel) -> dict[str, Any]:
+    """Return the keys of an advisor, but whether it was there before."""
+    card = stored.card
+    return {
+        "id": stored.id,
+        "digest": stored.digest.hex(),
+        "learner": card["learner"],
+        "labels": card["recipe"]["labels"],
+        "inputs": card["recipe"]["inputs"],
+        "tolerance": card["recipe"]["tolerance"],
+        "launches": card["launches"],
+        "unlabelled": card["unlabelled"],
+        "learnt": card["learnt"],
+        "kernels": card["kernels"],
+        "balanced_accuracy": card["balanced_accuracy"],
+        "notes": card["notes"],
+    }
+
+
+def advisor_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return an advisor as people read it."""
+    marks = row["balanced_accuracy"]
+    told = ", ".join(f"{clean(name)} {share(mark)}" for name, mark in marks.items())
+    again = " (it was there before)" if row.get("was_there") else ""
+    return [
+        ("advisor", f"model {row['id']}{again}"),
+        ("learner", clean(row["learner"])),
+        ("labels", clean(row["labels"])),
+        ("launches", f"{text.number(row['learnt'])} of {text.number(row['launches'])}"),
+        ("without label", text.number(row["unlabelled"])),
+        ("kernels", listed(row["kernels"], 8)),
+        ("balanced accuracy", told or "no second kernel to hold out"),
+    ]

@@ -1,0 +1,1 @@
+"""Commands about whole databases: db, prune, vacuum."""

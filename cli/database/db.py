@@ -1,0 +1,305 @@
+"""``tunedb db``: databases as a whole."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..lazy import LazyGroup
+from ..options import Settings, common_options, pass_settings, writing
+from ..output import Column, bold, output_options, print_fields, print_object, print_table
+from ..progress import Bar, bar
+
+if TYPE_CHECKING:
+    from ...maintenance.check import CheckReport
+    from ...results import Counts
+    from ...storage.describe import Description
+
+COMMANDS = {
+    "init": ("database.db", "init", "Make an empty database."),
+    "upgrade": ("database.db", "upgrade", "Bring a database to this version's schema."),
+    "check": ("database.db", "check", "Check that a database is whole."),
+    "info": ("database.db", "info", "Say what a database is and what it holds."),
+    "trust": ("database.trust", "command", "Approve a database, so that TVM gets what it holds."),
+}
+
+INIT_COLUMNS = (Column("location"), Column("revision"), Column("created"))
+
+UPGRADE_COLUMNS = tuple(
+    map(Column, ("location", "before", "after", "backup", "restored", "dry_run"))
+)
+
+CHECK_COLUMNS = tuple(map(Column, ("location", "ok", "rows", "measurements", "found", "problems")))
+
+INFO_COLUMNS = tuple(
+    map(
+        Column,
+        (
+            *("location", "state", "advice", "revision", "head", "size"),
+            *("created_by", "created_at", "store"),
+            *("counts", "failures", "sources"),
+        ),
+    )
+)
+
+_PROBLEM = (
+    Column("check", "check"),
+    Column("table", "table"),
+    Column("id", "id", right=True),
+    Column("message", "problem", flexible=True),
+)
+
+_SOURCE = (
+    Column("name", "source", flexible=True, keep_end=True),
+    Column("kind", "kind"),
+    Column("trust", "trust"),
+    Column("records", "records", right=True),
+)
+
+
+@click.group(cls=LazyGroup, lazy=COMMANDS, name="db")
+@common_options
+def command() -> None:
+    """Make, upgrade, check, describe and approve databases.
+
+    Example:
+      tunedb db init tune.db
+      tunedb db info
+    """
+
+
+@click.command()
+@click.argument("url", required=False)
+@output_options
+@common_options
+@pass_settings
+def init(settings: Settings, url: str | None) -> None:
+    """Make an empty database.
+
+    URL is a path or postgresql://HOST/NAME, where the database must exist and be empty; without
+    it, the database that --db and TUNEDB_URL name. One that is there stays as it is.
+
+    Example:
+      tunedb db init tune.db
+      tunedb db init postgresql://tuning@server/tunedb
+    """
+    from ...errors import NotFoundError, TuneDBError
+    from ...storage import schema
+    from ...storage.describe import describe
+
+    try:
+        before = describe(settings.locate(url).url).state
+    except NotFoundError:
+        before = "missing"
+    except TuneDBError:
+        before = "unknown"  # opening it says what is wrong
+    with writing(settings, url) as store:
+        location = store.location
+    created = before in ("missing", "empty")
+    said = f"{location}: " + ("made" if created else "is there already; nothing was changed")
+    row = {"location": location, "revision": schema.HEAD, "created": created}
+    print_object(settings, INIT_COLUMNS, row, lambda: click.echo(text.clean(said)))
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option("--dry-run", is_flag=True, help="Migrate and roll back.")
+@output_options
+@common_options
+@pass_settings
+def upgrade(settings: Settings, url: str | None, dry_run: bool) -> None:
+    """Bring a database to this version's schema.
+
+    A file is copied beside itself first. If anything fails, the database stays as it was. A server
+    gets back the guards that it lacks (docs/sharing.md).
+
+    Example:
+      tunedb db upgrade --dry-run
+      tunedb db upgrade tune.db
+    """
+    from ...storage import versions
+    from ...storage.engine import parse_url, show_url
+
+    backups: list[Path] = []
+    restored: list[str] = []
+    parsed = parse_url(settings.locate(url).url)
+    before, after = versions.upgrade(
+        parsed, dry_run=dry_run, on_backup=backups.append, on_restored=restored.extend
+    )
+    location = show_url(parsed)
+    row = {
+        "location": location,
+        "before": before,
+        "after": after,
+        "backup": str(backups[0]) if backups else None,
+        "restored": restored,
+        "dry_run": dry_run,
+    }
+
+    def show() -> None:
+        if before == after:
+            click.echo(text.clean(f"{location}: schema {after} is up to date"))
+            for one in restored:
+                click.echo(text.clean(f"{'missing' if dry_run else 'restored'}: {one}"))
+            return
+        done = "would go" if dry_run else "went"
+        click.echo(text.clean(f"{location}: {done} from schema {before} to {after}"))
+        for backup in backups:
+            click.echo(text.clean(f"backup: {backup}"))
+
+    print_object(settings, UPGRADE_COLUMNS, row, show)
+
+
+@click.command()
+@click.option(
+    "--sample",
+    type=click.IntRange(min=0),
+    metavar="N",
+    help="Check N measurements drawn at random instead of all.",
+)
+@output_options
+@common_options
+@pass_settings
+def check(settings: Settings, sample: int | None) -> None:
+    """Check that a database is whole.
+
+    SQLite's own checks, the schema, the digest of every row computed anew, and every column that
+    others determine. Nothing is written. Exits with 1 if something is wrong.
+
+    Example:
+      tunedb db check
+      tunedb db check --sample 10000 --json
+    """
+    from ...maintenance.check import check as check_database
+
+    with bar(settings, 0) as shown:
+        report = check_database(settings.locate().url, sample=sample, on_row=_follow(shown))
+    print_object(settings, CHECK_COLUMNS, _check_row(report), lambda: _show_check(report))
+    if report.found:
+        raise click.exceptions.Exit(1)
+
+
+def _follow(shown: Bar) -> Any:
+    """Return a function that moves the bar to a row of a known number of rows."""
+
+    def at(done: int, total: int) -> None:
+        shown.resize(total)
+        shown.at(done)
+
+    return at
+
+
+def _check_row(report: CheckReport) -> dict[str, Any]:
+    return {
+        "location": report.location,
+        "ok": not report.found,
+        "rows": report.rows,
+        "measurements": report.measurements,
+        "found": report.found,
+        "problems": [
+            {"check": p.check, "table": p.table, "id": p.id, "message": p.message}
+            for p in report.problems
+        ],
+    }
+
+
+def _show_check(report: CheckReport) -> None:
+    looked = (
+        f"{text.count(report.rows, 'row')} looked at, "
+        f"{text.count(report.measurements, 'measurement')} among them"
+    )
+    if not report.found:
+        click.echo(text.clean(f"{report.location}: whole ({looked})"))
+        return
+    print_table(_PROBLEM, _check_row(report)["problems"])
+    if report.found > len(report.problems):
+        click.echo(f"and {report.found - len(report.problems):,} more")
+    found = text.count(report.found, "problem")
+    click.echo(text.clean(f"{report.location}: {found} ({looked}); restore a copy, or import anew"))
+
+
+@click.command()
+@click.argument("url", required=False)
+@output_options
+@common_options
+@pass_settings
+def info(settings: Settings, url: str | None) -> None:
+    """Say what a database is and what it holds.
+
+    Also of one with another schema, or of another program.
+
+    Example:
+      tunedb db info
+      tunedb db info other.db --json
+    """
+    from ...storage.describe import describe
+    from ...storage.store import Store
+
+    location = settings.locate(url).url
+    found = describe(location)
+    row = _info_row(found)
+    if found.state == "current":
+        with Store(location, create=False, read_only=True) as store:
+            row["counts"] = _counts(store.query.counts())
+            row["failures"] = store.query.failures()
+            row["sources"] = [
+                {
+                    "name": source.name,
+                    "kind": source.kind.value,
+                    "trust": source.trust.name.lower(),
+                    "records": records,
+                }
+                for source, records in store.query.sources()
+            ]
+    print_object(settings, INFO_COLUMNS, row, lambda: _show_info(row))
+
+
+def _info_row(found: Description) -> dict[str, Any]:
+    from ...storage import schema
+
+    created = found.meta.get("created_at", "")
+    return {
+        "location": found.location,
+        "state": found.state,
+        "advice": found.advice,
+        "revision": found.revision,
+        "head": schema.HEAD,
+        "size": found.size,
+        "created_by": found.meta.get("created_by"),
+        "created_at": text.moment(int(created)) if created.isdecimal() else None,
+        "store": found.meta.get("store"),
+        "counts": None,
+        "failures": None,
+        "sources": None,
+    }
+
+
+def _counts(counts: Counts) -> dict[str, int]:
+    names = (
+        *("workloads", "targets", "programs", "sketches", "tails", "measurements", "failed"),
+        *("launches", "sessions", "sources", "quarantined", "retracted"),
+    )
+    return {name: getattr(counts, name) for name in names}
+
+
+def _show_info(row: dict[str, Any]) -> None:
+    schema = f"{text.plain(row['revision'])} ({row['state']}; this tunedb has {row['head']})"
+    fields = [("location", text.clean(row["location"])), ("schema", schema)]
+    if row["advice"]:
+        fields.append(("", text.clean(row["advice"])))
+    fields.append(("size", text.size(row["size"])))
+    if row["created_by"]:
+        made = f"by tunedb {row['created_by']} on {text.plain(row['created_at'])}"
+        fields.append(("made", text.clean(made)))
+        fields.append(("store", text.plain(row["store"])))
+    for name, number in (row["counts"] or {}).items():
+        fields.append((name, f"{number:,}"))
+    for kind, number in sorted((row["failures"] or {}).items()):
+        fields.append((f"  {kind}", f"{number:,}"))
+    print_fields(fields)
+    if row["sources"]:
+        click.echo(f"\n{bold('Sources')}")
+        print_table(_SOURCE, row["sources"])

@@ -1,0 +1,123 @@
+"""``tunedb db trust``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..options import Settings, common_options, confirm, pass_settings
+from ..output import Column, output_options, print_object, print_rows
+
+if TYPE_CHECKING:
+    from ...storage.approval import Approval
+    from ...storage.store import Store
+
+#: Characters of a database's key that a table shows.
+_SHORT = 8
+
+COLUMNS = (
+    Column("location", "location", flexible=True, keep_end=True),
+    Column("store", "store", lambda key: text.clean(key[:_SHORT])),
+    Column("approved_at", "approved"),
+)
+
+
+@click.command()
+@click.argument("url", required=False)
+@click.option("--dry-run", is_flag=True, help="Say what it is, and approve nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--list", "list_", is_flag=True, help="List what is approved.")
+@click.option("--forget", is_flag=True, help="Take the approval of URL back.")
+@output_options
+@common_options
+@pass_settings
+def command(
+    settings: Settings, url: str | None, dry_run: bool, yes: bool, list_: bool, forget: bool
+) -> None:
+    """Approve a database, so that TVM gets what it holds.
+
+    URL is a path or postgresql://HOST/NAME. What you make is approved; what somebody gave you, and
+    what you moved or copied, is not: it can be read, listed and merged, and TVM gets nothing of it,
+    neither programs nor modules, before you approve it. Its own sources are believed as yours are,
+    so approve what you would run. An approval is of the place and of the database that is there
+    now.
+
+    Example:
+      tunedb db trust tune.db
+      tunedb db trust postgresql://tuning@server/tunedb --yes
+      tunedb db trust --list
+      tunedb db trust --forget tune.db
+    """
+    from ...errors import UsageError
+
+    if list_:
+        if url is not None or forget or yes or dry_run:
+            raise UsageError("--list takes nothing else; run: tunedb db trust --list")
+        _list(settings)
+    elif url is None:
+        raise UsageError("say which database, e.g. tunedb db trust tune.db; or give --list")
+    elif forget:
+        _forget(settings, url)
+    else:
+        _approve(settings, url, yes=yes, dry_run=dry_run)
+
+
+def _list(settings: Settings) -> None:
+    from ...storage.approval import approvals
+
+    found, errors = approvals()
+    for error in errors:
+        settings.warn(str(error))
+    rows = [_row(one) for one in found]
+    print_rows(
+        settings, COLUMNS, rows, empty="no database is approved; see: tunedb db trust --help"
+    )
+
+
+def _forget(settings: Settings, url: str) -> None:
+    from ...errors import NotFoundError
+    from ...storage.approval import forget
+    from ...storage.engine import command_word, parse_url
+
+    word = command_word(parse_url(url))
+    if not forget(url):
+        raise NotFoundError(f"{word}: it is not approved; see: tunedb db trust --list")
+    settings.note(f"{word}: not approved any more")
+
+
+def _approve(settings: Settings, url: str, *, yes: bool, dry_run: bool) -> None:
+    from ...storage.approval import approve
+    from ...storage.store import Store
+
+    with Store(url, create=False, read_only=True) as store:
+        for line in _description(store):
+            if not (yes and settings.quiet):
+                click.echo(text.clean(line), err=True)
+        if not dry_run:
+            confirm("Approve it, so that TVM gets what it holds?", yes=yes)
+            row = _row(approve(store.url, store.query.store_key))
+            said = f"{row['location']}: approved"
+            print_object(settings, COLUMNS, row, lambda: click.echo(text.clean(said)))
+
+
+def _description(store: Store) -> Iterator[str]:
+    """Yield what is about to be approved, line by line."""
+    from ...storage.approval import owner_of
+
+    owner = owner_of(store.url)
+    yield f"{store.location}: store {store.query.store_key}{f', file of {owner}' if owner else ''}"
+    for row in store.query.source_rows():
+        is_its_own = row.store == store.query.store_key
+        kind = row.trust.name.lower() if is_its_own else f"{row.trust.name.lower()}, merged"
+        yield f"  {text.count(row.records, 'record')} of {row.name} ({kind})"
+
+
+def _row(one: Approval) -> dict[str, Any]:
+    return {
+        "location": one.location,
+        "store": one.store,
+        "approved_at": text.moment(one.approved_at),
+    }

@@ -1,0 +1,1 @@
+"""Commands that exchange records: bundle, merge, pull, push."""

@@ -1,0 +1,180 @@
+"""``tunedb bundle``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..options import Settings, common_options, pass_settings, reading
+from ..output import Column, output_options, print_fields, print_object
+from ..progress import bar
+from .selection import selection_options
+
+if TYPE_CHECKING:
+    from ...exchange.bundle import Manifest, Sealed
+    from ...storage.exchanged import Selection
+
+COLUMNS = tuple(
+    map(
+        Column,
+        (
+            *("file", "records", "workloads", "bytes", "bytes_per_record", "digest"),
+            *("store", "tunedb", "revision", "created_at", "selection", "counts"),
+        ),
+    )
+)
+
+
+@click.command()
+@click.option(
+    *("-o", "--output", "file"),
+    metavar="FILE",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Where the bundle goes: a file, or - for standard output.",
+)
+@click.option(
+    *("--info", "info"),
+    metavar="FILE",
+    type=click.Path(path_type=Path, allow_dash=True),
+    help="Verify a bundle and say what is in it, instead of making one.",
+)
+@selection_options
+@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@output_options
+@common_options
+@pass_settings
+def command(
+    settings: Settings, file: Path | None, info: Path | None, selection: Selection, force: bool
+) -> None:
+    """Write records into one file that others merge.
+
+    A bundle holds records with all that they refer to, compressed, under one digest; give it to
+    tunedb merge, anywhere. Models, quarantine and scripts stay here. A bundle that was cut or
+    changed on its way is refused as a whole.
+
+    Example:
+      tunedb bundle -o team-a.tunedb
+      tunedb bundle -o best.tunedb --target llvm --best 20 --since 2026-11-01
+      tunedb bundle -o - | ssh host tunedb merge -
+      tunedb bundle --info team-a.tunedb
+    """
+    from ...errors import UsageError
+
+    if info is not None:
+        if file is not None or force:
+            raise UsageError("--info reads a bundle and -o writes one; give one of them")
+        _show_info(settings, info)
+        return
+    if file is None:
+        raise UsageError("give the bundle a file: tunedb bundle -o FILE.tunedb")
+    to_stdout = str(file) == "-"
+    if to_stdout:
+        _check_stdout(settings)
+    manifest, sealed = _write(settings, None if to_stdout else file, selection, force)
+    row = _row(str(file), manifest, sealed)
+    if to_stdout:
+        settings.note(_in_short(row))
+    else:
+        print_object(settings, COLUMNS, row, lambda: _show(row))
+
+
+def _check_stdout(settings: Settings) -> None:
+    """Raise UsageError where a bundle on standard output would be of no use."""
+    from ...errors import UsageError
+
+    if settings.output != "table":
+        raise UsageError(f"--{settings.output} prints the report; give the bundle a file: -o FILE")
+    if sys.stdout.isatty():
+        raise UsageError("a bundle is no text; give it a file (-o FILE) or a pipe")
+
+
+def _write(
+    settings: Settings, file: Path | None, selection: Selection, force: bool
+) -> tuple[Manifest, Sealed]:
+    """Write a bundle to a file, or to stdout where `file` is None."""
+    from ...exchange.bundle import manifest_of, write_bundle
+    from ...exchange.database import DatabasePeer
+
+    with reading(settings) as store:
+        peer = DatabasePeer(store.url, own=True)
+        try:
+            manifest = manifest_of(peer.store_key, selection)
+            out = sys.stdout.buffer if file is None else file
+            with bar(settings, peer.total) as shown:
+
+                def progress(done: int) -> None:
+                    shown.resize(peer.total)  # known when the records are chosen
+                    shown.at(done)
+
+                chunks = peer.chunks(selection)
+                sealed = write_bundle(out, chunks, manifest, force=force, on_progress=progress)
+            if file is None:
+                sys.stdout.buffer.flush()
+        finally:
+            peer.close()
+    return manifest, sealed
+
+
+def _show_info(settings: Settings, file: Path) -> None:
+    """Print what is in a bundle."""
+    from ...exchange.bundle import BundlePeer
+
+    with BundlePeer(file) as peer:
+        row = _row(str(file), peer.manifest, peer.sealed)
+    print_object(settings, COLUMNS, row, lambda: _show(row))
+
+
+def _row(file: str, manifest: Manifest, sealed: Sealed) -> dict[str, Any]:
+    records = sealed.counts["measurement"]
+    return {
+        "file": file,
+        "records": records,
+        "workloads": sealed.counts["workload"],
+        "bytes": sealed.size,
+        "bytes_per_record": round(sealed.size / records, 1) if records else None,
+        "digest": sealed.digest.hex(),
+        "store": manifest.store,
+        "tunedb": manifest.tunedb,
+        "revision": manifest.revision,
+        "created_at": text.moment(manifest.created_at),
+        "selection": manifest.selection,
+        "counts": sealed.counts,
+    }
+
+
+def _in_short(row: dict[str, Any]) -> str:
+    records, workloads = (
+        text.count(row[name], name.removesuffix("s")) for name in ("records", "workloads")
+    )
+    each = row["bytes_per_record"]
+    each = "" if each is None else f", {each:,.1f} bytes per record"
+    return f"{records} of {workloads} in {text.size(row['bytes'])}{each}"
+
+
+def _show(row: dict[str, Any]) -> None:
+    """Print a bundle for people."""
+    from ...exchange.bundle import fields_of
+    from ...storage.exchanged import EVERYTHING
+
+    others = (
+        f"{name.replace('_', ' ')} {number:,}"
+        for name, number in row["counts"].items()
+        if number and name not in ("measurement", "workload")
+    )
+    default = fields_of(EVERYTHING)
+    chosen = {name: value for name, value in row["selection"].items() if value != default.get(name)}
+    print_fields(
+        [
+            ("file", text.clean(row["file"])),
+            ("holds", _in_short(row)),
+            ("besides", ", ".join(others) or text.NOTHING),
+            ("chosen", text.plain(chosen) if chosen else "everything"),
+            ("made", f"{text.plain(row['created_at'])} by tunedb {text.clean(row['tunedb'])}"),
+            ("from", f"database {text.clean(row['store'])}"),
+            ("digest", row["digest"]),
+        ]
+    )

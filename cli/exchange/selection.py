@@ -1,0 +1,124 @@
+"""The options that say which records are exchanged: bundle, merge, pull and push share them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+if TYPE_CHECKING:
+    from ...storage.exchanged import Selection
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+#: Beyond this a number has no place in a database.
+MOST = 2**62
+
+_OPTIONS = (
+    click.option(
+        *("--workload", "workloads"),
+        metavar="WORKLOAD",
+        multiple=True,
+        help="Only this workload: its name or the beginning of its digest; may be repeated.",
+    ),
+    click.option(
+        *("--target", "targets"),
+        metavar="TARGET",
+        multiple=True,
+        help="Only this target: its kind (llvm) or label (tunedb targets); may be repeated.",
+    ),
+    click.option(
+        *("--source", "sources"),
+        metavar="SOURCE",
+        multiple=True,
+        help="Only this source: its name or the beginning of its digest; may be repeated.",
+    ),
+    click.option(
+        "--since",
+        metavar="DATE",
+        help="Only what was measured then or later: 2026-11-22, or 2026-11-22T08:30; UTC.",
+    ),
+    click.option(
+        "--best",
+        metavar="K",
+        type=click.IntRange(min=1, max=MOST),
+        help="Only the K fastest records of each workload and target, and --rest.",
+    ),
+    click.option(
+        "--rest",
+        metavar="SHARE",
+        type=click.FloatRange(min=0),
+        help="With --best: slow and failed records beside them, as a share of K; models need "
+        "both.  [default: 1.0]",
+    ),
+    click.option("--features", is_flag=True, help="Stored features too; they can be recomputed."),
+)
+
+
+def selection_options(function: F) -> F:
+    """Give a command the options of a selection, and their value as ``selection=``."""
+
+    @wraps(function)
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        words = {name: kwargs.pop(name) for name in _WORDS}
+        return function(*args, selection=_selection(**words), **kwargs)
+
+    for option in reversed(_OPTIONS):
+        wrapper = option(wrapper)
+    return wrapper  # type: ignore[return-value]
+
+
+#: What click calls the values of :data:`_OPTIONS`.
+_WORDS = ("workloads", "targets", "sources", "since", "best", "rest", "features")
+
+
+def _selection(
+    workloads: tuple[str, ...],
+    targets: tuple[str, ...],
+    sources: tuple[str, ...],
+    since: str | None,
+    best: int | None,
+    rest: float | None,
+    features: bool,
+) -> Selection:
+    """Return the selection that the options mean."""
+    from ...storage.exchanged import Selection
+
+    if rest is not None and best is None:
+        raise click.UsageError("--rest is a share of --best K; give both")
+    if rest is not None and not math.isfinite(rest):  # click takes these for numbers
+        raise click.BadParameter("no number that says how many", param_hint="'--rest'")
+    return Selection(
+        workloads=workloads,
+        targets=targets,
+        sources=sources,
+        since=0 if since is None else moment(since),
+        best=best,
+        rest=1.0 if rest is None else rest,
+        features=features,
+    )
+
+
+def moment(words: str) -> int:
+    """Return a date or time of ISO 8601 as microseconds since 1970; without a zone it is UTC.
+
+    Raises
+    ------
+    click.BadParameter
+        It is neither.
+    """
+    from datetime import UTC, datetime, timedelta
+
+    try:
+        value = datetime.fromisoformat(words)
+        if value.tzinfo is None:
+            value = value.replace(tzinfo=UTC)
+        return (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
+    except (ValueError, OverflowError):
+        raise click.BadParameter(
+            f"{words!r} is no date; write it as 2026-11-22 or 2026-11-22T08:30",
+            param_hint="'--since'",
+        ) from None

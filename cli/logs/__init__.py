@@ -1,0 +1,1 @@
+"""Commands about other tools' logs: import, export, quarantine."""

@@ -1,0 +1,205 @@
+"""``tunedb export``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import choose, text
+from ..options import Settings, common_options, pass_settings, reading
+from ..output import Column, output_options, print_object, print_table
+from ..progress import bar, counter
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+    from ...formats.base import LogFormat
+    from ...formats.export import ExportReport
+
+#: The format that is written as a directory.
+DIRECTORY = "metaschedule"
+
+COLUMNS = tuple(map(Column, ("format", "directories", "file", "workloads", "records", "left_out")))
+
+_SUMMARY = (
+    Column("what", "what", flexible=True),
+    Column("records", "records", text.number, right=True),
+)
+
+
+def is_written(name: str, format_: LogFormat) -> bool:
+    """Tell whether a format can be exported."""
+    from ...formats.base import DocumentWriter, LineWriter
+
+    return name == DIRECTORY or isinstance(format_, LineWriter | DocumentWriter)
+
+
+def _complete_format(
+    _: click.Context, __: click.Parameter, incomplete: str
+) -> list[CompletionItem]:
+    from click.shell_completion import CompletionItem
+
+    from ...formats.base import formats
+
+    names = (name for name, known in formats().items() if is_written(name, known))
+    return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
+
+
+@click.command()
+@click.argument("directory", type=click.Path(path_type=Path, file_okay=False), required=False)
+@click.option(
+    "--format",
+    "format_",
+    metavar="FORMAT",
+    default=DIRECTORY,
+    show_default=True,
+    shell_complete=_complete_format,
+    help="What to write: metaschedule, ansor, autotvm, t4, or one of tunedb plugins.",
+)
+@click.option(
+    *("-o", "--output", "file"),
+    metavar="FILE",
+    type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
+    help="Where other formats go: a file, or - for standard output (default).",
+)
+@choose.target_option()
+@click.option(
+    "--workload",
+    metavar="WORKLOAD",
+    shell_complete=choose.complete_workload,
+    help="Only this workload: its id, name, or the beginning of its digest.",
+)
+@click.option("--force", is_flag=True, help="Replace files that exist.")
+@output_options
+@common_options
+@pass_settings
+def command(
+    settings: Settings,
+    directory: Path | None,
+    format_: str,
+    file: Path | None,
+    target: str | None,
+    workload: str | None,
+    force: bool,
+) -> None:
+    """Write records as files of other tools.
+
+    metaschedule writes a work directory that TVM's JSONDatabase loads; what it cannot hold
+    (sessions, causes of failure, times of day) stays in the database. ansor and autotvm write one
+    log, each record as it was imported. t4 writes the results of one GPU kernel on one device as
+    FAIR T4. Records of the other tools, foreign and retracted ones are left out.
+
+    Example:
+      tunedb export ./work_dir
+      tunedb export ./for_llvm --target llvm --workload matmul --force
+      tunedb export --format ansor -o tuning.json
+      tunedb export --format autotvm | xz > autotvm.log.xz
+      tunedb export --format t4 --workload gemm --target 7 -o gemm__A100_T4.json
+    """
+    from ...errors import NotFoundError
+
+    _check(settings, format_, directory, file)
+    to_stdout = directory is None and str(file or "-") == "-"
+    with reading(settings) as store:
+        query = store.query
+        chosen: dict[str, Any] = {
+            "target_ids": choose.find_targets(query, target),
+            "workload_ids": None if workload is None else choose.find_workload(query, workload),
+        }
+        with bar(settings, query.size(chosen["target_ids"])) as shown:
+            chosen["on_record"] = counter(shown)
+            if directory is not None:
+                from ...formats.export import export_metaschedule
+
+                report = export_metaschedule(query, directory, force=force, **chosen)
+            else:
+                report = _export_lines(query, format_, None if to_stdout else file, force, chosen)
+        location = store.location
+    row = {
+        "format": format_,
+        "directories": report.directories,
+        "file": None if file is None else str(file),
+        "workloads": report.workloads,
+        "records": report.records,
+        "left_out": report.left_out,
+    }
+    where = ", ".join(report.directories) or str(file)
+    if to_stdout:
+        _tell(settings, report)
+    else:
+        print_object(settings, COLUMNS, row, lambda: _show(report, where))
+    if not report.records:
+        raise NotFoundError(f"{location}: no record to export; nothing was written")
+
+
+def _check(settings: Settings, format_: str, directory: Path | None, file: Path | None) -> None:
+    """Raise UsageError for a format that is not written, or not there."""
+    from ...errors import UsageError
+    from ...formats.base import formats
+
+    known = formats()
+    if format_ not in known or not is_written(format_, known[format_]):
+        names = ", ".join(sorted(name for name in known if is_written(name, known[name])))
+        raise UsageError(f"no format {format_!r} that can be written; there are: {names}")
+    if format_ == DIRECTORY:
+        if directory is None or file is not None:
+            raise UsageError(f"{format_} is a directory: tunedb export ./work_dir")
+    elif directory is not None:
+        raise UsageError(f"{format_} is one file: tunedb export --format {format_} -o {directory}")
+    elif settings.output != "table" and str(file or "-") == "-":
+        raise UsageError(f"--{settings.output} prints the report; give the log a file: -o FILE")
+
+
+def _export_lines(
+    query: Any, format_: str, file: Path | None, force: bool, chosen: dict[str, Any]
+) -> ExportReport:
+    """Write a log to a file, or to stdout where `file` is None."""
+    from ...formats.base import DocumentWriter, formats
+    from ...formats.export import export_document, export_lines
+
+    is_document = isinstance(formats()[format_], DocumentWriter)
+    write = export_document if is_document else export_lines
+    if file is None:
+        report = write(query, format_, sys.stdout.buffer, **chosen)
+        sys.stdout.buffer.flush()
+        return report
+    from ...errors import StorageError, UsageError
+    from ...system.files import new_file
+
+    try:
+        with new_file(file, force=force) as made:
+            with made.open("wb") as out:
+                report = write(query, format_, out, **chosen)
+            if not report.records:
+                made.unlink()
+    except FileExistsError:
+        raise UsageError(f"{file} exists; give --force to replace it") from None
+    except OSError as error:
+        raise StorageError(f"{file}: cannot be written ({error.strerror})") from None
+    return report
+
+
+def _rows(report: ExportReport, where: str) -> list[dict[str, object]]:
+    rows: list[dict[str, object]] = []
+    if report.records:
+        workloads = text.count(report.workloads, "workload")
+        rows.append({"what": f"written to {where} ({workloads})", "records": report.records})
+    left_out = sorted(report.left_out.items(), key=lambda item: -item[1])
+    return rows + [
+        {"what": f"left out: {reason}", "records": number} for reason, number in left_out
+    ]
+
+
+def _show(report: ExportReport, where: str) -> None:
+    rows = _rows(report, where)
+    if rows:
+        print_table(_SUMMARY, rows)
+
+
+def _tell(settings: Settings, report: ExportReport) -> None:
+    """Say on stderr what was written, because stdout has the log itself."""
+    for row in _rows(report, "standard output"):
+        settings.note(f"{row['records']:,} records {row['what']}")

@@ -1,0 +1,551 @@
+"""``tunedb import logs``."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..lazy import LazyGroup
+from ..options import Settings, common_options, pass_settings, reading, writing
+from ..output import Column, output_options, print_rows, print_table
+from ..progress import Bar, bar
+
+if TYPE_CHECKING:
+    from ...formats.base import LogFile
+    from ...formats.importer import ImportReport, Tally
+    from ...records import Quarantined, Trust
+    from ...storage.store import Store
+
+# ---- What ``tunedb import logs`` tells when it ends ----------------------------------------------
+
+#: Bad lines that are named on stderr; the others are counted.
+_MOST_LINES = 5
+#: Reasons and files that are named there.
+_MOST_REASONS = 10
+_MOST_FILES = 50
+
+#: Files that a table has a row each for; those of more are summed up.
+_FEW_FILES = 20
+
+#: Columns that a table has only where there is something to count.
+_RARE = ("failed", "unmeasured", "launches", "quarantined")
+
+_NUMBERS = ("read", "new", "known", "failed", "unmeasured", "launches")
+
+COLUMNS = tuple(
+    map(
+        Column,
+        (
+            *("path", "source", *_NUMBERS, "workloads", "skipped", "quarantined"),
+            *("groups", "reasons", "remarks", "refused", "dry_run"),
+        ),
+    )
+)
+
+_TABLE = (
+    Column("path", "file", flexible=True, keep_end=True),
+    Column("format", "format"),
+    Column("target", "target", flexible=True),
+    Column("files", "files", text.number, right=True),
+    *(Column(name, name, text.number, right=True) for name in (*_NUMBERS, "quarantined")),
+)
+
+
+@dataclass
+class Run:
+    """What happened so far, also when it is interrupted."""
+
+    dry_run: bool = False
+    files: list[LogFile] = field(default_factory=list)
+    results: list[tuple[ImportReport, str]] = field(default_factory=list)
+    skipped: list[tuple[str, str]] = field(default_factory=list)
+    bad: list[Quarantined] = field(default_factory=list)
+    read: int = 0
+    new: int = 0
+    quarantined: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    def skip(self, name: str, reason: str) -> None:
+        """Remember what a search could not look at."""
+        self.skipped.append((name, reason))
+
+    def begin(self, file: LogFile, source: str) -> ImportReport:
+        """Return the report of a file that is imported now."""
+        from ...formats.importer import ImportReport
+
+        report = ImportReport(file.name)
+        self.results.append((report, source))
+        return report
+
+    def finish(self, report: ImportReport) -> None:
+        """Count what a file held."""
+        total = report.total
+        self.read += total.read
+        self.new += total.new
+        self.quarantined += report.quarantined
+        self.bad += report.bad[: _MOST_LINES - len(self.bad)]
+        # Each may have a mebibyte, and there may be thousands of files.
+        report.bad.clear()
+
+    @property
+    def refused(self) -> list[tuple[str, str]]:
+        """Files that were not read, or not to their end, with the reason."""
+        reports = ((report.file, report.refused) for report, _ in self.results)
+        return [(file, reason) for file, reason in reports if reason is not None]
+
+    @property
+    def imported(self) -> int:
+        """How many files held something, be it known."""
+        return sum(bool(report.groups or report.workloads) for report, _ in self.results)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there was nothing to import in any file."""
+        return not self.imported
+
+    def check(self) -> None:
+        """Raise FormatError if files were refused and there was nothing in any other."""
+        from ...errors import FormatError
+
+        refused = self.refused
+        if refused and self.is_empty:
+            if len(self.results) == 1:
+                raise FormatError(": ".join(refused[0]))
+            raise FormatError(f"nothing to import in {text.count(len(self.results), 'file')}")
+
+    def stopped_at(self) -> str:
+        """Return where an interrupt came, what is stored and how to go on."""
+        where = "before the first file"
+        if self.results:
+            where = f"in file {len(self.results):,} of {len(self.files):,}"
+        kept = "nothing was written"
+        if not self.dry_run:
+            kept = f"{text.count(self.new, 'new record')} stored"
+        return f"{where}: {kept}; the same command goes on from there"
+
+
+def tell(settings: Settings, run: Run) -> None:
+    """Print the summary, and on stderr what was not understood."""
+    reports = [_row(report, source, dry_run=run.dry_run) for report, source in run.results]
+    print_rows(settings, COLUMNS, reports, show=lambda: _show(run))
+    refused = run.refused
+    if not run.is_empty:
+        _tell_rate(settings, run)
+    if refused and (len(run.results) > 1 or not run.is_empty):
+        _tell_files(settings, refused, "not read, or not to the end")
+    if run.skipped:
+        _tell_files(settings, run.skipped, "not looked at")
+    remarks = [(report.file, text_) for report, _ in run.results for text_ in report.remarks]
+    if remarks:
+        _tell_files(settings, remarks, "to know of", "thing")
+    _tell_lines(settings, run)
+    if run.dry_run:
+        settings.note("dry run: nothing was written")
+
+
+def _row(report: ImportReport, source: str, *, dry_run: bool) -> dict[str, Any]:
+    return {
+        "path": report.file,
+        "source": source,
+        **_numbers(report.total),
+        "workloads": report.workloads,
+        "skipped": report.skipped,
+        "quarantined": report.quarantined,
+        "groups": [
+            {"format": format_, "target": target, **_numbers(tally)}
+            for (format_, target), tally in report.groups.items()
+        ],
+        "reasons": report.reasons,
+        "remarks": report.remarks,
+        "refused": report.refused,
+        "dry_run": dry_run,
+    }
+
+
+def _numbers(tally: Tally) -> dict[str, int]:
+    return {name: getattr(tally, name) for name in _NUMBERS}
+
+
+def _show(run: Run) -> None:
+    """Print a row for each file, format and target, or without the files if they are many."""
+    rows = [row for report, _ in run.results for row in _rows_of(report)]
+    if not rows:
+        return
+    total = {key: sum(row[key] for row in rows) for key in (*_NUMBERS, "quarantined")}
+    total["files"] = run.imported
+    columns = _TABLE
+    if len(run.results) > _FEW_FILES:
+        rows = _without_files(rows)
+        columns = tuple(column for column in columns if column.key != "path")
+        label = {"format": "total"}
+    else:
+        columns = tuple(column for column in columns if column.key != "files")
+        label = {"path": "total"}
+    unused = [k for k in _RARE if not total[k]]
+    columns = tuple(column for column in columns if column.key not in unused)
+    print_table(columns, rows, total | label if len(rows) > 1 else None)
+
+
+def _rows_of(report: ImportReport) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a file: one for each format and target.
+
+    A line that was not understood has neither, so those of a file with several have a row.
+    """
+    bad = report.quarantined
+    for (format_, target), tally in report.groups.items():
+        alone = bad if len(report.groups) == 1 else 0
+        yield {
+            **{"path": report.file, "format": format_, "target": target, "files": 1},
+            **_numbers(tally),
+            "quarantined": alone,
+        }
+    if (bad and len(report.groups) != 1) or (report.workloads and not report.groups):
+        yield {
+            **{"path": report.file, "format": None, "target": None, "files": 1},
+            **dict.fromkeys(_NUMBERS, 0),
+            "quarantined": bad,
+        }
+
+
+def _without_files(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the sums of the rows of each format and target, most records first."""
+    sums: dict[tuple[str | None, str | None], dict[str, Any]] = {}
+    formats: Counter[str | None] = Counter()
+    for row in rows:
+        if row["format"] is None and not row["quarantined"]:
+            continue  # a file of workloads
+        found = sums.setdefault((row["format"], row["target"]), {**row, **_ZERO})
+        for key in _ZERO:
+            found[key] += row[key]
+        formats[row["format"]] += row["read"]
+    return sorted(sums.values(), key=lambda row: (-formats[row["format"]], -row["read"]))
+
+
+_ZERO = dict.fromkeys(("files", *_NUMBERS, "quarantined"), 0)
+
+
+def _tell_rate(settings: Settings, run: Run) -> None:
+    seconds = time.monotonic() - run.started
+    rate = f" ({run.read / seconds:,.0f}/s)" if seconds >= 1 else ""
+    read = f"{text.count(run.read, 'record')} in {text.count(run.imported, 'file')}"
+    new = "would be new" if run.dry_run else "new"
+    settings.note(f"{read}, {run.new:,} {new}, in {text.span(seconds)}{rate}")
+
+
+def _tell_files(
+    settings: Settings, files: list[tuple[str, str]], what: str, of: str = "file"
+) -> None:
+    settings.warn(f"{text.count(len(files), of)} {what}")
+    for name, reason in files[:_MOST_FILES]:
+        click.echo(text.clean(f"  {name}: {reason}"), err=True)
+    _tell_rest(len(files) - _MOST_FILES)
+
+
+def _tell_lines(settings: Settings, run: Run) -> None:
+    """Say how many lines were not understood, the first of them, all reasons, how to go on."""
+    if not run.quarantined:
+        return
+    settings.warn(f"{text.count(run.quarantined, 'line')} not understood")
+    for row in run.bad:
+        click.echo(text.clean(f"  {row.file}:{row.line}: {row.reason}"), err=True)
+    rest = run.quarantined - len(run.bad)
+    _tell_rest(rest)
+    if rest > 0:
+        reasons: Counter[str] = Counter()
+        for report, _ in run.results:
+            reasons.update(report.reasons)
+        click.echo("  Reasons of all of them:", err=True)
+        width = len(f"{max(reasons.values()):,}")
+        for reason, number in reasons.most_common(_MOST_REASONS):
+            click.echo(text.clean(f"  {number:>{width},}  {reason}"), err=True)
+        _tell_rest(len(reasons) - _MOST_REASONS, " reasons")
+    kept = "would be kept" if run.dry_run else "are kept: tunedb quarantine"
+    click.echo(f"  The lines {kept}", err=True)
+
+
+def _tell_rest(number: int, what: str = "") -> None:
+    if number > 0:
+        click.echo(f"  and {number:,} more{what}", err=True)
+
+
+# ---- The command ---------------------------------------------------------------------------------
+
+_INTERRUPTED = 130
+_STOPPING = b"\r\x1b[2KStopping after this batch; Ctrl-C again stops at once\n"
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={"logs": ("logs.import_logs", "logs", "Import logs of tuners and of GPU profilers.")},
+    name="import",
+)
+@common_options
+def command() -> None:
+    """Bring other tools' logs into the database.
+
+    Example:
+      tunedb import logs ./work_dir
+    """
+
+
+def _said(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Return what the user says of a file; it becomes a part of names in the database."""
+    from ... import limits
+    from ...identity import clean_text
+
+    if value is None:
+        return None
+    name = clean_text(value).strip()
+    if not name or len(name) > limits.MAX_NAME_CHARS:
+        raise click.BadParameter(f"a name of 1 to {limits.MAX_NAME_CHARS} characters is due")
+    return name
+
+
+@click.command()
+@click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--source", metavar="NAME", help="Name of the source; by default each file's path.")
+@click.option(
+    "--trust",
+    type=click.Choice(["own", "verified", "foreign"]),
+    help="How far a new source is trusted (default: own). TVM never gets foreign records.",
+)
+@click.option(
+    "--trace",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
+    help="GPU trace with the times of a profile; for nvprof by default the one beside it.",
+)
+@click.option(
+    "--device",
+    callback=_said,
+    metavar="NAME",
+    help="Device of files that do not name theirs: T4 results, Nsight Compute.",
+)
+@click.option(
+    "--kernel",
+    callback=_said,
+    metavar="NAME",
+    help="Kernel, or profiled program, of files that do not name theirs.",
+)
+@click.option("--dry-run", is_flag=True, help="Read and compare, write nothing.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if any line or file was not understood.")
+@output_options
+@common_options
+@pass_settings
+def logs(
+    settings: Settings,
+    paths: tuple[str, ...],
+    source: str | None,
+    trust: str | None,
+    trace: Path | None,
+    device: str | None,
+    kernel: str | None,
+    dry_run: bool,
+    strict: bool,
+) -> None:
+    """Import logs of tuners and of GPU profilers.
+
+    Known are logs of MetaSchedule, Ansor, AutoTVM, Kernel Tuner, KTT, CLTune and Triton, T1
+    inputs and T4 results, and tables of nvprof, Nsight Compute and Nsight Systems.
+
+    PATH is a file, a directory that is searched to its bottom, a pattern, or - for standard
+    input. What a file holds is found out line by line, whatever its name; gzip, bzip2, xz and
+    Zstandard are unpacked. Importing a file twice adds nothing, and one that grew adds its new
+    lines. Lines that are not understood are kept aside (tunedb quarantine). Ctrl-C keeps the
+    batches that are finished.
+
+    Example:
+      tunedb import logs ./work_dir tuning.json autotvm.log.xz
+      tunedb import logs 'runs/2026-*/' --source nightly
+      tunedb import logs ./dataset --trust foreign --dry-run
+      ssh board cat tuning.log | tunedb import logs - --source board
+      tunedb import logs metrics.csv --trace trace.csv
+      tunedb import logs results_T4.json --kernel gemm --device 'NVIDIA A100'
+    """
+    from ...formats.find import find_logs
+
+    run = Run(dry_run=dry_run)
+    found = find_logs(paths, run.skip)
+    if trace is not None and len(found) != 1:
+        raise click.UsageError(f"--trace belongs to one profile, and there are {len(found)} files")
+    run.files = [replace(file, trace=trace, device=device, kernel=kernel) for file in found]
+    importer = _Importer(run, source, trust)
+    try:
+        with _store(settings, dry_run=dry_run) as store:
+            importer.check_trust(store)
+            with bar(settings, _total(run.files), counts="records") as shown, _stopping() as stop:
+                for file in run.files:
+                    importer.add(settings, store, file, shown, stop)
+    except KeyboardInterrupt:
+        tell(settings, run)
+        click.echo(f"Interrupted {run.stopped_at()}", err=True)
+        raise click.exceptions.Exit(_INTERRUPTED) from None
+    except Exception:
+        # What was finished stays, so it is told before the error is.
+        if run.results:
+            tell(settings, run)
+        raise
+    tell(settings, run)
+    run.check()
+    if strict and (run.quarantined or run.refused):
+        raise click.exceptions.Exit(1)
+
+
+@contextmanager
+def _store(settings: Settings, *, dry_run: bool) -> Iterator[Store]:
+    """Open the database; a dry run compares with an empty one where there is none."""
+    from ...storage.engine import parse_url, sqlite_path
+    from ...storage.store import Store
+
+    if not dry_run:
+        with writing(settings) as store:
+            yield store
+        return
+    path = sqlite_path(parse_url(settings.locate().url))
+    if path is not None and not path.exists():
+        settings.note(f"{path} does not exist yet: everything is new")
+        with Store(":memory:") as store:
+            yield store
+        return
+    with reading(settings) as store:
+        yield store
+
+
+def _size(file: LogFile) -> int:
+    """Return the size of a file as it lies there; 0 where it is gone meanwhile."""
+    try:
+        return 0 if file.path is None else file.path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _total(files: list[LogFile]) -> int | None:
+    """Return how much there is to read, or None where nobody knows."""
+    return None if any(file.path is None for file in files) else sum(map(_size, files))
+
+
+class _Importer:
+    """Imports one file after another."""
+
+    def __init__(self, run: Run, source: str | None, trust: str | None) -> None:
+        self._run = run
+        self._source = source
+        self._trust = trust
+
+    def source_of(self, file: LogFile) -> str:
+        """Return the name of a file's source: absolute, so that it means one place only."""
+        from ...identity import clean_text
+
+        if self._source is not None:
+            return clean_text(self._source)
+        # A file name need not be text; the database holds only text.
+        return "stdin" if file.path is None else clean_text(str(file.path.resolve()))
+
+    @property
+    def trust(self) -> Trust:
+        """The trust of new sources."""
+        from ...records import Trust
+
+        return Trust[(self._trust or "own").upper()]
+
+    def check_trust(self, store: Store) -> None:
+        """Raise UsageError where a source exists with another trust than the one asked for.
+
+        A source keeps its trust, so what was meant as foreign would be served to TVM.
+        """
+        from ...errors import UsageError
+
+        if self._trust is None:
+            return
+        known = {source.name: source.trust for source, _ in store.query.sources()}
+        for name in dict.fromkeys(map(self.source_of, self._run.files)):
+            trust = known.get(name)
+            if trust is not None and trust is not self.trust:
+                raise UsageError(
+                    f"the source {name!r} is known as {trust.name.lower()} and stays so; "
+                    "give these records another --source"
+                )
+
+    def add(
+        self,
+        settings: Settings,
+        store: Store,
+        file: LogFile,
+        shown: Bar,
+        stop: Callable[[], None],
+    ) -> None:
+        """Import one file; `stop` is called between its batches."""
+        from ...formats.importer import import_log
+
+        source = self.source_of(file)
+        report = self._run.begin(file, source)
+        shown.describe(file.name if file.path is None else file.path.name)
+        if file.path is None and sys.stdin.isatty():
+            settings.note("Reading a log from the terminal; Ctrl-D ends it")
+        before = self._run.read
+
+        def after_batch() -> None:
+            shown.count(before + report.total.read)
+            stop()
+
+        try:
+            import_log(
+                store,
+                file,
+                source=source,
+                trust=self.trust,
+                dry_run=self._run.dry_run,
+                on_position=shown.at,
+                on_batch=after_batch,
+                report=report,
+            )
+        finally:
+            self._run.finish(report)
+        shown.finish(_size(file))
+        shown.count(self._run.read)
+        stop()
+
+
+@contextmanager
+def _stopping() -> Iterator[Callable[[], None]]:
+    """Let Ctrl-C wait for the end of a batch, so that what is told is what was stored.
+
+    Yields a function that raises KeyboardInterrupt once it was pressed; a second Ctrl-C does not
+    wait.
+    """
+    asked = False
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        nonlocal asked
+        if asked:
+            raise KeyboardInterrupt
+        asked = True
+        if sys.stderr.isatty():
+            # Not through sys.stderr: it may be in the middle of a write.
+            os.write(2, _STOPPING)
+
+    def stop() -> None:
+        if asked:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield stop
+        return
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)

@@ -1,0 +1,266 @@
+"""``tunedb quarantine list``, ``retry`` and ``show``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from .. import text
+from ..lazy import LazyGroup
+from ..options import Settings, common_options, pass_settings, reading, writing
+from ..output import (
+    Column,
+    bold,
+    output_options,
+    print_fields,
+    print_object,
+    print_rows,
+    print_table,
+)
+from ..progress import bar, counter
+
+if TYPE_CHECKING:
+    from ...formats.importer import RetryReport
+    from ...results import QuarantineRow
+    from ...storage.queries import Query
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+COLUMNS = (
+    Column("id", "id", right=True),
+    Column("created_at", "since", least=110),
+    Column("source"),
+    Column("file", "file", flexible=True, keep_end=True, fold=True),
+    Column("line", "line", right=True),
+    Column("reason", "reason", flexible=True),
+    Column("size", "size", text.size, right=True),
+    Column("data"),
+)
+
+_RETRIED = tuple(map(Column, ("tried", "recovered", "workloads", "known", "left", "reasons")))
+_SUMMARY = (
+    Column("what", "what", flexible=True),
+    Column("lines", "lines", text.number, right=True),
+)
+
+#: Characters of a line that are printed; the database has all of them.
+_SHOWN = 200
+_LINE_CHARS = 100
+
+_LIMIT = 100
+
+_NONE = "nothing is quarantined"
+
+
+def _list_options(function: F) -> F:
+    """Give a command the options of the list."""
+    function = _file_option(function)
+    return click.option(
+        "--limit",
+        type=click.IntRange(min=1),
+        default=_LIMIT,
+        show_default=True,
+        help="How many at most, newest first.",
+    )(function)
+
+
+def _file_option(function: F) -> F:
+    return click.option(
+        "--file", metavar="FILE", help="Only lines of this file, named as the list names it."
+    )(function)
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "list": ("logs.quarantine", "list_lines", "List what imports did not understand."),
+        "show": ("logs.quarantine", "show_line", "Show one line that was not understood."),
+        "retry": ("logs.quarantine", "retry_lines", "Read the lines again with today's formats."),
+    },
+    name="quarantine",
+    invoke_without_command=True,
+)
+@_list_options
+@output_options
+@common_options
+@pass_settings
+def command(settings: Settings, limit: int, file: str | None) -> None:
+    """Look after what imports did not understand.
+
+    Without a command: the list.
+
+    Example:
+      tunedb quarantine
+      tunedb quarantine show 7
+      tunedb quarantine retry
+    """
+    from ...errors import UsageError
+
+    name = click.get_current_context().invoked_subcommand
+    if name is None:
+        _list(settings, limit, file)
+    elif file is not None or limit != _LIMIT:
+        raise UsageError(f"options of the list come after the command: tunedb quarantine {name} …")
+
+
+@click.command(name="list")
+@_list_options
+@output_options
+@common_options
+@pass_settings
+def list_lines(settings: Settings, limit: int, file: str | None) -> None:
+    """List what imports did not understand.
+
+    Each line of a log that could not be read, with its reason, newest first. JSON and CSV hold
+    its beginning too.
+
+    Example:
+      tunedb quarantine list --file ./tuning.json
+      tunedb quarantine list --limit 1000 --jsonl | jq -r .reason | sort | uniq -c
+    """
+    _list(settings, limit, file)
+
+
+def _list(settings: Settings, limit: int, file: str | None) -> None:
+    with reading(settings) as store:
+        query = store.query
+        if file is None:
+            total = query.counts().quarantined
+            rows = query.quarantined(limit)
+        else:
+            ids = _ids_of(query, file)
+            total = len(ids)
+            rows = query.quarantined(ids=ids[-limit:])
+    shown = [{**_row(row), "data": _beginning(row)} for row in rows]
+    print_rows(settings, COLUMNS, shown, empty=_NONE)
+    if total > len(rows):
+        settings.note(f"{len(rows):,} of {total:,} lines; --limit shows more")
+
+
+def _ids_of(query: Query, file: str) -> list[int]:
+    """Return the ids of a file's lines; its name may be relative or that of the import."""
+    from ...errors import NotFoundError
+    from ...identity import clean_text
+
+    names = dict.fromkeys((clean_text(file), clean_text(str(Path(file).absolute()))))
+    ids = sorted({id_ for name in names for id_ in query.quarantined_ids(name)})
+    if not ids:
+        raise NotFoundError(f"{file}: no line of it is quarantined; see: tunedb quarantine list")
+    return ids
+
+
+def _row(row: QuarantineRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "created_at": text.moment(row.created_at),
+        "source": row.source.name,
+        "file": row.item.file,
+        "line": row.item.line,
+        "reason": row.item.reason,
+        "size": len(row.item.data),
+    }
+
+
+def _beginning(row: QuarantineRow) -> str:
+    return row.item.data[:_SHOWN].decode(errors="backslashreplace")
+
+
+@click.command(name="show")
+@click.argument("id_", type=click.IntRange(min=1, max=2**63 - 1), metavar="ID")
+@click.option("--raw", is_flag=True, help="Print the kept bytes, and nothing else.")
+@output_options
+@common_options
+@pass_settings
+def show_line(settings: Settings, id_: int, raw: bool) -> None:
+    """Show one line that was not understood.
+
+    ID is one of the list. Bytes that cannot be printed are escaped; JSON holds the whole line so.
+
+    Example:
+      tunedb quarantine show 7
+      tunedb quarantine show 7 --raw > line.json
+    """
+    from ...errors import NotFoundError, UsageError
+
+    if raw and settings.output != "table":
+        raise UsageError(f"give only one of --raw and --{settings.output}")
+    with reading(settings) as store:
+        rows = store.query.quarantined(ids=[id_])
+    if not rows:
+        raise NotFoundError(f"no quarantined line {id_}; see: tunedb quarantine list")
+    (row,) = rows
+    if raw:
+        click.echo(row.item.data, nl=False)
+        return
+    data = row.item.data.decode(errors="backslashreplace")
+    print_object(settings, COLUMNS, {**_row(row), "data": data}, lambda: _show(row, data))
+
+
+def _show(row: QuarantineRow, data: str) -> None:
+    item = row.item
+    fields = [
+        ("file", text.clean(item.file)),
+        ("line", f"{item.line:,}"),
+        ("reason", text.clean(item.reason)),
+        ("size", f"{len(item.data):,} bytes"),
+        ("since", text.plain(text.moment(row.created_at))),
+        ("source", text.clean(f"{row.source.name} ({row.source.trust.name.lower()})")),
+    ]
+    print_fields(fields, heading=f"Quarantined line {row.id}")
+    click.echo(f"\n{bold('Bytes')}")
+    shown = text.clean(data)
+    for start in range(0, len(shown), _LINE_CHARS):
+        click.echo(shown[start : start + _LINE_CHARS])
+
+
+@click.command(name="retry")
+@click.argument("ids", nargs=-1, type=click.IntRange(min=1, max=2**63 - 1), metavar="[ID]...")
+@_file_option
+@output_options
+@common_options
+@pass_settings
+def retry_lines(settings: Settings, ids: tuple[int, ...], file: str | None) -> None:
+    """Read the lines again with today's formats.
+
+    What a newer tunedb, or another plugin, understands becomes records of the same source and
+    leaves the quarantine; the rest stays. Without ids: all lines.
+
+    Example:
+      tunedb quarantine retry
+      tunedb quarantine retry 7 8 9
+      tunedb quarantine retry --file ./tuning.json
+    """
+    from ...errors import NotFoundError, UsageError
+    from ...formats.importer import retry_quarantine
+
+    if ids and file is not None:
+        raise UsageError("give ids or --file, not both")
+    with reading(settings) as store:
+        known = store.query.quarantined_ids() if file is None else _ids_of(store.query, file)
+    missing = sorted(set(ids) - set(known))
+    if missing:
+        raise NotFoundError(f"no quarantined line {missing[0]}; see: tunedb quarantine list")
+    wanted = ids or known
+    with writing(settings) as store, bar(settings, len(wanted)) as shown:
+        report = retry_quarantine(store, wanted, on_row=counter(shown))
+    row = {column.key: getattr(report, column.key) for column in _RETRIED}
+    print_object(settings, _RETRIED, row, lambda: _show_retried(settings, report))
+
+
+def _show_retried(settings: Settings, report: RetryReport) -> None:
+    if not report.tried:
+        settings.note(_NONE)
+        return
+    rows = [
+        {"what": "recovered as new records", "lines": report.recovered},
+        {"what": "recovered as new workloads", "lines": report.workloads},
+        {"what": "recovered, and known already", "lines": report.known},
+        *(
+            {"what": f"left: {reason}", "lines": number}
+            for reason, number in sorted(report.reasons.items(), key=lambda item: -item[1])
+        ),
+    ]
+    print_table(_SUMMARY, [row for row in rows if row["lines"]])

@@ -1,0 +1,1 @@
+"""Commands about cost models and features: train, evaluate, models, explain, extract, features."""

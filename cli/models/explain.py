@@ -1,0 +1,348 @@
+"""``tunedb explain``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..card import share
+from ..choose import find_record, target_label
+from ..module import compile_target_option, looks_like_module
+from ..options import Settings, common_options, pass_settings, reading
+from ..output import (
+    Column,
+    bold,
+    output_options,
+    print_fields,
+    print_object,
+    print_rows,
+    print_table,
+)
+from ..progress import bar
+from .explain_module import explain_module
+from .registry import find_model
+
+if TYPE_CHECKING:
+    from ...models.explain import Contributions, Importance
+    from ...models.model import Model
+    from ...results import Record, StoredModel
+    from ...storage.queries import Query
+    from ...storage.store import Store
+
+
+def _score(value: float | None) -> str:
+    return text.NOTHING if value is None else f"{value:.4f}"
+
+
+def _signed(value: float) -> str:
+    return f"{value:+.4f}"
+
+
+COLUMNS = (
+    Column("name", "column", flexible=True),
+    Column("group", "group", flexible=True),
+    Column("shap", "mean |SHAP|", _score, right=True),
+    Column("gain", "gain", text.percent, right=True),
+    Column("splits", "splits", text.number, right=True),
+)
+_GROUPS = tuple(
+    Column("name", "group", column.show, flexible=True) if column.key == "name" else column
+    for column in COLUMNS
+    if column.key != "group"
+)
+
+PROGRAM_COLUMNS = tuple(
+    map(
+        Column,
+        (
+            *("model", "program", "record", "workload_id", "workload", "target_id", "target"),
+            *("mean", "measured", "score", "bias", "columns", "rows"),
+        ),
+    )
+)
+_CONTRIBUTION = (
+    Column("name", "column", flexible=True),
+    Column("group", "group", flexible=True),
+    Column("contribution", "adds", _signed, right=True),
+    Column("value", "value", right=True),
+)
+_ROW = (
+    Column("row", "statement", right=True),
+    Column("contribution", "adds", _signed, right=True),
+    Column("most", "most of all", flexible=True),
+)
+
+
+#: What prints as 0 is left out.
+_LEAST = 0.00005
+
+
+@click.command()
+@click.argument("what", metavar="[MODEL|MODULE]", required=False)
+@click.option("--record", metavar="RECORD", help="Why this record's program has its score.")
+@click.option("--program", metavar="PROGRAM", type=int, help="The same for a program's number.")
+@click.option(
+    "--top",
+    type=click.IntRange(min=1),
+    default=15,
+    show_default=True,
+    help="How many columns a table has; JSON and CSV have all.",
+)
+@compile_target_option
+@output_options
+@common_options
+@pass_settings
+def command(
+    settings: Settings,
+    what: str | None,
+    record: str | None,
+    program: int | None,
+    top: int,
+    target: str | None,
+    compatible: bool,
+) -> None:
+    """Show what a model looks at, why a program has its score, or why a module has no record.
+
+    MODEL is an id (tunedb models); the newest one with boosters where none is given. "mean |SHAP|"
+    is how far a column moves a program's score on average, over 1,000 of the programs that the
+    model was made from; "gain" its share in what all splits took off the loss. Of one program, each
+    column's contribution is signed: together with the bias they are the score.
+
+    MODULE is a TVMScript file (which is run), package.module:name, or an .onnx or .pt2 file. Of
+    each of its functions it is told which record it finds, or why none: the nearest stored
+    workloads and where they first differ, other targets, records that failed or are not trusted.
+
+    Example:
+      tunedb explain
+      tunedb explain 3 --top 40
+      tunedb explain --record 42
+      tunedb explain model.py --target llvm
+    """
+    from ...errors import UsageError
+    from ...models.store import load_model
+
+    if record is not None and program is not None:
+        raise UsageError("give --record or --program, not both")
+    if what is not None and looks_like_module(what):
+        if record is not None or program is not None:
+            raise UsageError(f"{what} is a module; --record and --program are about models")
+        explain_module(settings, what, target, compatible=compatible)
+        return
+    if target is not None or compatible:
+        raise UsageError("--target and --compatible are for a MODULE: tunedb explain model.py")
+    with reading(settings) as store:
+        found = _newest(store.query) if what is None else find_model(store.query, what)
+        loaded = load_model(store, found)
+        if record is not None or program is not None:
+            asked = _asked(store.query, record, program)
+            _explain_program(settings, store, found, loaded, asked, top)
+            return
+        with bar(settings, None) as shown:
+            shown.describe("reading records")
+            columns = _importance(store, found, loaded)
+    rows = [_row(one) for one in columns]
+    print_rows(settings, COLUMNS, rows, show=lambda: _show_importance(found, columns, top))
+
+
+def _newest(query: Query) -> StoredModel:
+    from ...errors import NotFoundError
+    from ...models.store import KIND
+
+    models = query.models(kind=KIND)
+    if not models:
+        raise NotFoundError("no model yet; make one: tunedb train")
+    # A tuning run leaves cards without boosters.
+    return next((one for one in reversed(models) if one.size is not None), models[-1])
+
+
+def _importance(store: Store, found: StoredModel, model: Model) -> list[Importance]:
+    """Return the importance of the columns on some of the programs of a model."""
+    from ...models import explain
+    from ...models.dataset import with_rows
+    from ...models.store import learnt_from
+
+    some = explain.drawn(learnt_from(store, found))
+    return explain.importance(model, with_rows(store, some))
+
+
+def _row(one: Importance) -> dict[str, Any]:
+    return {column.key: getattr(one, column.key) for column in COLUMNS}
+
+
+def _show_importance(found: StoredModel, columns: Sequence[Importance], top: int) -> None:
+    from ...models.explain import by_group
+
+    features = found.card["features"]["name"]
+    click.echo(bold(text.clean(f"Model {found.id}, features {features}: groups of columns")))
+    print_table(_GROUPS, [_row(one) for one in by_group(columns)][:top])
+    unused = found.card["features"]["columns"] - len(columns)
+    click.echo()
+    click.echo(bold("Columns"))
+    print_table(COLUMNS, [_row(one) for one in columns[:top]])
+    left = len(columns) - min(top, len(columns))
+    rest = [f"{left} more are used (--top)"] if left else []
+    rest += [f"{unused} are in no tree"] if unused > 0 else []
+    if rest:
+        click.echo("; ".join(rest))
+
+
+# ---------------------------------------------------------------------- one program
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """The program that is asked about, and a record of it where there is one."""
+
+    program_id: int
+    workload_id: int
+    target_id: int
+    record: Record | None
+
+
+def _asked(query: Query, record: str | None, program: int | None) -> _Asked:
+    from ...errors import NotFoundError
+
+    found = None if record is None else query.record(find_record(query, record))
+    if found is not None:
+        (program,) = query.program_ids([found.measurement.program.digest])
+    programs = [] if program is None else query.programs([program])
+    if not programs:
+        raise NotFoundError(f"no program {program}; tunedb explain --record takes a record's id")
+    return _Asked(programs[0].id, programs[0].workload_id, programs[0].target_id, found)
+
+
+def _explain_program(
+    settings: Settings,
+    store: Store,
+    found: StoredModel,
+    model: Model,
+    asked: _Asked,
+    top: int,
+) -> None:
+    """Print what each column adds to the score of a program."""
+    from ...errors import NotFoundError
+    from ...features.base import feature_set
+    from ...models.explain import contributions
+
+    query = store.query
+    features = feature_set(model.feature_set)
+    model.check(features)
+    (rows,) = query.feature_rows(features, [asked.program_id])
+    if rows is None:
+        raise NotFoundError(
+            f"program {asked.program_id} has no rows of {features.name}; "
+            f"run: tunedb extract --set {features.name}"
+        )
+    told = contributions(model, rows)
+    row = _program_row(query, found, asked, told) | {"measured": _measured(store, found, asked)}
+    print_object(settings, PROGRAM_COLUMNS, row, lambda: _show_program(row, told, top))
+
+
+def _program_row(
+    query: Query, found: StoredModel, asked: _Asked, told: Contributions
+) -> dict[str, Any]:
+    from ...models.explain import group_of
+
+    by_column = told.by_column
+    order = sorted(range(len(told.columns)), key=lambda i: -abs(by_column[i]))
+    return {
+        "model": found.id,
+        "program": asked.program_id,
+        "record": None if asked.record is None else asked.record.id,
+        "workload_id": asked.workload_id,
+        "workload": query.workload(asked.workload_id).name,
+        "target_id": asked.target_id,
+        "target": target_label(query.target(asked.target_id)),
+        "mean": None if asked.record is None else asked.record.mean,
+        "score": told.score,
+        "bias": told.bias,
+        "columns": [
+            {
+                "name": told.columns[i],
+                "group": group_of(told.columns[i]),
+                "contribution": float(by_column[i]),
+                "values": [float(value) for value in told.values[:, i]],
+            }
+            for i in order
+        ],
+        "rows": [float(value) for value in told.by_row],
+    }
+
+
+def _measured(store: Store, found: StoredModel, asked: _Asked) -> list[dict[str, Any]]:
+    """Return the program's time on each machine that measured it, as the model counts it."""
+    from ...errors import NotFoundError
+    from ...features.base import feature_set
+    from ...models.dataset import load
+
+    recipe = found.card["recipe"]
+    try:
+        examples = load(
+            store,
+            feature_set(recipe["features"]),
+            label=recipe["label"],
+            corrected=recipe["corrected"],
+            workload_ids=[asked.workload_id],
+            target_ids=[asked.target_id],
+            rows=False,
+        )
+    except NotFoundError:  # nothing of the workload was measured
+        return []
+    own = examples.take(examples.program_ids == asked.program_id)
+    return [
+        {
+            "machine": examples.groups[group].machine,
+            "seconds": float(seconds) if throughput else None,
+            "throughput": float(throughput),
+        }
+        for group, seconds, throughput in zip(own.group, own.seconds, own.throughput, strict=True)
+    ]
+
+
+def _show_program(row: dict[str, Any], told: Contributions, top: int) -> None:
+    fields = [
+        ("workload", text.clean(f"{row['workload_id']} {row['workload']}")),
+        ("target", f"{row['target_id']} {row['target']}"),
+        *(("measured", _time(one)) for one in row["measured"]),
+        ("score", f"{row['score']:.4f} = {row['bias']:.4f} (bias) {_sum_words(told)}"),
+    ]
+    print_fields(fields, heading=f"Program {row['program']} by model {row['model']}")
+    click.echo()
+    shown = [one for one in row["columns"] if abs(one["contribution"]) >= _LEAST][:top]
+    print_table(_CONTRIBUTION, [{**one, "value": _values(one["values"])} for one in shown])
+    if len(row["rows"]) > 1:
+        click.echo()
+        print_table(_ROW, [_statement(told, number) for number in range(len(row["rows"]))])
+
+
+def _time(measured: dict[str, Any]) -> str:
+    """Return a program's time beside the best of its workload on the same machine."""
+    where = f" on machine {measured['machine']}" if measured["machine"] else ""
+    if measured["seconds"] is None:
+        return f"failed{where}"
+    best = f"{share(measured['throughput'])} of the best throughput"
+    return f"{text.seconds(measured['seconds'])}, {best}{where}"
+
+
+def _sum_words(told: Contributions) -> str:
+    up = float(told.rows[told.rows > 0].sum())
+    down = float(told.rows[told.rows < 0].sum())
+    return f"+ {up:.4f} - {-down:.4f}"
+
+
+def _values(values: Sequence[float]) -> str:
+    """Return what the trees saw: one number, or the range over the program's statements."""
+    low, high = min(values), max(values)
+    return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
+
+
+def _statement(told: Contributions, number: int) -> dict[str, Any]:
+    """Return a statement with the columns that move its score most."""
+    row = told.rows[number]
+    most = sorted(range(len(row)), key=lambda i: -abs(row[i]))[:3]
+    words = ", ".join(f"{told.columns[i]} {row[i]:+.3f}" for i in most if row[i])
+    return {"row": number, "contribution": float(row.sum()), "most": words}

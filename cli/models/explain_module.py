@@ -1,0 +1,113 @@
+"""The part of ``tunedb explain`` that says why a module finds no record."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..module import label, one_target
+from ..options import Settings, reading
+from ..output import Column, bold, print_fields, print_rows
+
+if TYPE_CHECKING:
+    from ...plugins.metaschedule.deploy.explain import Difference, Finding, Near
+
+COLUMNS = tuple(
+    map(
+        Column,
+        (
+            *("function", "target", "record", "workload_id", "mean"),
+            *("equal_workloads", "reasons", "nearest"),
+        ),
+    )
+)
+
+
+def explain_module(settings: Settings, words: str, target: str | None, *, compatible: bool) -> None:
+    """Print for each function of a module what it finds."""
+    with reading(settings) as store:
+        found = one_target(store.query, target)
+        from ...plugins.metaschedule.deploy.explain import explain
+        from ...plugins.metaschedule.module_source import load_module
+
+        fallback = "compatible" if compatible else "exact"
+        findings = explain(store, load_module(words), found.attributes, fallback=fallback)
+    shown = label(found)
+    print_rows(
+        settings,
+        COLUMNS,
+        [_row(finding, shown) for finding in findings],
+        show=lambda: _show(findings, shown),
+    )
+
+
+def _row(finding: Finding, target: str) -> dict[str, Any]:
+    record = finding.record
+    return {
+        "function": finding.function,
+        "target": target,
+        "record": None if record is None else record.id,
+        "workload_id": None if record is None else record.workload_id,
+        "mean": None if record is None else record.mean,
+        "equal_workloads": list(finding.workload_ids),
+        "reasons": [{"code": one.code, "text": one.text} for one in finding.reasons],
+        "nearest": [_near_row(one) for one in finding.nearest],
+    }
+
+
+def _near_row(near: Near) -> dict[str, Any]:
+    difference = near.difference
+    return {
+        "workload_id": near.workload_id,
+        "workload": near.name,
+        "records": near.records,
+        "octaves": near.octaves,
+        "difference": None
+        if difference is None
+        else {
+            "where": difference.where,
+            "here": difference.here,
+            "there": difference.there,
+            "here_line": difference.here_line,
+            "there_line": difference.there_line,
+        },
+    }
+
+
+def _show(findings: list[Finding], target: str) -> None:
+    for number, finding in enumerate(findings):
+        if number:
+            click.echo()
+        name, record = text.clean(finding.function), finding.record
+        if record is not None:
+            told = f"record {record.id} of workload {record.workload_id}"
+            click.echo(bold(f"{name}: {told}, {text.seconds(record.mean)}"))
+            continue
+        click.echo(bold(f"{name}: no record for {target}"))
+        fields = [(one.code, text.clean(one.text)) for one in finding.reasons]
+        for near in finding.nearest:
+            fields += _near_fields(near)
+        print_fields(fields)
+
+
+def _near_fields(near: Near) -> list[tuple[str, str]]:
+    records = text.count(near.records, "record")
+    away = "" if near.octaves is None else f", {near.octaves:.1f} octaves away"
+    head = f"{near.workload_id} {near.name} ({records}{away})"
+    difference = near.difference
+    if difference is None:
+        return [("nearest", text.clean(f"{head}: TVM can make no module of it"))]
+    head = f"{head}: {difference.where} is {difference.here} here, {difference.there} there"
+    return [("nearest", text.clean(head)), *_lines(difference)]
+
+
+def _lines(difference: Difference) -> list[tuple[str, str]]:
+    """Return the lines of TVMScript that differ, where both are one."""
+    if difference.here_line is None or difference.there_line is None:
+        return []
+    return [
+        ("", text.clean(f"here   {difference.here_line}")),
+        ("", text.clean(f"there  {difference.there_line}")),
+    ]

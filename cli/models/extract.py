@@ -1,0 +1,205 @@
+"""``tunedb extract``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..choose import complete_workload, find_targets, find_workload, target_option
+from ..options import Settings, common_options, pass_settings, writing
+from ..output import Column, output_options, print_rows
+from ..progress import bar, counter
+
+if TYPE_CHECKING:
+    from ...extraction.extract import ExtractReport, Rebuilder
+    from ...features.base import FeatureSet
+    from ...storage.store import Store
+
+_INTERRUPTED = 130
+
+#: Reasons that are named on stderr; all are in quarantine.
+_MOST_REASONS = 10
+
+#: What is computed where nobody says: of steps, and of modules where TVM is installed.
+_STEPS, _SCHEDULED = "steps", "tunedb.scheduled"
+
+COLUMNS = (
+    Column("set", "set"),
+    Column("version", "version", right=True, least=90),
+    Column("programs", "programs", text.number, right=True),
+    Column("known", "there", text.number, right=True),
+    Column("done", "done", text.number, right=True),
+    Column("failed", "failed", text.number, right=True),
+    Column("passed", "failed before", text.number, right=True, least=90),
+    Column("unable", "no module", text.number, right=True),
+    Column("seconds", "time", text.span, right=True),
+    Column("rate", "programs/s", text.operations, right=True),
+    Column("reasons"),
+)
+
+
+@click.command()
+@click.option(
+    *("--set", "names"),
+    metavar="NAME",
+    multiple=True,
+    help="A feature set (tunedb features); may be repeated. Default: steps, and with TVM "
+    "tunedb.scheduled.",
+)
+@click.option(
+    "--workload",
+    metavar="WORKLOAD",
+    shell_complete=complete_workload,
+    help="Only this workload: its id, name or digest.",
+)
+@target_option()
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    help="Processes that replay programs (default: one for each processor).",
+)
+@click.option("--limit", type=click.IntRange(min=0), help="Compute so many programs at most.")
+@click.option("--retry", is_flag=True, help="Try those again that failed before.")
+@output_options
+@common_options
+@pass_settings
+def command(
+    settings: Settings,
+    names: tuple[str, ...],
+    workload: str | None,
+    target: str | None,
+    workers: int | None,
+    limit: int | None,
+    retry: bool,
+) -> None:
+    """Compute features for programs that have none.
+
+    Features that came with a merge are computed anew and replaced.
+    Fills in what is missing, batch by batch: a run that was interrupted goes on where it stopped.
+    Sets that need a program's module replay it in worker processes (with TVM, and only programs
+    of trusted sources); one that crashes or hangs costs itself alone. What fails is quarantined
+    with TVM's error (tunedb quarantine) and passed over from then on.
+
+    Example:
+      tunedb extract
+      tunedb extract --set ansor.per_store/tvm --workers 8
+      tunedb extract --workload matmul --target llvm --retry
+    """
+    sets = list(_chosen(settings, names))
+    reports: list[ExtractReport] = []
+    with writing(settings) as store:
+        where = {
+            "workload_ids": None if workload is None else find_workload(store.query, workload),
+            "target_ids": find_targets(store.query, target),
+            "limit": limit,
+            "retry": retry,
+        }
+        try:
+            for one in sets:
+                _extract(settings, store, one, workers, reports, where)
+        except KeyboardInterrupt:
+            _tell(settings, reports)
+            click.echo("Interrupted; what was stored stays, and the next run goes on", err=True)
+            raise click.exceptions.Exit(_INTERRUPTED) from None
+        except Exception:
+            # What was finished stays, so it is told before the error is.
+            _tell(settings, reports)
+            raise
+        kernels = store.query.has_kernels()
+    _tell(settings, reports)
+    if kernels:
+        settings.note(
+            "configurations of GPU kernels have no features; tunedb advise learns from their "
+            "launches"
+        )
+
+
+def _chosen(settings: Settings, names: tuple[str, ...]) -> Iterator[FeatureSet]:
+    """Yield the feature sets that are meant."""
+    from ...features.base import feature_set
+
+    if not names:
+        yield feature_set(_STEPS)
+        if find_spec("tvm") is None:
+            settings.note(f"TVM is not installed: {_SCHEDULED} is left out")
+            return
+        names = (_SCHEDULED,)
+    yield from map(feature_set, dict.fromkeys(names))
+
+
+def _extract(
+    settings: Settings,
+    store: Store,
+    one: FeatureSet,
+    workers: int | None,
+    reports: list[ExtractReport],
+    where: dict[str, Any],
+) -> None:
+    """Fill in one feature set."""
+    from ...extraction.extract import ExtractReport, extract
+
+    report = ExtractReport(one.name, one.version)
+    reports.append(report)
+    with ExitStack() as stack:
+        rebuilder = stack.enter_context(_rebuilder(store, one, workers))
+        shown = stack.enter_context(bar(settings, None))
+        shown.describe(one.name)
+
+        def begin(report: ExtractReport) -> None:
+            limit = where["limit"]
+            shown.resize(report.missing if limit is None else min(limit, report.missing))
+
+        extract(
+            store,
+            one,
+            rebuilder=rebuilder,
+            on_begin=begin,
+            on_program=counter(shown),
+            report=report,
+            **where,
+        )
+
+
+@contextmanager
+def _rebuilder(store: Store, one: FeatureSet, workers: int | None) -> Iterator[Rebuilder | None]:
+    """Yield what replays programs, for a set that needs their modules."""
+    from ...features.base import StepFeatures
+
+    if isinstance(one, StepFeatures):
+        yield None
+        return
+    from ...plugins.metaschedule.workers.replay_pool import ReplayPool
+
+    with ReplayPool(store, one.name, workers=workers) as pool:
+        yield pool
+
+
+def _tell(settings: Settings, reports: list[ExtractReport]) -> None:
+    """Print what became of each set."""
+    rows = [
+        {
+            "set": report.name,
+            "rate": (report.done + report.failed) / report.seconds if report.seconds else None,
+            **{
+                column.key: getattr(report, column.key)
+                for column in COLUMNS
+                if column.key not in ("set", "rate")
+            },
+        }
+        for report in reports
+    ]
+    print_rows(settings, COLUMNS, rows)
+    for report in reports:
+        for reason, number in _most(report.reasons):
+            settings.note(f"{report.name}: {text.count(number, 'program')}: {reason}")
+    if any(report.failed for report in reports):
+        settings.note("Programs that failed are in quarantine; see: tunedb quarantine")
+
+
+def _most(reasons: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(reasons.items(), key=lambda item: -item[1])[:_MOST_REASONS]

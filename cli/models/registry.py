@@ -1,0 +1,364 @@
+"""``tunedb models list``, ``show`` and ``drift``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..card import share, show_model
+from ..lazy import LazyGroup
+from ..options import Settings, common_options, pass_settings, reading
+from ..output import Column, output_options, print_fields, print_object, print_rows
+
+if TYPE_CHECKING:
+    from ...models.drift import Drift
+    from ...results import StoredModel
+    from ...storage.queries import Query
+    from ...storage.queries.ledger import Trial
+
+#: Keys of one model.
+KEYS = ("id", "digest", "kind", "created_at", "size", "current", "card")
+
+
+COLUMNS = (
+    Column("id", "id", right=True),
+    Column("digest"),
+    Column("kind", "kind", fold=True),
+    Column("features", "features", flexible=True),
+    Column("version"),
+    Column("target", "target", flexible=True, fold=True),
+    Column("targets"),
+    Column("programs", "programs", text.number, right=True),
+    Column("learnt", "learnt from", text.number, right=True),
+    Column("workloads", "workloads", text.number, right=True, least=105),
+    Column("loss", "loss"),
+    Column("training_set", "training set", least=145),
+    Column("pairwise", "pairwise", share, right=True),
+    Column("random", "random", share, right=True, least=115),
+    Column("predictions", "predicted", text.number, right=True, least=165),
+    Column("size", "size", text.size, right=True, least=90),
+    Column("created_at", "made", least=155),
+    Column("current", "current"),
+)
+
+DRIFT_COLUMNS = (
+    Column("model", "model", right=True),
+    Column("workload_id", "workload", right=True),
+    Column("workload", "name", flexible=True),
+    Column("family", "family", least=110),
+    Column("target_id"),
+    Column("target", "target", flexible=True, fold=True),
+    Column("trials", "trials", text.number, right=True),
+    Column("failed", "failed", text.number, right=True),
+    Column("pairwise", "pairwise", share, right=True),
+    Column("threshold", "alarm below", share, right=True),
+    Column("drifted", "drift"),
+)
+
+TRIAL_COLUMNS = (
+    Column("model", "model", right=True),
+    Column("workload_id", "workload", right=True),
+    Column("target_id", "target", right=True, fold=True),
+    Column("program", "program", right=True),
+    Column("record", "record", right=True),
+    Column("score", "score", lambda value: f"{value:.4f}", right=True),
+    Column("mean", "mean", text.seconds, right=True),
+    Column("predicted_rank", "predicted", text.number, right=True),
+    Column("measured_rank", "measured", text.number, right=True),
+    Column("predicted_at"),
+)
+
+#: Kind of the models of tunedb advise.
+ADVISOR = "advisor"
+
+_NONE = "no model yet; make one: tunedb train"
+
+
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "list": ("models.registry", "list_models", "List the models."),
+        "show": ("models.registry", "show", "Show the card of a model."),
+        "drift": (
+            "models.registry",
+            "drift",
+            "Compare what models predicted with what was measured.",
+        ),
+    },
+    name="models",
+    invoke_without_command=True,
+)
+@output_options
+@common_options
+@pass_settings
+def command(settings: Settings) -> None:
+    """List the cost models, show their cards and watch their predictions.
+
+    Without a command: the list.
+
+    Example:
+      tunedb models
+      tunedb models show 3
+      tunedb models drift
+    """
+    if click.get_current_context().invoked_subcommand is None:
+        _list(settings)
+
+
+@click.command(name="list")
+@output_options
+@common_options
+@pass_settings
+def list_models(settings: Settings) -> None:
+    """List the models.
+
+    "programs" are those that a model was made from, "learnt from" those that its training set
+    chose; "pairwise" is the share of pairs of programs that it orders right in workloads that it
+    has not seen, where a random order reaches 0.5. A model that is not current was made from
+    other data than the database has now: tunedb train makes today's. One without size is a card
+    alone, whose model is trained again when it is wanted.
+
+    Example:
+      tunedb models list
+      tunedb models list --json | jq '.[] | select(.current) | .id'
+    """
+    _list(settings)
+
+
+def _list(settings: Settings) -> None:
+    from ...models.cards import VERSION
+    from ...models.store import are_current
+
+    with reading(settings) as store:
+        models = store.query.models()
+        predicted = store.query.predictions()
+        names = _target_names(store.query)
+        current = are_current(store, models)
+        rows = [
+            _row_alone(one)
+            if one.card.get("card") != VERSION
+            else _summary(one, is_current, predicted.get(one.id, 0), names)
+            for one, is_current in zip(models, current, strict=True)
+        ]
+    print_rows(settings, COLUMNS, rows, empty=_NONE)
+
+
+def _row_alone(stored: StoredModel) -> dict[str, Any]:
+    """Return what is known of a model whose card has another layout."""
+    known = {
+        "id": stored.id,
+        "digest": stored.digest.hex(),
+        "kind": stored.kind,
+        "size": stored.size,
+        "created_at": text.moment(stored.created_at),
+        # Whether an advisor's launches are still those of the database nobody asked.
+        "current": None if stored.kind == ADVISOR else False,
+    }
+    return dict.fromkeys(column.key for column in COLUMNS) | known
+
+
+def _summary(
+    stored: StoredModel, current: bool, predicted: int, names: dict[str, str]
+) -> dict[str, Any]:
+    card = stored.card
+    digests = card["data"]["target_digests"]
+    figures = _figures(card)
+    return {
+        "id": stored.id,
+        "digest": stored.digest.hex(),
+        "kind": stored.kind,
+        "features": card["features"]["name"],
+        "version": card["features"]["version"],
+        "target": ", ".join(names.get(digest, digest[:8]) for digest in digests),
+        "targets": digests,
+        "programs": card["data"]["programs"],
+        "learnt": card["learnt"]["programs"],
+        "workloads": card["learnt"]["workloads"],
+        "loss": card["recipe"]["loss"],
+        "training_set": card["recipe"]["training_set"],
+        "pairwise": figures.get("model", (None,))[0],
+        "random": figures.get("random", (None,))[0],
+        "predictions": predicted,
+        "size": stored.size,
+        "created_at": text.moment(stored.created_at),
+        "current": current,
+    }
+
+
+def _figures(card: dict[str, Any]) -> dict[str, list[float | None]]:
+    """Return mean and interval of the pairwise accuracy of the model and of what is beside it."""
+    pools = (card["evaluation"] or {}).get("pools") or {}
+    first: dict[str, Any] = next(iter(pools.values()), {"figures": {}})
+    return {name: figures["pairwise"] for name, figures in first["figures"].items()}
+
+
+def _target_names(query: Query) -> dict[str, str]:
+    from ..choose import target_label
+
+    known = (one.target for one in query.targets())
+    return {target.digest.hex(): target_label(target) for target in known}
+
+
+# ---------------------------------------------------------------------- one model
+
+
+def find_model(query: Query, words: str) -> StoredModel:
+    """Return the model that is meant: by its id, or the beginning of its digest.
+
+    Raises
+    ------
+    NotFoundError
+        None is meant.
+    UsageError
+        The beginning of a digest fits several.
+    """
+    from ...errors import NotFoundError, UsageError
+
+    models = query.models()
+    by_id = [one for one in models if words == str(one.id)]
+    if by_id:
+        return by_id[0]
+    found = [one for one in models if len(words) >= 4 and one.digest.hex().startswith(words)]
+    if len(found) > 1:
+        raise UsageError(f"{words!r} means {len(found)} models; give an id: tunedb models")
+    if not found:
+        listed = ", ".join(str(one.id) for one in models[-8:])
+        there = f"there are: {listed}; see: tunedb models" if models else _NONE
+        raise NotFoundError(f"no model {words!r}; {there}")
+    return found[0]
+
+
+@click.command()
+@click.argument("model")
+@output_options
+@common_options
+@pass_settings
+def show(settings: Settings, model: str) -> None:
+    """Show the card of a model.
+
+    MODEL is an id, or the beginning of a digest. The card says what the model was made from, how,
+    how it ranks workloads that it has not seen beside random order and the nearest neighbour, and
+    what making it took. That of an advisor (tunedb advise train) says how right it was on kernels
+    that were held out. JSON holds all of it.
+
+    Example:
+      tunedb models show 3
+      tunedb models show 3 --json | jq .card.recipe
+    """
+    from ...advisor.learn.store import CARD
+    from ...models import cards
+    from ...models.store import is_current
+
+    with reading(settings) as store:
+        found = find_model(store.query, model)
+        if found.card.get("card") == CARD:
+            _show_advisor(settings, found)
+            return
+        cards.check(found)
+        row = row_of(found, current=is_current(store, found))
+    print_object(settings, tuple(map(Column, KEYS)), row, lambda: show_model(found, whole=True))
+    if not row["current"]:
+        settings.note("The data have changed since, or are another database's: tunedb train")
+
+
+def _show_advisor(settings: Settings, stored: StoredModel) -> None:
+    from ..advise.train import advisor_fields, advisor_row
+
+    row = row_of(stored, current=None)
+    fields = advisor_fields(advisor_row(stored))
+    print_object(settings, tuple(map(Column, KEYS)), row, lambda: print_fields(fields))
+    for note in stored.card["notes"]:
+        settings.warn(note)
+
+
+def row_of(stored: StoredModel, *, current: bool | None) -> dict[str, Any]:
+    """Return the keys of one model."""
+    return {
+        "id": stored.id,
+        "digest": stored.digest.hex(),
+        "kind": stored.kind,
+        "created_at": text.moment(stored.created_at),
+        "size": stored.size,
+        "current": current,
+        "card": stored.card,
+    }
+
+
+# ---------------------------------------------------------------------- predictions
+
+
+@click.command()
+@click.argument("model", required=False)
+@click.option("--trials", is_flag=True, help="List every trial instead of every workload.")
+@output_options
+@common_options
+@pass_settings
+def drift(settings: Settings, model: str | None, trials: bool) -> None:
+    """Compare what models predicted with what was measured.
+
+    A tuning run with tunedb's cost model keeps what it predicted before each measurement. Here
+    these predictions are ranked against the times that came out, for each model, workload and
+    target; failed programs are slower than all others. Drift is told where the share of pairs in
+    the right order ("pairwise") is below the 5th percentile that the model's card promises, with
+    16 trials or more.
+
+    Example:
+      tunedb models drift
+      tunedb models drift 3 --trials --csv > trials.csv
+      tunedb models drift --json | jq '.[] | select(.drifted)'
+    """
+    from ...models import drift as ledger
+
+    empty = "no prediction yet; tunedb.plugins.metaschedule.CostModel keeps them"
+    with reading(settings) as store:
+        query = store.query
+        id_ = None if model is None else find_model(query, model).id
+        if trials:
+            ranked = ledger.ranks(query.trials(id_))
+            print_rows(settings, TRIAL_COLUMNS, map(_trial_row, ranked), empty=empty)
+            return
+        rows = list(_drift_rows(query, ledger.drift(query, id_)))
+    print_rows(settings, DRIFT_COLUMNS, rows, empty=empty)
+    told = sum(row["drifted"] is True for row in rows)
+    if told:
+        settings.note(f"{text.count(told, 'workload')} drifted; rebuild: tunedb train")
+
+
+def _drift_rows(query: Query, found: Sequence[Drift]) -> Iterator[dict[str, Any]]:
+    from ..choose import target_label
+
+    workloads = {one.id: one for one in query.workloads()}
+    for one in found:
+        workload = workloads[one.workload_id]
+        yield {
+            "model": one.model_id,
+            "workload_id": one.workload_id,
+            "workload": workload.name,
+            "family": workload.signature.family,
+            "target_id": one.target_id,
+            "target": target_label(query.target(one.target_id)),
+            "trials": one.trials,
+            "failed": one.failed,
+            "pairwise": one.pairwise,
+            "threshold": one.threshold,
+            "drifted": one.drifted,
+        }
+
+
+def _trial_row(ranked: tuple[Trial, int, int | None]) -> dict[str, Any]:
+    trial, predicted, measured = ranked
+    return {
+        "model": trial.model_id,
+        "workload_id": trial.workload_id,
+        "target_id": trial.target_id,
+        "program": trial.program_id,
+        "record": trial.record_id,
+        "score": trial.score,
+        "mean": trial.mean,
+        "predicted_rank": predicted,
+        "measured_rank": measured,
+        "predicted_at": text.moment(trial.predicted_at),
+    }

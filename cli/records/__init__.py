@@ -1,0 +1,1 @@
+"""Commands that read records: top, show, history, workloads, targets, sessions."""

@@ -1,0 +1,92 @@
+"""``tunedb history``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from .. import choose, text
+from ..options import Settings, common_options, pass_settings, reading
+from ..output import Column, output_options, print_rows
+
+COLUMNS = (
+    Column("target_id"),
+    Column("target"),
+    Column("step"),
+    Column("id"),
+    Column("mean"),
+    Column("best"),
+)
+
+_SUMMARY = (
+    Column("target", "target", fold=True),
+    Column("records", "records", right=True),
+    Column("first", "first", text.seconds, right=True),
+    Column("best", "best", text.seconds, right=True),
+    Column("speedup", "speed-up", right=True),
+    Column("step", "found at", right=True),
+    Column("course", "best so far"),
+)
+
+
+@click.command()
+@choose.workload_argument(required=True)
+@choose.target_option()
+@output_options
+@common_options
+@pass_settings
+def command(settings: Settings, workload: str, target: str | None) -> None:
+    """Show how the best time fell as records came in.
+
+    One line for each target; JSON and CSV hold every record that counts, in order of its time of
+    day (of its insertion where a log has none).
+
+    Example:
+      tunedb history matmul
+      tunedb history 3 --csv > course.csv
+    """
+    with reading(settings) as store:
+        query = store.query
+        ids = choose.find_workload(query, workload)
+        wanted = choose.find_targets(query, target)
+        courses = {}
+        for target_id in query.served_targets(ids):
+            if wanted is None or target_id in wanted:
+                label = choose.target_label(query.target(target_id))
+                courses[target_id, label] = query.history(ids, [target_id])
+    if settings.output == "table":
+        print_rows(
+            settings,
+            _SUMMARY,
+            [_summary(label, course) for (_, label), course in courses.items()],
+            empty="no valid record",
+        )
+        return
+    rows = (
+        {
+            "target_id": target_id,
+            "target": label,
+            "step": step,
+            "id": record,
+            "mean": mean,
+            "best": best,
+        }
+        for (target_id, label), course in courses.items()
+        for step, (record, mean, best) in enumerate(course, start=1)
+    )
+    print_rows(settings, COLUMNS, rows)
+
+
+def _summary(label: str, course: list[tuple[int, float, float]]) -> dict[str, Any]:
+    bests = [best for _, _, best in course]
+    first, last = bests[0], bests[-1]
+    return {
+        "target": label,
+        "records": len(course),
+        "first": first,
+        "best": last,
+        "speedup": f"{first / last:.2f}x" if last > 0 else None,
+        "step": bests.index(last) + 1,
+        "course": text.sparkline(bests),
+    }

@@ -1,0 +1,149 @@
+"""``tunedb sessions``."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..choose import find_targets, target_label, target_option
+from ..options import Settings, common_options, pass_settings, reading, updating
+from ..output import Column, output_options, print_rows
+
+if TYPE_CHECKING:
+    from ...models.sessions import Estimate
+    from ...storage.queries.sessions import MeasuredSession
+    from ...storage.store import Store
+
+
+def _factor(value: float | None) -> str:
+    return text.NOTHING if value is None else f"{value:.3f}"
+
+
+def _error(value: float | None) -> str:
+    return text.NOTHING if value is None else f"± {value:.3f}"
+
+
+COLUMNS = (
+    Column("target_id"),
+    Column("target", "target", flexible=True, fold=True),
+    Column("subject"),
+    Column("subject_id"),
+    Column("is_trusted"),
+    Column("name", "session", text.short_path, flexible=True),
+    Column("hardware", "hardware", flexible=True, least=90),
+    Column("started_at", "start", least=110),
+    Column("records", "records", text.number, right=True),
+    Column("failed"),
+    Column("machine", "machine", right=True),
+    Column("programs", "shared", text.number, right=True),
+    Column("factor", "factor", _factor, right=True),
+    Column("error", "", _error),
+    Column("spread", "spread", text.percent, right=True),
+    Column("drift", "drift"),
+    Column("stored"),
+)
+
+
+@click.command()
+@target_option()
+@click.option("--update", is_flag=True, help="Store the factors, for training and tunedb top.")
+@output_options
+@common_options
+@pass_settings
+def command(settings: Settings, target: str | None, update: bool) -> None:
+    """Show how sessions differ that measured the same programs.
+
+    A session is one run of a tuner on one machine; records of a log that names none count as a
+    session of their source. The factor says how much slower a session measured than the first one
+    of its machine, by the median over the programs that others of the machine measured, too
+    ("shared"), with its 95 % interval; drift, whether that is more than noise and 1 %. Sessions
+    whose ratios scatter by more than 10 % ("spread") are different machines (0 is the largest):
+    no factor makes their times comparable. Foreign sessions, in which no trusted source has
+    measured, are compared among themselves, on machines from -1 down; foreign records that name
+    another session count as one of their source. What is shown is estimated anew; --update stores
+    it beside the raw times.
+
+    Example:
+      tunedb sessions
+      tunedb sessions --target llvm --update
+      tunedb sessions --json | jq '.[] | select(.drift)'
+    """
+    with (updating if update else reading)(settings) as store:
+        from ...models import sessions
+
+        target_ids = find_targets(store.query, target)
+        estimates = (sessions.update if update else sessions.estimates)(store, target_ids)
+        rows = [row for one in estimates for row in _rows(store, one)]
+    print_rows(settings, COLUMNS, rows, empty="no record yet; see: tunedb import --help")
+    if rows and len(rows) == len(estimates):
+        settings.note("One session for each target: there is nothing to compare.")
+    for one in estimates:
+        _explain(settings, one, [row for row in rows if row["target_id"] == one.target_id])
+
+
+def _rows(store: Store, estimated: Estimate) -> Iterator[dict[str, Any]]:
+    """Yield a row for each session of a target."""
+    target = target_label(store.query.target(estimated.target_id))
+    stored = {
+        (known.subject, known.subject_id): known.factor
+        for known in store.query.session_factors(estimated.target_id)
+    }
+    for index, one in enumerate(estimated.sessions):
+        known = stored.get((one.subject, one.subject_id))
+        yield _row(estimated, index) | {"target": target, "stored": known}
+
+
+def _row(estimated: Estimate, index: int) -> dict[str, Any]:
+    factor, error = estimated.factors[index], estimated.errors[index]
+    one = estimated.sessions[index]
+    return {
+        "target_id": one.target_id,
+        "subject": one.subject,
+        "subject_id": one.subject_id,
+        "is_trusted": one.is_trusted,
+        "name": _name(one),
+        "hardware": " + ".join(named for named in one.hardware if named) or None,
+        "started_at": text.moment(one.started_at),
+        "records": one.records,
+        "failed": one.failed,
+        "machine": factor.machine,
+        "programs": factor.programs,
+        "factor": factor.factor,
+        "error": None if error is None else factor.factor * math.expm1(error),
+        "spread": factor.spread,
+        "drift": estimated.drifted(index),
+    }
+
+
+def _name(session: MeasuredSession) -> str:
+    from ...records import Source
+
+    origin = session.origin
+    name = origin.name if isinstance(origin, Source) else f"session {session.subject_id}"
+    return name if session.is_trusted else f"{name} (foreign)"
+
+
+def _explain(settings: Settings, estimated: Estimate, rows: list[dict[str, Any]]) -> None:
+    """Say what no row says: why there are several machines, and what to do next."""
+    about = f"Target {estimated.target_id}"
+    apart = [pair for pair in estimated.pairs if pair.verdict is False]
+    if apart:
+        most = max(apart, key=lambda pair: pair.programs)
+        first, second = (estimated.sessions[index] for index in (most.first, most.second))
+        settings.note(
+            f"{about}: {estimated.machines} machines; {_name(first)} and {_name(second)} share "
+            f"{text.count(most.programs, 'program')}, whose ratios scatter by "
+            f"{text.percent(most.spread)} about {most.factor:.2f}"
+        )
+    alone = sum(not row["programs"] for row in rows)
+    if len(rows) > 1 and alone and not apart:
+        settings.note(
+            f"{about}: {text.count(alone, 'session')} of {len(rows)} share too few programs with "
+            "others to be compared; their times are taken as they are"
+        )
+    if len(rows) > 1 and any(row["stored"] != row["factor"] for row in rows):
+        settings.note(f"{about}: store these factors with: tunedb sessions --update")

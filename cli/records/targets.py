@@ -1,0 +1,47 @@
+"""``tunedb targets``."""
+
+from __future__ import annotations
+
+import click
+
+from ..options import Settings, common_options, pass_settings, reading
+from ..output import Column, output_options, print_rows
+
+COLUMNS = (
+    Column("id", "id", right=True),
+    Column("digest"),
+    Column("kind", "kind"),
+    Column("architecture", "architecture"),
+    Column("config", "configuration", flexible=True),
+    Column("records", "records", right=True),
+    Column("workloads", "workloads", right=True),
+)
+
+
+@click.command()
+@output_options
+@common_options
+@pass_settings
+def command(settings: Settings) -> None:
+    """List the targets.
+
+    Their ids and kinds are what --target takes.
+
+    Example:
+      tunedb targets
+      tunedb targets --json
+    """
+    with reading(settings) as store:
+        rows = [
+            {
+                "id": summary.id,
+                "digest": summary.target.digest.hex(),
+                "kind": summary.target.kind,
+                "architecture": summary.target.architecture or None,
+                "config": summary.target.attributes,
+                "records": summary.records,
+                "workloads": summary.workloads,
+            }
+            for summary in store.query.targets()
+        ]
+    print_rows(settings, COLUMNS, rows, empty="no target yet; see: tunedb import --help")

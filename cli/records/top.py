@@ -1,0 +1,368 @@
+"""``tunedb top``."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import choose, text
+from ..layers import (
+    Answered,
+    Key,
+    keys_of,
+    layer_name,
+    layer_option,
+    layers_of,
+    left_out,
+    opened,
+    targets_in,
+    workloads_in,
+)
+from ..options import Settings, common_options, pass_settings, reading
+from ..output import Column, output_options, print_rows
+
+if TYPE_CHECKING:
+    from ...results import Record
+    from ...storage.queries import Query
+    from ...storage.store import Store
+
+COLUMNS = (
+    Column("rank", "rank", right=True),
+    Column("id", "record", right=True),
+    Column("digest"),
+    Column("workload_id", "workload", right=True, fold=True),
+    Column("workload", "name", flexible=True, fold=True),
+    Column("arguments", "arguments", text.arguments, flexible=True, fold=True),
+    Column("target_id"),
+    Column("target", "target", flexible=True, fold=True),
+    Column("mean", "mean", text.seconds, right=True),
+    Column("median"),
+    Column("minimum"),
+    Column("repeats", "runs", right=True),
+    Column("spread", "spread", text.percent, right=True),
+    Column("source", "source", text.short_path, flexible=True, fold=True),
+    Column("trust"),
+    Column("layer", "layer", layer_name, flexible=True, fold=True),
+    Column("decisions", "decisions", text.decisions, flexible=True),
+)
+
+#: What stands after the mean with --corrected.
+CORRECTED = (
+    Column("corrected", "corrected", text.seconds, right=True),
+    Column("factor", "factor", lambda value: f"{value:.3f}", right=True),
+    Column("machine", "machine", right=True, fold=True),
+)
+
+
+@click.command()
+@choose.workload_argument(required=False)
+@click.option(
+    "-k",
+    "most",
+    type=click.IntRange(min=1),
+    help="How many for each workload and target (default: 10 of one workload, 1 of each).",
+)
+@choose.target_option()
+@click.option(
+    "--step",
+    metavar="STEP",
+    help="Only programs with this step: its name or code (rfactor, RF, SamplePerfectTile).",
+)
+@click.option(
+    "--corrected",
+    is_flag=True,
+    help="Rank by time / factor of the session (tunedb sessions); TVM's order stays.",
+)
+@layer_option
+@output_options
+@common_options
+@pass_settings
+def command(
+    settings: Settings,
+    workload: str | None,
+    most: int | None,
+    target: str | None,
+    step: str | None,
+    corrected: bool,
+    layers: tuple[str, ...],
+) -> None:
+    """Show the best programs of a workload, or of each.
+
+    WORKLOAD is an id, a name, or the beginning of a digest. Workloads that are known to be the
+    same computation count as one. Programs are ranked by their mean time within each target:
+    times of two targets are never compared. Failed, foreign and retracted records are left out.
+    Where the database has none for a workload and target, the first layer that has some answers.
+
+    Example:
+      tunedb top
+      tunedb top matmul -k 5 --target llvm
+      tunedb top 3 --json | jq '.[0].mean'
+      tunedb top conv2d --step rfactor
+      tunedb top matmul --corrected
+      tunedb top conv2d --layer postgresql://tuning.example/tunedb
+    """
+    if corrected and layers:
+        raise click.UsageError("--corrected knows this database's sessions alone: without --layer")
+    behind = () if corrected else layers_of(settings, layers)
+    with reading(settings) as store, opened(settings, store, behind) as others:
+        query = store.query
+        count = most or (1 if workload is None else 10)
+        wanted = None if step is None else _Wanted(query, step)
+        best = _Best(query, count, wanted, corrected=corrected)
+        groups, target_ids = _meant(query, workload, target, strict=not others)
+        rows = list(_rows(query, groups, target_ids, best))
+        if others:
+            asked = _Asked(workload, target, count, step)
+            rows += _rows_behind(settings, query, groups, others, asked)
+            if not rows:
+                _meant(query, workload, target, strict=True)
+        if corrected:
+            _tell_sessions(settings, query, {row["target_id"] for row in rows})
+    if len({(row["layer"], row["target_id"]) for row in rows}) > 1:
+        settings.note("Several targets: ranks count within each target.")
+    if corrected and len({(row["target_id"], row["machine"]) for row in rows}) > len(
+        {row["target_id"] for row in rows}
+    ):
+        settings.note("Several machines: ranks count within each machine.")
+    empty = "no valid record" if wanted is None else wanted.explain()
+    columns = _columns(rows, one=workload is not None, corrected=corrected)
+    print_rows(settings, columns, rows, empty=empty)
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What layers are asked, in the user's words."""
+
+    workload: str | None
+    target: str | None
+    most: int
+    step: str | None
+
+
+class _Wanted:
+    """A step that programs must have, by name or code: many programs share each structure."""
+
+    def __init__(self, query: Query, word: str) -> None:
+        from ...errors import FormatError
+        from ...programs import steps_of
+
+        self._word = word
+        self._met: set[str] = set()
+        self.structures: set[tuple[int, int | None]] = set()
+        for sketch, tail, program in query.structures():
+            try:
+                steps = steps_of(program)
+            except FormatError:  # of a newer tunedb, or damaged
+                continue
+            self._met |= {step.name for step in steps}
+            if word.lower() in {n.lower() for step in steps for n in (step.name, step.code)}:
+                self.structures.add((sketch, tail))
+
+    def explain(self) -> str:
+        """Return why there is no such program."""
+        if not self._met:
+            return "no valid record"
+        return f"no program with the step {self._word!r}; there are: {', '.join(sorted(self._met))}"
+
+
+class _Best:
+    """The best records of a workload and target.
+
+    Parameters
+    ----------
+    query : Query
+        The database.
+    most : int
+        How many, of each machine with `corrected`.
+    wanted : _Wanted or None
+        A step that their programs must have.
+    corrected : bool
+        By time / factor of the session.
+    """
+
+    def __init__(self, query: Query, most: int, wanted: _Wanted | None, *, corrected: bool) -> None:
+        self._query = query
+        self._most = most
+        self._wanted = wanted
+        self._corrected = corrected
+
+    def rows(self, group: list[int], target_id: int) -> Iterator[dict[str, Any]]:
+        """Yield their rows, best first; machine by machine with `corrected`."""
+        if not self._corrected:
+            for rank, record in enumerate(self._by_mean(group, target_id), start=1):
+                yield _row(rank, record)
+            return
+        structures = None if self._wanted is None else self._wanted.structures
+        rank, machine = 0, None
+        for found in self._query.top_k_corrected(group, target_id, self._most, structures):
+            rank, machine = (rank + 1 if found.machine == machine else 1), found.machine
+            yield _row(rank, self._query.record(found.id)) | {
+                "corrected": found.seconds,
+                "factor": found.factor,
+                "machine": found.machine,
+            }
+
+    def _by_mean(self, group: list[int], target_id: int) -> Iterator[Record]:
+        query = self._query
+        if self._wanted is None:
+            return iter(query.top_k(group, [target_id], self._most))
+        structures = self._wanted.structures
+        return map(query.record, query.top_k_with(group, [target_id], self._most, structures))
+
+
+def _tell_sessions(settings: Settings, query: Query, target_ids: set[int]) -> None:
+    """Say which targets have nothing to correct, or what is not estimated yet."""
+    sessions = query.measured_sessions(sorted(target_ids))
+    if sessions and all(len(found) == 1 for found in sessions.values()):
+        settings.note("One session for each target: there is nothing to correct.")
+        return
+    for target_id, found in sessions.items():
+        known = {(one.subject, one.subject_id) for one in query.session_factors(target_id)}
+        missing = sum((one.subject, one.subject_id) not in known for one in found)
+        if missing and len(found) > 1:
+            settings.note(
+                f"Target {target_id}: {missing} of {text.count(len(found), 'session')} have no "
+                "factor yet and count as they are; estimate them: tunedb sessions --update"
+            )
+
+
+def _columns(rows: Sequence[dict[str, Any]], *, one: bool, corrected: bool) -> list[Column]:
+    """Return the columns; those that say least here leave the table."""
+    hidden = set() if one else {"source", "decisions"}
+    if all(row["rank"] == 1 for row in rows):
+        hidden.add("rank")
+    if all(row["spread"] is None for row in rows):
+        hidden.add("spread")
+    if all(row["layer"] is None for row in rows):
+        hidden.add("layer")
+    after = [column.key for column in COLUMNS].index("mean") + 1
+    columns = (*COLUMNS[:after], *(CORRECTED if corrected else ()), *COLUMNS[after:])
+    return [Column(column.key) if column.key in hidden else column for column in columns]
+
+
+def _groups(query: Query) -> list[list[int]]:
+    """Return the ids of all workloads, equal ones together."""
+    groups = []
+    seen: set[int] = set()
+    for summary in query.workloads():
+        if summary.id not in seen:
+            group = query.equivalent(summary.id)
+            groups.append(group)
+            seen.update(group)
+    return groups
+
+
+def _meant(
+    query: Query, workload: str | None, target: str | None, *, strict: bool
+) -> tuple[list[list[int]], list[int] | None]:
+    """Return the workloads, equal ones together, and the targets (None for all) that are meant.
+
+    Raises
+    ------
+    NotFoundError
+        The database has none of that name, and `strict`; otherwise there are none.
+    """
+    from ...errors import NotFoundError
+
+    try:
+        groups = _groups(query) if workload is None else [choose.find_workload(query, workload)]
+    except NotFoundError:
+        if strict:
+            raise
+        groups = []
+    try:
+        return groups, choose.find_targets(query, target)
+    except NotFoundError:
+        if strict:
+            raise
+        return groups, []
+
+
+def _rows(
+    query: Query, groups: list[list[int]], target_ids: list[int] | None, best: _Best
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of every workload and target, best first."""
+    for group in groups:
+        for target_id in query.served_targets(group):
+            if target_ids is None or target_id in target_ids:
+                yield from best.rows(group, target_id)
+
+
+def _rows_behind(
+    settings: Settings, own: Query, groups: list[list[int]], others: list[Store], asked: _Asked
+) -> list[dict[str, Any]]:
+    """Return the rows of workloads and targets that layers answer, each by the first that can."""
+    answered = Answered()
+    for group in groups:
+        for target_id in own.served_targets(group):
+            answered.add(own, group, target_id)
+    keys = None
+    if asked.workload is not None and groups:
+        keys = keys_of(own, groups[0])
+    rows = []
+    for store in others:
+        try:
+            rows += _rows_of_layer(store, own, keys, answered, asked)
+        except Exception as error:  # whatever is wrong with somebody else's rows
+            settings.warn(left_out(store.location, error))
+    return rows
+
+
+def _rows_of_layer(
+    store: Store, own: Query, keys: set[Key] | None, answered: Answered, asked: _Asked
+) -> list[dict[str, Any]]:
+    query = store.query
+    if asked.workload is None:
+        groups = _groups(query)
+    else:
+        found = workloads_in(query, keys, asked.workload)
+        groups = [found] if found else []
+    target_ids = targets_in(query, own, asked.target)
+    wanted = None if asked.step is None else _Wanted(query, asked.step)
+    best = _Best(query, asked.most, wanted, corrected=False)
+    rows = []
+    for group in groups:
+        for target_id in query.served_targets(group):
+            if target_ids is not None and target_id not in target_ids:
+                continue
+            if answered.add(query, group, target_id):
+                rows += [row | {"layer": store.location} for row in best.rows(group, target_id)]
+    return rows
+
+
+def _row(rank: int, record: Record) -> dict[str, Any]:
+    from ...programs import steps_of
+    from ..steps import arguments_of, decisions_of
+
+    measurement = record.measurement
+    times = measurement.run_secs or ()
+    program = measurement.program
+    return {
+        "rank": rank,
+        "id": record.id,
+        "digest": measurement.digest.hex(),
+        "workload_id": record.workload_id,
+        "workload": program.workload.name,
+        "arguments": arguments_of(measurement),
+        "target_id": record.target_id,
+        "target": choose.target_label(program.target),
+        "mean": record.mean,
+        "median": statistics.median(times) if times else None,
+        "minimum": min(times) if times else None,
+        "repeats": len(times),
+        "spread": spread(times),
+        "source": record.source.name,
+        "trust": record.source.trust.name.lower(),
+        "layer": None,
+        "decisions": decisions_of(steps_of(program)),
+    }
+
+
+def spread(times: Sequence[float]) -> float | None:
+    """Return the standard deviation of times over their mean; None for fewer than two."""
+    mean = statistics.fmean(times) if times else 0.0
+    return statistics.stdev(times) / mean if len(times) > 1 and mean > 0 else None

@@ -1,0 +1,1 @@
+"""Commands about whom the database believes: sources, trust, retract."""

@@ -1,0 +1,124 @@
+"""``tunedb retract``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import choose, text
+from ..options import Settings, common_options, confirm, pass_settings, updating
+from ..output import Column, output_options, print_object
+
+if TYPE_CHECKING:
+    from ...storage.queries import Query
+    from ...storage.store import Store
+
+COLUMNS = (
+    Column("records"),
+    Column("sources"),
+    Column("sessions"),
+    Column("reason"),
+    Column("stopped"),
+    Column("dry_run"),
+)
+
+
+@click.command()
+@click.argument("records", nargs=-1, metavar="[RECORD]...")
+@click.option(
+    *("--source", "sources"),
+    metavar="SOURCE",
+    multiple=True,
+    shell_complete=choose.complete_source,
+    help="All records of this source: its id, name or digest (tunedb sources); may be repeated.",
+)
+@click.option(
+    *("--session", "sessions"),
+    metavar="KEY",
+    multiple=True,
+    help="All records of this session: its key, id or digest; may be repeated.",
+)
+@click.option(
+    "--not-allowed",
+    is_flag=True,
+    help="Of the sources only those records whose traces must not reach TVM.",
+)
+@click.option("--reason", required=True, metavar="TEXT", help="Why; kept with the retraction.")
+@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_options
+@common_options
+@pass_settings
+def command(settings: Settings, dry_run: bool, yes: bool, reason: str, **words: Any) -> None:
+    """Take records back: they stay stored and are never served.
+
+    For good: a retraction cannot be undone, and goes to other databases with the records that it
+    is of. Records of a source or session that come later are taken back, too. Models do not learn
+    from what was taken back.
+
+    Example:
+      tunedb retract 17 18 --reason "the clock was wrong"
+      tunedb retract --session 4 --reason "throttled" --dry-run
+      tunedb retract --source nightly --reason "measured on a busy machine" --yes
+    """
+    from ...errors import UsageError
+
+    with updating(settings) as store:
+        chosen = _chosen(store.query, **words)
+        if not any(words.values()):
+            raise UsageError("say what to take back: RECORD, --source or --session")
+        stopped = store.query.served_of(chosen["records"], chosen["sources"], chosen["sessions"])
+        if not dry_run and any(chosen.values()):
+            told = f"{text.count(stopped, 'record')} would stop being served, for good"
+            confirm(f"Take back {_named(chosen)}? {told}", yes=yes)
+            _retract(store, chosen, reason)
+    row = {**chosen, "reason": reason, "stopped": stopped, "dry_run": dry_run}
+    print_object(settings, COLUMNS, row, lambda: _show(row))
+
+
+def _chosen(
+    query: Query,
+    records: tuple[str, ...],
+    sources: tuple[str, ...],
+    sessions: tuple[str, ...],
+    not_allowed: bool,
+) -> dict[str, list[int]]:
+    """Return the ids that are meant."""
+    from ...errors import UsageError
+
+    chosen = {
+        "records": sorted({choose.find_record(query, words) for words in records}),
+        "sources": sorted({choose.find_source(query, words) for words in sources}),
+        "sessions": sorted({choose.find_session(query, words) for words in sessions}),
+    }
+    if not_allowed:
+        if not sources or records or sessions:
+            raise UsageError("--not-allowed needs --source, and nothing else")
+        refused = {one.record_id for id_ in chosen["sources"] for one in query.refused_records(id_)}
+        chosen |= {"records": sorted(refused), "sources": []}
+    return chosen
+
+
+def _named(chosen: dict[str, list[int]]) -> str:
+    nouns = {"records": "record", "sources": "source", "sessions": "session"}
+    return ", ".join(text.count(len(chosen[key]), nouns[key]) for key in nouns if chosen[key])
+
+
+def _retract(store: Store, chosen: dict[str, list[int]], reason: str) -> None:
+    """Take everything back that is meant; what is known already stays as it is."""
+    if chosen["records"]:
+        store.retract(chosen["records"], reason)
+    for id_ in chosen["sources"]:
+        store.retract_source(id_, reason)
+    for id_ in chosen["sessions"]:
+        store.retract_session(id_, reason)
+
+
+def _show(row: dict[str, Any]) -> None:
+    if not _named(row):
+        click.echo("Nothing to take back: all traces of these sources are allowed")
+        return
+    done = "Would take back" if row["dry_run"] else "Took back"
+    stops = "would stop" if row["dry_run"] else "stopped"
+    click.echo(f"{done} {_named(row)}; {text.count(row['stopped'], 'record')} {stops} being served")

@@ -1,0 +1,113 @@
+"""``tunedb sources``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import choose, text
+from ..options import Settings, common_options, confirm, pass_settings, reading, updating
+from ..output import Column, output_options, print_rows
+
+if TYPE_CHECKING:
+    from ...storage.queries.sources import SourceRow
+
+#: Characters of another database's key that a table shows.
+_SHORT = 8
+
+
+def columns(store_key: str) -> tuple[Column, ...]:
+    """Return the columns of a list of sources, for the database with this key."""
+
+    def whose(key: str) -> str:
+        return "ours" if key == store_key else text.clean(key[:_SHORT])
+
+    return (
+        Column("id", "id", right=True),
+        Column("digest"),
+        Column("name", "name", text.short_path, flexible=True, keep_end=True),
+        Column("kind", "kind", least=90),
+        Column("trust", "trust"),
+        Column("store", "store", whose),
+        Column("records", "records", text.number, right=True),
+        Column("served", "served", text.number, right=True),
+        Column("retracted", "retracted", text.number, right=True),
+        Column("aliases", "aliases", text.number, right=True, least=90),
+        Column("since", "since", least=100),
+        Column("reason"),
+        Column("aliases_reason"),
+    )
+
+
+@click.command()
+@click.option(
+    "--retract-aliases",
+    metavar="SOURCE",
+    shell_complete=choose.complete_source,
+    help="Take back the names that this source gives workloads, for good; its records stay.",
+)
+@click.option("--reason", metavar="TEXT", help="Why; kept with the retraction.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@output_options
+@common_options
+@pass_settings
+def command(settings: Settings, retract_aliases: str | None, reason: str | None, yes: bool) -> None:
+    """List where records came from, and how far it is trusted.
+
+    A source is what was imported under one name, a tuner that wrote into the database, or a
+    source of another database that came by a merge. Records of own and verified sources are
+    served; models learn from those of foreign ones, and nothing else uses them. A key in place of
+    "ours" is that of the database that a source comes from.
+
+    Aliases are names under which a source says that workloads are the same. Those of a foreign
+    source count for nothing. Those of a source that is trusted can be taken back without its
+    records (tunedb retract --source takes back both).
+
+    Example:
+      tunedb sources
+      tunedb sources --retract-aliases nightly --reason "its hashes are wrong"
+      tunedb sources --json | jq '.[] | select(.trust == "foreign")'
+    """
+    if retract_aliases is not None:
+        _retract_aliases(settings, retract_aliases, reason, yes=yes)
+    with reading(settings) as store:
+        rows = [_row(row) for row in store.query.source_rows()]
+        shown = columns(store.query.store_key)
+    print_rows(settings, shown, rows, empty="no source yet; see: tunedb import --help")
+    taken = [str(row["id"]) for row in rows if row["reason"] is not None]
+    if taken:
+        settings.note(f"Taken back as a whole: {', '.join(taken)}")
+    nameless = [str(row["id"]) for row in rows if row["aliases_reason"] is not None]
+    if nameless:
+        settings.note(f"Aliases taken back: {', '.join(nameless)}")
+
+
+def _retract_aliases(settings: Settings, words: str, reason: str | None, *, yes: bool) -> None:
+    """Take back the aliases of the source that is meant."""
+    if reason is None:
+        raise click.UsageError("--retract-aliases needs --reason TEXT")
+    with updating(settings) as store:
+        source_id = choose.find_source(store.query, words)
+        (row,) = (row for row in store.query.source_rows() if row.id == source_id)
+        told = text.count(row.aliases, "alias")
+        confirm(f"Take back {told} of source {source_id}, for good?", yes=yes)
+        store.retract_aliases(source_id, reason)
+
+
+def _row(row: SourceRow) -> dict[str, Any]:
+    return {
+        "id": row.id,
+        "digest": row.digest.hex(),
+        "name": row.name,
+        "kind": row.kind.value,
+        "trust": row.trust.name.lower(),
+        "store": row.store,
+        "records": row.records,
+        "served": row.served,
+        "retracted": row.retracted,
+        "aliases": row.aliases,
+        "since": text.moment(row.created_at),
+        "reason": row.reason,
+        "aliases_reason": row.aliases_reason,
+    }

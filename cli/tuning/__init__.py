@@ -1,0 +1,1 @@
+"""Commands that run TVM: tune, apply, revalidate."""

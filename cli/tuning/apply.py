@@ -1,0 +1,171 @@
+"""``tunedb apply``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import text
+from ..layers import layer_name, layer_option, layered_target, layers_of
+from ..module import compile_target_option, label
+from ..options import Settings, common_options, pass_settings, reading
+from ..output import Column, output_options, print_rows
+
+if TYPE_CHECKING:
+    from ...plugins.metaschedule.deploy.apply import Use
+
+COLUMNS = (
+    Column("function", "function", flexible=True),
+    Column("record", "record", right=True),
+    Column("workload_id", "workload", right=True),
+    Column("mean", "mean", text.seconds, right=True),
+    Column("layer", "layer", layer_name, flexible=True),
+    Column("file"),
+    Column("target"),
+)
+
+
+@click.command()
+@click.argument("module")
+@click.option(
+    *("-o", "--output", "output"),
+    metavar="FILE",
+    required=True,
+    type=click.Path(dir_okay=False, path_type=Path),
+    help="What to write: a library (.so, .dylib, .dll, .tar), or TVMScript (.py).",
+)
+@click.option("--script", is_flag=True, help="Write TVMScript whatever the name ends in.")
+@click.option("--function", metavar="NAME", help="Only this PrimFunc of the module.")
+@compile_target_option
+@click.option(
+    "--all", "all_", is_flag=True, help="Write nothing unless every function has a record."
+)
+@layer_option
+@output_options
+@common_options
+@pass_settings
+def command(
+    settings: Settings,
+    module: str,
+    output: Path,
+    script: bool,
+    function: str | None,
+    target: str | None,
+    compatible: bool,
+    all_: bool,
+    layers: tuple[str, ...],
+) -> None:
+    """Compile a module with the best stored programs, or write it scheduled.
+
+    MODULE is a TVMScript file, package.module:name, or an .onnx or .pt2 file; Python files are run.
+    A function without a record is compiled as it is, on a GPU with TVM's default schedules. The
+    file appears as a whole or not at all; nothing is written where no function has a record. With
+    --script the scheduled module is written as TVMScript, a Relax program lowered and fused.
+    Where the database has no record for a function, the first layer that has one answers.
+
+    Example:
+      tunedb apply model.py -o model.so
+      tunedb apply my.kernels:matmul -o matmul_scheduled.py
+      tunedb apply net.onnx -o net.so --target llvm --all
+      tunedb apply model.py -o model.so --layer team.db
+    """
+    layers = layers_of(settings, layers)
+    with reading(settings) as store:
+        found = layered_target(settings, store, target, layers)
+    wanted = _Wanted(found.attributes, compatible, all_, layers)
+    uses = _write(settings, module, output, script, function, wanted)
+    rows = [
+        {
+            "function": use.function,
+            "record": use.record_id,
+            "workload_id": use.workload_id,
+            "mean": use.mean,
+            "layer": use.layer,
+            "file": str(output),
+            "target": label(found),
+        }
+        for use in uses
+    ]
+    columns: Sequence[Column] = COLUMNS
+    if all(use.layer is None for use in uses):
+        columns = tuple(Column(one.key) if one.key == "layer" else one for one in COLUMNS)
+    print_rows(settings, columns, rows)
+    missing = sum(use.record_id is None for use in uses)
+    settings.note(f"{output} is written, for {label(found)}")
+    if missing:
+        settings.note(
+            f"{text.count(missing, 'function')} without a record; why: tunedb explain {module}"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """For which target, and from where."""
+
+    target: Any
+    compatible: bool
+    all: bool
+    layers: tuple[str, ...]
+
+
+def _write(
+    settings: Settings,
+    module: str,
+    output: Path,
+    script: bool,
+    function: str | None,
+    wanted: _Wanted,
+) -> list[Use]:
+    """Compile or schedule the module, write it, and return what each function got."""
+    from ...errors import UsageError
+    from ...plugins.metaschedule import Database
+    from ...plugins.metaschedule.deploy.apply import (
+        compile_module,
+        require_library,
+        schedule,
+        write_library,
+    )
+    from ...plugins.metaschedule.module_source import load_module
+    from ...system.files import write_whole
+
+    source = Path(module.partition(".py:")[0] + ".py" if ".py:" in module else module)
+    if source.exists() and output.exists() and output.samefile(source):
+        raise UsageError(f"{output} is the module itself; write to another file")
+    as_script = script or output.suffix == ".py"
+    if not as_script:
+        require_library(output)
+    mod = load_module(module, function=function)
+    database = Database(
+        settings.locate().url,
+        target=wanted.target,
+        fallback="compatible" if wanted.compatible else "exact",
+        read_only=True,
+        layers=wanted.layers,
+    )
+    try:
+        made, uses = (schedule if as_script else compile_module)(database, mod)
+    finally:
+        database.close()
+    _require(module, uses, all_=wanted.all)
+    if as_script:
+        words = made.script(show_meta=True) + "\n"
+        write_whole(output, words)
+    else:
+        write_library(made, output)
+    return uses
+
+
+def _require(module: str, uses: list[Use], *, all_: bool) -> None:
+    """Raise where too few functions have a record."""
+    from ...errors import NotFoundError
+
+    missing = [use.function for use in uses if use.record_id is None]
+    if missing and (all_ or len(missing) == len(uses)):
+        names = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
+        raise NotFoundError(
+            f"no record for {names}; nothing is written; why: tunedb explain {module}"
+        )

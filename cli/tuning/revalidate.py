@@ -1,0 +1,223 @@
+"""``tunedb revalidate``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from .. import choose, text
+from ..module import label, one_target
+from ..options import Settings, common_options, pass_settings, updating
+from ..output import Column, output_options, print_rows
+from ..progress import bar
+
+if TYPE_CHECKING:
+    from ...plugins.metaschedule.deploy.revalidation import Revalidation, Verdict
+    from ...storage.queries import Query
+    from ...storage.store import Store
+
+_INTERRUPTED = 130
+
+
+def _ratio(value: float | None) -> str:
+    return text.NOTHING if value is None else f"{value:.2f}"
+
+
+def _deviation(value: float | None) -> str:
+    return text.NOTHING if value is None else f"{value:.1e}"
+
+
+COLUMNS = (
+    Column("record", "record", right=True),
+    Column("workload_id", "workload", right=True),
+    Column("workload", "name", flexible=True),
+    Column("target_id"),
+    Column("source", "source", flexible=True, least=100),
+    Column("before", "before", text.seconds, right=True),
+    Column("mean", "now", text.seconds, right=True),
+    Column("ratio", "now/before", _ratio, right=True),
+    Column("deviation", "deviation", _deviation, right=True),
+    Column("outcome", "outcome"),
+    Column("reason"),
+    Column("retracted"),
+)
+
+
+@click.command()
+@click.argument("workloads", nargs=-1, metavar="[WORKLOAD]...")
+@click.option(
+    *("--module", "modules"),
+    metavar="MODULE",
+    multiple=True,
+    help="The functions of a TVMScript file or package.module:name; may be repeated.",
+)
+@click.option(
+    "-k",
+    "most",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="How many programs of each workload, best first.",
+)
+@click.option(
+    "--target",
+    metavar="TARGET",
+    help="For which target: its id or kind (tunedb targets). Default: the only one with records.",
+)
+@click.option(
+    "--foreign",
+    is_flag=True,
+    help="Programs of foreign sources, which are not served: RUNS CODE THAT OTHERS WROTE.",
+)
+@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repeats.")
+@click.option(
+    "--timeout",
+    type=click.FloatRange(min=0, min_open=True),
+    default=120.0,
+    show_default=True,
+    help="Seconds for one build and for one run.",
+)
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of inputs.")
+@output_options
+@common_options
+@pass_settings
+def command(
+    settings: Settings,
+    workloads: tuple[str, ...],
+    modules: tuple[str, ...],
+    most: int,
+    target: str | None,
+    foreign: bool,
+    repeat: int,
+    timeout: float,
+    seed: int,
+) -> None:
+    """Measure the best programs again, and check what they compute.
+
+    Each program gets random inputs, and its results are compared with those of the untuned program:
+    integers exactly, floating values within a tolerance of their type, NaN in the same places. New
+    times are stored under a session of their own. A program with wrong results is not served any
+    more; its records stay, retracted. Programs are built and run in processes of their own. The
+    exit code is 1 where one did not pass.
+
+    --foreign tries programs of foreign sources on this machine, with your rights. Those that pass
+    are served from then on, by their new measurement. One with instructions or annotations that TVM
+    never writes is refused, and not even built. Of a workload that only foreign sources have,
+    TVM never reads the module: give your own (--module).
+
+    Example:
+      tunedb revalidate
+      tunedb revalidate matmul -k 10 --target llvm
+      tunedb revalidate --module model.py --foreign
+    """
+    from ...errors import NotFoundError
+    from ...plugins.metaschedule.deploy.revalidation import Revalidation
+
+    rows: list[dict[str, Any]] = []
+    lost: list[NotFoundError] = []
+    with (
+        updating(settings) as store,
+        Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
+    ):
+        found = [choose.find_workload(store.query, words) for words in workloads]
+        jobs = _jobs(store, found, modules, target, revalidation, foreign=foreign)
+        try:
+            with bar(settings, len(jobs)) as shown:
+                for done, (group, target_id) in enumerate(jobs):
+                    shown.describe(f"workload {group[0]}")
+                    shown.at(done)
+                    try:
+                        verdicts = revalidation.run(group, target_id, most, foreign=foreign)
+                    except NotFoundError as error:
+                        # Nothing to try, or no module: the other workloads are not kept from it.
+                        lost.append(error)
+                        continue
+                    rows += map(_row, verdicts)
+        except KeyboardInterrupt:
+            print_rows(settings, COLUMNS, rows)
+            click.echo("Interrupted; what was stored stays", err=True)
+            raise click.exceptions.Exit(_INTERRUPTED) from None
+    if lost and not rows:
+        raise lost[0]
+    print_rows(settings, COLUMNS, rows)
+    for reason in lost:
+        settings.note(f"left out: {reason}")
+    _tell(settings, rows)
+
+
+def _jobs(
+    store: Store,
+    groups: list[list[int]],
+    modules: tuple[str, ...],
+    words: str | None,
+    revalidation: Revalidation,
+    *,
+    foreign: bool,
+) -> list[tuple[list[int], int]]:
+    """Return groups of equal workloads, each with the target.
+
+    Raises
+    ------
+    NotFoundError
+        There is no program of them for the target.
+    """
+    from ...errors import NotFoundError
+
+    query = store.query
+    if not (groups or modules):
+        groups = _all(query)
+    named = {id_ for group in groups for id_ in group} if groups else None
+    target = one_target(query, words, named, foreign=foreign)
+    if modules:
+        from ...plugins.metaschedule.module_source import load_module
+
+        for spec in modules:
+            mod = load_module(spec)
+            groups += revalidation.workloads_of(mod, target.attributes, foreign=foreign)
+    target_id = query.target_id(target.digest)
+    having = query.targets_of if foreign else query.served_targets
+    jobs = [(g, target_id) for g in groups if target_id is not None and target_id in having(g)]
+    if not jobs:
+        raise NotFoundError(f"no program of these workloads for {label(target)}; see: tunedb top")
+    return jobs
+
+
+def _all(query: Query) -> list[list[int]]:
+    """Return the ids of all workloads of which TVM can make modules, equal ones together."""
+    groups = {tuple(query.equivalent(one.id)): None for one in query.workloads() if one.rebuildable}
+    return [list(group) for group in groups]
+
+
+def _row(verdict: Verdict) -> dict[str, Any]:
+    record, before = verdict.record, verdict.record.mean
+    ratio = verdict.mean / before if verdict.mean is not None and before else None
+    failure, reason = verdict.failure, verdict.reason
+    if failure is not None and verdict.outcome != "refused":
+        reason = f"{failure.kind.value}: {reason}"
+    return {
+        "record": record.id,
+        "workload_id": record.workload_id,
+        "workload": record.measurement.program.workload.name,
+        "target_id": record.target_id,
+        "source": record.source.name,
+        "before": before,
+        "mean": verdict.mean,
+        "ratio": ratio,
+        "deviation": verdict.deviation,
+        "outcome": verdict.outcome,
+        "reason": reason,
+        "retracted": list(verdict.retracted),
+    }
+
+
+def _tell(settings: Settings, rows: list[dict[str, Any]]) -> None:
+    """Say what did not pass, and end with exit code 1 then."""
+    bad = [row for row in rows if row["outcome"] != "passed"]
+    for row in bad:
+        settings.warn(f"record {row['record']} {row['outcome']}: {row['reason']}")
+        if row["retracted"]:
+            number = text.count(len(row["retracted"]), "record")
+            settings.note(f"{number} of its program will not be served any more")
+    if bad:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,423 @@
+"""What :class:`Database` does, in plain Python; TVM calls it through function objects."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+import warnings
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import tvm
+import tvm_ffi
+from tvm.s_tir import Schedule
+from tvm.s_tir import meta_schedule as ms
+
+from ....errors import FormatError, NotFoundError, UsageError
+from ....identity import canonical_json
+from ....programs.metaschedule.trace import join_trace
+from ....records import (
+    NO_TARGET,
+    TUNING,
+    Failure,
+    Measurement,
+    Origin,
+    Program,
+    Quarantined,
+    Session,
+    Status,
+)
+from ....run_times import status_of
+from ....storage.store import Store
+from ....system.host import new_session
+from .. import modules, trace_codec
+from ..intrinsics import load_intrinsics
+from ..targets import TargetTable, as_target
+from . import lineage
+from .answers import Answers, Found
+from .feature_commits import DEFAULT, FeatureCommits
+from .layers import Layers
+from .records import RecordTable
+from .spool import Spool
+from .workloads import Known, WorkloadTable
+
+# ---- Measured candidates, as measure callbacks know them -----------------------------------------
+
+_arg_info_as_json = tvm_ffi.get_global_func("s_tir.meta_schedule.ArgInfoAsJSON")
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """One measured candidate, as a measure callback knows it.
+
+    One that is served stands for a program that was measured before: nothing of it is stored.
+    """
+
+    workload: Any
+    trace: Any
+    target: Any
+    args_info: Any
+    run_secs: tuple[float, ...]
+    failure: Failure | None = None
+    is_served: bool = False
+
+
+def args_json(args: Any) -> bytes:
+    """Return canonical JSON of argument descriptions."""
+    # ArgInfo.as_json() converts the same tree in Python, 10 times slower.
+    parts = [trace_codec.dumps(_arg_info_as_json(arg)) for arg in trace_codec.items_of(args)]
+    return b"[" + b",".join(parts) + b"]"
+
+
+# ---- The handle ----------------------------------------------------------------------------------
+
+#: Commits remembered until the measure callback has seen them; a batch of TVM's has 64.
+_MOST_COMMITTED = 4096
+
+
+class LearnsFromFailures(Protocol):
+    """A cost model that is told of the candidates that failed to build."""
+
+    def not_built(self, failed: Sequence[tuple[Program, Any]], began: int) -> None:
+        """Note the failed candidates of the batch whose first one was stored at `began`."""
+
+
+class Handle:
+    """One tuning handle: a store seen through a target and a module equality.
+
+    See :class:`tunedb.plugins.metaschedule.Database`, which documents the parameters.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        target: Any = None,
+        fallback: str = "exact",
+        module_equality: str = "structural",
+        live_records: int = 4096,
+        features: Sequence[str] = DEFAULT,
+        layers: Sequence[str | Path] = (),
+    ) -> None:
+        if module_equality not in modules.EQUALITIES:
+            known = ", ".join(modules.EQUALITIES)
+            raise UsageError(f"module_equality must be one of {known}, not {module_equality!r}")
+        self.store = store
+        self.lock = threading.RLock()
+        store.query.prepare()
+        self.workloads = WorkloadTable(store, module_equality)
+        self.source = TUNING
+        self.targets = TargetTable(store, fallback)
+        if target is not None:
+            self.targets.bind(as_target(target))
+        self.records = RecordTable(store, self.workloads, self.targets, self.source, live_records)
+        self._own = Answers(store, self.workloads, self.targets, self.records)
+        self.layers = Layers(
+            layers, self._own, equality=module_equality, fallback=fallback, most=live_records
+        )
+        self.features = FeatureCommits(store, features, self.source)
+        self._spool = Spool(store)
+        self._session: Session | None = None
+        self._sequence: Iterator[int] = itertools.count()
+        self._sequences: dict[str, Iterator[int]] = {}
+        # Traces of the batch that is being recorded: address → (trace, measurement). TVM's
+        # AddToDatabase and our MeasureCallback both see each candidate; one of them records it.
+        self._committed: OrderedDict[int, tuple[Any, Measurement]] = OrderedDict()
+        self._announced: dict[int, Any] = {}
+        #: Cost models of this handle, and when the last batch's first candidate was stored.
+        self.models: weakref.WeakSet[LearnsFromFailures] = weakref.WeakSet()
+        self.batch_began = 0
+
+    # ------------------------------------------------------------------ TVM's interface
+
+    def has_workload(self, mod: Any) -> bool:
+        """Tell whether a module equal to this one is stored, or served by a layer."""
+        with self.lock:
+            return self.workloads.find(mod) is not None or self.layers.know(mod)
+
+    def commit_workload(self, mod: Any) -> Any:
+        """Return the Workload of exactly this module, adding it where it is missing."""
+        with self.lock:
+            if self.store.read_only and self.workloads.find(mod) is None and self.layers.know(mod):
+                return ms.database.Workload(mod)
+            return self.workloads.commit(mod).workload
+
+    def commit_tuning_record(self, record: Any) -> None:
+        """Store one record, unless the measure callback has stored this candidate already."""
+        with self.lock:
+            if self._announced.pop(record.trace.__chandle__(), None) is not None:
+                return
+            times = record.run_secs
+            candidate = Candidate(
+                workload=record.workload,
+                trace=record.trace,
+                target=record.target,
+                args_info=record.args_info,
+                run_secs=() if times is None else trace_codec.floats_of(times),
+            )
+            measurement = self._measured(candidate, has_times=times is not None)
+            if measurement is not None and self._add([measurement], [record]):
+                self._committed[record.trace.__chandle__()] = (record.trace, measurement)
+                if len(self._committed) > _MOST_COMMITTED:
+                    self._committed.popitem(last=False)
+
+    def record_batch(self, candidates: Iterable[Candidate]) -> list[Program | None]:
+        """Store the candidates of one batch in one transaction.
+
+        Those that TVM's ``AddToDatabase`` has committed before are not stored again, but their
+        failures get their cause; those that it will commit after are passed over then.
+
+        Returns
+        -------
+        list of Program or None
+            The program of each candidate; None for one that was left out.
+
+        Raises
+        ------
+        StorageError
+            The database does not take the batch; it is in a file, which the message names.
+        """
+        programs: list[Program | None] = []
+        with self.lock:
+            self._announced.clear()
+            self.batch_began = time.time_ns() // 1000
+            learnt: list[tuple[Measurement, Failure]] = []
+            new: list[tuple[Candidate, Measurement]] = []
+            for candidate in candidates:
+                if candidate.is_served:
+                    # It counts as a trial of its session all the same.
+                    next(self._sequence)
+                    self._announced[candidate.trace.__chandle__()] = candidate.trace
+                    programs.append(None)
+                    continue
+                committed = self._committed.pop(candidate.trace.__chandle__(), None)
+                measurement = self._measured(candidate) if committed is None else committed[1]
+                programs.append(None if measurement is None else measurement.program)
+                if measurement is None:
+                    continue
+                self.batch_began = min(self.batch_began, measurement.measured_at)
+                if committed is None:
+                    new.append((candidate, measurement))
+                elif candidate.failure is not None:
+                    learnt.append((measurement, candidate.failure))
+            self._committed.clear()
+            batch = [measurement for _, measurement in new]
+            with self._spool.guarding(batch, self.session()):
+                if learnt:
+                    self.store.add_failures(learnt)
+                if batch:
+                    self._add(batch)
+            for candidate, _ in new:
+                self._announced[candidate.trace.__chandle__()] = candidate.trace
+        return programs
+
+    def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
+        """Return the best records of a workload for the handle's target, best first.
+
+        Where the store has none, those of the first layer that has some.
+        """
+        if top_k < 0:
+            raise ValueError(f"top_k must not be negative, got {top_k}")
+        with self.lock:
+            known = self.workloads.resolve(workload) if top_k else None
+            asked = (known, workload.mod, workload)
+            for group in self._groups(asked, None, top_k) if top_k else ():
+                found = list(itertools.islice(group, top_k))
+                if found:
+                    return [one.record for one in found]
+            return []
+
+    def best_records(self, mod: Any, target: Any, most: int) -> list[tuple[int, Any]]:
+        """Return the numbers and TuningRecords of the store's best records of a module."""
+        with self.lock:
+            found = self._query(mod, target, most, layers=False)
+            return [(one.id, one.record) for one in itertools.islice(found, most)]
+
+    def get_all_tuning_records(self) -> list[Any]:
+        """Return the records of the handle's target in order of insertion, failed ones included."""
+        with self.lock:
+            answers = self.store.query.answers(self.targets.shown())
+            return list(self.records.build_all(answers))
+
+    def query_tuning_record(self, mod: Any, target: Any, _name: str | None = None) -> Any:
+        """Return the best record of a module for a target, or None."""
+        with self.lock:
+            return next((one.record for one in self._query(mod, target)), None)
+
+    def query_schedule(self, mod: Any, target: Any, _name: str | None = None) -> Any:
+        """Return the best schedule of a module for a target, or None.
+
+        A record that does not replay is quarantined and the next best one is tried.
+        """
+        found = self.best_schedule(mod, target)
+        return None if found is None else found[1]
+
+    def best_schedule(self, mod: Any, target: Any) -> tuple[Found, Any] | None:
+        """Return the best record that replays, and its schedule, or None."""
+        with self.lock:
+            for found in self._query(mod, target):
+                record = found.record
+                if any(one.kind.name == "Tensorize" for one in record.trace.insts):
+                    load_intrinsics()
+                schedule = Schedule(record.workload.mod)
+                try:
+                    record.trace.apply_to_schedule(schedule, remove_postproc=False)
+                except Exception as error:  # TVM raises ScheduleError, InternalError, …
+                    found.discard(error)
+                    continue
+                return found, schedule
+            return None
+
+    def query_ir_module(self, mod: Any, target: Any, name: str | None = None) -> Any:
+        """Return the best scheduled module for a target, or None."""
+        schedule = self.query_schedule(mod, target, name)
+        return None if schedule is None else schedule.mod
+
+    def _query(
+        self, mod: Any, target: Any, chunk: int = 1, *, layers: bool = True
+    ) -> Iterator[Found]:
+        """Yield the records of a module for a target, best first.
+
+        All are of one store and one group of targets: the first that has any.
+        """
+        bound, stored = self.targets.bound, self.targets.stored(target)
+        if bound is not None and bound.kind != stored.kind:
+            return
+        asked = (self.workloads.find(mod), mod, None)
+        for group in self._groups(asked, target, chunk, layers=layers):
+            found = False
+            for one in group:
+                found = True
+                yield one
+            if found:
+                return
+
+    def _groups(
+        self,
+        asked: tuple[Known | None, Any, Any],
+        target: Any,
+        chunk: int,
+        *,
+        layers: bool = True,
+    ) -> Iterator[Iterator[Found]]:
+        """Yield what each store answers for each group of targets, what counts most first.
+
+        The store itself comes before its layers, the target (None: that of the handle) before
+        those that are compatible. Asked is for a workload: as the store knows it, its module, and
+        its Workload object where there is one.
+        """
+        known, mod, workload = asked
+        stored = None if target is None else self.targets.stored(target)
+        for level in self.targets.levels:
+            if known is not None:
+                yield self._own.of(known, stored, level, chunk)
+            if layers:
+                mine = workload if known is None else known.workload
+                yield from self.layers.of(mod, mine, target, level, chunk)
+
+    def size(self) -> int:
+        """Return the number of records, failed ones included."""
+        with self.lock:
+            if self.targets.bound is None:
+                return self.store.query.size()
+            return self.store.query.size(self.targets.shown())
+
+    # ------------------------------------------------------------------ writing
+
+    def session(self) -> Session:
+        """Return the handle's session, which begins with its first commit."""
+        if self._session is None:
+            self._session = new_session(
+                tvm=str(tvm.__version__),
+                tvm_ffi=str(tvm_ffi.__version__),
+                llvm=modules.llvm_version(),
+            )
+        return self._session
+
+    def use_session(self, session: Session) -> None:
+        """Record under another session from now on, as where a remote device measures."""
+        if self._session is not None:
+            self._sequences[self._session.key] = self._sequence
+        self._session = session
+        self._sequence = self._sequences.get(session.key) or itertools.count()
+
+    def digest_of(self, mod: Any, target: Any, trace: Any) -> bytes | None:
+        """Return the identity of a program of a stored module; None for one that has none."""
+        with self.lock:
+            known = self.workloads.commit(mod)
+            try:
+                encoded = trace_codec.encode(trace)
+            except trace_codec.UnknownInstructionError:
+                return None
+            return Program(known.record, self.targets.stored(target), encoded).digest
+
+    def _measured(self, candidate: Candidate, *, has_times: bool = True) -> Measurement | None:
+        """Return the stored form of a candidate, or None, with a warning, where it has none."""
+        try:
+            return self._measurement(candidate, has_times=has_times)
+        except trace_codec.UnknownInstructionError as error:
+            warnings.warn(f"record left out: {error}", RuntimeWarning, stacklevel=2)
+            return None
+
+    def _measurement(self, candidate: Candidate, *, has_times: bool = True) -> Measurement:
+        """Return the stored form of a candidate; binds an unbound handle to its target."""
+        known = self.workloads.resolve(candidate.workload, commit=True)
+        if known is None:
+            raise NotFoundError("a workload that cannot be stored")
+        target = self.targets.stored(candidate.target)
+        if self.targets.bound is None and target != NO_TARGET:
+            self.targets.bind(candidate.target)
+        args = candidate.args_info
+        status = status_of(candidate.run_secs) if candidate.failure is None else Status.FAILED
+        descent = lineage.of(candidate.trace)
+        return Measurement(
+            program=Program(known.record, target, trace_codec.encode(candidate.trace)),
+            run_secs=candidate.run_secs if has_times else None,
+            status=status,
+            measured_at=time.time_ns() // 1000,
+            occurrence=next(self._sequence),
+            session=self.session(),
+            args_info=None if args is None else args_json(args),
+            origin=Origin.UNKNOWN if descent is None else descent.origin,
+            donor=None if descent is None else descent.donor,
+            extra=None if descent is None else descent.extra(),
+            failure=candidate.failure,
+        )
+
+    def _add(self, batch: list[Measurement], records: Sequence[Any] = ()) -> bool:
+        """Store a batch; records are the live objects, which then answer without being built."""
+        try:
+            ids, _ = self.store.add_batch(batch, self.source)
+        except FormatError as error:
+            self._quarantine_batch(batch, error)
+            return False
+        for id_, measurement, record in zip(ids, batch, records, strict=False):
+            if measurement.is_valid:
+                self.records.keep(id_, record)
+        return True
+
+    def _quarantine_batch(self, batch: list[Measurement], error: FormatError) -> None:
+        """Keep what cannot be stored, one record at a time; tuning goes on."""
+        if len(batch) > 1:
+            for measurement in batch:
+                self._add([measurement])
+            return
+        warnings.warn(f"record quarantined: {error}", RuntimeWarning, stacklevel=2)
+        instructions, decisions = join_trace(batch[0].program.trace)
+        data = [[instructions, decisions], [repr(t) for t in batch[0].run_secs or ()]]
+        self.store.quarantine(
+            [
+                Quarantined(
+                    f"session {self.session().key}",
+                    batch[0].occurrence,
+                    str(error),
+                    canonical_json(data),
+                )
+            ],
+            self.source,
+        )

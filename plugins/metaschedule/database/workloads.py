@@ -1,0 +1,424 @@
+"""Modules and TVM's Workload objects against the rows of a store.
+
+Whether TVM may read what a row holds is decided here and nowhere else: only where an own source
+vouches for it. A row that came from another database is never parsed. It is equal to a module of
+the user's where a name says so (a structural hash of this TVM, or the digest of the script) and its
+structure confirms the name; what TVM gets then is the user's module.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Any
+
+from tvm.s_tir import meta_schedule as ms
+
+from ....errors import StorageError
+from ....programs.workload_info.structure import Structure
+from ....records import MODULES, Alias, Workload
+from ....storage.queries.equivalence import Standing
+from ....storage.store import Store
+from .. import modules
+from ..targets import first_line
+
+_log = logging.getLogger("tunedb")
+
+#: Objects remembered by their address; more are found by hash (20 µs).
+_MOST_HANDLES = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A workload that a handle has met.
+
+    Parameters
+    ----------
+    id : int
+        Its row.
+    record : Workload
+        Its stored form.
+    workload : tvm Workload
+        The one object that stands for the row: ``dump_pruned`` groups records by it.
+    alias : Alias
+        The name under which the handle's equality knows it.
+    is_exact : bool
+        Whether the module is that of the row; otherwise it is an own one that is equal by name.
+    """
+
+    id: int
+    record: Workload
+    workload: Any
+    alias: Alias
+    is_exact: bool = True
+
+
+class WorkloadTable:
+    """Finds and adds workloads under one of TVM's module equalities.
+
+    Which rows count as equal is found by alias (a structural hash) or script, and confirmed with
+    TVM's equality where TVM may read them, otherwise by structure
+    (:mod:`tunedb.storage.queries.equivalence`). The exact module of each row is kept: block names
+    are outside TVM's hash, but traces refer to blocks by name.
+
+    Parameters
+    ----------
+    store : Store
+        Where the rows are.
+    equality : str
+        One of :data:`~.modules.EQUALITIES`.
+    reads : bool
+        Whether TVM may read what own sources wrote; False for somebody else's store.
+
+    Raises
+    ------
+    ApprovalError
+        TVM was to read it, and the user has not approved the database.
+
+    Attributes
+    ----------
+    equality : str
+        Which of TVM's equalities it is.
+    """
+
+    def __init__(self, store: Store, equality: str, *, reads: bool = True) -> None:
+        if reads:
+            store.require_approved()
+        self._store = store
+        self._reads = reads
+        self.equality = equality
+        self._scheme = f"tvm:{modules.tvm_version()}:{equality}"
+        self._by_id: dict[int, Known] = {}
+        # Address → (object, row): the object is kept so that its address is not used again.
+        self._by_handle: OrderedDict[int, tuple[Any, Known]] = OrderedDict()
+        self._classes: dict[int, tuple[list[tuple[int, Standing]], list[int]]] = {}
+        self._aliased_up_to = -1
+        # Names of imported workloads of a read-only store, where they cannot be written down.
+        self._names: dict[Alias, list[int]] = {}
+        # Rows of which this TVM can make no module, and why.
+        self._lost: dict[int, str] = {}
+        # Digests of the scripts of modules, by the address of their Workload object.
+        self._scripts: OrderedDict[int, tuple[Any, str]] = OrderedDict()
+        # Rows of others, and whether foreign names count → an own row that is equal, or how many
+        # rows were read without one.
+        self._stand_ins: dict[tuple[int, bool], Known | int] = {}
+        # Rows with records of own sources, and the last row when they were looked up.
+        self._own: tuple[int, set[int]] = (-1, set())
+
+    # ------------------------------------------------------------------ the module of a row
+
+    def get(self, id_: int, asker: Known | None = None, *, foreign: bool = False) -> Known | None:
+        """Return the workload of a row with a module that TVM may have, or None without one.
+
+        Parameters
+        ----------
+        id_ : int
+            The row.
+        asker : Known or None
+            A workload that is known to be equal (:meth:`equal_ids`). Its module stands in where
+            TVM must not read the row; without it, that of an own row under one of the row's names.
+        foreign : bool
+            The word of foreign sources counts for that name too: only for programs that are
+            measured before they count.
+        """
+        found = self._read(id_)
+        if found is not None:
+            return found
+        asker = asker or self._stand_in(id_, foreign=foreign)
+        if asker is None or asker.id == id_:
+            return asker
+        record = self._store.query.workload(id_)
+        return Known(id_, record, asker.workload, asker.alias, is_exact=False)
+
+    def why_lost(self, id_: int) -> str | None:
+        """Return why :meth:`get` has no module for a row, in one line."""
+        return self._lost.get(id_)
+
+    def _read(self, id_: int) -> Known | None:
+        """Return the workload of a row with its own module, None where TVM cannot or must not."""
+        found = self._by_id.get(id_)
+        if found is None and id_ not in self._lost:
+            record = self._store.query.workload(id_)
+            reason = "it is of another TVM, and no own source has its script"
+            if not self._is_vouched_for(id_, record):
+                reason = "it came from others, and no own workload is known to be equal to it"
+                self._lost[id_] = reason
+                return None
+            computed, stored = self._store.query.workload_digests(id_)
+            if computed != stored:
+                self._lost[id_] = reason = "its digest is not that of its body"
+                _log.warning(
+                    "%s: TVM does not get workload %d: %s", self._store.location, id_, reason
+                )
+                return None
+            for make in self._ways(id_, record):
+                try:
+                    return self._remember(id_, record, ms.database.Workload(make()))
+                except Exception as error:  # TVM's parsers raise whatever they meet
+                    reason = first_line(error)
+                    _log.warning(
+                        "%s: TVM cannot read workload %d: %s", self._store.location, id_, reason
+                    )
+            self._lost[id_] = reason
+        return found
+
+    def _is_vouched_for(self, id_: int, record: Workload) -> bool:
+        """Tell whether a body is an own source's word.
+
+        Only this plugin stores scripts, with the graphs that it writes; they are never exchanged.
+        """
+        if not self._reads:
+            return False
+        query = self._store.query
+        if record.script is not None or query.is_own(id_):
+            return True
+        # An own log of which all records failed. That takes a look at all records.
+        last = query.last_workload()
+        if self._own[0] != last:
+            self._own = (last, query.own_workloads())
+        return id_ in self._own[1]
+
+    def _ways(self, id_: int, record: Workload) -> Iterator[Callable[[], Any]]:
+        """Yield what may make the module of a row: reading its graph, or its script.
+
+        The graph is for the release that wrote it: another may crash on it (0.27 on one of 0.26).
+        The script outlives releases, but it is code: it is read only where an own source has
+        records to serve.
+        """
+        if modules.is_readable(record):
+            yield lambda: modules.to_module(record)
+        script = record.script
+        if script is None or record.format not in MODULES or not self._store.query.is_own(id_):
+            return
+        # Tensors among attributes are graphs inside of the script.
+        if "load_json(" not in script or modules.is_readable(record):
+            yield lambda: modules.from_script(script)
+
+    def _stand_in(self, id_: int, *, foreign: bool) -> Known | None:
+        """Return an own workload that is equal to a row of others, or None."""
+        met = self._stand_ins.get((id_, foreign))
+        if isinstance(met, Known):
+            return met
+        if met == len(self._by_id):
+            return None
+        query = self._store.query
+
+        def stands_in(other: int) -> bool:
+            return (
+                other != id_
+                and self._read(other) is not None
+                and self._agrees(other, query.structure(id_))
+            )
+
+        for name, standing in query.names(id_):
+            counts = foreign or standing >= Standing.TRUSTED
+            if counts and name.scheme in (self._scheme, modules.SCRIPT):
+                for other in query.named([name], stands_in):
+                    known = self._read(other)
+                    if known is not None:
+                        self._stand_ins[id_, foreign] = known
+                        return known
+        self._stand_ins[id_, foreign] = len(self._by_id)
+        return None
+
+    def _agrees(self, id_: int, structure: Structure) -> bool:
+        """Tell whether the structure of a row is another one, as far as the equality looks."""
+        anchor = self.equality == "anchor-block"
+        return self._store.query.structure(id_).agrees(structure, anchor=anchor)
+
+    def _remember(self, id_: int, record: Workload, workload: Any) -> Known:
+        known = Known(id_, record, workload, modules.alias(workload.mod, self.equality))
+        self._by_id[id_] = known
+        self._link(workload, known)
+        return known
+
+    def _link(self, handle: Any, known: Known) -> None:
+        """Remember that a Workload or module object stands for a row."""
+        self._by_handle[handle.__chandle__()] = (handle, known)
+        if len(self._by_handle) > _MOST_HANDLES:
+            self._by_handle.popitem(last=False)
+
+    # ------------------------------------------------------------------ the row of a module
+
+    def find(self, mod: Any, workload: Any = None) -> Known | None:
+        """Return the row that stands for a module under the handle's equality, or None.
+
+        An exact copy of the module is preferred, because its block names are the module's own; then
+        one that TVM may read. Rows of others count where they have records to serve.
+
+        Parameters
+        ----------
+        mod : IRModule
+            What is asked about.
+        workload : tvm Workload or None
+            Its object, where there is one: that which stands for it where no row's own does.
+        """
+        self._alias_imported()
+        name = modules.alias(mod, self.equality)
+        same = self._with_answers(self._named([name], mod))
+        if len(same) != 1:
+            record = modules.to_workload(mod)
+            exact = self._store.query.workload_id(record.digest)
+            if exact is not None and (exact in same or self._with_answers([exact])):
+                return self._read(exact) or self._remember(
+                    exact, record, workload or ms.database.Workload(mod)
+                )
+            script = modules.script_alias(record.script or "")
+            same = same or self._with_answers(self._named([script], mod))
+        if not same:
+            return None
+        own = next((known for known in map(self._read, same) if known is not None), None)
+        return own or self._lent(same[0], mod, workload, name)
+
+    def _lent(self, id_: int, mod: Any, workload: Any, name: Alias) -> Known:
+        """Return a row of others with the module that asks."""
+        asker = mod if workload is None else workload
+        met = self._by_handle.get(asker.__chandle__())
+        if met is not None and met[1].id == id_ and met[1].alias == name:
+            return met[1]
+        record = self._store.query.workload(id_)
+        known = Known(id_, record, workload or ms.database.Workload(mod), name, is_exact=False)
+        self._link(asker, known)
+        self._link(known.workload, known)
+        return known
+
+    def _with_answers(self, ids: list[int]) -> list[int]:
+        """Return those of some rows that TVM may read or that have records to serve."""
+        served = self._store.query.served_targets
+        return [id_ for id_ in ids if self._read(id_) is not None or served([id_])]
+
+    def _named(self, names: Sequence[Alias], mod: Any, *, foreign: bool = False) -> list[int]:
+        """Return the rows under a module's names that are equal to it, oldest first."""
+        structure = cache(lambda: modules.structure_of_module(mod))
+
+        def confirm(id_: int) -> bool:
+            known = self._read(id_)
+            if known is not None:
+                return modules.modules_equal(known.workload.mod, mod, self.equality)
+            return self._agrees(id_, structure())
+
+        found = self._store.query.named(names, confirm, foreign=foreign)
+        more = {id_ for name in names for id_ in self._names.get(name, ())} - {*found}
+        return sorted([*found, *filter(confirm, more)]) if more else found
+
+    def commit(self, mod: Any) -> Known:
+        """Return the row of exactly this module, adding it where it is missing.
+
+        Raises
+        ------
+        StorageError
+            It is missing and the store is read-only.
+        """
+        met = self._by_handle.get(mod.__chandle__())
+        # A module can be changed in place; its hash then tells.
+        if (
+            met is not None
+            and met[1].is_exact
+            and met[1].alias == modules.alias(mod, self.equality)
+        ):
+            return met[1]
+        self._alias_imported()
+        record = modules.to_workload(mod)
+        id_ = self._store.query.workload_id(record.digest)
+        if self._store.read_only:
+            return self._commit_read_only(mod, id_)
+        if id_ is None or id_ not in self._by_id:
+            names = modules.aliases(mod, record.script or "")
+            id_ = self._store.add_workload(record, names)
+        known = self._by_id.get(id_) or self._remember(id_, record, ms.database.Workload(mod))
+        self._link(mod, known)
+        return known
+
+    def _commit_read_only(self, mod: Any, id_: int | None) -> Known:
+        if id_ is None:
+            known = self.find(mod)
+        else:
+            known = self._by_id.get(id_) or self._remember(
+                id_, self._store.query.workload(id_), ms.database.Workload(mod)
+            )
+        if known is None:
+            raise StorageError(
+                f"{self._store.location}: it was opened read-only and does not know this workload"
+            )
+        return known
+
+    def resolve(self, workload: Any, *, commit: bool = False) -> Known | None:
+        """Return the row of a Workload object, which need not be one of this table's.
+
+        Parameters
+        ----------
+        workload : tvm Workload
+            Any.
+        commit : bool
+            Add its module where it is missing.
+        """
+        met = self._by_handle.get(workload.__chandle__())
+        if met is not None and met[1].is_exact:
+            return met[1]
+        known = self.commit(workload.mod) if commit else self.find(workload.mod, workload)
+        if known is not None:
+            self._link(workload, known)
+        return known
+
+    def equal_ids(self, known: Known) -> list[int]:
+        """Return the rows whose records answer for a workload, itself included.
+
+        Asked anew each time (30 µs), because other processes add rows too.
+        """
+        names = [known.alias, Alias(modules.SCRIPT, self._script_of(known))]
+        standings = self._store.query.standings_of(names)
+        remembered = self._classes.get(known.id)
+        if remembered is not None and remembered[0] == standings:
+            return remembered[1]
+        equal = self._named(names, known.workload.mod)
+        if known.id not in equal:
+            equal.append(known.id)
+        self._classes[known.id] = (standings, equal)
+        return equal
+
+    def proposing_ids(self, known: Known) -> list[int]:
+        """Return :meth:`equal_ids` with the rows under names that only foreign sources say.
+
+        Their programs may be measured on the workload's module; they never answer for it.
+        """
+        names = [known.alias, Alias(modules.SCRIPT, self._script_of(known))]
+        return sorted({known.id, *self._named(names, known.workload.mod, foreign=True)})
+
+    def _script_of(self, known: Known) -> str:
+        """Return the digest of a module's script, as it stands among the names of workloads."""
+        address = known.workload.__chandle__()
+        met = self._scripts.get(address)
+        if met is None:
+            script = modules.script_of(known.record, known.workload.mod)
+            met = self._scripts[address] = (known.workload, modules.script_alias(script).key)
+            if len(self._scripts) > _MOST_HANDLES:
+                self._scripts.popitem(last=False)
+        return met[1]
+
+    def _alias_imported(self) -> None:
+        """Give names to workloads that were imported without TVM, or are of another release.
+
+        Only those with records to serve, which a foreign source's are not: TVM never reads
+        anything of a source that is not trusted, nor what came from another database.
+        """
+        query = self._store.query
+        last = query.last_workload()
+        if not self._reads or last == self._aliased_up_to:
+            return
+        for id_ in query.workloads_without(
+            self._scheme, modules.tvm_version(), self._aliased_up_to
+        ):
+            known = self._read(id_)
+            if known is None:
+                continue
+            script = str(known.workload.mod.script(show_meta=True))
+            names = modules.aliases(known.workload.mod, script)
+            if self._store.read_only:
+                for name in names:
+                    self._names.setdefault(name, []).append(id_)
+            else:
+                self._store.add_workload(replace(known.record, script=script), names)
+        self._aliased_up_to = last

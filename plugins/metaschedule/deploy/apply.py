@@ -1,0 +1,347 @@
+"""Modules scheduled and compiled with the best programs of a database.
+
+``with database:`` around TVM's ``MetaScheduleApplyDatabase``, ``compile_tir`` and ``compile_relax``
+does the same without telling which function got which record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.relax import pipeline
+from tvm.s_tir import dlight as dl
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.database.database import _PyDatabase
+from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
+from tvm.support.tar import tar
+
+from ....errors import PluginError, StorageError, TuneDBError, UsageError
+from ....run_times import mean_of
+from ....system.files import new_file
+from ..database.answers import Found
+from ..database.database import Database
+from ..database.handle import Handle
+from ..module_source import is_relax, prim_funcs
+from ..targets import as_target, first_line
+from ..trace_codec import floats_of
+
+__all__ = [
+    "LIBRARIES",
+    "Use",
+    "compile_module",
+    "find_record",
+    "schedule",
+    "tasks_of",
+    "write_library",
+]
+
+#: Endings of libraries.
+LIBRARIES = (".so", ".dylib", ".dll", ".tar")
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """What a function got from the database.
+
+    Parameters
+    ----------
+    function : str
+        Its name in the module; in a Relax program after fusion.
+    record_id : int or None
+        The record whose program it became; None where the database has none for it.
+    workload_id : int or None
+        The row of its workload, where a record of the database itself was found.
+    mean : float or None
+        Mean time of that record in seconds.
+    layer : str or None
+        The layer of the database whose record it is; numbers are that layer's then.
+    """
+
+    function: str
+    record_id: int | None = None
+    workload_id: int | None = None
+    mean: float | None = None
+    layer: str | None = None
+
+
+def tasks_of(mod: Any, target: Any) -> dict[str, Any]:
+    """Return what is tuned of a module: name → module of one function, as TVM asks for it.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        PrimFuncs, or a Relax program, whose fused functions are meant.
+    target : tvm.target.Target or dict
+        What it is compiled for.
+
+    Raises
+    ------
+    PluginError
+        TVM cannot lower the Relax program.
+    """
+    if not is_relax(mod):
+        return {name: _normalize_mod(func) for name, func in prim_funcs(mod).items()}
+    target = as_target(target)
+    with _told("TVM cannot extract the functions of this program"):
+        tasks = ms.relax_integration.extract_tasks(fused(mod, target), target)
+    return {str(task.task_name): task.dispatched[0] for task in tasks}
+
+
+def find_record(handle: Handle, mod: Any, target: Any) -> Found | None:
+    """Return the best record of a module that replays.
+
+    Records that do not are quarantined and passed over, as :meth:`Handle.query_schedule` does.
+
+    Parameters
+    ----------
+    handle : Handle
+        The database.
+    mod : tvm.IRModule
+        With one function, normalised as :func:`tasks_of` does.
+    target : tvm.target.Target
+        For which target.
+
+    Returns
+    -------
+    Found or None
+    """
+    found = handle.best_schedule(mod, target)
+    return None if found is None else found[0]
+
+
+class _Answers(_PyDatabase):
+    """A database for TVM's pass that notes what it answered, and answers with nothing broken."""
+
+    __slots__ = ("__dict__", "__weakref__")
+
+    def __init__(self, handle: Handle) -> None:
+        uses: dict[str, Use] = {}
+
+        def query(mod: Any, target: Any, name: str) -> Any:
+            found = find_record(handle, mod, target)
+            if found is None:
+                uses[str(name)] = Use(str(name))
+                return None
+            uses[str(name)] = _use(handle, str(name), found)
+            return found.record
+
+        super().__init__(
+            handle.has_workload,
+            handle.commit_workload,
+            handle.commit_tuning_record,
+            handle.get_top_k,
+            handle.get_all_tuning_records,
+            query,
+            handle.query_schedule,
+            handle.query_ir_module,
+            handle.size,
+            "structural",
+        )
+        self.uses = uses
+
+
+def _use(handle: Handle, name: str, found: Found) -> Use:
+    """Return what a function got."""
+    store = found.answers.store
+    if store is handle.store:
+        answer = store.query.record(found.id)
+        return Use(name, answer.id, answer.workload_id, answer.mean)
+    # The layer is not asked again: it may be gone.
+    mean = mean_of(floats_of(found.record.run_secs))
+    return Use(name, found.id, None, mean, store.location)
+
+
+def schedule(database: Database, mod: Any, target: Any = None) -> tuple[Any, list[Use]]:
+    """Return a module whose functions are scheduled as their best records say.
+
+    Parameters
+    ----------
+    database : Database
+        Where the records are.
+    mod : tvm.IRModule
+        PrimFuncs, or a Relax program, which is lowered and fused as ``compile_relax`` does.
+    target : tvm.target.Target, dict or None
+        For which target; None takes the database's.
+
+    Returns
+    -------
+    mod : tvm.IRModule
+        Functions without a record are as they were.
+    uses : list of Use
+        What each function got, by name.
+
+    Raises
+    ------
+    UsageError
+        No target is given, and the database is bound to none.
+    PluginError
+        TVM cannot lower the program.
+    """
+    target = _target_of(database, target)
+    answers = _Answers(database._handle)
+    with _told("TVM cannot lower it"):
+        if is_relax(mod):
+            mod = fused(mod, target)
+        with target, answers, tvm.transform.PassContext(opt_level=3):
+            mod = relax.transform.MetaScheduleApplyDatabase()(mod)
+    return mod, _sorted(answers)
+
+
+def fused(mod: Any, target: Any) -> Any:
+    """Return a Relax program with the functions that ``compile_relax`` asks the database for.
+
+    ``extract_tasks`` looks only at functions that are there: of a program that was not lowered it
+    finds none, and of one that was not fused it finds others than ``compile_relax`` does.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A Relax program.
+    target : tvm.target.Target
+        What it is compiled for.
+    """
+    try:
+        dispatch = pipeline.library_dispatch_passes(target)
+    except (ValueError, AttributeError):  # a target without libraries
+        dispatch = []
+    passes = [
+        *dispatch,
+        relax.transform.LegalizeOps(),
+        relax.transform.AnnotateTIROpPattern(),
+        relax.transform.FoldConstant(),
+        relax.transform.FuseOps(),
+        relax.transform.FuseTIR(),
+    ]
+    with target, tvm.transform.PassContext(opt_level=3):
+        return tvm.transform.Sequential(passes)(mod)
+
+
+def compile_module(database: Database, mod: Any, target: Any = None) -> tuple[Any, list[Use]]:
+    """Compile a module with its best programs.
+
+    Functions without a record are compiled as they are; on a GPU with TVM's default schedules
+    (``dlight``), because it cannot run an unscheduled one.
+
+    Parameters
+    ----------
+    database : Database
+        Where the records are.
+    mod : tvm.IRModule
+        PrimFuncs, each of which the library has under its name, or a Relax program.
+    target : tvm.target.Target, dict or None
+        For which target; None takes the database's.
+
+    Returns
+    -------
+    made : tvm.runtime.Executable or tvm.relax.VMExecutable
+        What :func:`write_library` writes.
+    uses : list of Use
+        What each function got, by name.
+
+    Raises
+    ------
+    UsageError
+        No target.
+    PluginError
+        TVM cannot compile it.
+    """
+    target = _target_of(database, target)
+    if is_relax(mod):
+        answers = _Answers(database._handle)
+        with _told("TVM cannot compile it"):
+            made = ms.relax_integration.compile_relax(answers, mod, target, params=None)
+        return made, _sorted(answers)
+    mod, uses = schedule(database, mod, target)
+    with _told("TVM cannot compile it"):
+        made = tvm.compile(_with_symbols(_with_defaults(mod, target)), target=target)
+    return made, uses
+
+
+def write_library(made: Any, path: str | Path) -> None:
+    """Write what was compiled as a library that ``tvm.runtime.load_module`` reads.
+
+    Parameters
+    ----------
+    made : tvm.runtime.Executable or tvm.relax.VMExecutable
+        From :func:`compile_module`.
+    path : str or Path
+        The file; its ending is one of :data:`LIBRARIES`. It appears as a whole or not at all.
+        ``.tar`` is linked when it is loaded.
+
+    Raises
+    ------
+    UsageError
+        Another ending.
+    PluginError
+        The linker fails.
+    StorageError
+        The file cannot be written.
+
+    Examples
+    --------
+    >>> made, uses = compile_module(database, mod)  # doctest: +SKIP
+    >>> write_library(made, "kernels.so")  # doctest: +SKIP
+    >>> tvm.runtime.load_module("kernels.so")["matmul"](a, b, c)  # doctest: +SKIP
+    """
+    path = Path(path)
+    require_library(path)
+    fcompile = tar if path.suffix == ".tar" else None
+
+    try:
+        with new_file(path, force=True) as file, _told("the library cannot be linked"):
+            made.export_library(str(file), fcompile=fcompile)
+    except OSError as error:
+        raise StorageError(f"{path}: cannot be written ({error.strerror})") from None
+
+
+def require_library(path: Path) -> None:
+    """Raise UsageError for a file whose name is not that of a library."""
+    if path.suffix not in LIBRARIES:
+        raise UsageError(f"{path}: a library's name ends in one of {', '.join(LIBRARIES)}")
+
+
+def _with_defaults(mod: Any, target: Any) -> Any:
+    """Schedule the functions without a record, where the target cannot run them as they are."""
+    if not pipeline.BackendDispatcher.is_gpu_target(target):
+        return mod
+    rules = (dl.gpu.Matmul, dl.gpu.GEMV, dl.gpu.Reduction, dl.gpu.GeneralReduction, dl.gpu.Fallback)
+    with target:
+        return dl.ApplyDefaultSchedule(*(rule() for rule in rules))(mod)
+
+
+def _with_symbols(mod: Any) -> Any:
+    """Return a module whose PrimFuncs are all visible from outside, under their names."""
+    functions = {}
+    for name, func in prim_funcs(mod).items():
+        named = func.attrs and "global_symbol" in func.attrs
+        functions[name] = func if named else func.with_attr("global_symbol", name)
+    return tvm.IRModule(functions, attrs=mod.attrs)
+
+
+def _target_of(database: Database, target: Any) -> Any:
+    if target is None:
+        target = database.tvm_target
+    if target is None:
+        raise UsageError("no target: give one, or open Database(..., target=...)")
+    return as_target(target)
+
+
+def _sorted(answers: _Answers) -> list[Use]:
+    return sorted(answers.uses.values(), key=lambda use: use.function)
+
+
+@contextmanager
+def _told(what: str) -> Iterator[None]:
+    """Turn what TVM raises into one line."""
+    try:
+        yield
+    except TuneDBError:
+        raise
+    except Exception as error:  # TVM raises whatever it meets
+        raise PluginError(f"{what}: {first_line(error)}") from error

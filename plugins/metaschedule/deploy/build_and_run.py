@@ -1,0 +1,129 @@
+"""Programs built and run in processes of their own, one after another."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import psutil  # noqa: F401  TVM imports it first inside of the garbage collector
+import tvm
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.builder import BuilderInput
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RunnerInput
+
+from ....records import Failure, Phase
+from ..failures import classify
+from ..measure.measure_callback import failure_of, run_secs_of
+from ..workers.warm_builder import WarmBuilder
+from . import numerics
+
+Evaluator = Callable[..., list[float]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """A program to build and run.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The untuned module.
+    order : str
+        What to make of it (:func:`.numerics.order_of`).
+    args_info : list of ArgInfo or None
+        Its arguments; None for those of the module.
+    """
+
+    mod: Any
+    order: str
+    args_info: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What the evaluator gave, or why there is nothing."""
+
+    costs: tuple[float, ...]
+    failure: Failure | None
+
+
+class BuildAndRun:
+    """Builds with :class:`~.warm_builder.WarmBuilder` and runs with TVM's ``LocalRunner``.
+
+    Parameters
+    ----------
+    repeat : int
+        How many times to measure; each is the mean of three runs at least, and of 100 ms.
+    draws : int
+        How many lists of arguments an evaluator of ours gets.
+    seed : int
+        Of these arguments.
+    timeout_sec : float
+        For one build and for one run.
+    max_workers : int or None
+        Processes that build; one for each processor by default.
+    """
+
+    def __init__(
+        self, *, repeat: int, draws: int, seed: int, timeout_sec: float, max_workers: int | None
+    ) -> None:
+        self._timeout = timeout_sec
+        self._config = EvaluatorConfig(number=3, repeat=repeat, min_repeat_ms=100)
+        self._arguments = {
+            "f_alloc_argument": partial(numerics.allocate, seed=seed),
+            "alloc_repeat": draws,
+        }
+        self._builder = WarmBuilder(
+            max_workers=max_workers, timeout_sec=timeout_sec, f_build=numerics.build
+        )
+
+    def close(self) -> None:
+        """End the processes that build."""
+        self._builder.close()
+
+    def outcomes(
+        self, jobs: Sequence[Job], target: Any, run: Evaluator | None = None
+    ) -> list[Outcome]:
+        """Build all programs, then run one after another.
+
+        Parameters
+        ----------
+        jobs : sequence of Job
+            The programs.
+        target : tvm.target.Target
+            What to build for; its device must be in this machine.
+        run : callable or None
+            What runs each in place of TVM's evaluator, with equal random arguments.
+
+        Returns
+        -------
+        list of Outcome
+            In order of the jobs. Times in seconds with TVM's evaluator.
+        """
+        if not jobs:
+            return []
+        built = self._builder.build(
+            [BuilderInput(job.mod.with_attr(numerics.ORDER, job.order), target) for job in jobs]
+        )
+        options = {} if run is None else {"f_run_evaluator": run, **self._arguments}
+        device = str(tvm.runtime.device(target.get_target_device_type()).type)
+        runner = ms.runner.LocalRunner(self._timeout, self._config, **options)
+        return [
+            self._ran(runner, job, result, device) for job, result in zip(jobs, built, strict=True)
+        ]
+
+    def _ran(self, runner: Any, job: Job, result: Any, device: str) -> Outcome:
+        if result.error_msg is not None:
+            return Outcome((), classify(Phase.BUILD, str(result.error_msg)))
+        args = job.args_info
+        if args is None:
+            args = ms.arg_info.ArgInfo.from_entry_func(job.mod)
+        (future,) = runner.run([RunnerInput(result.artifact_path, device, args)])
+        shutil.rmtree(Path(str(result.artifact_path)).parent, ignore_errors=True)
+        ran = future.result()
+        failure = failure_of(result, ran)
+        return Outcome(() if failure else run_secs_of(ran), failure)

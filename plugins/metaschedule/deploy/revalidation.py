@@ -1,0 +1,556 @@
+"""The best programs measured again, and their results compared with the untuned program's.
+
+A foreign source's program is code of somebody else. Its steps are replayed, built and run in worker
+processes only, and only where the caller says so; one that holds what TVM's rules never write
+(:mod:`tunedb.programs.allowlist`) not even then.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import orjson
+import tvm
+from tvm.s_tir import meta_schedule as ms
+
+from ....errors import FormatError, NotFoundError, UsageError
+from ....identity import canonical_json
+from ....programs.allowlist import check_trace
+from ....programs.metaschedule.upgrade import upgrade
+from ....records import (
+    Failure,
+    FailureKind,
+    Measurement,
+    Origin,
+    Phase,
+    Source,
+    SourceKind,
+    Status,
+    Trust,
+)
+from ....results import Record
+from ....run_times import NO_TIME, mean_of
+from ....storage.queries import Query
+from ....storage.retractions import Retraction
+from ....storage.store import Store
+from ....system.temporary import TemporaryFolder
+from .. import modules
+from ..database.handle import Handle
+from ..targets import as_target
+from . import numerics
+from .apply import tasks_of
+from .build_and_run import BuildAndRun, Job
+
+# ---- Foreign programs that are not even tried ----------------------------------------------------
+
+#: How many times as many values as the module's arguments those of a record may have: weights in a
+#: layout of their own are padded to whole tiles.
+_PADDING = 4
+
+
+def why_refused(record: Record, mod: Any) -> str | None:
+    """Return why a foreign program must not be replayed, or None.
+
+    Parameters
+    ----------
+    record : Record
+        A record of it.
+    mod : tvm.IRModule
+        The user's own module, which it would be applied to.
+    """
+    measurement = record.measurement
+    program = measurement.program
+    try:
+        check_trace(program.trace, program.workload.format)
+        if measurement.args_info is not None:
+            _check_arguments(orjson.loads(measurement.args_info), mod)
+    except FormatError as error:
+        return f"not allowed: {error}"
+    return None
+
+
+def _check_arguments(described: Any, mod: Any) -> None:
+    """Raise FormatError unless arguments have the types of the module's, and about their size.
+
+    They are what memory is allocated for; a vector of a type would be as good as a long shape.
+    """
+    own = [one.as_json() for one in ms.arg_info.ArgInfo.from_entry_func(mod)]
+    types = {str(dtype) for _, dtype, _ in own}
+    most = _PADDING * sum(math.prod(map(int, shape)) for _, _, shape in own)
+    total = 0
+    try:
+        for kind, dtype, shape in described:
+            is_shape = type(shape) is list and all(type(n) is int and n >= 0 for n in shape)
+            if kind != "TENSOR" or dtype not in types or not is_shape:
+                raise FormatError("its arguments are not of the types of the module's")
+            total += math.prod(shape)
+    except (TypeError, ValueError):
+        raise FormatError("its arguments are no list of tensors") from None
+    if total > most:
+        raise FormatError(f"its arguments have {total:.3g} values, over {most:,} for this module")
+
+
+# ---- Which programs are measured again: the best ones of a workload, each by its best record -----
+
+#: Records looked up at a time, until they have enough programs.
+_CHUNK = 32
+
+
+def served_programs(
+    query: Query, workload_ids: Sequence[int], target_id: int, k: int
+) -> list[Record]:
+    """Return the best record of each of the k best programs that are served.
+
+    Parameters
+    ----------
+    query : Query
+        The database.
+    workload_ids : sequence of int
+        Workloads that count as one.
+    target_id : int
+        The target.
+    k : int
+        How many programs at most.
+    """
+    return _first_of_each(_served(query, workload_ids, target_id), k)
+
+
+def foreign_programs(
+    query: Query, workload_ids: Sequence[int], target_id: int, k: int
+) -> list[Record]:
+    """Return the best record of each of the k best programs that only foreign sources have.
+
+    Those of which a record was taken back here are left out, because it was wrong. What others
+    take back of their own is no word about the same program of somebody else. The parameters are
+    those of :func:`served_programs`; all records of the workloads are read.
+    """
+    return _first_of_each(_foreign(query, workload_ids, target_id), k)
+
+
+def _first_of_each(records: Iterable[Record], k: int) -> list[Record]:
+    found: dict[bytes, Record] = {}
+    for record in records:
+        found.setdefault(record.measurement.program.digest, record)
+        if len(found) == k:
+            break
+    return list(found.values())
+
+
+def _served(query: Query, workload_ids: Sequence[int], target_id: int) -> Iterator[Record]:
+    seen, wanted = 0, _CHUNK
+    while True:
+        ids = query.top_k_ids(workload_ids, [target_id], wanted)
+        yield from map(query.record, ids[seen:])
+        if len(ids) < wanted:
+            return
+        seen, wanted = wanted, 2 * wanted
+
+
+def _foreign(query: Query, workload_ids: Sequence[int], target_id: int) -> Iterator[Record]:
+    best: list[tuple[float, int]] = []
+    passed_over: set[bytes] = set()
+    for id_ in workload_ids:
+        for record in query.iterate(id_, [target_id]):
+            if record.source.trust >= Trust.VERIFIED or _is_taken_back_here(query, record):
+                passed_over.add(record.measurement.program.digest)
+            elif record.retracted:
+                continue
+            elif record.measurement.is_valid and record.mean is not None:
+                best.append((record.mean, record.id))
+    for _, number in sorted(best):
+        record = query.record(number)
+        if record.measurement.program.digest not in passed_over:
+            yield record
+
+
+def _is_taken_back_here(query: Query, record: Record) -> bool:
+    """Tell whether this database says of a record itself that it must not be served."""
+    if not record.retracted:
+        return False
+    word = Retraction(record.measurement.digest, query.store_key, "measurement", "")
+    return bool(query.known_retractions([word]))
+
+
+def is_named(query: Query, mod: Any, equality: str) -> bool:
+    """Tell whether a module is stored, or a name under which it is known, by whomever.
+
+    Parameters
+    ----------
+    query : Query
+        The database.
+    mod : tvm.IRModule
+        A module.
+    equality : str
+        One of :data:`~tunedb.plugins.metaschedule.modules.EQUALITIES`.
+    """
+    record = modules.to_workload(mod)
+    if query.workload_id(record.digest) is not None:
+        return True
+    names = [modules.alias(mod, equality), modules.script_alias(record.script or "")]
+    return bool(query.standings_of(names))
+
+
+# ---- Revalidation --------------------------------------------------------------------------------
+
+__all__ = ["Revalidation", "Verdict"]
+
+Outcome = Literal["passed", "wrong", "failed", "unchecked", "refused"]
+
+#: Sources of what is measured here. A foreign program that passes is verified; one that does not
+#: stays foreign, because a measurement of a trusted source would let TVM have it.
+OWN = Source("revalidation", SourceKind.LIVE)
+VERIFIED = Source("foreign programs that passed revalidation", SourceKind.LIVE, Trust.VERIFIED)
+REJECTED = Source("foreign programs that failed revalidation", SourceKind.LIVE, Trust.FOREIGN)
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one program.
+
+    Parameters
+    ----------
+    record : Record
+        Its best record so far.
+    outcome : {"passed", "wrong", "failed", "unchecked", "refused"}
+        ``wrong``: it computes something else. ``failed``: it could not be built or run.
+        ``unchecked``: the untuned program could not, so nothing was measured. ``refused``: it holds
+        what no foreign program may, so it was not even replayed.
+    deviation : float or None
+        The largest one from the untuned results, as a share of the largest value.
+    mean : float or None
+        Mean of the new times in seconds.
+    failure : Failure or None
+        Why it did not pass.
+    retracted : tuple of int
+        Records that are not served any more.
+    """
+
+    record: Record
+    outcome: Outcome
+    deviation: float | None = None
+    mean: float | None = None
+    failure: Failure | None = None
+    retracted: tuple[int, ...] = ()
+
+    @property
+    def reason(self) -> str | None:
+        """Why it did not pass, in one line."""
+        if self.failure is None:
+            return None
+        if self.outcome == "refused":
+            return self.failure.message
+        told = _headline(self.failure)
+        return f"the untuned program does not run: {told}" if self.outcome == "unchecked" else told
+
+
+@dataclass(slots=True)
+class _Trial:
+    """One program on its way."""
+
+    record: Record
+    mod: Any
+    deviation: float | None = None
+    times: tuple[float, ...] | None = None
+    failure: Failure | None = None
+    outcome: Outcome = field(default="unchecked")
+
+
+class Revalidation:
+    """Measures programs of a store again and compares what they compute.
+
+    Parameters
+    ----------
+    store : Store
+        Where the programs are, and where the measurements go, under a session of their own.
+    repeat : int
+        How many times to measure; each is the mean of three runs at least, and of 100 ms.
+    draws : int
+        How many random arguments to compare with (:func:`.numerics.allocate`).
+    seed : int
+        Of the arguments.
+    timeout_sec : float
+        For one build and for one run.
+    max_workers : int or None
+        Processes that build; one for each processor by default.
+
+    Raises
+    ------
+    UsageError
+        A number is out of range.
+
+    Notes
+    -----
+    A program whose results are wrong gets a failed measurement of kind ``wrong_result``, and its
+    records are retracted: they stay stored and are never served again, also if they are imported
+    once more. A program that fails or crashes gets a failed measurement with its cause; its records
+    stay, because another machine may run it.
+
+    Examples
+    --------
+    >>> with Revalidation(store) as revalidation:  # doctest: +SKIP
+    ...     for verdict in revalidation.run([1], 1, k=5):
+    ...         print(verdict.record.id, verdict.outcome)
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        *,
+        repeat: int = 5,
+        draws: int = 2,
+        seed: int = 0,
+        timeout_sec: float = 120.0,
+        max_workers: int | None = None,
+    ) -> None:
+        if repeat < 1 or draws < 1 or seed < 0:
+            raise UsageError("repeat and draws must be positive, seed not negative")
+        self._store = store
+        self._handle = Handle(store)
+        self._occurrence = 0
+        self._folder = TemporaryFolder("revalidation")
+        self._references: dict[int, tuple[Path, Failure | None]] = {}
+        self._runs = BuildAndRun(
+            repeat=repeat,
+            draws=draws,
+            seed=seed,
+            timeout_sec=timeout_sec,
+            max_workers=max_workers,
+        )
+
+    def close(self) -> None:
+        """End the workers and remove what they made."""
+        self._runs.close()
+        self._folder.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # ------------------------------------------------------------------ which programs
+
+    def workloads_of(self, mod: Any, target: Any, *, foreign: bool = False) -> list[list[int]]:
+        """Return the stored workloads of each function of a module.
+
+        Parameters
+        ----------
+        mod : tvm.IRModule
+            PrimFuncs, or a Relax program, whose fused functions are meant.
+        target : tvm.target.Target or dict
+            What it is compiled for.
+        foreign : bool
+            Also those that only foreign sources have. The module given here then is an own one,
+            which TVM may read.
+
+        Returns
+        -------
+        list of list of int
+            Equal workloads together; functions that are not stored are left out.
+        """
+        workloads, groups = self._handle.workloads, []
+        for task in tasks_of(mod, target).values():
+            known = workloads.find(task)
+            # What came from others has no module that TVM may read: the one given here is a row of
+            # our own from now on, and stands in.
+            is_lent = known is not None and not known.is_exact
+            if is_lent or (foreign and is_named(self._store.query, task, workloads.equality)):
+                known = workloads.commit(task)
+            if known is not None:
+                equal = workloads.proposing_ids if foreign else workloads.equal_ids
+                groups.append(sorted({known.id, *equal(known)}))
+        return groups
+
+    # ------------------------------------------------------------------ running them
+
+    def run(
+        self, workload_ids: Sequence[int], target_id: int, k: int = 5, *, foreign: bool = False
+    ) -> list[Verdict]:
+        """Measure the k best programs again and compare what they compute.
+
+        Parameters
+        ----------
+        workload_ids : sequence of int
+            Workloads that count as one.
+        target_id : int
+            The target; its device must be in this machine.
+        k : int
+            How many programs at most.
+        foreign : bool
+            Programs of foreign sources in place of those that are served. Those that pass are
+            verified from then on: their new record is served, the foreign source's still is not.
+
+        Returns
+        -------
+        list of Verdict
+            In order of the records' means.
+
+        Raises
+        ------
+        NotFoundError
+            No such program, or TVM can make no module of the workload.
+        StorageError
+            What was measured cannot be stored.
+        """
+        find = foreign_programs if foreign else served_programs
+        records = find(self._store.query, workload_ids, target_id, k)
+        if not records:
+            raise NotFoundError(
+                f"{self._store.location}: no {'foreign ' if foreign else ''}program of workload "
+                f"{workload_ids[0]} for target {target_id}"
+            )
+        target = as_target(self._store.query.target(target_id).attributes)
+        trials = [
+            _Trial(record, self._module(record.workload_id, foreign=foreign)) for record in records
+        ]
+        for trial in trials:
+            self._settle_refused(trial)
+        allowed = [trial for trial in trials if trial.outcome != "refused"]
+        checked = [trial for trial in allowed if self._has_reference(trial)]
+        self._check(checked, target)
+        self._measure([trial for trial in checked if trial.outcome == "passed"], target)
+        return [self._store_verdict(trial, foreign=foreign) for trial in trials]
+
+    def _settle_refused(self, trial: _Trial) -> None:
+        """Settle a trial of a program that must not be tried."""
+        answer = self._store.query.answer(trial.record.id)
+        reason = None
+        if not self._store.query.is_whole(answer):
+            reason = "its digest is not that of what is stored; see: tunedb db check"
+        elif not answer.is_own:
+            reason = why_refused(trial.record, trial.mod)
+        if reason is not None:
+            trial.outcome = "refused"
+            trial.failure = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, reason)
+
+    def _module(self, workload_id: int, *, foreign: bool) -> Any:
+        """Return the untuned module of a workload; never one that only foreign sources gave."""
+        query = self._store.query
+        known = None
+        if query.names(workload_id) or query.served_targets([workload_id]):
+            known = self._handle.workloads.get(workload_id, foreign=foreign)
+        if known is None:
+            raise NotFoundError(
+                f"{self._store.location}: no module of workload {workload_id} that TVM may read; "
+                "give it: tunedb revalidate --module MODULE"
+            )
+        return known.workload.mod
+
+    def _has_reference(self, trial: _Trial) -> bool:
+        """Run the untuned program on this machine's processor, once for each workload."""
+        id_ = trial.record.workload_id
+        if id_ not in self._references:
+            path = self._folder.path / f"{id_}.npz"
+            job = Job(trial.mod, numerics.order_of(None, keep_preproc=True))
+            run = partial(numerics.run_reference, path=str(path))
+            (outcome,) = self._runs.outcomes([job], tvm.target.Target("llvm"), run)
+            self._references[id_] = (path, outcome.failure)
+        trial.failure = self._references[id_][1]
+        return trial.failure is None
+
+    def _check(self, trials: Sequence[_Trial], target: Any) -> None:
+        """Compare results with those of the untuned program."""
+        for id_ in dict.fromkeys(trial.record.workload_id for trial in trials):
+            mine = [trial for trial in trials if trial.record.workload_id == id_]
+            run = partial(numerics.run_compared, path=str(self._references[id_][0]))
+            jobs = [_job(trial.mod, trial.record, keep_preproc=True) for trial in mine]
+            for trial, found in zip(mine, self._runs.outcomes(jobs, target, run), strict=True):
+                trial.outcome, trial.failure = "failed", found.failure
+                if found.failure is None:
+                    trial.deviation = max(found.costs[::2])
+                    trial.failure = _wrong_result(found.costs)
+                    trial.outcome = "passed" if trial.failure is None else "wrong"
+
+    def _measure(self, trials: Sequence[_Trial], target: Any) -> None:
+        """Measure as a tuner does."""
+        jobs = [_job(trial.mod, trial.record, keep_preproc=False) for trial in trials]
+        for trial, found in zip(trials, self._runs.outcomes(jobs, target), strict=True):
+            trial.failure = found.failure
+            if found.failure is None:
+                trial.times = found.costs
+            else:
+                trial.outcome = "failed"
+
+    # ------------------------------------------------------------------ what is stored
+
+    def _store_verdict(self, trial: _Trial, *, foreign: bool) -> Verdict:
+        """Store what was found out about a program."""
+        record, outcome = trial.record, trial.outcome
+        retracted: tuple[int, ...] = ()
+        if outcome not in ("unchecked", "refused"):
+            # A record of an own source would vouch for the body of its workload.
+            is_own = not foreign and self._store.query.is_own(record.workload_id)
+            source = OWN if is_own else VERIFIED if outcome == "passed" else REJECTED
+            self._store.add_batch([self._measurement(trial)], source)
+            if foreign and outcome == "passed":
+                # Until now only foreign sources called the workload so.
+                script = str(trial.mod.script(show_meta=True))
+                names = modules.aliases(trial.mod, script)
+                self._store.add_aliases(record.workload_id, names, source)
+        if outcome == "wrong" and trial.failure is not None:
+            retracted = tuple(self._records_of(record))
+            self._store.retract(retracted, f"revalidation: {_headline(trial.failure)}")
+        mean = None if trial.times is None else mean_of(trial.times)
+        return Verdict(record, outcome, trial.deviation, mean, trial.failure, retracted)
+
+    def _measurement(self, trial: _Trial) -> Measurement:
+        before = trial.record.measurement
+        found = {"deviation": trial.deviation, "record": before.digest.hex()}
+        number, self._occurrence = self._occurrence, self._occurrence + 1
+        return Measurement(
+            program=before.program,
+            run_secs=trial.times or (NO_TIME,),
+            status=Status.OK if trial.times else Status.FAILED,
+            measured_at=time.time_ns() // 1000,
+            occurrence=number,
+            session=self._handle.session(),
+            args_info=before.args_info,
+            origin=Origin.MEASURED,
+            extra=canonical_json({"revalidation": found}),
+            failure=trial.failure,
+        )
+
+    def _records_of(self, record: Record) -> Iterator[int]:
+        """Yield the records of a program that worked."""
+        digest = record.measurement.program.digest
+        for other in self._store.query.iterate(record.workload_id, [record.target_id]):
+            measurement = other.measurement
+            if measurement.program.digest == digest and measurement.status is Status.OK:
+                yield other.id
+
+
+def _job(mod: Any, record: Record, *, keep_preproc: bool) -> Job:
+    """Return what builds the program of a record."""
+    trace = upgrade(record.measurement.program.trace)
+    body, args = record.measurement.args_info, None
+    if body is not None and not keep_preproc:
+        # A tuned program may take weights in a layout of its own.
+        args = [ms.arg_info.ArgInfo.from_json(one) for one in orjson.loads(body)]
+    return Job(mod, numerics.order_of(trace, keep_preproc=keep_preproc), args)
+
+
+def _wrong_result(costs: Sequence[float]) -> Failure | None:
+    """Return what is wrong with the results that :func:`.numerics.run_compared` compared."""
+    pairs = zip(costs[::2], costs[1::2], strict=True)
+    wrong = [apart for apart, allowed in pairs if not apart <= allowed]
+    if not wrong:
+        return None
+    message = (
+        f"wrong result: it deviates by {max(wrong):.3g} of the largest value from what the untuned "
+        "program computes"
+    )
+    if max(wrong) >= numerics.FARTHEST:
+        message = "wrong result: other integers, or NaN where the untuned program has none"
+    return Failure(FailureKind.WRONG_RESULT, Phase.RUN, message)
+
+
+def _headline(failure: Failure) -> str:
+    """Return the line of a message that says what is wrong."""
+    lines = [line.strip() for line in failure.message.splitlines() if line.strip()] or ["unknown"]
+    return ([line for line in lines if "Error:" in line] or lines)[-1][:300]

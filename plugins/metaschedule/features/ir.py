@@ -1,0 +1,300 @@
+"""TVM's IR in the flat form that the extractors read (docs/features.md).
+
+The compiled reader (``tunedb/features/_reader.pyx``) walks TVM's objects through tvm-ffi's C ABI.
+Here is what it has to know of the TVM that is installed: which types play which role
+(`NODE_NAMES`, an alias table per version, because TVM renames types and fields between minor
+releases) and where their fields are (TVM's reflection tables). It tests itself before its first
+use.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+from functools import cache
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir import Op
+from tvm.tirx import For, IntImm
+
+from ....errors import PluginError, TuneDBError
+from ....features._nest import Call as Known
+from ....features._nest import Nest
+from ....features._nest import Op as Node
+from ....features._reader import ROLES, Reader
+
+#: Two operands: type name without its prefix → node.
+_BINARY = {
+    "Add": Node.OP_ADD,
+    "Sub": Node.OP_SUB,
+    "Mul": Node.OP_MUL,
+    "Div": Node.OP_DIV,
+    "Mod": Node.OP_MOD,
+    "FloorDiv": Node.OP_FLOORDIV,
+    "FloorMod": Node.OP_FLOORMOD,
+    "Min": Node.OP_MIN,
+    "Max": Node.OP_MAX,
+    "EQ": Node.OP_EQ,
+    "NE": Node.OP_NE,
+    "LT": Node.OP_LT,
+    "LE": Node.OP_LE,
+    "GT": Node.OP_GT,
+    "GE": Node.OP_GE,
+    "And": Node.OP_AND,
+    "Or": Node.OP_OR,
+    "LShift": Node.OP_SHL,
+    "RShift": Node.OP_SHR,
+    "BitwiseAnd": Node.OP_BITAND,
+    "BitwiseOr": Node.OP_BITOR,
+    "BitwiseXor": Node.OP_BITXOR,
+}
+_NOT = {"Not": Node.OP_NOT, "BitwiseNot": Node.OP_BITNOT}
+
+#: What TVM's releases call the types of each role: the types, and fields with another name.
+NODE_NAMES: dict[str, dict[str, tuple[tuple[str, ...], dict[str, str]]]] = {
+    "0.27": {
+        "For": (("tirx.For",), {}),
+        "BufferStore": (("tirx.BufferStore",), {}),
+        "SBlockRealize": (("s_tir.SBlockRealize",), {}),
+        "SBlock": (("s_tir.SBlock",), {}),
+        "SeqStmt": (("tirx.SeqStmt",), {}),
+        "IfThenElse": (("tirx.IfThenElse",), {}),
+        "Evaluate": (("tirx.Evaluate",), {}),
+        "AttrStmt": (("tirx.AttrStmt",), {}),
+        "AllocBuffer": (("tirx.AllocBuffer",), {}),
+        "DeclBuffer": (("tirx.DeclBuffer",), {}),
+        "Bind": (("tirx.Bind",), {}),
+        "While": (("tirx.While",), {}),
+        "AssertStmt": (("tirx.AssertStmt",), {}),
+        "End": (("tirx.Break", "tirx.Continue"), {}),
+        "IntImm": (("ir.IntImm",), {}),
+        "FloatImm": (("ir.FloatImm",), {}),
+        "StringImm": (("ir.StringImm",), {}),
+        "Var": (("ir.Var",), {}),
+        "Load": (("ir.TensorLoad",), {}),
+        "Call": (("ir.Call",), {}),
+        "Binary": (tuple(f"prim.{name}" for name in _BINARY), {}),
+        "Not": (tuple(f"prim.{name}" for name in _NOT), {}),
+        "Select": (("prim.Select",), {}),
+        "Cast": (("prim.Cast",), {}),
+        "Ramp": (("prim.Ramp",), {}),
+        "Broadcast": (("prim.Broadcast",), {}),
+        "Shuffle": (("prim.Shuffle",), {}),
+        "Let": (("prim.Let",), {}),
+        "IterVar": (("tirx.IterVar",), {}),
+        "Range": (("ir.Range",), {}),
+        "MatchBufferRegion": (("s_tir.MatchBufferRegion",), {}),
+        "Region": (("ir.TensorRegion",), {}),
+        "PrimType": (("ir.PrimType",), {}),
+        "BufferType": (("tirx.BufferType",), {}),
+        "PrimFunc": (("tirx.PrimFunc",), {}),
+        "IRModule": (("ir.IRModule",), {}),
+        "GlobalVar": (("ir.GlobalVar",), {}),
+    },
+}
+
+#: Calls that arithmetic on indices understands, in any release.
+_CALLS = {
+    "prim.if_then_else": Known.CALL_IF_THEN_ELSE,
+    "prim.likely": Known.CALL_LIKELY,
+}
+#: Effects of calls that count as pure (``CallEffectKind``): an annotation, a pure function.
+_PURE = (0, 1)
+#: Types that a walk over an unknown type follows.
+_WALKED = ("ir.", "prim.", "tirx.", "s_tir.")
+
+
+def read(mod: Any, nest: Nest | None = None) -> Nest:
+    """Return the flat form of a module.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule or tvm.tirx.PrimFunc
+        A module, lowered or not. It must not be changed meanwhile: the GIL is released.
+    nest : Nest, optional
+        Is emptied and filled, instead of a new one.
+
+    Raises
+    ------
+    PluginError
+        The reader does not know or does not fit this TVM.
+    LimitError
+        The program is nested too deep.
+    FormatError
+        A node lacks a part that TVM requires.
+    """
+    return reader().read(mod, nest)
+
+
+def unknown_types(nest: Nest) -> dict[str, int]:
+    """Return how many nodes of which type were read without being understood."""
+    keys = {index: key for key, index in type_indices().items()}
+    return {keys.get(index, str(index)): count for index, count in reader().unknown(nest).items()}
+
+
+@cache
+def reader() -> Reader:
+    """Return the reader for the TVM that is installed; it has tested itself.
+
+    Raises
+    ------
+    PluginError
+        The reader does not know or does not fit this TVM.
+    """
+    release = ".".join(tvm.__version__.split(".")[:2])
+    if release not in NODE_NAMES:
+        known = ", ".join(NODE_NAMES)
+        raise PluginError(
+            f"the IR of apache-tvm {tvm.__version__} is unknown; known are {known}: "
+            'pip install "tunedb[tvm]"'
+        )
+    try:
+        made = _make_reader(NODE_NAMES[release])
+        _self_test(made)
+    except (AttributeError, KeyError, TypeError, ValueError, TuneDBError) as error:
+        raise PluginError(
+            f"the IR reader does not fit apache-tvm {tvm.__version__}: {error}; "
+            'pip install "tunedb[tvm]"'
+        ) from error
+    return made
+
+
+def fields(key: str) -> dict[str, tuple[int, int, str]]:
+    """Return offset, size and type of each field of a type, those of its bases included."""
+    info = tvm_ffi.core._lookup_or_register_type_info_from_type_key(key)
+    found = {}
+    while info is not None:
+        for field in info.fields:
+            schema = json.loads(field.metadata["type_schema"]) if field.metadata else {}
+            found[field.name] = (field.offset, field.size, _schema_type(schema))
+        info = info.parent_type_info
+    return found
+
+
+def _schema_type(schema: dict[str, Any]) -> str:
+    name = str(schema.get("type", ""))
+    return _schema_type(schema["args"][0]) if name == "Optional" else name
+
+
+@cache
+def type_indices() -> dict[str, int]:
+    """Return the type index of each of TVM's IR types by its key."""
+    keys = (str(key) for key in tvm_ffi.get_global_func("ffi.GetRegisteredTypeKeys")())
+    lookup = tvm_ffi.core._lookup_or_register_type_info_from_type_key
+    return {key: lookup(key).type_index for key in keys if key.startswith(_WALKED)}
+
+
+def _bases(key: str) -> set[str]:
+    info = tvm_ffi.core._lookup_or_register_type_info_from_type_key(key)
+    found = set()
+    while info is not None:
+        found.add(info.type_key)
+        info = info.parent_type_info
+    return found
+
+
+def _describe(key: str) -> tuple[bool, bool, list[tuple[int, bool]]]:
+    """Return whether a type is a statement or an expression, and what may be under it."""
+    bases = _bases(key)
+    children = [
+        (offset, name == "ffi.Array")
+        for field, (offset, size, name) in fields(key).items()
+        if size == 8 and (name == "ffi.Array" or name.startswith(_WALKED)) and field != "ty"
+    ]
+    return "tirx.Stmt" in bases, "ir.Expr" in bases, children
+
+
+def _make_reader(names: dict[str, tuple[tuple[str, ...], dict[str, str]]]) -> Reader:
+    indices = type_indices()
+    types: dict[str, list[tuple[int, dict[str, int]]]] = {}
+    for role, (keys, renamed) in names.items():
+        types[role] = []
+        for key in keys:
+            at = fields(key)
+            offsets = {field: at[renamed.get(field, field)][0] for field in ROLES[role]}
+            types[role].append((indices[key], offsets))
+    nodes = {**_BINARY, **_NOT}
+    ops = {
+        indices[key]: int(nodes[key.rpartition(".")[2]])
+        for role in ("Binary", "Not")
+        for key in names[role][0]
+    }
+    library = ctypes.CDLL(tvm_ffi.libinfo.find_libtvm_ffi())
+    map_get = _map_get()
+    return Reader(
+        tvm_ffi.Object,
+        types,
+        ops,
+        {index: _describe(key) for key, index in indices.items()},
+        fields("ir.Expr")["ty"][0],
+        fields("ir.IntImm")["value"][1],
+        _operators(),
+        _address(library.TVMFFIFunctionCall),
+        _address(library.TVMFFIObjectDecRef),
+        map_get.__chandle__(),
+        _functions,
+    )
+
+
+def _address(function: Any) -> int:
+    found = ctypes.cast(function, ctypes.c_void_p).value
+    if found is None:
+        raise ValueError("tvm-ffi lacks a function of its C ABI")
+    return found
+
+
+@cache  # the reader keeps its address
+def _map_get() -> Any:
+    return tvm_ffi.get_global_func("ffi.MapGetItemOrMissing")
+
+
+def _functions(mod: Any) -> list[tuple[str, Any]]:
+    return [(name.name_hint, function) for name, function in mod.functions.items()]
+
+
+def _operators() -> dict[int, tuple[int, bool]]:
+    """Return how calls of each operator count, by its address; operators live forever."""
+    found = {}
+    for name in Op.list_op_names():
+        operator = Op.get(str(name))
+        effect = operator.get_attr("TCallEffectKind")
+        pure = effect is not None and int(effect) in _PURE
+        found[operator.__chandle__()] = (
+            int(_CALLS.get(str(name), Known.CALL_OTHER)),
+            not pure,
+        )
+    return found
+
+
+def _self_test(made: Reader) -> None:
+    """Raise ValueError if the reader misreads a program that has every layout it relies on."""
+    for more in (0, 5):  # four entries and fewer have another layout than more
+        annotations = {"pragma_auto_unroll_max_step": IntImm("int32", 16)}
+        annotations |= {f"a long enough name {i}": IntImm("int32", i) for i in range(more)}
+        i = tirx.Var("a_variable_with_a_long_name", "int32")
+        buffer = tirx.decl_buffer((8, 4), "float32", name="B")
+        value = buffer[i, 0] * tirx.const(2.0, "float32")
+        store = tirx.BufferStore(buffer, value, [i, 3])
+        loop = For(i, 0, 8, tirx.ForKind.UNROLLED, store, annotations=annotations)
+        nest = made.read(tirx.PrimFunc([buffer], loop))
+        found = nest.dump()
+        one = found["loops"][0]
+        seen = (
+            [(b["name"], b["bits"], b["scope"], len(b["shape"])) for b in found["buffers"]],
+            [found["vars"][one["var"]]["name"], one["extent"], one["kind"], one["auto_unroll"]],
+            [found["nodes"][k]["op"] for k in found["stmts"][0]["indices"]],
+            found["nodes"][found["stmts"][0]["value"]]["op"],
+            made.unknown(nest),
+        )
+        wanted: tuple[Any, ...] = (
+            [("B", 32, "global", 2)],
+            ["a_variable_with_a_long_name", 8, 3, 16],
+            [Node.OP_VAR, Node.OP_INT],
+            Node.OP_MUL,
+            {},
+        )
+        if seen != wanted:
+            raise ValueError(f"self-test: {seen} instead of {wanted}")

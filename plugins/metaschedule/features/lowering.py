@@ -1,0 +1,220 @@
+"""Lower a scheduled module as TVM does for its ``PerStoreFeature``, without its deep copy.
+
+TVM copies every candidate through a JSON graph before it lowers it (350 us for a matmul, 650 us
+for a conv2d). TVM's objects are immutable to whoever holds a second reference, and passes copy
+what they change, so the copy is not needed.
+
+One of its passes, ``SimplifyForFeatureExtraction``
+(``src/s_tir/meta_schedule/feature_extractor/per_store_feature.cc``), is not exported. It is made
+here from tvm-ffi's structural mutation with compiled callbacks (``_simplify.pyx``).
+
+Work that changes no statement is left out: simplifying the regions that blocks read and write,
+which no extractor reads; the passes for automatic copies, thread bindings and windows into buffers
+where a program has none; and TVM's second simplification where all index arithmetic is simple.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from typing import Any
+
+import tvm
+import tvm_ffi
+from tvm import tirx
+from tvm.ir.transform import Sequential
+from tvm.s_tir import transform as s_tir
+from tvm.tirx.transform import prim_func_pass
+
+from ....errors import PluginError
+from ..targets import first_line
+from . import _simplify, ir
+from .ir import fields as fields_of
+from .ir import type_indices
+
+_mutate = tvm_ffi.get_global_func("ffi.StructuralMutate")
+_walk = tvm_ffi.get_global_func("ffi.StructuralWalk")
+_PREORDER = int(tvm_ffi.WalkOrder.PREORDER)
+_again = s_tir.StmtSimplify()
+
+#: What TVM's second simplification is always needed after.
+_CHANGED = _simplify.MATCHED | _simplify.COPIED
+#: Functions of tvm-ffi that the compiled callbacks call, in the order of ``_simplify.prepare``.
+_FUNCTIONS = (
+    "ffi.StructuralMutatorMutate",
+    "ffi.StructuralMutatorDefaultMutate",
+    "ffi.StructuralMutatorVarRemapSet",
+    "ffi.MapSize",
+    "ffi.MapCount",
+    "s_tir.SBlock",
+)
+_SYMBOLS = (
+    *("TVMFFIFunctionCall", "TVMFFIObjectIncRef", "TVMFFIObjectDecRef"),
+    "TVMFFIErrorSetRaisedFromCStr",
+)
+_LOOP = ("loop_var", "min", "extent", "kind", "body", "annotations")
+_BLOCK = (
+    *("iter_vars", "name_hint", "body", "init", "alloc_buffers", "match_buffers", "annotations"),
+    "span",
+)
+#: Fields that they read, in the same order.
+_FIELDS = (
+    *(("tirx.For", name) for name in _LOOP),
+    *(("s_tir.SBlock", name) for name in _BLOCK),
+    ("ir.IntImm", "value"),
+    ("ir.Expr", "ty"),
+    ("ir.PrimType", "dtype"),
+)
+#: Types of loop variables, in the order of ``_simplify.prepare``.
+_INTEGERS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
+
+
+def lower(mod: Any) -> Any:
+    """Return a module as TVM lowers it before it computes its features; `mod` stays as it is.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A scheduled module.
+
+    Returns
+    -------
+    tvm.IRModule
+        Equal (``structural_equal`` with ``map_free_vars``) to what the passes of TVM's
+        ``PerStoreFeature`` make of a copy of `mod`, but that blocks do not say which regions they
+        read and write. Other threads run meanwhile.
+
+    Raises
+    ------
+    PluginError
+        TVM cannot lower the program, with the line of its message that says why; or the compiled
+        callbacks do not fit this TVM.
+    """
+    first, rest = _passes()
+    _simplify.begin()
+    try:
+        mod = first(mod)
+        found = _simplify.found()
+        last = rest[found]
+        if last is not None:
+            mod = last(mod)
+        # TVM's simplifier may not be done with an expression the first time.
+        if found & _CHANGED or not _simplify.is_settled(ir.read(mod)):
+            mod = _again(mod)
+        return mod
+    except (RuntimeError, ValueError, TypeError, LookupError, AttributeError) as error:
+        raise PluginError(f"TVM cannot lower the program: {first_line(error)}") from error
+
+
+@cache
+def _passes() -> tuple[Any, tuple[Any, ...]]:
+    """Return the passes for all programs, and those after them by what `_simplify` found."""
+    entries, leaving_out = _entries()
+    _self_test(entries)
+
+    def simplify(function: Any, _mod: Any, _context: Any) -> Any:
+        body = function.body
+        simple = _mutate(body, entries)
+        return function if simple.same_as(body) else function.with_body(simple)
+
+    def leave_regions_out(function: Any, _mod: Any, _context: Any) -> Any:
+        if _simplify.found() & _simplify.COPIED:  # LowerAutoCopy needs them
+            return function
+        return function.with_body(_mutate(function.body, leaving_out))
+
+    first = Sequential(
+        [
+            s_tir.RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True),
+            prim_func_pass(simplify, 0, "tunedb.SimplifyForFeatureExtraction"),
+            s_tir.LowerCrossThreadReduction(),
+            s_tir.LowerInitBlock(),
+            s_tir.PlanAndUpdateBufferAllocationLocation(),
+            s_tir.ConvertBlocksToOpaque(),
+            s_tir.CompactBufferAllocation(),
+            prim_func_pass(leave_regions_out, 0, "tunedb.LeaveRegionsOut"),
+            s_tir.StmtSimplify(),
+        ]
+    )
+    return first, tuple(_later_passes(found) for found in range((_simplify.BOUND | _CHANGED) + 1))
+
+
+def _later_passes(found: int) -> Any:
+    """Return those passes between TVM's two simplifications that a program needs, or None."""
+    passes = []
+    if found & _simplify.COPIED:
+        passes.append(s_tir.LowerAutoCopy())
+    if found & (_simplify.COPIED | _simplify.BOUND):  # lowering a copy may bind loops to threads
+        passes.append(s_tir.UnifyThreadBinding())
+    if found & _CHANGED:
+        passes.append(s_tir.LowerMatchBuffer())
+    return Sequential(passes) if passes else None
+
+
+def _entries() -> tuple[Any, Any]:
+    """Return what ``ffi.StructuralMutate`` shall call for which type, for each of two passes."""
+    indices = type_indices()
+    library = ctypes.CDLL(tvm_ffi.libinfo.find_libtvm_ffi())
+    zeros = [tirx.IntImm(dtype, 0) for dtype in _INTEGERS]
+    try:
+        _simplify.prepare(
+            [ctypes.cast(getattr(library, name), ctypes.c_void_p).value or 0 for name in _SYMBOLS],
+            [tvm_ffi.get_global_func(name) for name in _FUNCTIONS],
+            [fields_of(key)[name][0] for key, name in _FIELDS],
+            indices["ir.IntImm"],
+            tvm_ffi.convert([tirx.Evaluate(0), "auto_copy", [], *zeros]),
+        )
+        made = [tvm_ffi.core.Function.__from_extern_c__(at) for at in _simplify.addresses()]
+        entries = [
+            (indices["tirx.For"], made[0], False),
+            (indices["s_tir.SBlock"], made[1], False),
+            (indices["tirx.AttrStmt"], made[2], False),
+            (indices["prim.Select"], _select(indices["ir.TensorLoad"]), False),
+        ]
+        leaving_out = [
+            (indices["s_tir.SBlock"], made[3], False),
+            (indices["tirx.BufferStore"], made[4], False),
+            (indices["tirx.Evaluate"], made[4], False),
+        ]
+    except (AttributeError, KeyError, ValueError) as error:
+        raise PluginError(f"lowering does not fit apache-tvm {tvm.__version__}: {error}") from error
+    return tvm_ffi.convert(entries), tvm_ffi.convert(leaving_out)
+
+
+def _select(load: int) -> Any:
+    """Return the callback for ``Select``: a constant 1 where it loads nothing.
+
+    TVM does not look for loops' variables inside of one that stays, and neither does this.
+    """
+
+    def callback(node: Any, _mutator: Any) -> Any:
+        stop = [(load, lambda _node: tvm_ffi.VisitInterrupt(None))]
+        for part in (node.condition, node.true_value, node.false_value):
+            if _walk(part, stop, [], _PREORDER) is not None:
+                return node
+        return tirx.const(1, node.ty.dtype)
+
+    return callback
+
+
+def _self_test(entries: Any) -> None:
+    """Raise PluginError unless the callbacks do to a small program what they should."""
+    i, j = (tirx.Var(name, "int64") for name in "ij")
+    buffer = tirx.decl_buffer((8, 8), "float32")
+    serial = tirx.ForKind.SERIAL
+
+    def store(column: Any) -> Any:
+        return tirx.BufferStore(buffer, tirx.const(1.0, "float32"), [i, column])
+
+    def outer(body: Any, extent: int = 8) -> Any:
+        return tirx.For(i, 0, extent, serial, body)
+
+    kept = outer(tirx.For(j, 0, 1, serial, store(j), annotations={"pragma": 1}))
+    for before, after in (
+        (outer(tirx.For(j, 0, 1, serial, store(j))), outer(store(tirx.IntImm("int64", 0)))),
+        (kept, kept),
+        (outer(kept, 0), tirx.Evaluate(0)),
+    ):
+        if not tvm_ffi.structural_equal(_mutate(before, entries), after, map_free_vars=True):
+            raise PluginError(
+                f"lowering does not fit apache-tvm {tvm.__version__}: its self-test failed"
+            )

@@ -1,0 +1,124 @@
+"""The measure callback that keeps what TVM's ``AddToDatabase`` drops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from tvm.s_tir.meta_schedule.measure_callback.measure_callback import _PyMeasureCallback
+
+from ....errors import PluginError
+from ....records import Failure, Phase
+from ....run_times import NO_TIME
+from ..compat import register_errors
+from ..database.database import Database, handle_of
+from ..database.handle import Candidate, Handle
+from ..failures import classify
+from ..trace_codec import floats_of
+from .measured import is_served
+
+__all__ = ["MeasureCallback"]
+
+register_errors()
+
+
+class MeasureCallback(_PyMeasureCallback):
+    """Record every measured candidate of a batch in one transaction.
+
+    Kept besides times: whether building or running failed, how (compile error, timeout, crash,
+    wrong result, error while running, infrastructure), the message and how long it took, and the
+    session. TVM's ``AddToDatabase`` may stand beside it in any order: each candidate is recorded
+    once. The features that the database is told to keep are stored with the batch. A
+    :class:`CostModel` of the database learns from it what failed to build: TVM's
+    ``UpdateCostModel`` leaves that out.
+
+    Parameters
+    ----------
+    database : Database or None
+        Where to record; None takes the database of the tuning run.
+
+    Raises
+    ------
+    tunedb.PluginError
+        While tuning, when the run's database is not tunedb's.
+
+    Examples
+    --------
+    >>> ms.tune_tir(mod, target, work_dir, 64, database=database, measure_callbacks=[
+    ...     MeasureCallback(database), ms.measure_callback.RemoveBuildArtifact(),
+    ...     ms.measure_callback.UpdateCostModel()])
+    """
+
+    __slots__ = ("__dict__", "__weakref__")
+
+    def __init__(self, database: Database | None = None) -> None:
+        # Holds the database, so that a run can own the only other reference to it.
+        def apply(scheduler: Any, task_id: int, candidates: Any, builds: Any, runs: Any) -> None:
+            handle = handle_of(scheduler.database_ if database is None else database)
+            if handle is None:
+                raise PluginError(
+                    "MeasureCallback needs a tunedb database; pass it: MeasureCallback(database)"
+                )
+            record(handle, scheduler.tasks_[task_id].ctx, candidates, builds, runs)
+
+        super().__init__(apply)
+
+
+def record(
+    handle: Handle,
+    context: Any,
+    candidates: Sequence[Any],
+    builds: Sequence[Any],
+    runs: Sequence[Any],
+) -> None:
+    """Record one batch of a task.
+
+    Parameters
+    ----------
+    handle : Handle
+        Where to.
+    context : tvm TuneContext
+        The task: its module and target.
+    candidates, builds, runs : sequence
+        ``MeasureCandidate``, ``BuilderResult`` and ``RunnerResult`` of each candidate.
+    """
+    workload = handle.commit_workload(context.mod)
+    programs = handle.record_batch(
+        [
+            Candidate(
+                workload=workload,
+                trace=candidate.sch.trace,
+                target=context.target,
+                args_info=candidate.args_info,
+                run_secs=run_secs_of(run),
+                failure=failure_of(build, run),
+                is_served=is_served(build),
+            )
+            for candidate, build, run in zip(candidates, builds, runs, strict=True)
+        ]
+    )
+    if handle.features.wanted:
+        handle.features.commit(programs, candidates, context.target)
+    failed = [
+        (program, candidate)
+        for program, candidate, build in zip(programs, candidates, builds, strict=True)
+        if program is not None and build.error_msg is not None
+    ]
+    for model in list(handle.models) if failed else ():
+        model.not_built(failed, handle.batch_began)
+
+
+def run_secs_of(run: Any) -> tuple[float, ...]:
+    """Return all repeats in seconds, or TVM's sentinel where nothing ran, as its database does."""
+    if run.run_secs is None:
+        return (NO_TIME,)
+    return floats_of(run.run_secs)
+
+
+def failure_of(build: Any, run: Any) -> Failure | None:
+    """Return why a candidate failed, or None."""
+    if build.error_msg is not None:
+        return classify(Phase.BUILD, str(build.error_msg))
+    if run.error_msg is not None:
+        return classify(Phase.RUN, str(run.error_msg))
+    return None

@@ -1,0 +1,275 @@
+"""Programs that need not be measured again, by their scheduled modules.
+
+Two traces may schedule a workload alike, so a program is known by the module that comes out, which
+is what a builder gets. Modules of stored programs are found by replaying them once in a run; what
+is kept of each is a hash, and its module is made again when a candidate has the same one.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
+
+from ....records import Failure, FailureKind
+from ....results import StoredProgram
+from ....run_times import mean_of
+from ....storage.queries.measured import MeasuredProgram
+from .. import modules
+from ..database.handle import Handle
+from ..database.workloads import Known as Workload
+from ..targets import first_line
+from ..workers.replay import Replayer
+
+__all__ = ["ARTIFACT", "SPEAKER", "Known", "KnownProgram", "is_served"]
+
+_log = logging.getLogger("tunedb")
+
+#: First words of the message that stands for a program which is known to fail.
+SPEAKER = "tunedb: known to fail"
+
+#: Name of the file that stands for a program which is known to run.
+ARTIFACT = "tunedb-known-program"
+
+#: Failures that say nothing about the program: it is tried again.
+_TRY_AGAIN = (FailureKind.INFRASTRUCTURE, FailureKind.UNKNOWN)
+
+#: Programs that are read and replayed at a time.
+_PAGE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class KnownProgram:
+    """What is known of a program.
+
+    Parameters
+    ----------
+    digest : bytes
+        Its identity (:class:`tunedb.records.Program`).
+    run_secs : tuple of float or None
+        All repeats in seconds of the record by which the database ranks it; None if it failed.
+    failed : bool
+        Whether it failed.
+    failure : Failure or None
+        Why, where that is known.
+    """
+
+    digest: bytes
+    run_secs: tuple[float, ...] | None
+    failed: bool = False
+    failure: Failure | None = None
+
+    @property
+    def mean(self) -> float:
+        """Mean of the run times in seconds; infinite for one that failed."""
+        return math.inf if not self.run_secs or self.failed else mean_of(self.run_secs)
+
+
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A known program; its scheduled module is kept once somebody asked for an equal one."""
+
+    known: KnownProgram
+    program: StoredProgram
+    mod: Any = None
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """A workload for a target, and which of its programs are known."""
+
+    workload: Workload
+    target: bytes
+    #: The last measurements that were read: of all sessions, and of those of others.
+    last: int = 0
+    last_of_others: int = 0
+    #: By local number of the program; None for those that do not replay.
+    entries: dict[int, _Entry | None] = field(default_factory=dict)
+
+
+def is_served(build: Any) -> bool:
+    """Tell whether a ``BuilderResult`` stands for a known program, which nobody has built.
+
+    Its times, or its failure, are stored already.
+    """
+    if build.artifact_path is not None:
+        return Path(str(build.artifact_path)).name == ARTIFACT
+    return build.error_msg is not None and str(build.error_msg).startswith(SPEAKER)
+
+
+class Known:
+    """The programs of one handle that need not be measured again.
+
+    Those that sessions of this session's class have measured for the same target
+    (:meth:`tunedb.storage.queries.measured.KnownPrograms.comparable_sessions`): with their times,
+    or failed for a reason that lies in the program. Those that do not replay are left out.
+
+    May be used from any thread.
+
+    Parameters
+    ----------
+    handle : Handle
+        The database of the tuning run.
+    remeasure : bool
+        Whether everything is measured: nothing is known then.
+    threads : int or None
+        Threads that replay; by default the number of logical processors.
+
+    Attributes
+    ----------
+    remeasure : bool
+        As given.
+    served : int
+        Candidates for which known results stood in so far.
+
+    Notes
+    -----
+    A search strategy proposes no program twice in a run, so what the running session measures is
+    read by :meth:`prepare` alone, at the beginning of the next run.
+    """
+
+    def __init__(
+        self, handle: Handle, *, remeasure: bool = False, threads: int | None = None
+    ) -> None:
+        self.remeasure = remeasure
+        self.served = 0
+        self._handle = handle
+        self._threads = threads or os.cpu_count() or 1
+        # All schedules of a module have its anchor block, so that does not tell them apart.
+        equality = handle.workloads.equality
+        self._equality = "structural" if equality == "structural" else "ignore-tensor"
+        self._replayer = Replayer(handle.store)
+        self._tasks: dict[tuple[int, bytes], _Task] = {}
+        self._by_hash: dict[tuple[bytes, int], list[_Entry]] = {}
+        self._lock = handle.lock
+
+    def prepare(self, mod: Any, target: Any) -> int:
+        """Find out which programs of a task are known; later calls read what came since.
+
+        Every program is replayed once, on threads.
+
+        Parameters
+        ----------
+        mod : IRModule or PrimFunc
+            The task's module.
+        target : tvm Target
+            The task's target.
+
+        Returns
+        -------
+        int
+            How many programs of the task are known.
+        """
+        if self.remeasure:
+            return 0
+        with self._lock:
+            workload = self._handle.workloads.find(_normalize_mod(mod))
+            if workload is None:
+                return 0
+            key = workload.id, self._handle.targets.stored(target).digest
+            task = self._tasks.setdefault(key, _Task(workload, key[1]))
+            task.last = self._read(task, task.last, own=True)
+            return sum(entry is not None for entry in task.entries.values())
+
+    def refresh(self) -> None:
+        """Read what others have measured since of the tasks that were prepared."""
+        with self._lock:
+            for task in self._tasks.values():
+                after = max(task.last, task.last_of_others)
+                task.last_of_others = self._read(task, after, own=False)
+
+    def find(self, scheduled_mod: Any, target: Any) -> KnownProgram | None:
+        """Return what is known of a scheduled module, or None for one that is to be measured.
+
+        Parameters
+        ----------
+        scheduled_mod : IRModule
+            With post-processing applied, as a builder gets it.
+        target : tvm Target
+            What for.
+        """
+        if not self._by_hash:
+            return None
+        hash_ = self._hash(scheduled_mod)
+        with self._lock:
+            key = self._handle.targets.stored(target).digest, hash_
+            for entry in sorted(self._by_hash.get(key, ()), key=lambda one: one.known.mean):
+                if entry.mod is None:
+                    entry.mod = self._replayer.module(entry.program)
+                if modules.modules_equal(entry.mod, scheduled_mod, self._equality):
+                    return entry.known
+        return None
+
+    # ------------------------------------------------------------------ reading
+
+    def _read(self, task: _Task, after: int, *, own: bool) -> int:
+        """Read the measurements with greater ids; return the greatest id that was met.
+
+        Parameters
+        ----------
+        own : bool
+            Those of the running session, too.
+        """
+        query, session = self._handle.store.query, self._handle.session()
+        target_id = query.target_id(task.target)
+        if target_id is None:
+            return after
+        sessions = query.comparable_sessions(session, target_id)
+        if not own:
+            sessions = [id_ for id_ in sessions if query.session(id_) != session]
+        equal = self._handle.workloads.equal_ids(task.workload)
+        rows = query.measured_programs(equal, target_id, sessions, after)
+        outcomes = _outcomes(rows)
+        for program_id, outcome in outcomes.items():
+            entry = task.entries.get(program_id)
+            if entry is not None and outcome.mean < entry.known.mean:
+                entry.known = outcome
+        new = [program_id for program_id in outcomes if program_id not in task.entries]
+        for start in range(0, len(new), _PAGE):
+            programs = query.programs(new[start : start + _PAGE])
+            for program, hash_ in zip(programs, self._hashes(programs), strict=True):
+                entry = None if hash_ is None else _Entry(outcomes[program.id], program)
+                task.entries[program.id] = entry
+                if entry is not None and hash_ is not None:
+                    self._by_hash.setdefault((task.target, hash_), []).append(entry)
+        return rows[-1].id if rows else after
+
+    def _hashes(self, programs: Sequence[StoredProgram]) -> list[int | None]:
+        """Return the hash of each program's scheduled module, None where it does not replay."""
+        # The first of each workload on this thread: the replayer makes its module then.
+        first = {program.workload_id: program for program in reversed(programs)}
+        done = {program.id: self._replayed(program) for program in first.values()}
+        rest = [program for program in programs if program.id not in done]
+        with ThreadPoolExecutor(self._threads, "tunedb-known") as pool:
+            done.update(zip([one.id for one in rest], pool.map(self._replayed, rest), strict=True))
+        return [done[program.id] for program in programs]
+
+    def _replayed(self, program: StoredProgram) -> int | None:
+        try:
+            return self._hash(self._replayer.module(program))
+        except Exception as error:  # whatever TVM raises on a trace that does not fit
+            where = self._handle.store.location
+            _log.debug("%s: program %d does not replay: %s", where, program.id, first_line(error))
+            return None
+
+    def _hash(self, mod: Any) -> int:
+        return modules.structural_hash(mod, self._equality)
+
+
+def _outcomes(rows: Iterable[MeasuredProgram]) -> dict[int, KnownProgram]:
+    """Return what measurements say of each program: its best record, or how it failed."""
+    found: dict[int, KnownProgram] = {}
+    for row in rows:
+        if row.failure is not None and row.failure.kind in _TRY_AGAIN:
+            continue
+        known = KnownProgram(row.digest, row.run_secs, row.run_secs is None, row.failure)
+        if row.program_id not in found or known.mean < found[row.program_id].mean:
+            found[row.program_id] = known
+    return found

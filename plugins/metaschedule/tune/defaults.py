@@ -1,0 +1,275 @@
+"""What a tuning run is put together from, where the user leaves it to us."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import tvm
+from tvm import relax
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
+from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
+
+from ....errors import PluginError, UsageError
+from ....storage.config import locate, locate_layers, make_folder
+from ..cost_model.cost_model import CostModel
+from ..database.database import Database
+from ..deploy.apply import fused
+from ..measure.measure_callback import MeasureCallback
+from ..measure.measured import Known
+from ..measure.reuse import ReusingBuilder, ReusingRunner
+from ..module_source import is_relax, prim_funcs
+from ..search.strategy import EvolutionarySearch
+from ..targets import as_target, first_line
+from ..workers.warm_builder import WarmBuilder
+from .remote import rpc_runner
+
+__all__ = ["EVALUATOR", "Task", "host_target"]
+
+#: How long a program is measured where nobody says: about as long as TVM does (100 ms in one
+#: repeat), but in three repeats, whose median one disturbance does not move.
+EVALUATOR = EvaluatorConfig(number=1, repeat=3, min_repeat_ms=30)
+
+#: Kinds of targets whose programs TVM splits among cores.
+_CPU_KINDS = ("llvm", "c")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Task:
+    """A function that is tuned.
+
+    Parameters
+    ----------
+    name : str
+        The function's.
+    mod : tvm.IRModule
+        With that function alone, as the search gets it.
+    extracted : tvm ExtractedTask or None
+        Where it comes from, in a Relax program.
+    """
+
+    name: str
+    mod: Any
+    extracted: Any = None
+
+
+def host_target() -> Any:
+    """Return this machine's processor as a target, with the number of its cores."""
+    cpu = tvm.target.codegen.llvm_get_system_cpu()
+    return tvm.target.Target({"kind": "llvm", "num-cores": os.cpu_count() or 1, "mcpu": cpu})
+
+
+def target_of(target: Any, *, is_remote: bool) -> Any:
+    """Return the target that is meant; None and ``llvm`` alone mean this machine's processor.
+
+    Raises
+    ------
+    TargetError
+        TVM does not know it.
+    UsageError
+        A remote device without a target, or a processor without its number of cores.
+    """
+    if target is None or target == "llvm":
+        if is_remote:
+            raise UsageError(
+                "say what the remote device is: target={'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
+            )
+        return host_target()
+    found = as_target(target)
+    if found.kind.name in _CPU_KINDS and not found.attrs.get("num-cores"):
+        raise UsageError(
+            f"target {found}: say how many cores it has, e.g. "
+            "{'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
+        )
+    return found
+
+
+def database_of(
+    database: Any,
+    target: Any,
+    module_equality: str,
+    stack: ExitStack,
+    layers: Sequence[str | Path] | None = None,
+) -> Database:
+    """Return the database that is meant; one that is opened here closes if the run fails.
+
+    Raises
+    ------
+    UsageError
+        Another kind of database, or layers for one that is open.
+    TuneDBError
+        As :class:`Database`.
+    """
+    if isinstance(database, Database):
+        if layers:
+            raise UsageError("the database is open; give its layers to it: Database(…, layers=…)")
+        return database
+    if database is not None and not isinstance(database, str | Path):
+        raise UsageError(
+            f"database must be a tunedb Database, or a path or URL, not {type(database).__name__}"
+        )
+    if database in ("json", "memory", "union", "ordered_union"):
+        raise UsageError(
+            f"database {database!r} is TVM's; tune() keeps its records in tunedb: give a path"
+        )
+    location = locate(None if database is None else str(database))
+    make_folder(location)
+    if layers is None:
+        layers = locate_layers() if database is None else ()
+    opened = Database(location.url, target=target, module_equality=module_equality, layers=layers)
+    stack.callback(opened.close)
+    return opened
+
+
+def tasks_of(
+    mod: Any,
+    target: Any,
+    *,
+    params: Mapping[str, Any],
+    op_names: Sequence[str],
+    special_space: Mapping[str, Any],
+    module_equality: str,
+) -> list[Task]:
+    """Return the functions of a module that are tuned, in the order in which TVM takes them.
+
+    Raises
+    ------
+    UsageError
+        There are none.
+    PluginError
+        TVM cannot lower a Relax program.
+    """
+    skipped = {name for name, space in special_space.items() if space is None}
+    if is_relax(mod):
+        tasks = _relax_tasks(mod, target, params, module_equality)
+        if op_names:
+            names = ", ".join(sorted({task.name for task in tasks}))
+            tasks = [task for task in tasks if any(word in task.name for word in op_names)]
+            if not tasks:
+                raise UsageError(f"no operator has {' or '.join(op_names)} in its name: {names}")
+    else:
+        functions = prim_funcs(mod).items()
+        tasks = [Task(name, _normalize_mod(f)) for name, f in functions if name not in skipped]
+    if not tasks:
+        raise UsageError("there is nothing to tune: no function of the module is left to schedule")
+    return tasks
+
+
+def _relax_tasks(
+    mod: Any, target: Any, params: Mapping[str, Any], module_equality: str
+) -> list[Task]:
+    """Return the functions of a Relax program as ``compile_relax`` asks the database for them."""
+    try:
+        if params:
+            mod = relax.transform.BindParams("main", dict(params))(mod)
+        extracted = ms.relax_integration.extract_tasks(
+            fused(mod, target), target, module_equality=module_equality
+        )
+    except Exception as error:  # whatever a pass raises
+        raise PluginError(f"TVM cannot lower this program: {first_line(error)}") from error
+    return [
+        Task(str(one.task_name), one.dispatched[0], one)
+        for one in extracted
+        if not one.mod.attrs.get("tirx.is_scheduled", False)
+    ]
+
+
+def runner_of(runner: Any, evaluator: EvaluatorConfig) -> Any:
+    """Return the runner that is meant.
+
+    Raises
+    ------
+    UsageError, PluginError
+        As :func:`.remote.rpc_runner`; a word that TVM does not know.
+    """
+    if isinstance(runner, RPCConfig):
+        return rpc_runner(runner, evaluator)
+    if runner == "rpc":
+        return rpc_runner(RPCConfig(), evaluator)
+    if runner == "local":
+        return ms.runner.LocalRunner(evaluator_config=evaluator)
+    return _tvms("runner", runner, ms.Runner)
+
+
+def remote_of(runner: Any) -> RPCConfig | None:
+    """Return the tracker and key of a runner that measures elsewhere, or None."""
+    if isinstance(runner, RPCConfig):
+        return runner
+    if runner == "rpc":
+        return RPCConfig()
+    found = getattr(runner, "rpc_config", None)
+    return found if isinstance(found, RPCConfig) else None
+
+
+def evaluator_of(runner: Any, evaluator: EvaluatorConfig) -> EvaluatorConfig | None:
+    """Return how a runner measures; None where an object of the user's does not say."""
+    if isinstance(runner, str | RPCConfig):
+        return evaluator
+    found = getattr(runner, "evaluator_config", None)
+    return found if isinstance(found, EvaluatorConfig) else None
+
+
+def device_of(target: Any) -> str:
+    """Return the kind of device that runs programs for a target."""
+    kind = str(target.kind.name)
+    return "cpu" if kind in _CPU_KINDS else kind
+
+
+def builder_of(builder: Any, workers: int | None, stack: ExitStack) -> Any:
+    """Return the builder that is meant; ``warm`` ends with the run."""
+    if builder == "warm":
+        return stack.enter_context(WarmBuilder(max_workers=workers))
+    if builder == "local":
+        return ms.builder.LocalBuilder(max_workers=workers)
+    return _tvms("builder", builder, ms.Builder)
+
+
+def cost_model_of(cost_model: Any, database: Database) -> Any:
+    """Return the cost model that is meant."""
+    if cost_model == "tunedb":
+        return CostModel(database)
+    return _tvms("cost_model", cost_model, ms.CostModel)
+
+
+def strategy_of(strategy: Any, database: Database, known: Known, *, warm: bool) -> Any:
+    """Return the search strategy that is meant."""
+    if strategy == "tunedb":
+        return EvolutionarySearch(database, known=known, warm=warm)
+    return _tvms("strategy", strategy, ms.SearchStrategy)
+
+
+def callbacks_of(callbacks: Any, database: Database) -> list[Any]:
+    """Return the measure callbacks that are meant."""
+    if callbacks == "default":
+        return [
+            MeasureCallback(database),
+            ms.measure_callback.RemoveBuildArtifact(),
+            ms.measure_callback.UpdateCostModel(),
+        ]
+    if isinstance(callbacks, ms.MeasureCallback):
+        return [callbacks]
+    return list(callbacks)
+
+
+def reusing(builder: Any, runner: Any, known: Known) -> tuple[Any, Any]:
+    """Return a builder and a runner that leave known programs out."""
+    return ReusingBuilder(builder, known), ReusingRunner(runner, known)
+
+
+def _tvms(name: str, value: Any, kind: Any) -> Any:
+    """Return an object of the user's as it is, and what TVM makes of one of its own words."""
+    if isinstance(value, kind):
+        return value
+    if not isinstance(value, str):
+        raise UsageError(f"{name} must be a word or an object of TVM's, not {type(value).__name__}")
+    try:
+        return kind.create(value)
+    except ImportError as error:
+        raise PluginError(f"{name} {value!r} does not load: {error}") from None
+    except (ValueError, TypeError, KeyError):
+        raise UsageError(f"TVM has no {name} {value!r}") from None

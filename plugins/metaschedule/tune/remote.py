@@ -1,0 +1,216 @@
+"""Remote devices behind TVM's tracker: reaching them, and what they are."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from tvm import rpc
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig, RPCRunner
+
+from ....errors import PluginError, UsageError
+from ....identity import canonical_json
+from ....records import Session
+from ....system.host import fingerprint_of
+from ..targets import first_line
+
+__all__ = ["describe", "rpc_config", "rpc_runner", "servers"]
+
+T = TypeVar("T")
+
+#: Seconds that a device may be busy with others' candidates before it is asked what it is.
+BUSY_SEC = 60.0
+
+#: What a session says of the machine that compiles; another one measures.
+_LOCAL = ("cpu", "cores", "gpu", "os", "python")
+
+
+def rpc_config(tracker: str | None, key: str | None, *, timeout_sec: float = 10.0) -> RPCConfig:
+    """Return TVM's configuration of a tracker.
+
+    Parameters
+    ----------
+    tracker : str or None
+        ``HOST:PORT``; None for what ``TVM_TRACKER_HOST`` and ``TVM_TRACKER_PORT`` say.
+    key : str or None
+        Under which the devices are registered; None for ``TVM_TRACKER_KEY``.
+    timeout_sec : float
+        Seconds for one candidate on a device.
+
+    Raises
+    ------
+    UsageError
+        `tracker` has another form, or nobody names one, or no key.
+    """
+    host = port = None
+    if tracker is not None:
+        host, _, number = tracker.rpartition(":")
+        if not host or not number.isdigit() or not 0 < int(number) < 1 << 16:
+            raise UsageError(f"tracker {tracker!r} is not HOST:PORT, e.g. 192.168.0.2:9190")
+        host, port = host.strip("[]"), int(number)
+    return _complete(
+        RPCConfig(
+            tracker_host=host, tracker_port=port, tracker_key=key, session_timeout_sec=timeout_sec
+        )
+    )
+
+
+def servers(config: RPCConfig) -> int:
+    """Return how many devices a tracker has under a key.
+
+    Raises
+    ------
+    UsageError
+        The configuration names no tracker or no key, and neither does the environment.
+    PluginError
+        The tracker does not answer, or has no such device; the message says how to start one.
+    """
+    config = _complete(config)
+    keys = [item["key"].removeprefix("server:") for item in _summary(config)["server_info"]]
+    found = keys.count(config.tracker_key)
+    if not found:
+        others = ", ".join(sorted(set(keys))) or "none"
+        raise PluginError(
+            f"tracker {_address(config)} has no device {config.tracker_key!r} (it has: {others}); "
+            f"start one: python -m tvm.exec.rpc_server --tracker {_address(config)} "
+            f"--key {config.tracker_key}"
+        )
+    return found
+
+
+def rpc_runner(config: RPCConfig, evaluator: EvaluatorConfig) -> Any:
+    """Return TVM's runner for the devices of a tracker, as many at a time as there are.
+
+    Raises
+    ------
+    UsageError, PluginError
+        As :func:`servers`.
+    """
+    number = servers(config)
+    return RPCRunner(rpc_config=_complete(config), evaluator_config=evaluator, max_workers=number)
+
+
+def describe(config: RPCConfig, device_type: str, session: Session) -> Session:
+    """Return a session that measures on a remote device instead of this machine.
+
+    The device is asked for its processor, its cores and, unless it is a CPU, its name; what a
+    server of a small runtime does not know is left out. Devices of one key count as alike.
+
+    Parameters
+    ----------
+    config : RPCConfig
+        The tracker and the key.
+    device_type : str
+        Kind of the device that runs the programs: ``cpu``, ``cuda``, ``opencl``, ….
+    session : Session
+        One of this machine, which compiles.
+
+    Returns
+    -------
+    Session
+        Its fingerprint has ``remote`` (key and device) and what the device says of itself.
+
+    Raises
+    ------
+    UsageError, PluginError
+        As :func:`servers`; a device is busy for longer than :data:`BUSY_SEC`.
+    """
+    config = _complete(config)
+    servers(config)
+    said = _within(
+        BUSY_SEC,
+        lambda: _ask(config, device_type),
+        f"device {config.tracker_key!r} of tracker {_address(config)}",
+        f"has been busy for {BUSY_SEC:.0f} s; try again later",
+    )
+    compiling = {k: v for k, v in fingerprint_of(session).items() if k not in _LOCAL}
+    remote = {"key": config.tracker_key, "device": device_type}
+    return replace(session, fingerprint=canonical_json({**compiling, **said, "remote": remote}))
+
+
+def _ask(config: RPCConfig, device_type: str) -> dict[str, Any]:
+    """Return what a device says of itself."""
+    server = rpc.connect_tracker(config.tracker_host, config.tracker_port).request(
+        config.tracker_key,
+        priority=config.session_priority,
+        session_timeout=config.session_timeout_sec,
+    )
+    return dict(_answers(server, device_type))
+
+
+def _answers(server: Any, device_type: str) -> Iterator[tuple[str, Any]]:
+    """Yield what a device knows of itself."""
+    device = server.device(device_type, 0)
+    if not device.exist:
+        raise PluginError(f"it has no {device_type}; give the target of what it has")
+    asked: dict[str, Callable[[], Any]] = {
+        "cpu": lambda: str(server.get_function("target.llvm_get_system_cpu")()),
+        "cores": lambda: int(server.get_function("runtime.NumThreads")()),
+    }
+    if device_type != "cpu":
+        asked["gpu"] = lambda: str(device.device_name)
+        asked["gpu_arch"] = lambda: str(device.compute_version)
+    for name, ask in asked.items():
+        try:
+            value = ask()
+        except Exception:  # noqa: S112 - its runtime has no such function
+            continue
+        if value not in ("", "None", 0):
+            yield name, value
+
+
+def _complete(config: RPCConfig) -> RPCConfig:
+    """Return a configuration with what the environment says where it is silent."""
+    try:
+        return RPCConfig._normalized(config)
+    except ValueError as error:
+        raise UsageError(" ".join(str(error).split())) from None
+
+
+def _summary(config: RPCConfig) -> dict[str, Any]:
+    """Return what a tracker says of its devices."""
+    place = (config.tracker_host, config.tracker_port)
+    timeout = max(1.0, float(config.session_timeout_sec))
+    subject, silent = f"tracker {_address(config)}", "does not answer"
+    try:
+        # TVM's own client tries for a minute, and complains on its logger.
+        socket.create_connection(place, timeout=timeout).close()
+    except OSError as error:
+        raise PluginError(
+            f"{subject} {silent} ({error.strerror or error}); start one: "
+            f"python -m tvm.exec.rpc_tracker --host 0.0.0.0 --port {config.tracker_port}"
+        ) from None
+    found: dict[str, Any] = _within(
+        timeout, lambda: rpc.connect_tracker(*place).summary(), subject, silent
+    )
+    return found
+
+
+def _within(seconds: float, work: Callable[[], T], subject: str, late: str) -> T:
+    """Return what a function returns, or raise PluginError where it takes too long or fails."""
+    made: list[T] = []
+    failed: list[str] = []
+
+    def run() -> None:
+        try:
+            made.append(work())
+        except Exception as error:
+            # Not the error itself: its traceback would keep the device busy.
+            failed.append(first_line(error))
+
+    # Nothing else can end a wait for a socket of TVM's.
+    thread = threading.Thread(target=run, name="tunedb-rpc", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if failed:
+        raise PluginError(f"{subject}: {failed[0]}")
+    if not made:
+        raise PluginError(f"{subject} {late}")
+    return made[0]
+
+
+def _address(config: RPCConfig) -> str:
+    return f"{config.tracker_host}:{config.tracker_port}"

@@ -1,0 +1,102 @@
+"""What a tuning run came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from ....exchange.outbox import Delivery
+from ....json_checks import parse_json
+from ....records import Origin
+from ....results import Record
+from ..database.database import Database
+from .progress import Costs, TaskProgress
+
+__all__ = ["TaskResult", "TuningResult"]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskResult:
+    """What a run came to for one task.
+
+    Parameters
+    ----------
+    progress : TaskProgress
+        What was tried in this run.
+    workload_id : int or None
+        Local number of the workload; None where nothing is stored of it.
+    record : Record or None
+        The best one that the database serves for it, whoever measured it; None for none.
+    """
+
+    progress: TaskProgress
+    workload_id: int | None
+    record: Record | None
+
+    @property
+    def name(self) -> str:
+        """The task's name."""
+        return self.progress.name
+
+    @property
+    def seconds(self) -> float | None:
+        """Mean run time of the best record."""
+        return None if self.record is None else self.record.mean
+
+    @property
+    def origin(self) -> Origin | None:
+        """Where the best program came from."""
+        return None if self.record is None else self.record.measurement.origin
+
+    @property
+    def donor(self) -> bytes | None:
+        """Digest of the stored program that the best one descends from."""
+        return None if self.record is None else self.record.measurement.donor
+
+    @property
+    def operators(self) -> tuple[str, ...]:
+        """What was done to the donor, oldest first."""
+        extra = None if self.record is None else self.record.measurement.extra
+        said = parse_json(extra) if extra else None
+        search = said.get("search") if isinstance(said, dict) else None
+        names = search.get("operators") if isinstance(search, dict) else None
+        return tuple(map(str, names)) if isinstance(names, list) else ()
+
+
+@dataclass(frozen=True, slots=True)
+class TuningResult:
+    """What :func:`tune` came to.
+
+    Parameters
+    ----------
+    database : Database
+        Where the records are. ``with result.database:`` makes TVM take programs from it.
+    target : tvm.target.Target
+        What was tuned for.
+    tasks : tuple of TaskResult
+        In the order of the run.
+    trials : int
+        Trials of the run, those of an earlier, unfinished run with the same arguments too.
+    resumed : int
+        The latter.
+    seconds : float
+        Wall time.
+    costs : Costs
+        Where it went.
+    delivery : Delivery or None
+        What the server has of it; None where none was named.
+    """
+
+    database: Database
+    target: Any
+    tasks: tuple[TaskResult, ...]
+    trials: int
+    resumed: int
+    seconds: float
+    costs: Costs
+    delivery: Delivery | None = None
+
+    @property
+    def served(self) -> int:
+        """Trials that were known, so that nobody built or ran them again."""
+        return sum(task.progress.served for task in self.tasks)

@@ -1,0 +1,321 @@
+"""One tuning run: what is tuned, how far it is, and TVM's part of it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
+from ....errors import PluginError, UsageError
+from ....exchange.outbox import Outbox
+from ....programs.workload_info import signature_of
+from ....search.forecast import Curve, similar_curves
+from ....system.temporary import TemporaryFolder
+from .. import modules
+from ..cost_model.cost_model import CostModel
+from ..database.database import Database
+from ..database.handle import Handle
+from ..intrinsics import load_intrinsics
+from ..measure.measured import Known
+from ..module_source import as_module, is_relax
+from ..targets import first_line
+from . import defaults
+from .progress import Monitor, Progress, ProgressCallback, TaskProgress
+from .remote import describe
+from .results import TaskResult, TuningResult
+from .resume import end_run, run_key, session_of_run, trials_done
+from .server_sync import delivering, telling
+from .tvm_logs import logs_in_files
+
+__all__ = ["TRIALS_PER_BATCH", "TRIALS_PER_TASK", "Options", "Run"]
+
+#: Trials of a batch. TVM's 64 keep the workers of a farm busy; on one machine nothing is gained by
+#: them, and with 16 the cost model learns four times as often.
+TRIALS_PER_BATCH = 16
+
+#: Trials for each task where nobody says.
+TRIALS_PER_TASK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """The arguments of :func:`.tuning.tune`, which documents them."""
+
+    work_dir: str | Path | None
+    max_trials_global: int | None
+    max_trials_per_task: int | None
+    num_trials_per_iter: int
+    builder: Any
+    runner: Any
+    database: Database | str | Path | None
+    cost_model: Any
+    measure_callbacks: Any
+    task_scheduler: Any
+    space: Any
+    strategy: Any
+    num_tuning_cores: int | str
+    seed: int | None
+    module_equality: str
+    special_space: Mapping[str, Any]
+    params: Mapping[str, Any]
+    op_names: Sequence[str]
+    evaluator: EvaluatorConfig
+    warm: bool
+    remeasure: bool
+    layers: Sequence[str | Path] | None
+    server: str | Path | None
+    on_progress: Callable[[Progress], object] | None
+
+    def trials(self, tasks: int) -> int:
+        """Return how many trials there are for so many tasks.
+
+        Raises
+        ------
+        UsageError
+            A number that is asked for is not positive.
+        """
+        for name in ("max_trials_global", "max_trials_per_task", "num_trials_per_iter"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be 1 or more, not {value}")
+        each = self.max_trials_per_task
+        bound = tasks * (TRIALS_PER_TASK if each is None else each)
+        if self.max_trials_global is None:
+            return bound
+        return self.max_trials_global if each is None else min(self.max_trials_global, bound)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """A tuning run that has begun.
+
+    Parameters
+    ----------
+    mod, target
+        What is tuned, and what for.
+    options : Options
+        How.
+    database : Database
+        Where records come from and go to; its session is that of this run.
+    tasks : list of Task
+        The functions that are tuned.
+    trials, done : int
+        Trials of the whole run, and those that an earlier, unfinished run has done.
+    known : Known
+        Programs that are not measured again.
+    monitor : Monitor
+        Watches it.
+    outbox : Outbox or None
+        Delivers to a server what is measured.
+    keeps : ExitStack
+        Closes a database that was opened for the run.
+    """
+
+    mod: Any
+    target: Any
+    options: Options
+    database: Database
+    tasks: list[defaults.Task]
+    trials: int
+    done: int
+    known: Known
+    monitor: Monitor
+    outbox: Outbox | None
+    keeps: ExitStack
+
+    @classmethod
+    def begin(cls, mod: Any, target: Any, options: Options, stack: ExitStack) -> Self:
+        """Begin a run; what it needs ends with the stack.
+
+        Raises
+        ------
+        TuneDBError
+            As :func:`.tuning.tune`.
+        """
+        began = time.perf_counter()
+        mod = as_module(mod)
+        remote = defaults.remote_of(options.runner)
+        if target is None and isinstance(options.database, Database):
+            target = options.database.tvm_target
+        target = defaults.target_of(target, is_remote=remote is not None)
+        keeps = stack.enter_context(ExitStack())
+        database = defaults.database_of(
+            options.database, target, options.module_equality, keeps, options.layers
+        )
+        handle = database._handle
+        outbox, tell = None, options.on_progress
+        if options.server is not None:
+            outbox = delivering(database.store, options.server, stack)
+            tell = telling(outbox, tell)
+        tasks = defaults.tasks_of(
+            mod,
+            target,
+            params=options.params,
+            op_names=options.op_names,
+            special_space=options.special_space,
+            module_equality=handle.workloads.equality,
+        )
+        trials = options.trials(len(tasks))
+        done = _join_run(handle, tasks, target, options, trials, stack)
+        if ms.Profiler.current() is None:
+            stack.enter_context(ms.Profiler())
+        curves = [(task.name, _curves(handle, task.mod, target)) for task in tasks]
+        monitor = Monitor(curves, done, trials, tell, began)
+        known = Known(handle, remeasure=options.remeasure)
+        return cls(
+            mod, target, options, database, tasks, trials, done, known, monitor, outbox, keeps
+        )
+
+    def tune(self, stack: ExitStack) -> None:
+        """Let TVM tune with the trials that are left.
+
+        Raises
+        ------
+        TuneDBError
+            As :func:`.tuning.tune`.
+        """
+        if self.done >= self.trials:
+            return
+        # TVM would import them for its first context.
+        load_intrinsics()
+        stack.enter_context(logs_in_files())
+        for task in self.tasks:
+            self.known.prepare(task.mod, self.target)
+        model = defaults.cost_model_of(self.options.cost_model, self.database)
+        arguments = self._arguments(model, stack)
+        self.monitor.start()
+        try:
+            self._call(arguments)
+        except RuntimeError as error:
+            # Errors of classes that are not registered lose them on their way through C++.
+            if self.monitor.failure is not None:
+                raise self.monitor.failure from None
+            raise PluginError(f"TVM ended the tuning run: {first_line(error)}") from error
+        finally:
+            if isinstance(model, CostModel):
+                model.flush()
+        end_run(self.database._handle)
+
+    def _arguments(self, model: Any, stack: ExitStack) -> dict[str, Any]:
+        """Return what all of TVM's functions for tuning take."""
+        options, left = self.options, self.trials - self.done
+        cores = options.num_tuning_cores
+        builder, runner = defaults.reusing(
+            defaults.builder_of(options.builder, cores if isinstance(cores, int) else None, stack),
+            defaults.runner_of(options.runner, options.evaluator),
+            self.known,
+        )
+        # An error that goes through TVM keeps what its frames refer to.
+        stack.callback(builder.close)
+        folder = options.work_dir
+        if folder is None:
+            folder = stack.enter_context(TemporaryFolder("tuning")).path
+        callbacks = defaults.callbacks_of(options.measure_callbacks, self.database)
+        return {
+            "work_dir": str(folder),
+            "max_trials_global": left,
+            "max_trials_per_task": options.max_trials_per_task,
+            "num_trials_per_iter": min(options.num_trials_per_iter, left),
+            "builder": builder,
+            "runner": runner,
+            "database": self.database,
+            "cost_model": model,
+            "measure_callbacks": [*callbacks, ProgressCallback(self.monitor)],
+            "task_scheduler": options.task_scheduler,
+            "module_equality": self.database._handle.workloads.equality,
+        }
+
+    def _call(self, arguments: dict[str, Any]) -> None:
+        options = self.options
+        strategy = defaults.strategy_of(
+            options.strategy, self.database, self.known, warm=options.warm
+        )
+        search = {"space": options.space, "strategy": strategy, "seed": options.seed}
+        if not is_relax(self.mod):
+            ms.tune_tir(
+                self.mod,
+                self.target,
+                num_tuning_cores=options.num_tuning_cores,
+                special_space=dict(options.special_space),
+                **search,
+                **arguments,
+            )
+            return
+        contexts, weights = ms.relax_integration.extracted_tasks_to_tune_contexts(
+            [task.extracted for task in self.tasks],
+            arguments["work_dir"],
+            num_threads=options.num_tuning_cores,
+            **search,
+        )
+        ms.tune_tasks(tasks=contexts, task_weights=weights, **arguments)
+
+    def result(self) -> TuningResult:
+        """Return what the run came to."""
+        told = self.monitor.now(self.monitor.tasks()[0])
+        return TuningResult(
+            database=self.database,
+            target=self.target,
+            tasks=tuple(
+                self._result(task, progress)
+                for task, progress in zip(self.tasks, told.tasks, strict=True)
+            ),
+            trials=told.trials,
+            resumed=self.done,
+            seconds=told.seconds,
+            costs=told.costs,
+            delivery=None if self.outbox is None else self.outbox.close(),
+        )
+
+    def _result(self, task: defaults.Task, progress: TaskProgress) -> TaskResult:
+        handle = self.database._handle
+        with handle.lock:
+            found = handle.workloads.find(task.mod)
+            equal = [] if found is None else handle.workloads.equal_ids(found)
+            here = handle.store.query.target_id(handle.targets.stored(self.target).digest)
+        if found is None or here is None:
+            return TaskResult(progress, None if found is None else found.id, None)
+        return TaskResult(progress, found.id, handle.store.query.best(equal, [here]))
+
+
+def _join_run(
+    handle: Handle,
+    tasks: Sequence[defaults.Task],
+    target: Any,
+    options: Options,
+    trials: int,
+    stack: ExitStack,
+) -> int:
+    """Give the handle a session of this run; return how many trials an unfinished one has done."""
+    before = handle.session()
+    remote = defaults.remote_of(options.runner)
+    session = before
+    if remote is not None:
+        session = describe(remote, defaults.device_of(target), before)
+    evaluator = defaults.evaluator_of(options.runner, options.evaluator)
+    told = None if evaluator is None else evaluator._asdict()
+    key = run_key(
+        [(task.mod, target) for task in tasks],
+        max_trials=trials,
+        seed=options.seed,
+        settings={
+            "evaluator": told,
+            "remote": None if remote is None else remote.tracker_key,
+            "remeasure": options.remeasure,
+        },
+    )
+    done = trials_done(handle, key)
+    handle.use_session(session_of_run(session, key, max_trials=trials, evaluator=told))
+    stack.callback(handle.use_session, before)
+    return done
+
+
+def _curves(handle: Handle, mod: Any, target: Any) -> list[Curve]:
+    """Return the courses of searches for workloads that are similar to a module."""
+    signature = signature_of(modules.to_workload(mod))
+    return similar_curves(handle.store.query, signature, handle.targets.stored(target))

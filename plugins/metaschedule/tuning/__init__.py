@@ -1,1 +1,0 @@
-"""Whole tuning runs: their parts, their progress, and what need not be measured again."""

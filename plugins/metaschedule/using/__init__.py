@@ -1,1 +1,0 @@
-"""What is done with stored programs: compiling, explaining, measuring again."""

@@ -1,0 +1,155 @@
+"""What runs inside the worker processes of :class:`~.warm_builder.WarmBuilder`.
+
+A worker is ``python -m tvm.exec.popen_worker``, which imports TVM (about 1.3 s). Nothing here
+imports more. In particular no ``tvm.s_tir.tensor_intrin`` (seconds of CPU time), which TVM's own
+``default_build`` imports: tensorized blocks were replaced by the intrinsic's implementation when
+the tuner scheduled them, so no pass of a build looks an intrinsic up by its name.
+
+Arguments arrive as bytes and are unpickled here, inside ``try``: what the loop of
+``tvm.exec.popen_worker`` cannot unpickle kills the process without a word of why.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import signal
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
+
+# What `prepare` resolved, once per process.
+_functions: dict[str, Callable[..., Any]] = {}
+
+
+def enter(parent: int) -> int:
+    """Tie this process to its parent and return its own id.
+
+    An idle worker ends when it reads EOF on its pipe. One that is inside a build does not read,
+    and a fork of the parent may hold the pipe open: therefore the kernel's word on Linux.
+    """
+    # Ctrl-C reaches the whole process group; the parent decides what becomes of its workers.
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if sys.platform == "linux":
+        import ctypes
+
+        # It fires when the *thread* that started this process ends: the one that serves it.
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        if os.getppid() != parent:  # it ended before the line above
+            os._exit(0)
+    return os.getpid()
+
+
+def prepare(pickled: bytes) -> str | None:
+    """Run the initializer and look the build and export functions up.
+
+    Parameters
+    ----------
+    pickled : bytes
+        ``(initializer, f_build, f_export)``, each pickled on its own.
+
+    Returns
+    -------
+    str or None
+        What is wrong in one line, or None.
+    """
+    initializer, f_build, f_export = pickle.loads(pickled)  # noqa: S301 - from our own parent
+    try:
+        function = pickle.loads(initializer)  # noqa: S301
+        if function is not None:
+            function()
+    except Exception as error:
+        return f"initializer failed: {_one_line(error)}"
+    for role, value, default in (
+        ("f_build", f_build, default_build),
+        ("f_export", f_export, default_export),
+    ):
+        try:
+            _functions[role] = _resolve(pickle.loads(value), default)  # noqa: S301
+        except Exception as error:
+            return f"{role}: {_one_line(error)}"
+    return None
+
+
+def build(candidate: bytes, directory: str) -> tuple[bool, str]:
+    """Build and export one candidate.
+
+    Parameters
+    ----------
+    candidate : bytes
+        ``(mod, target, params)`` in pickled form, params as ``save_param_dict`` gives them.
+    directory : str
+        To be made here, for the artifact and for every temporary file on the way to it. If this
+        process is killed, its parent removes it; if there is none, the build never began.
+
+    Returns
+    -------
+    tuple of bool and str
+        Whether it went well, and the artifact's path or the traceback.
+    """
+    try:
+        Path(directory).mkdir()
+        tempfile.tempdir = directory
+        os.environ["TMPDIR"] = directory  # for compilers
+        mod, target, params = pickle.loads(candidate)  # noqa: S301 - from our own parent
+        if params is not None:
+            from tvm.runtime import load_param_dict
+
+            params = load_param_dict(params)
+        artifact = _functions["f_export"](_functions["f_build"](mod, target, params))
+        return True, _checked(artifact)
+    except Exception:
+        from ..failures import tidy
+
+        return False, tidy(traceback.format_exc())
+
+
+def default_build(mod: Any, target: Any, _params: Any) -> Any:
+    """Do what TVM's ``default_build`` does, without its import of the tensor intrinsics."""
+    from tvm.driver import build as tvm_build
+    from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+
+    mod = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
+    return tvm_build(mod, target=target)
+
+
+def default_export(mod: Any) -> str:
+    """Do what TVM's ``default_export`` does, in the directory of the candidate."""
+    from tvm.support.tar import tar
+
+    path = Path(tempfile.gettempdir(), f"tvm_tmp_mod.{tar.output_format}")
+    mod.export_library(str(path), fcompile=tar)
+    return str(path)
+
+
+def _resolve(value: Any, default: Callable[..., Any]) -> Callable[..., Any]:
+    if value is None:
+        return default
+    if not isinstance(value, str):
+        function: Callable[..., Any] = value
+        return function
+    import tvm_ffi
+
+    registered: Callable[..., Any] | None = tvm_ffi.get_global_func(value, allow_missing=True)
+    if registered is None:
+        raise LookupError(
+            f"function '{value}' is not registered in the worker process; "
+            "register it there with initializer="
+        )
+    return registered
+
+
+def _checked(artifact: Any) -> str:
+    # RemoveBuildArtifact removes the artifact's directory: the path must have one of its own.
+    if not isinstance(artifact, str) or not Path(artifact).is_absolute():
+        raise TypeError(f"f_export must return an absolute path, not {artifact!r}")
+    return str(artifact)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(traceback.format_exception_only(error)[-1].split())[:1000]

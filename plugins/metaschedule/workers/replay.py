@@ -1,0 +1,105 @@
+"""From stored programs to their scheduled modules, by replaying traces in this process.
+
+TVM's C++ may end the process that replays (a damaged graph, a primitive that overflows the stack);
+:mod:`.replay_pool` replays in processes of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tvm.s_tir import Schedule
+
+from ....errors import IntegrityError, PluginError
+from ....programs.allowlist import check_trace
+from ....programs.metaschedule.upgrade import upgrade
+from ....records import Program
+from ....results import StoredProgram
+from ....storage.store import Store
+from .. import trace_codec
+from ..database.workloads import WorkloadTable
+from ..intrinsics import load_intrinsics, needs_intrinsics
+from ..targets import TargetTable
+from ..trace_codec import TraceBuilder
+
+
+class Replayer:
+    """Makes the scheduled modules of a store's programs.
+
+    Modules of workloads, targets, and the instructions of sketches are made once.
+
+    Parameters
+    ----------
+    store : Store
+        Where the programs are; it is only read.
+
+    Examples
+    --------
+    >>> replayer = Replayer(store)
+    >>> for program in store.query.programs(ids):
+    ...     mod = replayer.module(program)
+    """
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+        self._workloads = WorkloadTable(store, "structural")
+        self._targets = TargetTable(store, "exact")
+        self._builder = TraceBuilder()
+
+    def module(self, program: StoredProgram) -> Any:
+        """Return the scheduled IRModule of a program.
+
+        Parameters
+        ----------
+        program : StoredProgram
+            One of the store's.
+
+        Raises
+        ------
+        PluginError
+            It comes from foreign sources alone, which TVM never gets, or TVM can make no module
+            of its workload.
+        IntegrityError
+            Its digest is not that of what is stored.
+        FormatError
+            No own source has it, and it holds what no foreign program may.
+        Exception
+            What TVM raises on a trace that does not fit, with the module rendered at the place
+            (``tvm.s_tir.ScheduleError``).
+        """
+        if not self._store.query.is_trusted(program.id):
+            raise PluginError(
+                f"program {program.id} comes from foreign sources alone; TVM never gets it"
+            )
+        digest = Program(program.workload, program.target, program.trace).digest
+        if self._store.query.program_ids([digest]) != [program.id]:
+            raise IntegrityError(f"program {program.id}: its digest is not that of its steps")
+        if not self._store.query.is_own_program(program.id):
+            check_trace(program.trace, program.workload.format)
+        known = self._workloads.get(program.workload_id)
+        if known is None:
+            raise PluginError(
+                f"TVM can make no module of workload {program.workload_id}: "
+                f"{self._workloads.why_lost(program.workload_id)}"
+            )
+        trace = upgrade(program.trace)
+        if needs_intrinsics(trace):
+            load_intrinsics()
+        # A decision that the trace lacks is drawn; equal programs then get equal ones.
+        schedule = Schedule(known.workload.mod, seed=1, debug_mask="none")
+        try:
+            made = self._builder.build(trace)
+        except trace_codec.UnknownInstructionError:
+            made = trace_codec.replay(trace, known.workload.mod)
+        made.apply_to_schedule(schedule, remove_postproc=False)
+        return schedule.mod
+
+    def target(self, program: StoredProgram) -> Any:
+        """Return the TVM target of a program, or None where its record names none.
+
+        Raises
+        ------
+        TargetError
+            TVM does not know it.
+        """
+        return self._targets.object_of(program.target_id)

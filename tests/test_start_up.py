@@ -1,0 +1,45 @@
+"""What importing costs: the library loads other packages when it needs them."""
+
+import subprocess
+import sys
+
+#: Packages that take tens of milliseconds to import, or that an installation may lack.
+LAZY = {
+    *("tvm", "tvm_ffi", "click", "rich", "xgboost", "sklearn", "scipy", "dask", "matplotlib"),
+    *("alembic", "psycopg"),
+}
+
+EVERY_MODULE = """
+import importlib, pkgutil, tunedb
+
+def walk(package):
+    for module in pkgutil.iter_modules(package.__path__, package.__name__ + "."):
+        if module.name not in ("tunedb.cli", "tunedb.plugins", "tunedb.migrations"):
+            imported = importlib.import_module(module.name)
+            if module.ispkg:
+                walk(imported)
+
+walk(tunedb)
+"""
+
+
+def loaded_after(statement):
+    """Return the top-level modules that a new interpreter has after a statement."""
+    done = subprocess.run(
+        [sys.executable, "-c", f"{statement}\nimport sys\nprint(*sorted(sys.modules))"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    return {name.partition(".")[0] for name in done.stdout.split()}
+
+
+def test_importing_tunedb_is_cheap():
+    assert not loaded_after("import tunedb") & {*LAZY, "sqlalchemy", "numpy", "orjson"}
+
+
+def test_the_library_imports_nothing_heavy():
+    loaded = loaded_after(EVERY_MODULE)
+    assert loaded >= {"tunedb", "sqlalchemy", "numpy"}
+    assert not loaded & LAZY

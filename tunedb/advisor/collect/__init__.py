@@ -1,0 +1,4 @@
+"""Variants of a user's program, built, run and profiled on this machine (docs/advisor.md).
+
+Imports the advisor's observations; knows nothing of learning.
+"""

@@ -1,0 +1,254 @@
+"""Advice on a launch: which way, how sure, which block next, why, and what it is worth."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ...formats.gpu.t1 import T1Input
+from ...launches import Extents
+from ..labels import Codes, Floats
+from ..legality import legal_blocks, next_block
+from ..loading import t1_of
+from ..observations import LABELS, Label, Observation
+from . import geometry
+from .boosted import Boosted
+from .gain import Gain
+from .model import Advisor, read_inputs, softmax
+from .regret import Course
+
+#: Reasons that are given.
+REASONS = 3
+
+#: Launches are alike in size when one has at most so many times the threads of the other.
+_ALIKE = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What speaks for an answer.
+
+    Parameters
+    ----------
+    name : str
+        A counter, a ratio or a property of the launch.
+    value : float
+        What it is now; NaN where it was not measured.
+    weight : float
+        What it adds to the score of the answer; the largest count most.
+    """
+
+    name: str
+    value: float
+    weight: float
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What the same advice gave in measured slices, to blocks of like size.
+
+    Parameters
+    ----------
+    low, middle, high : float
+        Quartiles of time before / time after: above 1 is a gain.
+    slices : int
+        How many slices say so.
+    """
+
+    low: float
+    middle: float
+    high: float
+    slices: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Advice:
+    """What is said of one launch.
+
+    Parameters
+    ----------
+    observation : Observation
+    label : Label or None
+        None is no advice: the launch is unlike all that the advisor has learnt from.
+    probability : float
+        Of the label; of the likeliest one where there is no advice.
+    probabilities : tuple of float
+        In the order of ``LABELS``.
+    block : tuple of int or None
+        The next legal block in the direction.
+    reasons : tuple of Reason
+        The strongest first.
+    expected : Expected or None
+        None for no change, and where no slice of like size went that way.
+    stake : float or None
+        Time now / best measured time of the launch's slice; None where the slice has one block.
+    """
+
+    observation: Observation
+    label: Label | None
+    probability: float
+    probabilities: tuple[float, ...]
+    block: Extents | None
+    reasons: tuple[Reason, ...]
+    expected: Expected | None
+    stake: float | None
+
+
+def advise(
+    advisor: Advisor,
+    known: Sequence[Observation],
+    wanted: Sequence[int],
+    *,
+    stated: Mapping[str, T1Input] | None = None,
+) -> list[Advice]:
+    """Return advice on some launches of a database.
+
+    Parameters
+    ----------
+    advisor : Advisor
+    known : sequence of Observation
+        All launches that are known, whole slices.
+    wanted : sequence of int
+        Positions of those that advice is given on.
+    stated : mapping of str to T1Input, optional
+        Kernel → its FAIR T1 input (:func:`tunedb.advisor.loading.t1_inputs`), which says what
+        blocks are legal.
+    """
+    slices: dict[bytes, list[int]] = defaultdict(list)
+    for position, one in enumerate(known):
+        slices[one.slice].append(position)
+    course, near = Course.of(known), advisor.near([known[i] for i in wanted])
+    told = advisor.scores(known).argmax(axis=1).astype(np.int8)
+    found = []
+    for i, is_near in zip(wanted, near, strict=True):
+        others = [known[j] for j in slices[known[i].slice] if j != i]
+        t1 = t1_of(stated or {}, known[i].workload, known[i].kernel)
+        found.append(_one(advisor, known, (course, told), i, others, bool(is_near), t1))
+    return found
+
+
+def _one(
+    advisor: Advisor,
+    known: Sequence[Observation],
+    measured: tuple[Course, Codes],
+    position: int,
+    others: Sequence[Observation],
+    near: bool,
+    t1: T1Input | None,
+) -> Advice:
+    one = known[position]
+    blocks = tuple(other.block for other in others if other.block is not None)
+    candidates = [one, *others, *_untried(one, blocks, t1)]
+    scores = advisor.scores(candidates if advisor.preparation is None else [one])[:1]
+    likely = softmax(scores, advisor.temperature)[0]
+    code = int(scores[0].argmax())
+    label = LABELS[code] if near else None
+    block = None
+    if label not in (None, Label.NO_CHANGE):
+        block = next_block(one, LABELS[code], seen=blocks, t1=t1)
+    best = min((other.seconds for other in others), default=None)
+    return Advice(
+        observation=one,
+        label=label,
+        probability=float(likely[code]),
+        probabilities=tuple(float(p) for p in likely),
+        block=block,
+        reasons=() if label is None else _reasons(advisor, one, code, block, candidates),
+        expected=_expected(known, *measured, position, code) if near else None,
+        stake=None if best is None else max(1.0, one.seconds / best),
+    )
+
+
+def _untried(one: Observation, seen: Sequence[Extents], t1: T1Input | None) -> list[Observation]:
+    """Return launches that nobody measured: legal blocks with what is known of this one."""
+    block = one.extents
+    there = {*seen, block}
+    return [
+        replace(one, block=other, threads=int(np.prod(other)), grid=None)
+        for other in legal_blocks(one, seen=seen, t1=t1)
+        if other not in there
+    ]
+
+
+def _reasons(
+    advisor: Advisor,
+    one: Observation,
+    code: int,
+    block: Extents | None,
+    candidates: Sequence[Observation],
+) -> tuple[Reason, ...]:
+    if isinstance(advisor.estimator, Gain):
+        found = _of_launch(advisor.estimator, one, block, candidates)
+    else:
+        found = _of_inputs(advisor, one, code)
+    strongest = sorted(found, key=lambda reason: -reason.weight)
+    return tuple(reason for reason in strongest if reason.weight > 0)[:REASONS]
+
+
+def _of_launch(
+    model: Gain, one: Observation, block: Extents | None, candidates: Sequence[Observation]
+) -> list[Reason]:
+    """Return what changes with the next block: what each column of the launch would save."""
+    then = next((other for other in candidates[1:] if other.block == block), None)
+    if block is None or then is None:
+        return []
+    columns = geometry.columns([one, then])
+    saved = model.contributions(columns[:1], columns[1:])[0]
+    at = [geometry.NAMES.index(name) for name in model.columns]
+    return [
+        Reason(name, float(columns[0, i]), float(weight))
+        for name, i, weight in zip(model.columns, at, saved, strict=True)
+    ]
+
+
+def _of_inputs(advisor: Advisor, one: Observation, code: int) -> list[Reason]:
+    """Return what each input adds to a score.
+
+    Of trees it is exact along their paths. Of machines it is how far the score falls when the
+    input is put at its mean (0, standardised), one at a time.
+    """
+    preparation = advisor.preparation
+    if preparation is None:
+        return []
+    inputs = read_inputs(advisor.inputs, [one])
+    values = preparation(inputs)
+    if isinstance(advisor.estimator, Boosted):
+        added: Floats = advisor.estimator.contributions(values)[0, code, :-1]
+    else:
+        without = np.repeat(values, values.shape[1], axis=0)
+        np.fill_diagonal(without, 0.0)
+        added = (
+            advisor.estimator.scores(values)[0, code] - advisor.estimator.scores(without)[:, code]
+        )
+    position = {name: i for i, name in enumerate(inputs.names)}
+    return [
+        Reason(
+            name,
+            float(inputs.values[0, position[name]]) if name in position else float("nan"),
+            float(weight),
+        )
+        for name, weight in zip(preparation.names, added, strict=True)
+    ]
+
+
+def _expected(
+    known: Sequence[Observation], course: Course, told: Codes, position: int, code: int
+) -> Expected | None:
+    """Return what the same advice gave in other slices, to blocks of like size."""
+    if LABELS[code] == Label.NO_CHANGE:
+        return None
+    threads = np.array([one.threads for one in known])
+    after = course.after[:, code]
+    size = known[position].threads
+    alike = (told == code) & (threads <= _ALIKE * size) & (threads * _ALIKE >= size)
+    alike &= (after != np.arange(len(known))) & (course.slice != course.slice[position])
+    if not alike.any():
+        return None
+    gains: dict[int, list[float]] = defaultdict(list)
+    for i in np.flatnonzero(alike):
+        gains[int(course.slice[i])].append(float(course.seconds[i] / course.seconds[after[i]]))
+    low, middle, high = np.quantile([np.median(one) for one in gains.values()], (0.25, 0.5, 0.75))
+    return Expected(float(low), float(middle), float(high), len(gains))

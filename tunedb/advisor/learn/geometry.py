@@ -1,0 +1,88 @@
+"""What a launch is before it runs: columns that are known of any block, measured or not.
+
+Only these can be computed for a block that nobody has tried, so only these go into a prediction of
+what another block would take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..inputs import resident, shared_bytes
+from ..labels import Floats
+from ..observations import Observation
+from ..occupancy import WARP
+
+#: Threads and blocks that a multiprocessor holds where the device is not known.
+_RESIDENT, _BLOCKS = 2_048, 16
+
+#: Columns of :func:`columns`.
+NAMES = (
+    "log2 threads",
+    "log2 threads squared",
+    "below 64 threads",
+    "above 64 threads",
+    "above 256 threads",
+    "unused lanes",
+    "occupancy",
+    "log2 occupancy",
+    "log2 width",
+    "log2 width within a warp",
+)
+
+
+def columns(observations: Sequence[Observation]) -> Floats:
+    """Return the launch columns of observations.
+
+    Logarithms, because halving a block from 1,024 to 512 threads is a step as from 64 to 32. The
+    square is centred at 128 threads, and hinges lie at 64 and 256, where the usual advice changes.
+
+    Returns
+    -------
+    ndarray, shape (n, len(NAMES)), float64
+        Without NaN: occupancy of an unknown device is what its warps alone would allow.
+    """
+    threads = np.array([one.threads for one in observations], np.float64)
+    width = np.array([one.extents[0] for one in observations], np.float64)
+    fraction = occupancies(observations)
+    size, warps = np.log2(threads), np.ceil(threads / WARP)
+    found = (
+        size,
+        (size - 7) ** 2,
+        np.maximum(0, 6 - size),
+        np.maximum(0, size - 6),
+        np.maximum(0, size - 8),
+        np.log2(WARP * warps / threads),
+        fraction,
+        np.log2(np.maximum(fraction, 1 / 64)),
+        np.log2(width),
+        np.log2(np.minimum(width, WARP)),
+    )
+    return np.column_stack(found) if len(observations) else np.zeros((0, len(NAMES)))
+
+
+def occupancies(observations: Sequence[Observation]) -> Floats:
+    """Return the theoretical occupancy of each, 0 to 1.
+
+    Without registers or shared memory it is an upper bound; without a known device it counts warps
+    and blocks of a multiprocessor with 2,048 threads.
+    """
+    known: dict[tuple[object, ...], float] = {}
+    found = []
+    for one in observations:
+        key = (one.compute_capability, one.threads, one.registers, shared_bytes(one))
+        if key not in known:
+            known[key] = _occupancy(one)
+        found.append(known[key])
+    return np.array(found, np.float64)
+
+
+def _occupancy(one: Observation) -> float:
+    told = resident(one, one.threads)
+    if told is not None:
+        return told.fraction
+    warps = -(-one.threads // WARP)
+    blocks = min(_BLOCKS, _RESIDENT // (warps * WARP))
+    return blocks * warps * WARP / _RESIDENT

@@ -1,0 +1,326 @@
+"""From observations to an advisor.
+
+Nothing here looks at rows that it was not given: what is held out is left out by the caller
+(:mod:`.evaluation`), and everything that is chosen - columns, their scale, parameters of a learner,
+the learner itself - is chosen on the training rows, by holding out their kernels in turn.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from ...errors import UsageError
+from .. import inputs as inputs_module
+from ..labels import NONE, Codes, Floats, balanced_accuracy, to_codes
+from ..observations import LABELS, Labels, Observation
+from . import boosted, gain, svm
+from ._sklearn import import_sklearn
+from .model import INPUTS, LEARNERS, Advisor, Reach, calibrate, read_inputs
+from .preprocessing import COUNTS_ABOVE, Preparation, transformer
+from .splits import by_group, families, say, slice_numbers, thin, weights
+
+#: Slices of a family that are learnt from: more say nothing new about other kernels.
+MOST_SLICES = 400
+
+#: Rows that machines and trees learn from, and rows that tuning looks at: training takes the
+#: square of them, and the document's own set was smaller.
+MOST_ROWS, TUNED_ROWS = 3_000, 1_200
+
+#: Fewer labelled launches are no training set.
+LEAST_ROWS = 10
+
+#: Order in which ``auto`` tries learners; of equal ones the first is taken.
+AUTO = ("gain", "svm", "boosted")
+
+Step = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Training:
+    """What training came to.
+
+    Parameters
+    ----------
+    advisor : Advisor
+    rows : int
+        Launches that were learnt from; those without a label do not count.
+    kernels : tuple of str
+        Families of them.
+    marks : mapping of str to float
+        Learner → balanced accuracy on training kernels that were held out in turn, the mean over
+        kernels; empty with one kernel.
+    notes : tuple of str
+        What a reader must know.
+    """
+
+    advisor: Advisor
+    rows: int
+    kernels: tuple[str, ...]
+    marks: dict[str, float] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+
+def check(observations: Sequence[Observation], truth: Codes) -> tuple[str, ...]:
+    """Return notes about a training set.
+
+    Raises
+    ------
+    UsageError
+        Nothing can be learnt from it.
+    """
+    known = truth[truth != NONE]
+    if not len(observations):
+        raise UsageError("no launch has a run time; import some: tunedb import logs FILE")
+    if len(known) < LEAST_ROWS:
+        raise UsageError(
+            f"{len(known)} of {len(observations)} launches have a label, {LEAST_ROWS} are needed; "
+            "import kernels that were measured with several block sizes"
+        )
+    missing = [str(label) for code, label in enumerate(LABELS) if code not in known]
+    if len(missing) == len(LABELS) - 1:
+        only = LABELS[int(known[0])]
+        raise UsageError(
+            f"all {len(known)} labels are {only}: nothing tells the classes apart; "
+            "use a smaller --tolerance, or import other kernels"
+        )
+    notes = [f"no launch is labelled {name}: it is never advised" for name in missing]
+    groups = np.unique(families(observations))
+    if len(groups) == 1:
+        notes.append(
+            f"all launches are of one kernel ({groups[0]}): nothing says how far the advice "
+            "holds for others"
+        )
+    return tuple(notes)
+
+
+def train(
+    observations: Sequence[Observation],
+    labels: Labels,
+    *,
+    learner: str = "auto",
+    inputs: str = "ratios",
+    on_step: Step | None = None,
+) -> Training:
+    """Return an advisor that learnt from labelled observations.
+
+    Parameters
+    ----------
+    observations : sequence of Observation
+        Whole slices.
+    labels : sequence of (Label or None)
+        One per observation.
+    learner : {"auto", "gain", "svm", "boosted"}
+        ``auto`` takes the one that does best on training kernels that are held out in turn.
+    inputs : {"ratios", "raw"}
+        What machines and trees read.
+    on_step : callable, optional
+        Told what is being done.
+
+    Raises
+    ------
+    UsageError
+        There is nothing to learn from, or a choice that does not exist.
+    PluginError
+        scikit-learn is not installed.
+    """
+    if learner not in (*LEARNERS, "auto") or inputs not in INPUTS:
+        raise UsageError(f"there is no learner {learner!r} on inputs {inputs!r}")
+    step = on_step or (lambda what: None)
+    truth = to_codes(labels)
+    notes = check(observations, truth)
+    if learner != "gain":
+        import_sklearn()
+    marks, held = {}, {}
+    for name in AUTO if learner == "auto" else (learner,):
+        step(f"holding kernels out: {name}")
+        held[name] = held_out_scores(observations, truth, name, inputs)
+        mark = mean_balanced(*held[name], truth, families(observations))
+        if mark is not None:
+            marks[name] = mark
+    chosen = learner
+    if learner == "auto":
+        chosen = max(AUTO, key=lambda name: marks.get(name, -1.0))
+    step(f"training: {chosen}")
+    rows = material(observations, chosen)
+    fitted = fit(_pick(observations, rows), truth[rows], chosen, inputs)
+    scores, judged = held[chosen]
+    # What has no label tells nothing, not even how far advice reaches.
+    known = [observations[i] for i in rows if truth[i] != NONE]
+    advisor = replace(
+        fitted, temperature=calibrate(scores[judged], truth[judged]), reach=reach(known)
+    )
+    kernels = tuple(dict.fromkeys(families(known).tolist()))
+    return Training(advisor, len(known), kernels, marks, notes)
+
+
+def material(observations: Sequence[Observation], learner: str) -> list[int]:
+    """Return the positions of the observations that a learner uses.
+
+    ``gain`` reads launches, so it learns from kernels without counters too; the others from
+    profiled launches alone, where there are any.
+    """
+    rows = thin(observations, MOST_SLICES)
+    if learner != "gain" and any(observations[i].counters for i in rows):
+        rows = [i for i in rows if observations[i].counters]
+    return rows
+
+
+def fit(observations: Sequence[Observation], truth: Codes, learner: str, inputs: str) -> Advisor:
+    """Return an advisor of some rows, without calibration and reach.
+
+    Raises
+    ------
+    UsageError
+        The inputs say nothing: all are constant.
+    """
+    if learner == "gain":
+        return Advisor("gain", inputs, None, gain.choose(observations, truth))
+    known = np.flatnonzero(truth != NONE)
+    rows = known[spread(truth[known], MOST_ROWS)]
+    chosen = _pick(observations, rows)
+    columns, codes = read_inputs(inputs, chosen), truth[rows]
+    above = log_above(inputs)
+    preparation = Preparation.fit(columns, log_above=above)
+    if not preparation.names:
+        raise UsageError(
+            f"all {len(columns.names)} inputs are constant over {len(rows)} launches: "
+            "nothing can be learnt; import kernels with other counters or blocks"
+        )
+    values = preparation(columns)
+    groups = families(chosen)
+    if learner == "boosted":
+        model: Any = boosted.fit(values, codes, weights(groups, codes))
+    else:
+        folds = groups if len(np.unique(groups)) > 1 else slice_numbers(chosen)
+        tuned = tune(columns.names, columns.values, codes, folds, above)
+        model = svm.fit(values, codes, **tuned)
+    return Advisor(learner, inputs, preparation, model)
+
+
+def reach(observations: Sequence[Observation]) -> Reach:
+    """Return how far advice reaches that was learnt from some launches, all with labels."""
+    return Reach.fit(inputs_module.ratios(observations), families(observations))
+
+
+def log_above(inputs: str) -> float:
+    """Return from which magnitude on logarithms are taken: always for raw counters."""
+    return 0.0 if inputs == "raw" else COUNTS_ABOVE
+
+
+def tune(
+    names: tuple[str, ...],
+    values: Floats,
+    truth: Codes,
+    groups: np.ndarray[Any, Any] | None,
+    above: float,
+) -> dict[str, float]:
+    """Return the parameters of machines with the best balanced accuracy on held-out groups.
+
+    Preparation and selection are part of what is fitted to each fold.
+
+    Parameters
+    ----------
+    groups : ndarray, shape (n,) or None
+        Rows of a group are held out together, in at most five folds; None holds rows out at
+        random.
+    """
+    selection = import_sklearn("sklearn.model_selection")
+    rows = spread(truth, TUNED_ROWS)
+    truth, values = truth[rows], values[rows]
+    fewest = min(Counter(truth.tolist()).values())
+    folds: Any
+    if groups is not None:
+        groups = groups[rows]
+        number = min(5, len(np.unique(groups)))
+        folds = selection.GroupKFold(number) if number > 1 else None
+    else:
+        several = selection.StratifiedKFold(max(2, min(3, fewest)), shuffle=True, random_state=0)
+        folds = several if fewest > 1 else None
+    if folds is None:
+        return {}
+    steps = [("prepare", transformer(names, above)), ("svm", svm.estimator())]
+    pipeline = import_sklearn("sklearn.pipeline").Pipeline(steps)
+    # A fold may lack a class, or have inputs that are all constant: its score is then the worst.
+    search = selection.GridSearchCV(
+        pipeline, svm.GRID, cv=folds, scoring=_scorer, error_score=0.0, refit=False
+    )
+    import warnings
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        search.fit(values, truth, groups=groups)
+    return {name.rpartition("__")[2]: value for name, value in search.best_params_.items()}
+
+
+def held_out_scores(
+    observations: Sequence[Observation], truth: Codes, learner: str, inputs: str
+) -> tuple[Floats, np.ndarray[Any, np.dtype[np.bool_]]]:
+    """Return scores of rows by models that were trained without their kernel.
+
+    Returns
+    -------
+    scores : ndarray, shape (n, 3), float64
+    judged : ndarray, shape (n,), bool
+        Which rows have scores: labelled ones that the learner uses, where there is a second
+        family that can be learnt from.
+    """
+    scores = np.zeros((len(observations), len(LABELS)))
+    judged = np.zeros(len(observations), bool)
+    used = np.zeros(len(observations), bool)
+    used[material(observations, learner)] = True
+    groups = families(observations)
+    for _, rows in by_group(groups):
+        left = np.flatnonzero(used & ~rows)
+        held = np.flatnonzero(used & rows)
+        # Of a kernel without labels nothing would be judged; profilers see dozens of them.
+        if (truth[held] == NONE).all() or not learnable(truth[left]):
+            continue
+        model = fit(_pick(observations, left), truth[left], learner, inputs)
+        scores[held] = model.scores(_pick(observations, held))
+        judged[held] = truth[held] != NONE
+    return scores, judged
+
+
+def learnable(truth: Codes) -> bool:
+    """Tell whether rows have enough labels, of two classes at least."""
+    known = truth[truth != NONE]
+    return len(known) >= LEAST_ROWS and len(np.unique(known)) > 1
+
+
+def mean_balanced(
+    scores: Floats,
+    judged: np.ndarray[Any, np.dtype[np.bool_]],
+    truth: Codes,
+    groups: np.ndarray[Any, np.dtype[np.str_]],
+) -> float | None:
+    """Return the mean over families of the balanced accuracy of scores; None without any.
+
+    A family of few rows counts less (:func:`.splits.say`).
+    """
+    advice = scores.argmax(axis=1).astype(np.int8)
+    those = [rows & judged for _, rows in by_group(groups) if (rows & judged).any()]
+    if not those:
+        return None
+    marks = [balanced_accuracy(truth[rows], advice[rows]) for rows in those]
+    return float(np.average(marks, weights=[say(int(rows.sum())) for rows in those]))
+
+
+def _scorer(model: Any, values: Floats, truth: Codes) -> float:
+    return balanced_accuracy(truth, np.asarray(model.predict(values), np.int8))
+
+
+def _pick(observations: Sequence[Observation], rows: Any) -> list[Observation]:
+    return [observations[int(i)] for i in rows]
+
+
+def spread(truth: Codes, most: int) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return so many rows at equal steps through the rows sorted by class."""
+    order = np.argsort(truth, kind="stable")
+    if len(order) <= most:
+        return np.sort(order)
+    return np.sort(order[np.linspace(0, len(order) - 1, most).round().astype(int)])

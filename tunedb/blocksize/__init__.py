@@ -1,1 +1,0 @@
-"""The advisor for GPU thread-block sizes (docs/advisor.md)."""

@@ -1,1 +1,0 @@
-"""Configurator and training data: variants of programs, run and profiled (docs/advisor.md)."""

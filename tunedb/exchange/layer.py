@@ -1,0 +1,73 @@
+"""Somebody else's database that answers behind one's own, and is only read."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from .. import limits
+from ..errors import NotFoundError, UsageError
+from ..storage.engine import parse_url, show_url, sqlite_path
+from ..storage.store import Store
+from .foreign_file import open_file
+
+
+def check_layer(url: str | Path) -> str:
+    """Return a layer's name for messages, without opening it.
+
+    Raises
+    ------
+    UsageError
+        It is no URL of a database, or of one in memory, which nobody else can fill.
+    """
+    parsed = parse_url(url)
+    if parsed.get_backend_name() == "sqlite" and sqlite_path(parsed) is None:
+        raise UsageError(f"{show_url(parsed)} cannot be a layer; give a file or a server")
+    return show_url(parsed)
+
+
+def open_layer(url: str | Path) -> Store:
+    """Open a database as a layer: a server, or a file whose tables are those of tunedb.
+
+    Parameters
+    ----------
+    url : str or Path
+        As for :func:`tunedb.open`.
+
+    Returns
+    -------
+    Store
+        Read-only.
+
+    Raises
+    ------
+    NotFoundError
+        There is no such file.
+    SchemaError
+        It is of another program, of another tunedb, or has tables that no database of tunedb has.
+    StorageError
+        It is damaged, cannot be read, or the server does not answer.
+    UsageError
+        As :func:`check_layer`.
+    """
+    where = check_layer(url)
+    path = sqlite_path(parse_url(url))
+    if path is not None:
+        if not path.exists():
+            raise NotFoundError(f"{where}: no such file")
+        open_file(path, check=False).connection.close()
+    store = Store(url, create=False, read_only=True)
+    store.query.body_limit = limits.MAX_FOREIGN_BYTES
+    return store
+
+
+def is_same(own: Store, layer: Store) -> bool:
+    """Tell whether a layer is the database itself; a copy of it is not."""
+    if own.query.store_key != layer.query.store_key:
+        return False
+    mine, other = sqlite_path(own.url), sqlite_path(layer.url)
+    if mine is None or other is None:
+        return own.location == layer.location
+    try:
+        return mine.samefile(other)
+    except OSError:
+        return False

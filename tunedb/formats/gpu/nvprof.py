@@ -1,0 +1,516 @@
+"""Files of nvprof (``--csv``), and GPU traces of its successor Nsight Systems.
+
+Metrics and events (``nvprof --metrics all --csv``) say neither block nor time; the GPU trace of
+another run (``nvprof --print-gpu-trace --csv``, or ``nsys stats --report cuda_gpu_trace --format
+csv``) does. Both are read together: ``metricsX.csv`` with ``traceX.csv`` beside it, or with the
+trace that the user names. A trace may stand alone, metrics may not.
+
+A record is a kernel with one geometry, with the times of all its launches. Its counters are
+nvprof's averages over all launches of a kernel, so they are kept where the trace has one geometry
+of that kernel, and left out where it has several.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import orjson
+
+from ... import limits
+from ...errors import FormatError
+from ...identity import canonical_json
+from ...launches import CounterSet, Extents, Launch
+from ...records import Quarantined
+from ..base import Item, LogFile, Remark
+from .profiler_tables import (
+    Launched,
+    Row,
+    application,
+    binary_bytes,
+    check_extents,
+    measurement_of,
+    parse_number,
+    problems,
+    program_of,
+    read_rows,
+    seconds,
+    threads_of,
+)
+
+# ---- Tables of nvprof and of Nsight Systems, as they stand in one file ---------------------------
+#
+# nvprof prints metrics and events with one row for each kernel, and a GPU trace with one row for
+# each launch, below a row of units that differs from file to file. Nsight Systems prints the trace
+# alone, with the units in the header.
+
+_COMMAND = re.compile(r"==(\d+)== (?:NVPROF is profiling|Profiling) .*?command: (.+)")
+_CORRELATION = re.compile(r" \[\d+\]$")
+_INDEX = re.compile(r" \(\d+\)$")
+
+#: Names of a trace's columns: of nvprof, and of Nsight Systems, whose units are in the names.
+_COLUMNS = {
+    "Duration": "duration",
+    "Grid X": "grid_x",
+    "Grid Y": "grid_y",
+    "Grid Z": "grid_z",
+    "Block X": "block_x",
+    "Block Y": "block_y",
+    "Block Z": "block_z",
+    "Registers Per Thread": "registers",
+    "Static SMem": "static",
+    "Dynamic SMem": "dynamic",
+    "Device": "device",
+    "Name": "name",
+    "GrdX": "grid_x",
+    "GrdY": "grid_y",
+    "GrdZ": "grid_z",
+    "BlkX": "block_x",
+    "BlkY": "block_y",
+    "BlkZ": "block_z",
+    "Reg/Trd": "registers",
+    "StcSMem": "static",
+    "DymSMem": "dynamic",
+}
+_TRACE = frozenset(_COLUMNS.values())
+_METRICS = frozenset({"Device", "Kernel", "Invocations", "Avg"})
+_PER_LAUNCH = frozenset({"Device", "Context", "Stream", "Kernel"})
+
+_UNITS = re.compile(r"([A-Za-z]+/s|%)$")
+_LEVEL = re.compile(r"[A-Za-z]+ \(([0-9]{1,3})\)")
+_RATES = {"B/s": 1.0, "KB/s": 2.0**10, "MB/s": 2.0**20, "GB/s": 2.0**30, "TB/s": 2.0**40}
+
+
+@dataclass(slots=True)
+class Counters:
+    """Counters of one kernel on one device, averages over its launches."""
+
+    names: list[tuple[str, str]] = field(default_factory=list)
+    values: list[float] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Profile:
+    """What one file of nvprof holds.
+
+    Parameters
+    ----------
+    command : str or None
+        Command line of the program that was profiled.
+    process : int or None
+        Number of its process.
+    counters : dict
+        ``(device, kernel with signature)`` → :class:`Counters`.
+    launched : dict
+        ``(device, launch)`` → :class:`Launched`, in order of the first launch.
+    metric_rows, trace_rows : int
+        Rows of data, those of copies too.
+    bad : list of (Row, str)
+        Rows that were not understood, with the reason.
+    is_per_launch : bool
+        Whether it has counters of each launch, which are not read: they have no times.
+    """
+
+    command: str | None = None
+    process: int | None = None
+    counters: dict[tuple[str, str], Counters] = field(default_factory=dict)
+    launched: dict[tuple[str, Launch], Launched] = field(default_factory=dict)
+    metric_rows: int = 0
+    trace_rows: int = 0
+    bad: list[tuple[Row, str]] = field(default_factory=list)
+    is_per_launch: bool = False
+
+
+def parse_profile(rows: Iterable[Row]) -> Profile:
+    """Return what the rows of a file of nvprof or Nsight Systems hold.
+
+    Parameters
+    ----------
+    rows : iterable of Row
+        Of :func:`tunedb.formats.gpu.profiler_tables.read_rows` or ``rows_of``. What stands before a
+        header, such as the program's own output, is passed over.
+
+    Raises
+    ------
+    FormatError
+        There are more rows or kernels than may be held.
+    """
+    profile = Profile()
+    table: _Metrics | _Trace | None = None
+    for row in rows:
+        if row.is_chatter:
+            _hear(profile, row.text)
+            continue
+        header = _table_of(row.cells, profile)
+        if header is not None:
+            table = header
+        elif table is not None:
+            try:
+                table.add(row.cells)
+            except FormatError as error:
+                profile.bad.append((row, str(error)))
+        too_many = max(len(profile.bad), len(profile.launched), len(profile.counters))
+        if too_many > limits.MAX_PROFILED_KERNELS or profile.trace_rows > limits.MAX_TRACE_ROWS:
+            raise FormatError(f"line {row.number}: too many kernels or launches in one profile")
+    return profile
+
+
+def _hear(profile: Profile, text: str) -> None:
+    """Take what the profiler says of the program."""
+    match = _COMMAND.match(text)
+    if match is not None and profile.command is None:
+        profile.process, profile.command = int(match[1]), match[2].strip()
+
+
+def _table_of(cells: list[str], profile: Profile) -> _Metrics | _Trace | None:
+    """Return the table that a header begins; None for another row."""
+    if _METRICS.issubset(cells) and ("Metric Name" in cells or "Event Name" in cells):
+        return _Metrics(cells, profile)
+    plain = {_split_unit(cell)[0]: place for place, cell in enumerate(cells)}
+    known = {_COLUMNS[name]: place for name, place in plain.items() if name in _COLUMNS}
+    if known.keys() >= _TRACE:
+        return _Trace(cells, known, profile)
+    profile.is_per_launch = profile.is_per_launch or _PER_LAUNCH.issubset(cells)
+    return None
+
+
+def _split_unit(cell: str) -> tuple[str, str]:
+    """Return ``Duration (ns)`` as name and unit."""
+    match = re.fullmatch(r"(.+?) \((.+)\)", cell)
+    return (match[1], match[2]) if match else (cell, "")
+
+
+class _Metrics:
+    """Rows of metrics or events."""
+
+    def __init__(self, header: list[str], profile: Profile) -> None:
+        self._places = {name: place for place, name in enumerate(header)}
+        self._width = len(header)
+        self._name = "Metric Name" if "Metric Name" in header else "Event Name"
+        self._profile = profile
+
+    def add(self, cells: list[str]) -> None:
+        """Take one row."""
+        if len(cells) != self._width:
+            raise FormatError(f"{len(cells)} cells under a header of {self._width}")
+        value, unit = parse_value(cells[self._places["Avg"]])
+        name = cells[self._places[self._name]]
+        if not name or len(name) > limits.MAX_COUNTER_CHARS:
+            raise FormatError("a counter without a name, or with too long a one")
+        device = _INDEX.sub("", cells[self._places["Device"]])
+        key = device, _kernel_name(cells[self._places["Kernel"]])
+        found = self._profile.counters.setdefault(key, Counters())
+        if len(found.names) >= limits.MAX_COUNTERS:
+            raise FormatError(f"more than {limits.MAX_COUNTERS} counters of one kernel")
+        if any(name == known for known, _ in found.names):
+            raise FormatError(f"{name} twice for one kernel")
+        found.names.append((name, unit))
+        found.values.append(value)
+        self._profile.metric_rows += 1
+
+
+class _Trace:
+    """Rows of a GPU trace."""
+
+    def __init__(self, header: list[str], places: dict[str, int], profile: Profile) -> None:
+        self._places = places
+        self._width = len(header)
+        self._profile = profile
+        # Of Nsight Systems; a trace of nvprof has a row of units.
+        self._units = {name: _split_unit(header[place])[1] for name, place in places.items()}
+        self._has_units = bool(self._units["duration"])
+
+    def add(self, cells: list[str]) -> None:
+        """Take one row: of units, of a launch, or of a copy."""
+        if len(cells) != self._width:
+            raise FormatError(f"{len(cells)} cells under a header of {self._width}")
+        row = {name: cells[place] for name, place in self._places.items()}
+        if not self._has_units:
+            if not row["duration"].isalpha():
+                raise FormatError("no row of units below the header")
+            self._units, self._has_units = row, True
+            return
+        self._profile.trace_rows += 1
+        if not row["block_x"]:
+            return  # a copy
+        duration = seconds(_due(row["duration"], "a duration"), self._units["duration"])
+        launch = self._launch(row)
+        device = _INDEX.sub("", row["device"])
+        key = device, launch
+        found = self._profile.launched.get(key)
+        if found is None:
+            found = self._profile.launched[key] = Launched(device, launch)
+        found.seconds.append(duration)
+
+    def _launch(self, row: dict[str, str]) -> Launch:
+        block = check_extents(_extents(row, "block"), "block")
+        return Launch(
+            _kernel_name(_CORRELATION.sub("", row["name"])),
+            threads_of(block),
+            block,
+            check_extents(_extents(row, "grid"), "grid"),
+            registers=_whole(row["registers"], "registers"),
+            static_shared=self._shared(row, "static"),
+            dynamic_shared=self._shared(row, "dynamic"),
+        )
+
+    def _shared(self, row: dict[str, str], name: str) -> int | None:
+        """Return bytes of shared memory; None where Nsight Systems rounded them to megabytes."""
+        unit = self._units[name]
+        if unit == "MB" or not row[name]:
+            return None
+        return binary_bytes(_due(row[name], "a size"), unit)
+
+
+def _kernel_name(name: str) -> str:
+    if not name or len(name) > limits.MAX_KERNEL_CHARS:
+        raise FormatError("a kernel without a name, or with too long a one")
+    return name
+
+
+def _extents(row: dict[str, str], of: str) -> Extents:
+    x, y, z = (_whole(row[f"{of}_{axis}"], of) for axis in "xyz")
+    return x, y, z
+
+
+def _due(text: str, what: str) -> float:
+    value = parse_number(text)
+    if not 0 <= value < float("inf"):
+        raise FormatError(f"{what} of {text[:40]!r}")
+    return value
+
+
+def _whole(text: str, what: str) -> int:
+    value = _due(text, what)
+    if value != int(value):
+        raise FormatError(f"{what}: {text[:40]!r} is no whole number")
+    return int(value)
+
+
+def parse_value(text: str) -> tuple[float, str]:
+    """Return a value of a metric and its base unit: ``52.4%``, ``3.5GB/s``, ``Mid (4)``, ``17``.
+
+    ``<OVERFLOW>``, ``nan`` and ``inf`` are NaN.
+
+    Raises
+    ------
+    FormatError
+        It is none of these.
+    """
+    level = _LEVEL.fullmatch(text)
+    if level is not None:
+        return float(level[1]), ""
+    unit = _UNITS.search(text)
+    if unit is None:
+        return parse_number(text), ""
+    if unit[1] != "%" and unit[1] not in _RATES:
+        raise FormatError(f"{text[:40]!r}: an unknown unit")
+    value = parse_number(text[: unit.start()].strip())
+    return (value, "%") if unit[1] == "%" else (value * _RATES[unit[1]], "byte/s")
+
+
+# ---- The format ----------------------------------------------------------------------------------
+
+__all__ = ["NvprofFormat", "Profile", "merge_counters", "parse_profile", "records"]
+
+_PACKED = (".gz", ".bz2", ".xz", ".lzma", ".zst")
+
+#: First cells of tables that users make of several files of nvprof.
+_JOINED = b"kern_name,duration_ms,"
+
+
+class NvprofFormat:
+    """Files of nvprof (see :class:`tunedb.formats.base.FileFormat`)."""
+
+    name = "nvprof"
+
+    def matches_file(self, head: bytes, path: Path) -> bool:
+        """Tell whether a file is of nvprof, a trace of Nsight Systems, or a table made of them."""
+        if head.startswith(_JOINED) or re.search(rb"(?m)^==\d+== (NVPROF is|Profiling)", head):
+            return True
+        # The program may have printed before.
+        trace = rb"(?m)^\"?Start( \(ns\))?\"?,\"?Duration( \(ns\))?\"?,"
+        counters = rb"(?m)^\"?Device\"?,\"?Kernel\"?,\"?Invocations\"?,\"?(Metric|Event) Name"
+        return bool(re.search(trace, head) or re.search(counters, head))
+
+    def companions(self, path: Path) -> list[Path]:
+        """Return what is read with a file of metrics or events: the trace, and events."""
+        return _beside(path, "metrics", ("trace", "events")) + _beside(path, "events", ("trace",))
+
+    def read_file(self, file: LogFile) -> Iterator[Item | Remark]:
+        """Yield a record for each kernel and geometry.
+
+        Raises
+        ------
+        FormatError
+            There are metrics without a trace, or what is there is no profile.
+        StorageError
+            A file cannot be read.
+        """
+        if file.path is None:
+            raise FormatError(f"{file.name}: a profile is no stream; give its path")
+        own = _read(file.path)
+        parts = [(file.name, own)]
+        counted = traced = own
+        if not own.launched:
+            at = _trace_of(file, own)
+            traced = _read(at)
+            if not traced.launched:
+                raise FormatError(f"{at}: no GPU trace with kernels in it")
+            parts.append((str(at), traced))
+        if not (own.launched and own.counters):
+            read = {file.path: own}
+            for path in _counters_beside(file.path):
+                if path not in read:
+                    read[path] = _read(path)
+                    parts.append((str(path), read[path]))
+            if len(parts) > 1:
+                # In one order, whichever of the files is named: the records are equal then.
+                order = dict.fromkeys([*_counters_beside(file.path), file.path])
+                counted = merge_counters([read[path] for path in order])
+        for name, part in parts:
+            for row, reason in part.bad:
+                yield Quarantined(name, row.number, reason, row.text.encode(errors="replace"))
+        yield from records(traced, counted, file)
+
+
+def _read(path: Path) -> Profile:
+    return parse_profile(read_rows(path))
+
+
+def merge_counters(profiles: Sequence[Profile]) -> Profile:
+    """Return the counters of several runs of one program; of equal names the first counts."""
+    merged = Profile(command=profiles[0].command)
+    for profile in profiles:
+        for key, counters in profile.counters.items():
+            found = merged.counters.setdefault(key, Counters())
+            known = {name for name, _ in found.names}
+            for name, value in zip(counters.names, counters.values, strict=True):
+                if name[0] not in known and len(known) < limits.MAX_COUNTERS:
+                    known.add(name[0])
+                    found.names.append(name)
+                    found.values.append(value)
+    return merged
+
+
+def _counters_beside(path: Path) -> list[Path]:
+    """Return the metrics and events that belong to one of the files of a run, metrics first."""
+    words = ("metrics", "events", "trace")
+    return [
+        *dict.fromkeys(
+            found
+            for other in ("metrics", "events")
+            for word in words
+            for found in _beside(path, word, (other,))[:1]
+        )
+    ]
+
+
+def _beside(path: Path, word: str, others: tuple[str, ...]) -> list[Path]:
+    """Return the files beside `path` whose names have one of `others` instead of a word."""
+    stem = path.name
+    for suffix in _PACKED:
+        stem = stem.removesuffix(suffix)
+    names = [stem.replace(word, other) for other in others] if word in stem else []
+    found = (path.with_name(name + suffix) for name in names for suffix in ("", *_PACKED))
+    return [candidate for candidate in dict.fromkeys(found) if candidate.is_file()]
+
+
+def _trace_of(file: LogFile, profile: Profile) -> Path:
+    """Return the trace of a file of metrics, or raise FormatError."""
+    if file.trace is not None:
+        return file.trace
+    for word in ("metrics", "events"):
+        beside = _beside(file.path, word, ("trace",)) if file.path is not None else []
+        if beside:
+            return beside[0]
+    if file.path is not None and _is_joined(file.path):
+        raise FormatError("a table made of several files of nvprof; import those themselves")
+    if profile.is_per_launch:
+        raise FormatError(
+            "counters of each launch without times; profile without --print-gpu-trace and "
+            "--aggregate-mode off, and make the trace in a run of its own"
+        )
+    if not profile.counters and not profile.bad:
+        raise FormatError("nvprof profiled nothing there: no metrics and no launches")
+    raise FormatError(
+        "metrics without a GPU trace, which has the blocks and the times: nvprof "
+        "--print-gpu-trace --csv --log-file trace.csv PROGRAM, then --trace trace.csv"
+    )
+
+
+def _is_joined(path: Path) -> bool:
+    return any(row.text.encode().startswith(_JOINED) for row in read_rows(path))
+
+
+def records(traced: Profile, counted: Profile, file: LogFile) -> Iterator[Item | Remark]:
+    """Yield the records of a trace with the counters of another run.
+
+    Parameters
+    ----------
+    traced, counted : Profile
+        The trace, and the counters; may be the same.
+    file : LogFile
+        What the user says of the device, and of the program where no file does.
+    """
+    command = traced.command or counted.command
+    app = application(command) if command else file.kernel
+    process = traced.process
+    extra = None if process is None else canonical_json({"process": process})
+    context = canonical_json({"log": NvprofFormat.name})
+    geometries: dict[tuple[str, str], int] = {}
+    for device, launch in traced.launched:
+        key = device, launch.kernel
+        geometries[key] = geometries.get(key, 0) + 1
+    items = list(traced.launched.values())
+    mixed: set[str] = set()
+    for item, problem in zip(items, problems(items), strict=True):
+        key = item.device, item.launch.kernel
+        counters = counted.counters.get(key)
+        if counters is not None and geometries[key] > 1:
+            mixed.add(item.launch.kernel)
+            counters = None
+        whole = Launched(
+            _device(item.device, file), _with_counters(item.launch, counters), item.seconds
+        )
+        try:
+            yield measurement_of(program_of("cuda", whole, problem, app), whole, context, extra)
+        except FormatError as error:
+            yield Quarantined(file.name, 0, str(error), orjson.dumps(item.launch.kernel))
+    yield from _remarks(traced, counted, mixed)
+
+
+def _device(device: str, file: LogFile) -> str:
+    """Return what a trace calls the device; Nsight Systems may give its number alone."""
+    return file.device or "" if device.isdigit() or not device else device
+
+
+def _with_counters(launch: Launch, counters: Counters | None) -> Launch:
+    if counters is None:
+        return launch
+    counter_set = CounterSet("nvprof", None, None, tuple(counters.names))
+    return replace(launch, counter_set=counter_set, values=tuple(counters.values))
+
+
+def _remarks(traced: Profile, counted: Profile, mixed: set[str]) -> Iterator[Remark]:
+    """Say what of the counters was not kept."""
+    if counted is not traced and not counted.counters:
+        yield Remark("nvprof printed no metrics: launches without counters")
+    if mixed:
+        yield Remark(
+            f"counters of {_number(mixed)} left out: averages over launches of several "
+            f"geometries (the first: {min(mixed)[:80]})"
+        )
+    there = {launch.kernel for _, launch in traced.launched}
+    lost = {kernel for _, kernel in counted.counters if kernel not in there}
+    if lost:
+        yield Remark(
+            f"counters of {_number(lost)} left out: the trace has no such launch "
+            f"(the first: {min(lost)[:80]})"
+        )
+
+
+def _number(kernels: set[str]) -> str:
+    return "1 kernel" if len(kernels) == 1 else f"{len(kernels)} kernels"

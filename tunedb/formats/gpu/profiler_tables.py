@@ -1,0 +1,422 @@
+"""Launches of kernels that a profiler saw, as records: which program, and of which problem."""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from ... import limits
+from ...errors import FormatError
+from ...launches import Extents, Launch
+from ...programs.kernel import split_parameters
+from ...records import Measurement, Program, Status
+from ..base import read_lines
+from ..streams import open_log
+from .kernels import gpu_target, kernel_workload
+
+# ---- What the tables of nvprof, Nsight Compute and Nsight Systems share --------------------------
+#
+# All are CSV with words of the profiler, and of the program that it ran, between the rows. Columns
+# are found by their names, never by their places.
+
+#: ``==1234== Profiling result:``, ``==PROF== Connected to process``, ``======== Error: …``.
+_CHATTER = re.compile(r"==[A-Z0-9]*==")
+
+
+class Row(NamedTuple):
+    """A line of a profiler's file.
+
+    Parameters
+    ----------
+    number : int
+        Of the line in the file, from 1.
+    text : str
+        The line.
+    cells : list of str
+        Its cells; empty where it is chatter or no CSV.
+    is_chatter : bool
+        Whether the profiler says something to people there.
+    """
+
+    number: int
+    text: str
+    cells: list[str]
+    is_chatter: bool
+
+
+def read_rows(path: Path) -> Iterator[Row]:
+    """Yield the lines of a file, compressed or not, as rows; blank ones are left out.
+
+    Raises
+    ------
+    FormatError
+        It is damaged from some point on, or has a line that is too long.
+    StorageError
+        It cannot be read.
+    """
+    with open_log(path) as (stream, position):
+        for line in read_lines(stream, position):
+            if line.too_long:
+                raise FormatError(f"line {line.number}: longer than {limits.MAX_LINE_BYTES} bytes")
+            text = line.data.decode(errors="backslashreplace")
+            if line.number == 1:
+                text = text.removeprefix("\ufeff")
+            row = parse_row(text, line.number)
+            if row is not None:
+                yield row
+
+
+def rows_of(text: str) -> Iterator[Row]:
+    """Yield the lines of a text as :func:`read_rows` does."""
+    for number, line in enumerate(text.splitlines(), 1):
+        row = parse_row(line, number)
+        if row is not None:
+            yield row
+
+
+def parse_row(text: str, number: int) -> Row | None:
+    """Return a line as a row; None for a blank one."""
+    text = text.rstrip("\r\n")
+    if not text.strip():
+        return None
+    if _CHATTER.match(text):
+        return Row(number, text, [], is_chatter=True)
+    try:
+        # A line alone, so that a quote that nobody closed swallows no others.
+        cells = next(csv.reader([text]))
+    except (csv.Error, StopIteration):
+        cells = []
+    return Row(number, text, [cell.strip() for cell in cells], is_chatter=False)
+
+
+#: What a unit is multiplied by to be its base unit. The profilers' vocabularies do not overlap.
+_TIMES = {
+    **{"second": 1.0, "msecond": 1e-3, "usecond": 1e-6, "nsecond": 1e-9, "psecond": 1e-12},
+    **{"s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9, "ps": 1e-12, "\u03bcs": 1e-6, "\xb5s": 1e-6},
+    **{"sec": 1.0, "msec": 1e-3, "usec": 1e-6, "nsec": 1e-9},
+}
+#: nvprof counts kilobytes of 1,024 (195.3125 KB are 200,000 bytes), Nsight Compute of 1,000.
+_BINARY = {"B": 1.0, "KB": 2.0**10, "MB": 2.0**20, "GB": 2.0**30, "TB": 2.0**40}
+_PREFIXES = {"K": 1e3, "M": 1e6, "G": 1e9, "T": 1e12}
+
+
+def seconds(value: float, unit: str) -> float:
+    """Return a time in seconds.
+
+    Raises
+    ------
+    FormatError
+        The unit is none of time.
+    """
+    factor = _TIMES.get(unit)
+    if factor is None:
+        raise FormatError(f"a time in {unit!r}; s, ms, us or ns is due")
+    return value * factor
+
+
+def binary_bytes(value: float, unit: str) -> int:
+    """Return a size of nvprof in bytes, which it prints with six places.
+
+    Raises
+    ------
+    FormatError
+        The unit is none of size.
+    """
+    factor = _BINARY.get(unit)
+    if factor is None:
+        raise FormatError(f"a size in {unit!r}; B, KB or MB is due")
+    return round(value * factor)
+
+
+def base_unit(unit: str) -> tuple[float, str]:
+    """Return what values in a unit of Nsight Compute are multiplied by, and their base unit.
+
+    Both vocabularies are known: ``usecond`` and ``us``, ``Gbyte/second`` and ``GB/s``. A unit that
+    is none of time, size or frequency stays as it is.
+    """
+    if "/" in unit:
+        over, under = unit.split("/", maxsplit=1)
+        (factor, above), (divisor, below) = base_unit(over), base_unit(under)
+        return factor / divisor, f"{above}/{below}"
+    if unit in _TIMES:
+        return _TIMES[unit], "second"
+    for names, base in ((("byte", "B"), "byte"), (("hz", "Hz"), "hz")):
+        for name in names:
+            if unit == name:
+                return 1.0, base
+            if unit[1:] == name and unit[0] in _PREFIXES:
+                return _PREFIXES[unit[0]], base
+    return 1.0, unit
+
+
+def parse_number(text: str) -> float:
+    """Return a number as the profilers print it in an English locale: ``1,215,000.00``.
+
+    ``n/a``, an empty cell, ``<OVERFLOW>`` and infinity are NaN: not measured, which is not 0.
+
+    Raises
+    ------
+    FormatError
+        It is no number.
+    """
+    if text in (
+        "",
+        "n/a",
+        "nan",
+        "-nan",
+        "inf",
+        "-inf",
+        "+inf",
+        "<OVERFLOW>",
+        "(!) n/a",
+        "(!) nan",
+    ):
+        return float("nan")
+    plain = text.replace(",", "") if _GROUPED.fullmatch(text) else text
+    if not _PLAIN.fullmatch(plain):
+        raise FormatError(f"{text[:40]!r} is no number")
+    value = float(plain)
+    return value if abs(value) != float("inf") else float("nan")
+
+
+_PLAIN = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?", re.ASCII)
+_GROUPED = re.compile(r"[-+]?\d{1,3}(?:,\d{3})+(?:\.\d*)?", re.ASCII)
+
+
+class Locale:
+    """Finds out by its numbers in which locale a file was written.
+
+    ``117.344`` and ``1,024`` mean two things; others in the same file tell which.
+    """
+
+    _ENGLISH = re.compile(
+        # A point before other than three digits, a leading 0, more digits than a group has.
+        r"-?(?:\d+\.(?:\d{1,2}|\d{4,})|0\.\d+|\d{4,}\.\d+|\d{1,3}(?:,\d{3})+\.\d*|"
+        r"\d{1,3}(?:,\d{3}){2,})"
+    )
+    _OTHER = re.compile(
+        r"-?(?:\d+,(?:\d{1,2}|\d{4,})|0,\d+|\d{4,},\d+|\d{1,3}(?:\.\d{3})+,\d*|"
+        r"\d{1,3}(?:\.\d{3}){2,}|\d{1,3}(?:[ \xa0\u202f'\u2019]\d{3})+(?:,\d*)?)"
+    )
+    _EITHER = re.compile(r"-?[1-9]\d{0,2}[.,]\d{3}")
+
+    def __init__(self, *, is_english: bool = False) -> None:
+        self._is_english = is_english
+        self._other: str | None = None
+        self._either: str | None = None
+
+    def see(self, text: str) -> None:
+        """Look at one number."""
+        if self._OTHER.fullmatch(text):
+            self._other = self._other or text
+        elif self._ENGLISH.fullmatch(text):
+            self._is_english = True
+        elif self._either is None and self._EITHER.fullmatch(text):
+            self._either = text
+
+    def check_seen(self, line: int) -> None:
+        """Raise FormatError where a number up to this line is of another locale."""
+        if self._other is not None:
+            raise FormatError(
+                f"line {line}: the number {self._other} is of another locale; {_ENGLISH_PLEASE}"
+            )
+
+    def check(self) -> None:
+        """Raise FormatError where the numbers that were seen mean two things."""
+        if self._either is not None and not self._is_english:
+            raise FormatError(
+                f"{self._either} means two things, and no other number tells the locale; "
+                f"{_ENGLISH_PLEASE}"
+            )
+
+
+_ENGLISH_PLEASE = "profile again with LC_ALL=C and --print-units base"
+
+
+# ---- Launches as records -------------------------------------------------------------------------
+
+#: What programs that are built once for each block size are called: ``vectorAdd_bs256``.
+_BLOCK_SUFFIX = re.compile(r"[_-](?:bs|blk|block|tb|threads?)[_-]?\d+$", re.IGNORECASE)
+
+_DIGITS = re.compile(r"\d+")
+
+#: Launches whose threads differ by more than this part are of two sizes.
+_NEAR = 8
+
+#: Names of the parameters that a profiled launch has.
+BLOCK_PARAMETERS = ("block_size_x", "block_size_y", "block_size_z")
+
+_UNNAMED = "(anonymous namespace)"
+_CALL = "operator()"
+
+
+def kernel_key(name: str) -> str:
+    """Return a kernel's name without return type, signature and template arguments.
+
+    Template arguments may be the block size (``matrixMulCUDA<int=8>``), so variants of one kernel
+    differ in them.
+    """
+    kept: list[str] = []
+    depth = place = 0
+    while place < len(name):
+        letter = name[place]
+        if depth == 0 and name.startswith(_UNNAMED, place):
+            kept.append(_UNNAMED)
+            place += len(_UNNAMED)
+            continue
+        if depth == 0 and name.startswith(_CALL, place):
+            kept.append(_CALL)
+            place += len(_CALL)
+            continue
+        if letter == "<":
+            depth += 1
+        elif letter == ">":
+            depth = max(0, depth - 1)
+        elif letter == "(" and depth == 0:
+            break
+        elif depth == 0:
+            kept.append(letter)
+        place += 1
+    return "".join(kept).strip().removeprefix("void ").strip() or name
+
+
+def application(command: str) -> str:
+    """Return which program a command line runs: its name without folder and block size.
+
+    Arguments follow the name, as the size of the problem is mostly there.
+    """
+    program, *arguments = command.split()
+    name = _BLOCK_SUFFIX.sub("", re.split(r"[/\\]", program)[-1])
+    return " ".join([name, *arguments])
+
+
+@dataclass(slots=True)
+class Launched:
+    """Launches of one kernel with one geometry.
+
+    Parameters
+    ----------
+    device : str
+        Name of the device; may be empty.
+    launch : Launch
+        The geometry, and the counters where they are known.
+    seconds : list of float
+        Time of each.
+    """
+
+    device: str
+    launch: Launch
+    seconds: list[float] = field(default_factory=list)
+
+
+def problems(launched: Iterable[Launched]) -> list[tuple[int, int]]:
+    """Return which launch of its kernel each is: its ordinal from 1, and of how many.
+
+    A program may launch a kernel for several sizes, whose times must not be compared. Nothing in a
+    profile names them, so they are counted in the order of their first launch. Launches of about
+    as many threads in other blocks (256 blocks of 64, 64 of 256) are of one size.
+    """
+    classes: dict[tuple[str, str], list[list[Launch]]] = {}
+    ordinals: list[tuple[tuple[str, str], int]] = []
+    for item in launched:
+        key = item.device, kernel_key(item.launch.kernel)
+        known = classes.setdefault(key, [])
+        same = (
+            number
+            for number, members in enumerate(known)
+            if all(_covers_same(member, item.launch) for member in members)
+        )
+        place = next(same, len(known))
+        if place == len(known):
+            known.append([])
+        known[place].append(item.launch)
+        ordinals.append((key, place + 1))
+    return [(ordinal, len(classes[key])) for key, ordinal in ordinals]
+
+
+def _covers_same(one: Launch, other: Launch) -> bool:
+    """Tell whether two launches are of one size, with other blocks."""
+    if None in (one.block, one.grid, other.block, other.grid) or one.block == other.block:
+        return False
+    if _DIGITS.sub("", one.kernel) != _DIGITS.sub("", other.kernel):
+        return False  # other template arguments than sizes: another function
+    axes = zip(*map(_known, (one.block, one.grid, other.block, other.grid)), strict=True)
+    return all(_is_same(b * g, c * h, max(b, c)) for b, g, c, h in axes)
+
+
+def _is_same(one: int, other: int, block: int) -> bool:
+    """Tell whether as many threads run, up to a part of a block and an eighth of all.
+
+    One block of 150 threads and one of 34 differ by less than a block, and are two sizes.
+    """
+    return abs(one - other) < min(block, max(one, other) / _NEAR + 1)
+
+
+def _known(extents: Extents | None) -> Extents:
+    return extents or (1, 1, 1)
+
+
+def program_of(kind: str, item: Launched, problem: tuple[int, int], app: str | None) -> Program:
+    """Return the program of a profiled launch.
+
+    The workload is the kernel with the program that launched it; the block is a configuration of
+    tuning parameters. The grid follows from both, and is kept with the launch alone.
+    """
+    said: dict[str, object] = {}
+    if app:
+        said["application"] = app
+    ordinal, number = problem
+    if number > 1:
+        said["launch"] = [ordinal, number]
+    launch = item.launch
+    if launch.block is None:
+        trace = split_parameters({"threads": launch.threads})
+    else:
+        trace = split_parameters(dict(zip(BLOCK_PARAMETERS, launch.block, strict=True)))
+    workload = kernel_workload(kernel_key(launch.kernel), said or None)
+    return Program(workload, gpu_target(kind, item.device), trace)
+
+
+def measurement_of(
+    program: Program, item: Launched, context: bytes, extra: bytes | None
+) -> Measurement:
+    """Return a record of launches: measured where there are times, else profiled only.
+
+    A time under a profiler that replays kernels is none of the program, so a launch without a
+    trace is a program that nobody timed: unmeasured, with its counters.
+
+    Raises
+    ------
+    FormatError
+        There are more times than a measurement may have.
+    """
+    times = tuple(item.seconds)
+    if len(times) > limits.MAX_RUN_SECS:
+        raise FormatError(f"{len(times)} launches of {item.launch.kernel[:80]}")
+    return Measurement(
+        program,
+        times or None,
+        Status.OK if times else Status.UNMEASURED,
+        context=context,
+        extra=extra,
+        launches=(item.launch,),
+    )
+
+
+def check_extents(extents: Extents, what: str) -> Extents:
+    """Return extents of a block or grid, or raise FormatError."""
+    if min(extents) < 1 or max(extents) >= 2**31:
+        raise FormatError(f"a {what} of {' x '.join(map(str, extents))}")
+    return extents
+
+
+def threads_of(block: Extents) -> int:
+    """Return the threads of a block, or raise FormatError where it has too many."""
+    threads = block[0] * block[1] * block[2]
+    if threads > limits.MAX_BLOCK_THREADS:
+        raise FormatError(f"a block of {threads} threads")
+    return threads

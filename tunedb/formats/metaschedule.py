@@ -1,0 +1,525 @@
+"""MetaSchedule's ``JSONDatabase`` of TVM 0.8 to 0.27: a work directory with two files.
+
+``database_workload.json``
+    A line ``["<structural hash>", "<base64>"]`` for each workload
+    (:mod:`tunedb.formats.metaschedule`).
+``database_tuning_record.json``
+    A line ``[workload, [trace, run_secs, target, args_info]]`` for each record; ``workload`` is
+    the number of its line in the other file, from 0.
+
+(``src/s_tir/meta_schedule/database/json_database.cc``, apache/tvm 0.27; TVM's testing scripts call
+them ``<task>_workload.json`` and ``<task>_candidates.json``.) Lines are read without TVM and one by
+one, so that a bad one costs only itself. Traces are kept as they are written
+(:mod:`tunedb.programs.metaschedule.upgrade` makes today's of them).
+
+Workload lines may also stand before the records in one stream (``cat workload.json
+record.json``): each run of them is the list that the records after it refer to.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import re
+import struct
+from collections.abc import Iterator
+from functools import lru_cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import orjson
+
+from .. import limits
+from ..errors import FormatError
+from ..identity import canonical_json, canonical_numbers
+from ..json_checks import check_value, parse_json
+from ..programs.metaschedule.trace import check_trace, join_trace, split_trace
+from ..records import Measurement, Program, Quarantined, Target, Workload, WorkloadFormat
+from ..results import Record
+from ..run_times import mean_of, status_of
+from ..system.compression import compress, decompress
+from .base import Item, Line, LogFile, read_lines
+from .streams import open_log
+
+# ---- Lines of MetaSchedule's workload file: ``["<structural hash>", "<base64>"]`` ----------------
+#
+# The base64 holds 8 bytes of little-endian length and the JSON text of an IRModule, in one of two
+# encodings: tvm-ffi's object graph (TVM >= 0.22, ``root_index`` and ``nodes``) or the node list of
+# earlier releases (``root`` and ``nodes``, every attribute as text). The hash depends on the
+# release that computed it and no reader since TVM 0.12 believes it, so it is not kept.
+
+_LENGTH = struct.Struct("<q")
+
+#: Where each encoding says which TVM wrote it.
+_VERSION_KEYS = {WorkloadFormat.GRAPH: "metadata", WorkloadFormat.NODES: "attrs"}
+_VERSION = "tvm_version"
+
+
+def is_workload_line(value: Any) -> bool:
+    """Tell whether a JSON value has the shape of a workload line."""
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and isinstance(value[0], str)
+        and isinstance(value[1], str)
+        and value[0].isascii()
+        and value[0].isdecimal()
+    )
+
+
+def parse_workload(value: Any) -> Workload:
+    """Return the workload of a line's value.
+
+    Raises
+    ------
+    FormatError
+        It is no workload.
+    """
+    if not is_workload_line(value):
+        raise FormatError("a workload is [hash, base64]")
+    try:
+        raw = base64.b64decode(value[1], validate=True)
+    except ValueError as error:  # binascii.Error, or text that is not ASCII
+        raise FormatError(f"a workload's base64 is damaged: {error}") from None
+    if len(raw) < _LENGTH.size or _LENGTH.unpack_from(raw)[0] != len(raw) - _LENGTH.size:
+        raise FormatError("a workload's length does not fit its text")
+    text = raw[_LENGTH.size :]
+    graph = parse_json(text)
+    if not isinstance(graph, dict):
+        raise FormatError("a workload's text is no graph")
+    check_value(graph, "a workload's graph")
+    form = _form(graph)
+    version = _take_version(graph, _VERSION_KEYS[form])
+    name = _graph_name(graph["nodes"]) if form is WorkloadFormat.GRAPH else _list_name(graph)
+    return Workload(form, canonical_json(graph), name=name, tvm_version=version)
+
+
+def workload_line(workload: Workload) -> bytes:
+    """Return the line of a workload, with its line break; 0 stands for the hash.
+
+    Raises
+    ------
+    FormatError
+        It is no IRModule, or damaged.
+    """
+    try:
+        key = _VERSION_KEYS[WorkloadFormat(workload.format)]
+        graph = orjson.loads(workload.body)
+        if workload.tvm_version is not None:
+            graph[key] = {**graph.get(key, {}), _VERSION: workload.tvm_version}
+    except (KeyError, ValueError, TypeError, AttributeError):
+        raise FormatError(f"workload {workload.name!r} is no IRModule, or damaged") from None
+    text = orjson.dumps(graph)
+    body = base64.b64encode(_LENGTH.pack(len(text)) + text).decode()
+    return orjson.dumps(["0", body]) + b"\n"
+
+
+def _form(graph: dict[str, Any]) -> WorkloadFormat:
+    """Return the encoding of a module."""
+    if isinstance(graph.get("nodes"), list):
+        if type(graph.get("root_index")) is int:
+            return WorkloadFormat.GRAPH
+        if type(graph.get("root")) is int:
+            return WorkloadFormat.NODES
+    raise FormatError("a workload's graph has no root_index (or root) and nodes")
+
+
+def _take_version(graph: dict[str, Any], key: str) -> str | None:
+    """Take the version metadata out of a graph; what else stands there stays."""
+    metadata = graph.get(key)
+    if not isinstance(metadata, dict):
+        return None
+    version = metadata.get(_VERSION)
+    if isinstance(version, str):
+        del metadata[_VERSION]
+    if not metadata:
+        del graph[key]
+    return version if isinstance(version, str) else None
+
+
+def _graph_name(nodes: list[Any]) -> str:
+    """Return a name for people: the block that reduces, or the last one.
+
+    As the plugin names live workloads, as far as that can be told without TVM.
+    """
+    blocks = []
+    for node in nodes:
+        if not isinstance(node, dict) or not str(node.get("type", "")).endswith(".SBlock"):
+            continue
+        data = node.get("data")
+        if isinstance(data, dict):
+            name = _field(nodes, data.get("name_hint"), "data")
+            blocks.append((name, _field(nodes, data.get("init"), "data") is not None))
+    return _name_of(blocks)
+
+
+def _list_name(graph: dict[str, Any]) -> str:
+    """Return the name of a module in the old encoding, as :func:`_graph_name` does."""
+    nodes, blocks = graph["nodes"], []
+    for node in nodes:
+        if not isinstance(node, dict) or node.get("type_key") != "tir.Block":
+            continue
+        attrs = node.get("attrs")
+        if isinstance(attrs, dict):
+            name = _field(nodes, _index(attrs.get("name_hint")), "repr_str")
+            # Node 0 is null.
+            blocks.append((name, attrs.get("init", "0") != "0"))
+    return _name_of(blocks)
+
+
+def _name_of(blocks: list[tuple[Any, bool]]) -> str:
+    """Return the name of the first block that reduces, or of the last one."""
+    named = [(name, reduces) for name, reduces in blocks if isinstance(name, str)]
+    named = [(name, reduces) for name, reduces in named if name != "root"]
+    if not named:
+        return "main"
+    return next((name for name, reduces in named if reduces), named[-1][0])
+
+
+def _index(text: Any) -> int | None:
+    """Return the node number that an attribute of the old encoding has as text."""
+    if isinstance(text, str) and text.isascii() and text.isdecimal() and len(text) < 10:
+        return int(text)
+    return None
+
+
+def _field(nodes: list[Any], index: Any, field: str) -> Any:
+    """Return a field of the node that an index refers to, or None."""
+    if type(index) is not int or not 0 <= index < len(nodes) or not isinstance(nodes[index], dict):
+        return None
+    return nodes[index].get(field)
+
+
+# ---- The format ----------------------------------------------------------------------------------
+
+__all__ = [
+    "RECORDS",
+    "WORKLOADS",
+    "MetaScheduleFormat",
+    "Records",
+    "companion_of",
+    "parse_workload",
+    "record_fields",
+    "workload_line",
+]
+
+WORKLOADS = "database_workload.json"
+RECORDS = "database_tuning_record.json"
+
+#: What record files are called, and what to put there for the workload file's name.
+_RECORD_NAME = re.compile(r"(.*)(?:tuning_record|candidates)(.*)", re.DOTALL)
+
+#: How a workload line begins; also in the middle, where a line before it was cut off.
+_WORKLOAD_BEGIN = re.compile(rb'\["-?\d+(?:$|"\s*(?:$|,\s*(?:$|")))')
+
+_PACKED = ("", ".gz", ".xz", ".bz2", ".zst")
+
+_FIELDS = 4
+
+_TOO_MANY = "too many workloads to hold in memory (limits.MAX_WORKLOADS_BYTES); split the file"
+
+#: What an entry of a list of workloads takes besides its module, which also counts.
+_ENTRY_BYTES = 200
+
+#: Targets that a reader remembers; a work directory has one or two.
+_MAX_TARGETS = 256
+
+
+class MetaScheduleFormat:
+    """Lines of MetaSchedule's work directories (see :class:`tunedb.formats.base.LineFormat`)."""
+
+    name = "metaschedule"
+
+    def matches(self, value: Any) -> bool:
+        """Tell whether a value is a workload or a number with a record."""
+        return is_workload_line(value) or (
+            isinstance(value, list)
+            and len(value) == 2
+            and type(value[0]) is int
+            and isinstance(value[1], list)
+        )
+
+    def companions(self, path: Path) -> list[Path]:
+        """Return the workload file of a record file, judged by their names."""
+        found = companion_of(path, ".json")
+        return [] if found is None else [found]
+
+    def reader(self, file: LogFile) -> _Reader:
+        """Return a reader of one file's lines."""
+        return _Reader(file)
+
+
+def companion_of(path: Path, suffix: str) -> Path | None:
+    """Return the workload file beside a record file, or None; either may be compressed.
+
+    Parameters
+    ----------
+    path : Path
+        The record file.
+    suffix : str
+        How the names of both end: ``.json``.
+    """
+    packed = next((end for end in _PACKED[1:] if path.name.endswith(end)), "")
+    match = _RECORD_NAME.fullmatch(path.name.removesuffix(packed))
+    if match is None or not match[2].endswith(suffix):
+        return None
+    plain = f"{match[1]}workload{match[2]}"
+    candidates = [path.with_name(plain + end) for end in (packed, *_PACKED)]
+    return next((candidate for candidate in candidates if candidate.is_file()), None)
+
+
+class _Reader:
+    """Reads the lines of one file (see :class:`tunedb.formats.base.LineReader`)."""
+
+    def __init__(self, file: LogFile) -> None:
+        self._file = file
+        self._records = Records()
+        # Line of the first workload of the run that is being read.
+        self._run: int | None = None
+        self._has_companion = False
+        # Whether a line that may have been a workload was lost since the last run began, and
+        # whether one was before that run.
+        self._lost = self._is_uncertain = False
+
+    def begin(self) -> Iterator[Item]:
+        """Yield the workloads of the companion file, and its bad lines as quarantined."""
+        path = None if self._file.path is None else companion_of(self._file.path, ".json")
+        if path is None:
+            return
+        self._has_companion = True
+        self._records.begin_workloads()
+        try:
+            with open_log(path) as (stream, position):
+                for line in read_lines(stream, position):
+                    if self._records.is_full:
+                        raise FormatError(_TOO_MANY)
+                    yield from self._read_workload(path, line)
+        except FormatError as error:  # an archive, or compressed data that is damaged
+            yield Quarantined(str(path), 0, str(error), b"")
+
+    def _read_workload(self, path: Path, line: Line) -> Iterator[Item]:
+        if not line.data.strip():
+            self._records.add_bad(line.number - 1, "a blank line")
+            return
+        try:
+            yield self._records.add_workload(line.number - 1, _value_of(line))
+        except FormatError as error:
+            self._records.add_bad(line.number - 1, str(error))
+            yield _quarantined(path, line, str(error))
+
+    def lose_line(self, data: bytes) -> None:
+        """Hear of a line that nobody understood: inside of a run its number is still taken."""
+        if self._run is None and _WORKLOAD_BEGIN.search(data) is not None:
+            self._lost = True
+
+    def parse(self, value: Any, line: Line) -> Item:
+        """Return the workload or measurement of a line (FormatError: it is neither)."""
+        if is_workload_line(value):
+            if self._run is None:
+                self._run = line.number
+                self._is_uncertain, self._lost = self._lost, False
+                self._records.begin_workloads()
+            return self._records.add_workload(line.number - self._run, value)
+        self._run = None
+        if not self._has_companion and (self._lost or self._is_uncertain):
+            raise FormatError(
+                "a workload before it may be lost, so its number may mean another one; "
+                "import the two files, not one stream"
+            )
+        return self._records.parse(value)
+
+
+def _value_of(line: Line) -> Any:
+    if line.too_long:
+        raise FormatError(f"longer than {limits.MAX_LINE_BYTES} bytes")
+    return parse_json(line.data)
+
+
+def _quarantined(path: Path, line: Line, reason: str) -> Quarantined:
+    if not line.is_whole and not line.too_long:
+        reason += " (the line is cut off: its writer was killed)"
+    return Quarantined(str(path), line.number, reason, line.data[: limits.MAX_QUARANTINE_BYTES])
+
+
+class _Packed(NamedTuple):
+    """A workload as it is kept until its records come."""
+
+    format: str
+    body: bytes
+    name: str
+    tvm_version: str | None
+
+    @classmethod
+    def of(cls, workload: Workload) -> _Packed:
+        """Return a workload packed."""
+        return cls(workload.format, compress(workload.body), workload.name, workload.tvm_version)
+
+    def unpack(self) -> Workload:
+        """Return the workload."""
+        return Workload(self.format, decompress(self.body), self.name, self.tvm_version)
+
+
+class Records:
+    """Parses records that refer to workloads by number; remembers what records share."""
+
+    def __init__(self) -> None:
+        # A workload, or what is wrong with it; None where there is no list of workloads.
+        self._workloads: list[_Packed | str] | None = None
+        self._bytes = 0
+        # Records of one workload stand together, so few have to be unpacked again.
+        self._unpack = lru_cache(maxsize=8)(_Packed.unpack)
+        self._targets: dict[bytes, Target] = {}
+
+    def begin_workloads(self) -> None:
+        """Begin a new list of workloads."""
+        self._workloads = []
+        self._bytes = 0
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the list takes as much memory as it may."""
+        return self._bytes > limits.MAX_WORKLOADS_BYTES
+
+    def add_workload(self, index: int, value: Any) -> Workload:
+        """Put a workload into the list.
+
+        Parameters
+        ----------
+        index : int
+            Its number; never below those that were added before.
+        value : object
+            The workload line as JSON.
+
+        Raises
+        ------
+        FormatError
+            It cannot be understood; records that refer to it cannot be either.
+        """
+        try:
+            if self.is_full:
+                raise FormatError(_TOO_MANY)
+            workload = parse_workload(value)
+            packed = _Packed.of(workload)
+            self._bytes += len(packed.body)
+        except FormatError as error:
+            self.add_bad(index, str(error))
+            raise
+        self._put(index, packed)
+        return workload
+
+    def add_bad(self, index: int, reason: str) -> None:
+        """Note why the workload with this number is not in the list."""
+        self._put(index, reason)
+
+    def _put(self, index: int, item: _Packed | str) -> None:
+        if self._workloads is None:
+            self._workloads = []
+        missing = index - len(self._workloads)
+        if missing >= 0:
+            self._workloads.extend(["no workload line"] * missing)
+            self._workloads.append(item)
+            self._bytes += _ENTRY_BYTES * (missing + 1) + len(item if isinstance(item, str) else "")
+
+    def parse(self, value: Any) -> Measurement:
+        """Return the measurement of ``[workload, [trace, run_secs, target, args_info]]``.
+
+        Raises
+        ------
+        FormatError
+            It cannot be understood.
+        """
+        if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list)):
+            raise FormatError("a record is [workload, [trace, run_secs, target, args_info]]")
+        index, fields = value
+        if len(fields) != _FIELDS:
+            raise FormatError(f"a record has {_FIELDS} fields, not {len(fields)}")
+        trace, run_secs, target, args_info = fields
+        args = None if args_info is None else _args_info(args_info)
+        instructions, decisions = check_trace(trace)
+        program = Program(
+            self._workload(index, args_info, instructions),
+            self._target(target),
+            split_trace(instructions, decisions),
+        )
+        times = _run_secs(run_secs)
+        return Measurement(program, times, status_of(times), args_info=args)
+
+    def _workload(self, index: Any, args_info: Any, instructions: list[Any]) -> Workload:
+        if type(index) is not int or index < 0:
+            raise FormatError(f"a record's workload is a line number, not {str(index)[:80]!r}")
+        if self._workloads is None:
+            # All that is known of it: the same number with other arguments is another one.
+            body = canonical_json([index, canonical_numbers(args_info)])
+            return Workload(WorkloadFormat.ARGUMENTS, body, name=_first_block(instructions))
+        if index >= len(self._workloads):
+            raise FormatError(f"its workload {index} is not in the workload file")
+        workload = self._workloads[index]
+        if isinstance(workload, str):
+            raise FormatError(f"its workload (line {index + 1}) was not understood: {workload}")
+        return self._unpack(workload)
+
+    def _target(self, config: Any) -> Target:
+        if config is not None and not (
+            isinstance(config, dict) and isinstance(config.get("kind"), str)
+        ):
+            raise FormatError("a target is a configuration with a kind, or null")
+        if config is not None and "\0" in config["kind"]:
+            raise FormatError("a target's kind holds NUL, which PostgreSQL could not keep")
+        check_value(config, "a target")
+        key = canonical_json(config)
+        known = self._targets.get(key)
+        if known is None:
+            if len(key) > limits.MAX_TARGET_CHARS:
+                raise FormatError(f"a target of {len(key)} bytes is over {limits.MAX_TARGET_CHARS}")
+            if len(self._targets) >= _MAX_TARGETS:
+                self._targets.clear()
+            known = self._targets[key] = Target.from_config(config)
+        return known
+
+
+def _first_block(instructions: list[Any]) -> str:
+    """Return the first block that a trace asks for by name, which tells people most."""
+    names = (attrs[0] for kind, _, attrs, _ in instructions if kind in ("GetSBlock", "GetBlock"))
+    return next((name for name in names if isinstance(name, str) and name != "root"), "main")
+
+
+def _run_secs(value: Any) -> tuple[float, ...] | None:
+    """Return run times in seconds, or raise FormatError for what no clock gives."""
+    if value is None:
+        return None
+    if not isinstance(value, list) or len(value) > limits.MAX_RUN_SECS:
+        raise FormatError("run_secs is a list of numbers, or null")
+    for item in value:
+        if isinstance(item, bool) or not isinstance(item, int | float):
+            raise FormatError(f"run_secs holds {str(item)[:80]!r}, which is no number")
+        if not math.isfinite(item) or item < 0 or float(item) != item:
+            raise FormatError(f"run_secs holds {item!r}, which is no time")
+    times = tuple(float(item) for item in value)
+    if times and not math.isfinite(mean_of(times)):
+        raise FormatError("run_secs has a mean that is not finite")
+    return times
+
+
+def _args_info(value: Any) -> bytes:
+    if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
+        raise FormatError("args_info is a list of argument descriptions, or null")
+    check_value(value, "args_info")
+    return canonical_json(canonical_numbers(value))
+
+
+def record_fields(record: Record) -> list[Any]:
+    """Return ``[trace, run_secs, target, args_info]`` of a record, as they were read.
+
+    Raises
+    ------
+    FormatError
+        Its stored trace is damaged.
+    """
+    measurement = record.measurement
+    args = measurement.args_info
+    return [
+        list(join_trace(measurement.program.trace)),
+        None if measurement.run_secs is None else list(measurement.run_secs),
+        measurement.program.target.attributes,
+        None if args is None else parse_json(args),
+    ]

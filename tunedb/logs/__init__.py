@@ -1,1 +1,0 @@
-"""Tuning logs of other tools: one module per format."""

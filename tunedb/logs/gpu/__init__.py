@@ -1,1 +1,0 @@
-"""Tuners and profilers of GPU kernels (docs/logs.md): one module per format."""

@@ -1,0 +1,671 @@
+"""Examples from a database.
+
+What is read is an order of columns (:class:`tunedb.storage.queries.training.TrainingRecords`), and
+what is made of it depends on nothing but what was measured: not on local numbers, and not on the
+order of insertion, but for the order of trials where times of measurement are unknown, or equal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import identity, limits
+from ..errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
+from ..extraction.extract import place_of
+from ..records import FailureKind
+from ..run_times import NO_TIME
+from .base import Floats, Label, part
+from .examples import FAILURES, Examples, ExampleWorkload, Group
+
+if TYPE_CHECKING:
+    from ..features.base import NamedSet
+    from ..storage.queries import Query
+    from ..storage.queries.training import TrainingRecords
+    from ..storage.store import Store
+
+# ---- What became of each program, of the records that tell it ------------------------------------
+
+Ints = NDArray[np.int64]
+Bools = NDArray[np.bool_]
+
+_INFRASTRUCTURE = FAILURES.index(FailureKind.INFRASTRUCTURE)
+_UNKNOWN = FAILURES.index(FailureKind.UNKNOWN)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Trials:
+    """One outcome for each program of each group, in the order of :class:`Examples`.
+
+    Parameters
+    ----------
+    workloads : tuple of ExampleWorkload
+        In the order of their digests.
+    groups : tuple of Group
+        In order.
+    machines : ndarray of int32, shape (groups,)
+        Numbers of the groups' machines; 0 where a target has one only.
+    program_ids : ndarray of int64, shape (n,)
+        Local numbers.
+    digests : ndarray of uint64, shape (n, 2)
+        Digests of the programs, as :class:`TrainingRecords` has them.
+    group, seconds, failures, trials, origins, costs : ndarray, shape (n,)
+        As in :class:`Examples`. Trials count programs without features too, so that a trial has
+        the same number for every feature set.
+    n_rows, n_columns : ndarray of int64, shape (n,)
+        Shape of the program's features; -1 where it has none.
+    label : str
+        Name of the label policy.
+    infrastructure, timeless : int
+        Records that count for nothing (:class:`tunedb.models.dataset.DataCounts`).
+    """
+
+    workloads: tuple[ExampleWorkload, ...]
+    groups: tuple[Group, ...]
+    machines: NDArray[np.int32]
+    program_ids: Ints
+    digests: NDArray[np.uint64]
+    group: NDArray[np.int32]
+    seconds: Floats
+    failures: NDArray[np.int8]
+    trials: NDArray[np.int32]
+    origins: NDArray[np.int8]
+    costs: Floats
+    n_rows: Ints
+    n_columns: Ints
+    label: str
+    infrastructure: int
+    timeless: int
+
+    def __len__(self) -> int:
+        return len(self.program_ids)
+
+    def examples(self, feature_set: NamedSet) -> Examples:
+        """Return the programs that have features as examples without rows.
+
+        Parameters
+        ----------
+        feature_set : FeatureSet
+            Whose rows `n_rows` counts.
+        """
+        kept = self.n_rows >= 0
+        numbers, group = np.unique(self.group[kept], return_inverse=True)
+        groups, workloads = self._used(numbers.tolist())
+        seconds, failures, origins = self.seconds[kept], self.failures[kept], self.origins[kept]
+        trials = self.trials[kept]
+        digest = identity.digest(
+            "examples",
+            feature_set.name.encode(),
+            identity.pack_int(feature_set.version),
+            self.label.encode(),
+            self.digests[kept].astype(">u8").tobytes(),
+            self.machines[self.group[kept]].astype("<i4").tobytes(),
+            seconds.astype("<f8").tobytes(),
+            failures.tobytes(),
+            trials.astype("<i4").tobytes(),
+            origins.tobytes(),
+        )
+        return Examples(
+            feature_set=feature_set.name,
+            version=feature_set.version,
+            columns=feature_set.columns,
+            rows=np.zeros((0, len(feature_set.columns)), np.float32),
+            starts=np.concatenate(([0], np.cumsum(self.n_rows[kept]))),
+            program_ids=self.program_ids[kept],
+            group=group.astype(np.int32),
+            seconds=seconds,
+            throughput=_throughput(seconds, group),
+            failures=failures,
+            trials=trials,
+            origins=origins,
+            costs=self.costs[kept],
+            groups=groups,
+            workloads=workloads,
+            label=self.label,
+            digest=digest,
+        )
+
+    def _used(self, numbers: list[int]) -> tuple[tuple[Group, ...], tuple[ExampleWorkload, ...]]:
+        """Return some of the groups, and their workloads."""
+        groups = [self.groups[number] for number in numbers]
+        used = sorted({group.workload for group in groups})
+        place = {workload: index for index, workload in enumerate(used)}
+        renumbered = tuple(replace(group, workload=place[group.workload]) for group in groups)
+        return renumbered, tuple(self.workloads[workload] for workload in used)
+
+
+def trials_of(query: Query, records: TrainingRecords, label: str, *, corrected: bool) -> Trials:
+    """Return what became of each program of each group.
+
+    A record has worked if it has a time above 0 that is not TVM's sentinel, and is not said to
+    have failed. A program has worked if one of its records has, and all times of those that have
+    are its times; otherwise it failed as the last one says. Failures of infrastructure and
+    successes without a time count for nothing.
+
+    Parameters
+    ----------
+    query : Query
+        Knows workloads, targets and factors.
+    records : TrainingRecords
+        What was read.
+    label : str
+        Which of a program's run times counts.
+    corrected : bool
+        Divide run times by the factors of their sessions.
+
+    Raises
+    ------
+    NotFoundError, PluginError
+        There is no such label, or it does not work.
+    """
+    policy: Label = part("label", label)[0]
+    times = _Times.of(records)
+    failed = records.failed & (records.failures != _INFRASTRUCTURE)
+    counted = np.flatnonzero(times.worked | failed)
+    machines, factors, several = _sessions(query, records)
+    workloads, groups, numbers, group = _groups(query, records, counted, machines, several)
+
+    # Records of one program of one group stand together from here on, in the order of time.
+    when = _turns(records, counted, group)
+    high, low = records.digests[counted].T
+    order = np.lexsort((when, low, high, group))
+    record, group, when = counted[order], group[order], when[order]
+    changes = (np.diff(group) != 0) | (np.diff(records.program_ids[record]) != 0)
+    starts = np.flatnonzero(np.concatenate((np.ones(min(len(order), 1), bool), changes)))
+    sizes = np.diff(np.append(starts, len(order)))
+    owner = np.repeat(np.arange(len(starts)), sizes)
+    first, last = record[starts], record[starts + sizes - 1]
+
+    ran = times.worked[record]
+    success = np.bincount(owner[ran], minlength=len(starts)) > 0
+    seconds = np.full(len(starts), np.nan)
+    seconds[success] = times.labelled(
+        policy, record[ran], owner[ran], factors if corrected else None
+    )
+    failures = np.where(records.failures[last] == 0, _UNKNOWN, records.failures[last])
+    telling = ran == success[owner]
+    return Trials(
+        workloads=workloads,
+        groups=groups,
+        machines=numbers,
+        program_ids=records.program_ids[first],
+        digests=records.digests[first],
+        group=group[starts].astype(np.int32),
+        seconds=seconds,
+        failures=np.where(success, 0, failures).astype(np.int8),
+        trials=_ranks(when[starts], group[starts]).astype(np.int32),
+        origins=records.origins[first],
+        costs=_means(records.costs[record[telling]], owner[telling], len(starts)),
+        n_rows=records.n_rows[first],
+        n_columns=records.n_columns[first],
+        label=label,
+        infrastructure=int(records.failed.sum() - failed.sum()),
+        timeless=int((~records.failed & ~times.worked).sum()),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Times:
+    """The run times that count.
+
+    Parameters
+    ----------
+    seconds : ndarray of float64, shape (m,)
+        The times.
+    record : ndarray of int64, shape (m,)
+        Whose each is, ascending.
+    worked : ndarray of bool, shape (records,)
+        Which records have one, and are not said to have failed.
+    """
+
+    seconds: Floats
+    record: Ints
+    worked: Bools
+
+    @classmethod
+    def of(cls, records: TrainingRecords) -> _Times:
+        """Return the times of records."""
+        record = np.repeat(np.arange(len(records)), records.n_times)
+        # A store has no others that are not finite; 0 and less is what no clock should give.
+        is_time = (records.times > 0) & (records.times != NO_TIME)
+        is_time &= ~records.failed[record]
+        record = record[is_time]
+        worked = np.bincount(record, minlength=len(records)) > 0
+        return cls(records.times[is_time], record, worked)
+
+    def labelled(self, policy: Label, records: Ints, owner: Ints, factors: Floats | None) -> Floats:
+        """Return one time for each program that worked, in the order of programs.
+
+        Parameters
+        ----------
+        policy : Label
+            Which time counts.
+        records, owner : ndarray of int64
+            Records that worked, and their programs.
+        factors : ndarray of float64 or None
+            How much slower each record was than others of its machine.
+        """
+        owner_of = np.full(len(self.worked), -1)
+        owner_of[records] = owner
+        program = owner_of[self.record]
+        seconds = self.seconds if factors is None else self.seconds / factors[self.record]
+        # By size too: a sum then does not depend on which record was inserted first.
+        order = np.lexsort((seconds, program))
+        sizes = np.bincount(program)
+        starts = np.concatenate(([0], np.cumsum(sizes[sizes > 0])))
+        found: Floats = np.asarray(policy.seconds(seconds[order], starts), np.float64)
+        if found.shape != (len(starts) - 1,) or not (found > 0).all():
+            raise PluginError(
+                f"label {policy.name!r} gave no time above 0 for some program; correct or "
+                "reinstall it: tunedb plugins"
+            )
+        return found
+
+
+def _sessions(query: Query, records: TrainingRecords) -> tuple[NDArray[np.int32], Floats, set[int]]:
+    """Return the machine and the factor of each record, and which targets have several machines.
+
+    A session without an estimate is of machine 0, and its factor is 1.
+    """
+    machines = np.zeros(len(records), np.int32)
+    factors = np.ones(len(records))
+    several = set()
+    for target_id in np.unique(records.target_ids).tolist():
+        known = {
+            one.subject_id if one.subject == "session" else -one.subject_id: one
+            for one in query.session_factors(target_id)
+        }
+        if not known:
+            continue
+        if len({one.machine for one in known.values()}) > 1:
+            several.add(target_id)
+        of_target = np.flatnonzero(records.target_ids == target_id)
+        subjects, place = np.unique(records.subjects[of_target], return_inverse=True)
+        estimates = [known.get(subject) for subject in subjects.tolist()]
+        machines[of_target] = np.array([e.machine if e else 0 for e in estimates])[place]
+        factors[of_target] = np.array([e.factor if e else 1.0 for e in estimates])[place]
+    return machines, factors, several
+
+
+def _groups(
+    query: Query,
+    records: TrainingRecords,
+    counted: Ints,
+    machines: NDArray[np.int32],
+    several: set[int],
+) -> tuple[tuple[ExampleWorkload, ...], tuple[Group, ...], NDArray[np.int32], Ints]:
+    """Return workloads, groups, their machines, and the group of each record that counts."""
+    workload_ids, workload = np.unique(records.workload_ids[counted], return_inverse=True)
+    described = query.training_workloads(workload_ids.tolist())
+    workloads = tuple(
+        ExampleWorkload(
+            id=id_,
+            digest=digest,
+            name=name,
+            family=signature.family,
+            shapes=tuple(shape for _, shape in signature.arguments or ()),
+            flops=signature.flops,
+        )
+        for id_, digest, name, signature in described
+    )
+    of_id = {one.id: place for place, one in enumerate(workloads)}
+    workload = np.array([of_id[id_] for id_ in workload_ids.tolist()], np.int64)[workload]
+
+    target_ids, target = np.unique(records.target_ids[counted], return_inverse=True)
+    digests = query.target_digests()
+    by_digest = sorted(target_ids.tolist(), key=digests.__getitem__)
+    target = np.array([by_digest.index(id_) for id_ in target_ids.tolist()], np.int64)[target]
+
+    # One number for the three, in the order of all of them.
+    # Machines of strangers have numbers below 0.
+    first = int(machines.min(initial=0))
+    spans = (
+        *(max(len(workloads), 1), max(len(by_digest), 1)),
+        int(machines.max(initial=0)) - first + 1,
+    )
+    key = np.ravel_multi_index((workload, target, machines[counted] - first), spans)
+    used, group = np.unique(key, return_inverse=True)
+    of_groups = np.stack(np.unravel_index(used, spans)) + np.array([[0], [0], [first]])
+    groups = tuple(
+        Group(w, by_digest[t], digests[by_digest[t]], str(m) if by_digest[t] in several else "")
+        for w, t, m in of_groups.T.tolist()
+    )
+    return workloads, groups, of_groups[2].astype(np.int32), group
+
+
+def _turns(records: TrainingRecords, counted: Ints, group: Ints) -> Ints:
+    """Return the place of each counted record among all, group by group in the order of time.
+
+    Where a record of a group has no time of measurement, the order of insertion counts.
+    """
+    measured_at = records.measured_at[counted]
+    unknown = np.bincount(group[measured_at <= 0], minlength=group.max(initial=0) + 1) > 0
+    time = np.where(unknown[group], 0, measured_at)
+    places = np.empty(len(counted), np.int64)
+    places[np.lexsort((records.ids[counted], time, group))] = np.arange(len(counted))
+    return places
+
+
+def _ranks(places: Ints, group: Ints) -> Ints:
+    """Return the rank of each in its group, from 0; `group` ascends, and so do places by group."""
+    ranks = np.empty(len(places), np.int64)
+    ranks[np.argsort(places)] = np.arange(len(places))
+    return ranks - np.searchsorted(group, group)
+
+
+def _means(values: Floats, owner: Ints, size: int) -> Floats:
+    """Return the mean of each owner's values that are known, NaN where none is, shape (size,)."""
+    known = np.isfinite(values)
+    number = np.bincount(owner[known], minlength=size)
+    total = np.bincount(owner[known], values[known], minlength=size)
+    means: Floats = np.full(size, np.nan)
+    return np.divide(total, number, out=means, where=number > 0)
+
+
+def _throughput(seconds: Floats, group: Ints) -> Floats:
+    """Return the best time of each program's group / its own, 0 for those without one."""
+    time = np.where(np.isnan(seconds), np.inf, seconds)
+    best = np.full(group.max(initial=-1) + 1, np.inf)
+    np.minimum.at(best, group, time)
+    throughput: Floats = np.zeros(len(time))
+    return np.divide(best[group], time, out=throughput, where=time < np.inf)
+
+
+# ---- Examples ------------------------------------------------------------------------------------
+
+#: Called with how many programs' rows have been read, and how many there are.
+OnRead = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class DataCounts:
+    """What was read for examples, and what of it is in none.
+
+    Parameters
+    ----------
+    records : int
+        Records of those programs that were asked for, run or failed, but for retracted ones.
+    infrastructure : int
+        Of them, failures that are no fault of the program: in no example.
+    timeless : int
+        Of them, records that are said to have worked and have no time above 0: in no example.
+    programs : int
+        Programs of the other records.
+    without_features : int
+        Of them, programs without rows of the feature set: in no example.
+    workloads : int
+        Workloads of the examples.
+    failed_workloads : int
+        Of them, those of which no program worked.
+    targets : int
+        Targets of the examples.
+    """
+
+    records: int
+    infrastructure: int
+    timeless: int
+    programs: int
+    without_features: int
+    workloads: int
+    failed_workloads: int
+    targets: int
+
+
+def load(
+    store: Store,
+    feature_set: NamedSet,
+    *,
+    label: str = "median",
+    corrected: bool = False,
+    workload_ids: Sequence[int] | None = None,
+    target_ids: Sequence[int] | None = None,
+    source_ids: Sequence[int] | None = None,
+    rows: bool = True,
+    on_read: OnRead | None = None,
+) -> Examples:
+    """Return all measured programs that have features, also those that failed.
+
+    Records of foreign sources count, retracted ones and failures of infrastructure do not. The
+    records of one program in one group are one example: run times are taken together, a program
+    that worked once has not failed, and one that never worked failed as it did last.
+
+    Parameters
+    ----------
+    store : Store
+        The database.
+    feature_set : FeatureSet
+        Whose rows: those of this version.
+    label : str
+        Which of a program's run times counts (``tunedb.labels``).
+    corrected : bool
+        Divide run times by the factors of their sessions, as they are stored.
+    workload_ids, target_ids, source_ids : sequence of int or None
+        Only records of these.
+    rows : bool
+        Whether feature rows are read; :func:`with_rows` reads them later.
+    on_read : callable or None
+        For progress.
+
+    Raises
+    ------
+    NotFoundError
+        Nothing that was asked for is measured, or has rows; or there is no such label.
+    UsageError
+        The feature set has no fixed columns, or is stored with others.
+    FormatError, LimitError, StorageError
+        As :func:`with_rows`.
+    """
+    examples, _ = load_counted(
+        store,
+        feature_set,
+        label=label,
+        corrected=corrected,
+        workload_ids=workload_ids,
+        target_ids=target_ids,
+        source_ids=source_ids,
+    )
+    return with_rows(store, examples, on_read=on_read) if rows else examples
+
+
+def load_counted(
+    store: Store,
+    feature_set: NamedSet,
+    *,
+    label: str = "median",
+    corrected: bool = False,
+    workload_ids: Sequence[int] | None = None,
+    target_ids: Sequence[int] | None = None,
+    source_ids: Sequence[int] | None = None,
+) -> tuple[Examples, DataCounts]:
+    """Return examples without rows, and what was read for them.
+
+    Parameters and errors are those of :func:`load`. The records are one snapshot.
+    """
+    if not feature_set.columns:
+        raise UsageError(
+            f"the number of columns of {feature_set.name} depends on the program, and a model "
+            "needs the same ones for all; choose another set: tunedb features"
+        )
+    records = store.query.training_records(
+        feature_set, workload_ids=workload_ids, target_ids=target_ids, source_ids=source_ids
+    )
+    everything = workload_ids is target_ids is source_ids is None
+    if not len(records):
+        raise NotFoundError(_nothing_measured(store, everything=everything))
+    trials = trials_of(store.query, records, label, corrected=corrected)
+    _check_features(store, feature_set, records, trials)
+    examples = trials.examples(feature_set)
+    return examples, _counts(records, trials, examples)
+
+
+def data_digest(
+    store: Store,
+    feature_set: NamedSet,
+    *,
+    label: str = "median",
+    corrected: bool = False,
+    workload_ids: Sequence[int] | None = None,
+    target_ids: Sequence[int] | None = None,
+    source_ids: Sequence[int] | None = None,
+) -> bytes:
+    """Return :attr:`Examples.digest` of what :func:`load` would return, without reading rows.
+
+    Parameters and errors are those of :func:`load`.
+    """
+    examples, _ = load_counted(
+        store,
+        feature_set,
+        label=label,
+        corrected=corrected,
+        workload_ids=workload_ids,
+        target_ids=target_ids,
+        source_ids=source_ids,
+    )
+    return examples.digest
+
+
+def with_rows(store: Store, examples: Examples, *, on_read: OnRead | None = None) -> Examples:
+    """Return examples with their feature rows, which are read once in the order of their ids.
+
+    Parameters
+    ----------
+    store : Store
+        Where they were loaded from.
+    examples : Examples
+        Some or all that ``load(…, rows=False)`` returned.
+    on_read : callable or None
+        For progress.
+
+    Raises
+    ------
+    FormatError
+        A row has NaN or an infinity.
+    LimitError, StorageError
+        Rows that are damaged, or gone.
+    """
+    rows = np.empty((int(examples.starts[-1]), len(examples.columns)), np.float32)
+    order = np.argsort(examples.program_ids, kind="stable")
+    named = _Named(examples.feature_set, examples.version, examples.columns)
+    for begin in range(0, len(order), limits.FEATURE_PROGRAMS):
+        page = order[begin : begin + limits.FEATURE_PROGRAMS]
+        ids = examples.program_ids[page].tolist()
+        found = store.query.feature_rows(named, ids)
+        firsts, ends = examples.starts[page].tolist(), examples.starts[page + 1].tolist()
+        for id_, one, first, end in zip(ids, found, firsts, ends, strict=True):
+            if one is None or one.shape != (end - first, rows.shape[1]):
+                raise StorageError(
+                    f"{store.location}: the {named.name} features of program {id_} changed while "
+                    "they were read; try again, or look: tunedb db check"
+                )
+            rows[first:end] = one
+        if on_read is not None:
+            on_read(begin + len(page), len(order))
+    _check_finite(store, examples, rows)
+    return replace(examples, rows=rows)
+
+
+@dataclass(frozen=True, slots=True)
+class _Named:
+    """What tells a feature set from others."""
+
+    name: str
+    version: int
+    columns: tuple[str, ...]
+
+
+def _counts(records: TrainingRecords, trials: Trials, examples: Examples) -> DataCounts:
+    """Return what was read, and what is in no example."""
+    has_rows = trials.n_rows >= 0
+    groups = np.array([group.workload for group in examples.groups])
+    worked = np.zeros(len(examples.workloads), bool)
+    worked[groups[examples.group[~examples.failed]]] = True
+    return DataCounts(
+        records=len(records),
+        infrastructure=trials.infrastructure,
+        timeless=trials.timeless,
+        programs=len(np.unique(trials.program_ids)),
+        without_features=len(np.unique(trials.program_ids[~has_rows])),
+        workloads=len(worked),
+        failed_workloads=int((~worked).sum()),
+        targets=len({group.target for group in examples.groups}),
+    )
+
+
+# ---------------------------------------------------------------------- what is refused
+
+
+def _nothing_measured(store: Store, *, everything: bool) -> str:
+    """Return why there is nothing to learn from, in one line."""
+    where = store.location
+    if not store.query.size():
+        return f"{where}: there are no records to learn from; run: tunedb import logs PATH"
+    if everything and store.query.has_kernels():
+        return (
+            f"{where}: no record but those of GPU kernels was measured; "
+            "tunedb advise learns from these"
+        )
+    if everything:
+        return f"{where}: none of its records was measured; run: tunedb import logs PATH"
+    return (
+        f"{where}: nothing was measured of the workloads, targets and sources that were asked for; "
+        "see: tunedb workloads"
+    )
+
+
+def _check_features(
+    store: Store, feature_set: NamedSet, records: TrainingRecords, trials: Trials
+) -> None:
+    """Raise where no program has rows, or rows are as long as another version's."""
+    where, name, version = store.location, feature_set.name, feature_set.version
+    if not len(trials):
+        raise NotFoundError(
+            f"{where}: {len(records)} records have no run time and no failure that says something "
+            "of their programs; measure them again"
+        )
+    known = trials.n_rows >= 0
+    if not known.any():
+        others = _other_versions(store.query, feature_set)
+        in_vain = set(store.query.quarantined_lines(place_of(feature_set)))
+        tried = in_vain.issuperset(trials.program_ids.tolist())
+        way_on = (
+            "all failed; see: tunedb quarantine" if tried else f"run: tunedb extract --set {name}"
+        )
+        raise NotFoundError(
+            f"{where}: none of {len(trials)} measured programs has features of {name} version "
+            f"{version}{others}; {way_on}"
+        )
+    widths = np.unique(trials.n_columns[known]).tolist()
+    if widths != [len(feature_set.columns)]:
+        raise UsageError(
+            f"{where}: {name} version {version} is stored with {widths[-1]} columns and has "
+            f"{len(feature_set.columns)}; raise its version, and run: tunedb extract --set {name}"
+        )
+
+
+def _other_versions(query: Query, feature_set: NamedSet) -> str:
+    """Return which versions of a feature set have rows, for a message."""
+    found = [
+        f"{stored.programs} have those of version {stored.version}"
+        for stored in query.stored_features()
+        if stored.name == feature_set.name and stored.programs
+    ]
+    return f" ({', '.join(found)})" if found else ""
+
+
+def _check_finite(store: Store, examples: Examples, rows: np.ndarray) -> None:
+    """Raise FormatError for a row that is not finite."""
+    # The sum in double precision is finite exactly where all are, and makes no second matrix.
+    if np.isfinite(rows.sum(dtype=np.float64)):
+        return
+    row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
+    number = int(np.searchsorted(examples.starts, row, side="right")) - 1
+    name = examples.feature_set
+    raise FormatError(
+        f"{store.location}: {examples.columns[column]} of program {examples.program_ids[number]} "
+        f"is {rows[row, column]} in {name} version {examples.version}; correct the set, raise its "
+        f"version, and run: tunedb extract --set {name}"
+    )

@@ -1,0 +1,353 @@
+"""Models in a database: found again by what they were made from, made where there is none.
+
+A model is a row: its card, and its boosters unless only the card is kept. Its digest is that of
+everything that decides what training makes (:func:`~tunedb.models.cards.model_digest`), so the same
+recipe on the same data is found again, and other data make another model. Nothing but the database
+itself may give it models: XGBoost believes the bytes that it reads, so a row that another database
+wrote is refused, and rebuilt from records instead.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .. import identity
+from ..errors import IntegrityError, TuneDBError, UsageError
+from ..features import base
+from ..results import NewModel, StoredModel
+from . import cards
+from .cards import Cost, Scope
+from .model import Model
+from .recipe import Recipe
+from .training import select
+from .training_job import Making, Step, check_recipe, digest_of_data
+
+if TYPE_CHECKING:
+    from ..features.base import NamedSet
+    from ..storage.store import Store
+    from .examples import Examples
+
+#: What the models are that this module trains; those of kind ``failures`` predict failures.
+KIND = "ranker"
+
+#: Sets whose coverage is this share of the largest one's count as equally good.
+_NEARLY_ALL = 0.95
+_PREFERRED, _FALLBACK = "tunedb.scheduled", "steps"
+
+_log = logging.getLogger("tunedb")
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainedModel:
+    """A model, and its row.
+
+    Parameters
+    ----------
+    model : Model
+        Ready to score.
+    stored : StoredModel
+        Its row, with the card.
+    was_there : bool
+        Whether the database knew it by its digest before.
+    trained : bool
+        Whether it was trained now; a model that was there is read, or trained again where only
+        its card was kept.
+    """
+
+    model: Model
+    stored: StoredModel
+    was_there: bool
+    trained: bool
+
+
+def train(
+    store: Store,
+    recipe: Recipe,
+    *,
+    workload_ids: Sequence[int] | None = None,
+    target_ids: Sequence[int] | None = None,
+    source_ids: Sequence[int] | None = None,
+    threads: int | None = None,
+    keep_body: bool = True,
+    evaluate: bool = True,
+    force: bool = False,
+    external: bool | None = None,
+    on_step: Step | None = None,
+) -> TrainedModel:
+    """Return the model that a recipe makes of a database, trained where it is not there yet.
+
+    Features of a set that needs no module are computed first where programs lack them, and the
+    factors of sessions are estimated anew (:func:`tunedb.models.sessions.update`).
+
+    Parameters
+    ----------
+    store : Store
+        The database; the model becomes a row of it.
+    recipe : Recipe
+        How to train.
+    workload_ids, target_ids, source_ids : sequence of int or None
+        Only records of these workloads, targets and sources.
+    threads : int or None
+        Threads of XGBoost; the model does not depend on it.
+    keep_body : bool
+        Store the boosters too, also for a model of which only the card was kept. Without them the
+        model is trained again whenever it is wanted.
+    evaluate : bool
+        Judge the recipe on workloads that are held out, for the card.
+    force : bool
+        Train even where the model is there, and replace its card and boosters; boosters that
+        differ from those that its card names are warned of. A row that cannot be used
+        (:func:`unusable`) is replaced without.
+    external : bool or None
+        Stream feature rows from disk instead of holding them in memory; None does so above
+        :data:`tunedb.models.training_job.IN_MEMORY_BYTES`. The model is the same, but it is not
+        judged.
+    on_step : callable or None
+        For progress.
+
+    Returns
+    -------
+    TrainedModel
+
+    Raises
+    ------
+    NotFoundError
+        Nothing was measured, or nothing has features; the message says what to run.
+    UsageError
+        Nothing can be learnt: one record, or failures only.
+    PluginError
+        XGBoost is not installed, or a part of the recipe does not load.
+    """
+    check_recipe(recipe)
+    cost = Cost()
+    scope = Scope(workload_ids, target_ids, source_ids)
+    making = Making.prepared(store, recipe, scope, external=external, threads=threads, step=on_step)
+    versions, parameters = cards.versions(), recipe.to_json()
+    digest = cards.model_digest(KIND, parameters, making.labels.digest, versions)
+    known = store.query.model_by_digest(digest)
+    reason = None if known is None else unusable(store, known)
+    if reason is not None:
+        _log.warning("%s; it is made again", reason)
+    elif known is not None and known.size is not None and not force:
+        return TrainedModel(load_model(store, known, threads=threads), known, True, False)
+    fitted = making.fit()
+    body = fitted.model.to_bytes()
+    if known is not None and reason is None:
+        _compare(known, body)
+        if not (force or keep_body):
+            return TrainedModel(fitted.model, known, True, True)
+    card = making.card(fitted, body, evaluation=making.judge() if evaluate else None)
+    card["cost"] = cost.to_json()
+    new = NewModel(
+        digest=digest,
+        kind=KIND,
+        parameters=parameters,
+        training_digest=making.labels.digest,
+        card=card,
+        body=body if keep_body else None,
+    )
+    id_ = store.add_model(new, replace=known is not None)
+    stored = next(one for one in store.query.models(kind=KIND) if one.id == id_)
+    return TrainedModel(fitted.model, stored, known is not None, True)
+
+
+def load_model(store: Store, stored: StoredModel, *, threads: int | None = None) -> Model:
+    """Return a model of this database, trained again where only its card is kept.
+
+    Raises
+    ------
+    UsageError
+        Another database wrote the row, a newer XGBoost wrote the boosters, the model predicts
+        failures, or only its card is kept and the data have changed.
+    IntegrityError
+        The boosters are not those that the card names.
+    """
+    if stored.kind != KIND:
+        raise UsageError(f"model {stored.id} is of kind {stored.kind!r} and ranks nothing")
+    body = body_of(store, stored)
+    if body is not None:
+        return Model.from_bytes(body, threads=threads)
+    recipe = Recipe.from_dict(stored.card["recipe"])
+    scope = Scope.from_json(store.query, stored.card["scope"])
+    making = Making.read(store, recipe, scope, threads=threads)
+    if making.labels.digest != stored.training_digest:
+        raise UsageError(
+            f"model {stored.id}: only its card is kept, and what it was trained on has changed; "
+            "train it anew: tunedb train"
+        )
+    model = making.fit().model
+    _compare(stored, model.to_bytes())
+    return model
+
+
+def learnt_from(store: Store, stored: StoredModel) -> Examples:
+    """Return what a model's recipe would learn from today, without feature rows.
+
+    Raises
+    ------
+    UsageError, NotFoundError
+        As :func:`train`.
+    """
+    recipe = Recipe.from_dict(stored.card["recipe"])
+    scope = Scope.from_json(store.query, stored.card["scope"])
+    return select(Making.read(store, recipe, scope).labels, recipe)
+
+
+def body_of(store: Store, stored: StoredModel) -> bytes | None:
+    """Return the checked bytes of a model of any kind; None where only the card is kept.
+
+    Raises
+    ------
+    UsageError
+        Another database or version of tunedb wrote the row, or a newer XGBoost the boosters.
+    ApprovalError
+        The user has not approved the database: XGBoost believes what it reads.
+    IntegrityError
+        The bytes are not those that the card names.
+    """
+    card = stored.card
+    cards.check(stored)
+    store.require_approved()
+    if card["store"] != store.query.store_key:
+        raise UsageError(
+            f"model {stored.id} was made in another database and is not loaded here; "
+            "make one of these records: tunedb train"
+        )
+    written_by, mine = card["versions"]["xgboost"], cards.versions()["xgboost"]
+    if cards.numbers(written_by) > cards.numbers(mine):
+        raise UsageError(
+            f"model {stored.id} was trained with XGBoost {written_by}, this is {mine}; "
+            "rebuild it: tunedb train"
+        )
+    body = store.query.model_body(stored.id)
+    if body is not None and cards.body_digest(body).hex() != card["body"]["digest"]:
+        raise IntegrityError(
+            f"model {stored.id}: its boosters are not those that its card names; "
+            "make it again with the same options: tunedb train"
+        )
+    return body
+
+
+def unusable(store: Store, stored: StoredModel) -> str | None:
+    """Return why :func:`body_of` refuses a row, in a few words; None where it does not."""
+    try:
+        body_of(store, stored)
+    except (UsageError, IntegrityError) as error:
+        return str(error).partition(";")[0]
+    return None
+
+
+def find(
+    store: Store, *, feature_set: NamedSet | str, target_ids: Sequence[int] | None = None
+) -> StoredModel | None:
+    """Return the best model for some targets, or None.
+
+    One that has learnt from records of all of them, of this database, and can be loaded. Current
+    ones (:func:`is_current`) come before others; then counts from how many programs it was made,
+    its pairwise accuracy on held-out workloads, and how new it is.
+
+    Parameters
+    ----------
+    store : Store
+        The database.
+    feature_set : NamedSet or str
+        What the model reads; a set of another version is another set.
+    target_ids : sequence of int or None
+        Targets that it must know; None for any.
+    """
+    query = store.query
+    chosen = base.feature_set(feature_set) if isinstance(feature_set, str) else feature_set
+    targets = [query.target(id_).digest for id_ in target_ids or ()]
+    able = [
+        one
+        for one in query.models(kind=KIND)
+        if _is_usable(store, one, chosen) and cards.covers(one, targets)
+    ]
+    if len(able) == 1 and able[0].size is not None:
+        return able[0]  # without reading all records
+    current = dict(zip((one.id for one in able), are_current(store, able), strict=True))
+
+    def key(one: StoredModel) -> tuple[Any, ...]:
+        score = cards.pairwise(one.card) or 0.0
+        return current[one.id], one.card["data"]["programs"], score, one.id
+
+    return max(
+        (one for one in able if one.size is not None or current[one.id]), key=key, default=None
+    )
+
+
+def is_current(store: Store, stored: StoredModel) -> bool:
+    """Tell whether the same recipe would learn from the same data today."""
+    return _is_current(store, stored, {})
+
+
+def are_current(store: Store, models: Sequence[StoredModel]) -> list[bool]:
+    """Return :func:`is_current` of many models; what they have in common is read once."""
+    now: dict[bytes, bytes | None] = {}
+    return [_is_current(store, stored, now) for stored in models]
+
+
+def choose_features(
+    store: Store,
+    *,
+    workload_ids: Sequence[int] | None = None,
+    target_ids: Sequence[int] | None = None,
+) -> str:
+    """Return the feature set that most measured programs have rows of.
+
+    Sets that cover nearly as many count as equal, and ``tunedb.scheduled`` is preferred among
+    them. Where no rows are stored it is ``steps``, which needs nothing but the records.
+    """
+    query = store.query
+    stored = {(one.name, one.version) for one in query.stored_features() if one.programs}
+    known = {
+        name: query.feature_coverage(one, workload_ids=workload_ids, target_ids=target_ids).known
+        for name, one in base.feature_sets().items()
+        if one.columns and (name, one.version) in stored
+    }
+    most = max(known.values(), default=0)
+    if not most:
+        return _FALLBACK
+    good = [name for name, number in known.items() if number >= _NEARLY_ALL * most]
+    return _PREFERRED if _PREFERRED in good else max(good, key=lambda name: known[name])
+
+
+def _compare(stored: StoredModel, body: bytes) -> None:
+    """Warn of a model that was trained again and is another one."""
+    if cards.body_digest(body).hex() != stored.card["body"]["digest"]:
+        _log.warning(
+            "model %d: trained again it is not the same to the byte; "
+            "another processor or library may round differently",
+            stored.id,
+        )
+
+
+def _is_usable(store: Store, stored: StoredModel, feature_set: NamedSet) -> bool:
+    """Tell whether this database wrote a card that this version of tunedb and XGBoost can use."""
+    card = stored.card
+    if card.get("card") != cards.VERSION or card["store"] != store.query.store_key:
+        return False
+    features, written_by = card["features"], card["versions"]["xgboost"]
+    if cards.numbers(written_by) > cards.numbers(cards.versions()["xgboost"]):
+        return False
+    return (features["name"], features["version"]) == (feature_set.name, feature_set.version)
+
+
+def _is_current(store: Store, stored: StoredModel, now: dict[bytes, bytes | None]) -> bool:
+    """Tell whether a model is of today's data; `now` remembers digests of what was read."""
+    card = stored.card
+    if card.get("card") != cards.VERSION or card["store"] != store.query.store_key:
+        return False
+    recipe = card["recipe"]
+    read = (recipe["features"], recipe["label"], recipe["corrected"])
+    key = identity.canonical_json([read, card["scope"]])
+    if key not in now:
+        scope = Scope.from_json(store.query, card["scope"])
+        try:
+            now[key] = digest_of_data(store, *read, scope)
+        except TuneDBError:  # nothing is left, or the feature set is not installed any more
+            now[key] = None
+    return now[key] == stored.training_digest

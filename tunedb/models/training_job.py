@@ -1,0 +1,394 @@
+"""Making a model: what is read for it, training it, judging it, and its card."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from functools import cached_property, partial
+from math import isfinite
+from typing import TYPE_CHECKING, Any, Self
+
+import numpy as np
+
+from ..errors import UsageError
+from ..extraction.extract import extract, place_of
+from ..features.base import FeatureSet, StepFeatures, feature_set
+from . import cards, sessions
+from ._xgboost import import_xgboost
+from .base import Floats, part
+from .baselines import NearestNeighbour, RandomOrder
+from .cards import Scope
+from .dataset import DataCounts, load_counted, with_rows
+from .evaluation import Evaluation, Result, evaluate, repeat_noise
+from .examples import Examples
+from .metrics import FIGURES
+from .recipe import Recipe
+from .splits import NEW_WORKLOAD, POOLS
+from .training import Fitted, fit, most_rounds, select
+
+if TYPE_CHECKING:
+    from ..storage.store import Store
+
+# ---- A quick judgement of a recipe, for the card of the model that it makes ----------------------
+#
+# It is ``tunedb evaluate`` in little: one regime, workloads that are held out, and few seeds. Each
+# seed takes about as long as the training itself. What a card promises is watched by
+# :mod:`tunedb.models.drift`.
+
+#: Name of the model in the figures of a card.
+MODEL = "model"
+
+#: Name of the oracle that measures each program once.
+FLOOR = "noise floor"
+
+#: Which pool says how good a model is: candidates that no model has chosen yet.
+FIRST = "random"
+
+#: Seeds of the splits, and above how many rows there is but one.
+_SEEDS, _FEW_ROWS = 3, 30_000
+
+
+def judge(
+    examples: Examples,
+    recipe: Recipe,
+    *,
+    noise: Floats | None = None,
+    threads: int | None = None,
+    on_step: Callable[[int, int], None] | None = None,
+) -> dict[str, Any]:
+    """Return how well a recipe ranks workloads that it has not seen.
+
+    Parameters
+    ----------
+    examples : Examples
+        All that the model is made from, with rows.
+    recipe : Recipe
+        The model's.
+    noise : ndarray of float64 or None
+        How far run times are off (:func:`tunedb.models.evaluation.repeat_noise`).
+    threads : int or None
+        Of XGBoost.
+    on_step : callable or None
+        Called with the number of trainings that are done, and of all.
+
+    Returns
+    -------
+    dict
+        For JSON: ``pools`` has for each kind of pool the number of ``workloads`` and ``figures``:
+        model or baseline → figure → ``[mean, low, high]`` (95 % bootstrap interval over
+        workloads), and as ``noise floor`` what an oracle reaches that measures each program once.
+        ``pairwise`` is the model's mean in random pools, or in all trials where random ones are too
+        few; ``pairwise_p5`` the 5th percentile over workloads, in the kind of pool where it is
+        lower: what is below it is drift. Where nothing can be held out ``impossible`` says why,
+        and the others are empty or None.
+    """
+    seeds = 1 if len(examples.rows) > _FEW_ROWS else _SEEDS
+    try:
+        found = evaluate(
+            examples,
+            {MODEL: recipe},
+            regimes=(NEW_WORKLOAD,),
+            seeds=seeds,
+            baselines=(RandomOrder(), NearestNeighbour(training_set=recipe.training_set)),
+            noise=noise,
+            threads=threads,
+            on_step=on_step and (lambda done, total, _: on_step(done, total)),
+        )
+    except UsageError as error:
+        return not_judged(str(error))
+    judged = [one for pool in POOLS if (one := found.result(NEW_WORKLOAD, pool, MODEL)) is not None]
+    first = found.result(NEW_WORKLOAD, FIRST, MODEL) or judged[0]
+    return {
+        "regime": NEW_WORKLOAD,
+        "seeds": seeds,
+        "splits": found.splits[NEW_WORKLOAD]["digest"],
+        "seconds": found.seconds,
+        "pools": {one.pool: _pool(found, one.pool) for one in judged},
+        "pairwise": first.summary("pairwise").mean,
+        "pairwise_p5": min(float(np.quantile(one.column("pairwise"), 0.05)) for one in judged),
+        "impossible": None,
+    }
+
+
+def not_judged(reason: str) -> dict[str, Any]:
+    """Return what :func:`judge` returns where nothing can be judged."""
+    return {
+        "regime": NEW_WORKLOAD,
+        "seeds": 0,
+        "splits": None,
+        "seconds": None,
+        "pools": {},
+        "pairwise": None,
+        "pairwise_p5": None,
+        "impossible": reason,
+    }
+
+
+def _pool(found: Evaluation, pool: str) -> dict[str, Any]:
+    """Return the figures of all models in one kind of pool."""
+    results = [one for one in found.results if one.pool == pool]
+    figures = {one.model: _figures(one) for one in results}
+    floor = results[0].floor
+    if floor is not None:
+        means = floor.mean(axis=0).tolist()
+        figures[FLOOR] = {name: [x, None, None] for name, x in zip(FIGURES, means, strict=True)}
+    return {"workloads": len(results[0].workloads), "figures": figures}
+
+
+def _figures(result: Result) -> dict[str, list[float | None]]:
+    """Return mean and interval of each figure; an interval of one workload is unknown."""
+    summaries = {figure: result.summary(figure) for figure in FIGURES}
+    return {
+        figure: [x if isfinite(x) else None for x in (one.mean, one.low, one.high)]
+        for figure, one in summaries.items()
+    }
+
+
+# ---- Training ------------------------------------------------------------------------------------
+
+#: Bytes of feature rows up to which a model is trained in memory: 3 million rows of 164 columns.
+#: Training takes three times as much: the rows, those that are learnt from, and their bins.
+IN_MEMORY_BYTES = 2 * 2**30
+
+#: Called with what is done ("features", "sessions", "reading", "features read", "training",
+#: "judging"), how much of it is finished, and how much there is at most: 0 where that is unknown.
+Step = Callable[[str, int, int], None]
+
+
+def usable(name: str) -> FeatureSet:
+    """Return a feature set that models can learn from.
+
+    Raises
+    ------
+    UsageError
+        The number of its columns depends on the program.
+    NotFoundError, PluginError
+        There is none of this name, or it does not load.
+    """
+    found = feature_set(name)
+    if not found.columns:
+        raise UsageError(
+            f"the rows of {name} have another length for each program, so no model learns from "
+            "them; list the sets: tunedb features"
+        )
+    return found
+
+
+def check_recipe(recipe: Recipe) -> None:
+    """Raise NotFoundError, PluginError or UsageError for a part or number that cannot be.
+
+    A slip of the pen should be told before anything is read.
+    """
+    recipe.check()
+    part("loss", recipe.loss)
+    part("row model", recipe.rows)
+    part("label", recipe.label)
+    part("training set", recipe.training_set)
+
+
+def digest_of_data(
+    store: Store, features: str, label: str, corrected: bool, scope: Scope
+) -> bytes | None:
+    """Return the digest of what a model of these choices would learn from today.
+
+    None where programs lack features that training would compute first.
+    """
+    chosen = usable(features)
+    options = {"label": label, "corrected": corrected, **asdict(scope)}
+    examples, counts = load_counted(store, chosen, **options)
+    if isinstance(chosen, StepFeatures) and counts.without_features > len(_failed(store, chosen)):
+        return None
+    return examples.digest
+
+
+def _reading(recipe: Recipe, scope: Scope) -> dict[str, Any]:
+    return {"label": recipe.label, "corrected": recipe.corrected, **asdict(scope)}
+
+
+def _extract(store: Store, features: StepFeatures, scope: Scope, step: Step) -> None:
+    """Compute the features of programs that have none."""
+    where: dict[str, Any] = {
+        "workload_ids": scope.workload_ids,
+        "target_ids": scope.target_ids,
+    }
+    found = store.query.feature_coverage(features, computed=True, **where)
+    missing, done = found.able - found.known - len(_failed(store, features)), 0
+
+    def on_program() -> None:
+        nonlocal done
+        done += 1
+        step("features", done, missing)
+
+    if missing > 0:
+        step("features", 0, missing)
+        extract(store, features, on_program=on_program, **where)
+
+
+def _failed(store: Store, features: StepFeatures) -> set[int]:
+    """Return the programs whose features were asked for in vain: no extraction tries them again."""
+    return set(store.query.quarantined_lines(place_of(features)))
+
+
+def course(fitted: Fitted) -> dict[str, Any]:
+    """Return the course of a training, for the card."""
+    return {
+        "rounds": fitted.rounds,
+        "best_round": fitted.best_round,
+        "members": len(fitted.model.boosters),
+        "held_out": len(fitted.held_out),
+        # Pairwise accuracy on held-out workloads.
+        "history": cards.thinned(fitted.history),
+        "rows": fitted.model.rows,
+        "programs": fitted.programs,
+        "left_out": fitted.left_out,
+        "seconds": fitted.seconds,
+        "threads": fitted.threads,
+    }
+
+
+def _told(counts: DataCounts) -> dict[str, Any]:
+    """Return how many records were read and what of them is not learnt from, for the card."""
+    return {
+        "records": counts.records,
+        "left_out": {
+            "without features": counts.without_features,
+            "failures of infrastructure": counts.infrastructure,
+            "records without a time": counts.timeless,
+        },
+    }
+
+
+def _is_large(labels: Examples) -> bool:
+    """Tell whether the feature rows of examples should stay on disk."""
+    return 4 * int(labels.sizes.sum()) * len(labels.columns) > IN_MEMORY_BYTES
+
+
+def _silent(step: str, done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+@dataclass(frozen=True, eq=False)
+class Making:
+    """A recipe, and what it has to learn from.
+
+    Parameters
+    ----------
+    store : Store
+        The database.
+    recipe : Recipe
+        How to train.
+    scope : Scope
+        Which records count.
+    labels : Examples
+        What is measured, without feature rows.
+    counts : DataCounts
+        What was read for them.
+    external : bool
+        Whether feature rows stream from disk; the model is the same.
+    threads : int or None
+        Threads of XGBoost.
+    step : callable
+        For progress.
+    """
+
+    store: Store
+    recipe: Recipe
+    scope: Scope
+    labels: Examples
+    counts: DataCounts
+    external: bool
+    threads: int | None
+    step: Step
+
+    @classmethod
+    def prepared(
+        cls,
+        store: Store,
+        recipe: Recipe,
+        scope: Scope,
+        *,
+        external: bool | None = None,
+        threads: int | None = None,
+        step: Step | None = None,
+    ) -> Self:
+        """Return a making after what is missing was computed; parameters as :func:`stored.train`.
+
+        These are features that need no module, and the factors of sessions.
+        """
+        step = step or _silent
+        import_xgboost()  # what is missing should be told before anything is computed
+        features = usable(recipe.features)
+        if isinstance(features, StepFeatures):
+            _extract(store, features, scope, step)
+        step("sessions", 0, 0)
+        sessions.update(store, scope.target_ids)
+        step("reading", 0, 0)
+        labels, counts = load_counted(store, features, **_reading(recipe, scope))
+        if external is None:
+            external = _is_large(labels)
+        return cls(store, recipe, scope, labels, counts, external, threads, step)
+
+    @classmethod
+    def read(
+        cls, store: Store, recipe: Recipe, scope: Scope, *, threads: int | None = None
+    ) -> Self:
+        """Return a making of what the database holds; nothing is written."""
+        features = usable(recipe.features)
+        labels, counts = load_counted(store, features, **_reading(recipe, scope))
+        large = _is_large(labels)
+        return cls(store, recipe, scope, labels, counts, large, threads, _silent)
+
+    @cached_property
+    def examples(self) -> Examples:
+        """What is measured, with feature rows: of :attr:`labels`, whatever was added since."""
+        return with_rows(self.store, self.labels, on_read=partial(self.step, "features read"))
+
+    def fit(self) -> Fitted:
+        """Train the model; raises as :func:`tunedb.models.training.fit`."""
+        most = most_rounds(self.recipe)
+
+        def on_round(number: int, _: float | None) -> None:
+            self.step("training", number, most)
+
+        settings: dict[str, Any] = {"threads": self.threads, "on_round": on_round}
+        examples = self.labels if self.external else self.examples
+        self.step("training", 0, most)
+        if self.external:
+            from .external import fit_external  # reads what most never need
+
+            return fit_external(self.store, examples, self.recipe, **settings)
+        return fit(examples, self.recipe, **settings)
+
+    def judge(self) -> dict[str, Any]:
+        """Return how well the recipe does on held-out workloads (:mod:`.judging`)."""
+        if self.external:
+            return not_judged("not judged: the features do not fit into memory")
+
+        def on_step(done: int, total: int) -> None:
+            self.step("judging", done, total)
+
+        features = usable(self.recipe.features)
+        records = self.store.query.training_records(features, **asdict(self.scope))
+        return judge(
+            self.examples,
+            self.recipe,
+            noise=repeat_noise(records),
+            threads=self.threads,
+            on_step=on_step,
+        )
+
+    def card(
+        self, fitted: Fitted, body: bytes, *, evaluation: dict[str, Any] | None
+    ) -> dict[str, Any]:
+        """Return the model's card (:func:`tunedb.models.cards.make_card`)."""
+        return cards.make_card(
+            self.recipe,
+            self.labels,
+            select(self.labels, self.recipe),
+            store_key=self.store.query.store_key,
+            scope=self.scope.to_json(self.store.query),
+            counts=_told(self.counts),
+            training=course(fitted) | {"external": self.external},
+            evaluation=evaluation,
+            body=body,
+        )

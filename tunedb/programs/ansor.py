@@ -1,0 +1,258 @@
+"""Transform steps of auto_scheduler (Ansor) in their stored form.
+
+A program of auto_scheduler is a list of steps such as ``["SP", 3, 0, 128, [1, 8, 1, 1], 1]``: a
+code, then its fields (``src/auto_scheduler/transform_step.cc``, apache/tvm v0.7 to v0.19). It is
+stored in two parts:
+
+* the *sketch*: canonical JSON of ``{"layout_rewrite": …, "steps": […]}``, where ``null`` stands for
+  the numbers that differ from program to program: extent and lengths of a split, and the number
+  behind ``auto_unroll_max_step$``, which leaves ``["PR", 5, 0, "auto_unroll_max_step$", null]``;
+* the *decisions*: these numbers in their order, each as unsigned LEB128.
+
+A split with an unknown length (``null``) stays in the sketch as it is; its extent, never ``null``
+there, tells it apart. So does a pragma whose text would not come back exactly (``…$007``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from reprlib import repr as shown  # bounded: JSON may be long and deep
+from typing import Any
+
+import orjson
+
+from .. import limits
+from ..errors import FormatError
+from ..json_checks import INT64
+from ..records import Trace
+from ._ansor import Splitter
+from .base import Step
+
+#: Words for the annotations of loops, by number (``IteratorAnnotation``, ``loop_state.h``).
+ANNOTATIONS = (
+    "none",
+    "unroll",
+    "vectorize",
+    "parallel",
+    "vthread",
+    "blockIdx.x",
+    "threadIdx.x",
+    "blockIdx.y",
+    "threadIdx.y",
+    "blockIdx.z",
+    "threadIdx.z",
+    "tensorize",
+)
+
+#: Words for ``layout_rewrite_option`` by number (``LayoutRewriteOption``, ``compute_dag.h``).
+LAYOUT_REWRITES = ("no_rewrite", "insert_transform_stage", "rewrite_for_pre_transformed")
+
+#: A pragma with a number behind it.
+UNROLL = "auto_unroll_max_step$"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A kind of step.
+
+    Parameters
+    ----------
+    name : str
+        In words.
+    fields : tuple of str
+        Names of its fields in order; the first is always ``stage``.
+    kinds : str
+        A letter for each field: ``i`` index (not negative), ``z`` integer, ``b`` 0 or 1, ``a``
+        number of an annotation, ``s`` text, ``l`` list of indexes, ``e`` extent of a split, ``n``
+        its lengths (always behind the extent), ``p`` pragma.
+    """
+
+    name: str
+    fields: tuple[str, ...]
+    kinds: str
+
+
+#: All kinds of step (``src/auto_scheduler/transform_step.h``), the frequent ones first.
+CODES = {
+    "SP": Code("split", ("stage", "loop", "extent", "lengths", "inner_to_outer"), "iienb"),
+    "AN": Code("annotate", ("stage", "loop", "annotation"), "iia"),
+    "FU": Code("fuse", ("stage", "fused_iters"), "il"),
+    "FSP": Code("follow_split", ("stage", "loop", "src_step", "n_split"), "iiii"),
+    "CA": Code("compute_at", ("stage", "target_stage", "target_iter"), "iii"),
+    "RE": Code("reorder", ("stage", "after_iters"), "il"),
+    "CHR": Code("cache_read", ("stage", "scope", "readers"), "isl"),
+    "FFSP": Code(
+        "follow_fused_split", ("stage", "loop", "src_steps", "level", "factor_or_nparts"), "iilib"
+    ),
+    "CI": Code("compute_inline", ("stage",), "i"),
+    "PR": Code("pragma", ("stage", "loop", "pragma"), "iip"),
+    "CHW": Code("cache_write", ("stage", "scope"), "is"),
+    "CR": Code("compute_root", ("stage",), "i"),
+    "RF": Code("rfactor", ("stage", "loop", "factor_iter"), "iii"),
+    "SA": Code("storage_align", ("stage", "loop", "factor", "offset"), "iiiz"),
+}
+
+_splitter = Splitter({code: value.kinds for code, value in CODES.items()})
+
+#: What a value of each kind is, for messages.
+_MEANINGS = {
+    "i": "an index of 64 bits",
+    "z": "an integer of 64 bits",
+    "b": "0 or 1",
+    "a": f"an annotation from 0 to {len(ANNOTATIONS) - 1}",
+    "s": "text",
+    "l": "a list of indexes",
+    "e": "an extent of 64 bits",
+    "n": "a list of lengths",
+    "p": "text",
+}
+_VARINT_BYTES = 9  # 63 bits
+
+
+def split_steps(steps: Any, layout_rewrite: Any) -> Trace:
+    """Return the stored form of the steps of a line.
+
+    Parameters
+    ----------
+    steps : list
+        Steps as a JSON parser returns them.
+    layout_rewrite : int or None
+        The task's ``layout_rewrite_option``, which changes what the steps mean; None where the
+        log has none.
+
+    Raises
+    ------
+    FormatError
+        These are no steps; the message names the first bad one.
+    """
+    parts = _splitter.split(steps, layout_rewrite)
+    if parts is None:
+        raise FormatError(explain(steps, layout_rewrite))
+    return Trace(parts[0], None, parts[1])
+
+
+def explain(steps: Any, layout_rewrite: Any) -> str:
+    """Return why these are no steps."""
+    if layout_rewrite is not None and not (
+        _is_index(layout_rewrite) and layout_rewrite < len(LAYOUT_REWRITES)
+    ):
+        return f"layout_rewrite_option is 0, 1 or 2, not {shown(layout_rewrite)}"
+    if not isinstance(steps, list):
+        return "the steps are no list"
+    if len(steps) > limits.MAX_INSTRUCTIONS:
+        return f"{len(steps)} steps are over the limit of {limits.MAX_INSTRUCTIONS}"
+    complaints = (_explain_step(number, step) for number, step in enumerate(steps))
+    return next(filter(None, complaints), "steps that cannot be stored")
+
+
+def _explain_step(number: int, step: Any) -> str | None:
+    """Return what is wrong with a step, or None."""
+    if not (isinstance(step, list) and step and isinstance(step[0], str)):
+        return f"step {number} is not [code, field, …]"
+    code = CODES.get(step[0])
+    if code is None:
+        return f"step {number} has the unknown code {shown(step[0])}"
+    if len(step) != len(code.kinds) + 1:
+        return f"step {number} ({step[0]}) has {len(step) - 1} fields, not {len(code.kinds)}"
+    for name, kind, value in zip(code.fields, code.kinds, step[1:], strict=True):
+        if not _is_kind(kind, value):
+            what = _MEANINGS[kind]
+            return f"step {number} ({step[0]}): its {name} is {what}, not {shown(value)}"
+    return None
+
+
+def _is_index(value: Any) -> bool:
+    return type(value) is int and 0 <= value < INT64
+
+
+def _is_kind(kind: str, value: Any) -> bool:
+    """Tell whether a field's value is of the kind that :class:`Code` describes."""
+    if kind in "sp":
+        return isinstance(value, str) and not any("\ud800" <= char <= "\udfff" for char in value)
+    if kind == "l":
+        return isinstance(value, list) and all(_is_index(item) for item in value)
+    if kind == "n":
+        return isinstance(value, list) and all(item is None or _is_index(item) for item in value)
+    if kind == "z":
+        return type(value) is int and -INT64 <= value < INT64
+    bound = {"a": len(ANNOTATIONS), "b": 2}.get(kind, INT64)
+    return _is_index(value) and value < bound
+
+
+def join_steps(trace: Trace) -> tuple[list[Any], int | None]:
+    """Return ``(steps, layout_rewrite)``; the inverse of :func:`split_steps`.
+
+    Raises
+    ------
+    FormatError
+        The parts are damaged, do not belong together or are of another kind of program.
+    """
+    try:
+        sketch = orjson.loads(trace.sketch)
+        layout_rewrite = sketch["layout_rewrite"]
+        numbers = _read_varints(trace.decisions)
+        steps = [_fill(step, numbers) for step in sketch["steps"]]
+    except (TypeError, ValueError, LookupError, StopIteration, RecursionError) as error:
+        raise FormatError(f"stored steps that cannot be read: {error!r:.200}") from None
+    # What is split again and is the same has the right types, and neither too few numbers nor
+    # too many.
+    if _splitter.split(steps, layout_rewrite) != (trace.sketch, trace.decisions):
+        raise FormatError("stored steps that are damaged")
+    return steps, layout_rewrite
+
+
+def _read_varints(data: bytes) -> Iterator[int]:
+    """Yield unsigned LEB128 numbers."""
+    value = shift = 0
+    for byte in data:
+        value |= (byte & 127) << shift
+        shift += 7
+        if byte < 128:
+            yield value
+            value = shift = 0
+        elif shift == 7 * _VARINT_BYTES:
+            raise ValueError("a number of more than 63 bits")
+
+
+def _fill(step: list[Any], numbers: Iterator[int]) -> list[Any]:
+    """Return a step of a sketch with its numbers."""
+    if step[0] == "SP" and step[3] is None:
+        extent = next(numbers)
+        return [*step[:3], extent, [next(numbers) for _ in step[4]], *step[5:]]
+    if step[0] == "PR" and len(step) == 5 and step[4] is None:
+        return [*step[:3], f"{step[3]}{next(numbers)}"]
+    return step
+
+
+def steps_of(trace: Trace) -> list[Step]:
+    """Return the steps of a stored program with named, readable arguments.
+
+    ``annotation`` is a word of :data:`ANNOTATIONS`, a pragma with a number has it as ``value``,
+    an extent of 0 is None (unknown), and so is an unknown length.
+
+    Raises
+    ------
+    FormatError
+        The stored steps are damaged.
+    """
+    steps, _ = join_steps(trace)
+    return [_readable(number, step) for number, step in enumerate(steps)]
+
+
+def _readable(number: int, step: list[Any]) -> Step:
+    code = CODES[step[0]]
+    arguments = dict(zip(code.fields, step[1:], strict=True))
+    for name, kind in zip(code.fields, code.kinds, strict=True):
+        if kind == "a":
+            arguments[name] = ANNOTATIONS[arguments[name]]
+        elif kind == "b":
+            arguments[name] = bool(arguments[name])
+        elif kind == "e":
+            arguments[name] = arguments[name] or None
+        elif kind == "p" and arguments[name].startswith(UNROLL):
+            value = arguments[name].removeprefix(UNROLL)
+            if value.isascii() and value.isdecimal() and len(value) < 20:
+                arguments.update({name: UNROLL[:-1], "value": int(value)})
+    stage = arguments.pop("stage")
+    return Step(number, step[0], code.name, stage, arguments.pop("loop", None), arguments)

@@ -1,0 +1,538 @@
+"""Programs of MetaSchedule that a foreign source may give, by their stored parts.
+
+What may stand in them is listed in :mod:`tunedb.programs.metaschedule.allowlist`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from reprlib import repr as shown  # bounded: a value may be long and deep
+from typing import Any
+
+import orjson
+
+from ... import limits
+from ...errors import FormatError
+from ...identity import canonical_json
+from ...json_checks import INT64
+from .trace import INSTRUCTIONS, NO_OUTPUT, OLDER, check_arity, is_variable
+
+# ---- Kinds, attributes and annotations of MetaSchedule that a foreign program may have -----------
+#
+# The lists are what TVM's schedule rules, postprocessors and mutators write, of TVM 0.8 to 0.27
+# (``src/s_tir/meta_schedule``, ``include/tvm/s_tir/stmt.h``). A test feeds them with the public
+# logs and with programs that TVM tunes.
+
+#: Instructions that no rule of TVM uses and that make a program compute or access something else:
+#: they set a type or a region without a check.
+UNSAFE = frozenset({"AnnotateBufferAccess", "UnsafeHideBufferAccess", "UnsafeSetDType"})
+
+#: Kinds of instruction that are allowed, today's and those of earlier releases.
+KINDS = frozenset({*INSTRUCTIONS, *OLDER}) - UNSAFE
+
+_INTRINSIC = re.compile(rf"[A-Za-z0-9_.]{{1,{limits.MAX_FOREIGN_NAME_CHARS}}}")
+
+#: Annotations with a number or a variable.
+NUMBERS = frozenset(
+    {
+        *(
+            f"meta_schedule.{name}"
+            for name in (
+                *("cooperative_fetch", "thread_extent_low_inclusive"),
+                *("thread_extent_high_inclusive", "random_compute_producer", "parallel"),
+                *("vectorize", "unroll_explicit", "unroll_implicit", "layout_rewrite_preproc"),
+                *("cache_type", "tensor_core_enabled"),
+            )
+        ),
+        *("pragma_auto_unroll_max_step", "pragma_unroll_explicit"),
+        *("double_buffer_scope", "warp_execution", "auto_copy", "local_stage", "vector_bytes"),
+        *(f"{ir}.manifest_shared_memory_local_stage" for ir in ("tir", "tirx", "s_tir")),
+        "permuted_layout",
+    }
+)
+
+#: Annotations with a text, and which.
+TEXTS: dict[str, re.Pattern[str]] = {
+    "meta_schedule.tiling_structure": re.compile(r"[A-Z]{1,32}"),
+    "meta_schedule.auto_tensorize": re.compile(rf"|{_INTRINSIC.pattern}"),
+    "meta_schedule.auto_tensorize_init": re.compile(rf"|{_INTRINSIC.pattern}"),
+    "meta_schedule.tensor_core_enabled": re.compile(r"[01]"),
+    "meta_schedule.inline_rule": re.compile(r"[a-z_]{1,32}"),
+    "permuted_layout": re.compile(r"[A-Za-z0-9_]{1,32}"),
+}
+
+#: Annotations with a list of numbers.
+LISTS = frozenset(
+    {"software_pipeline_stage", "software_pipeline_order", "software_pipeline_async_stages"}
+)
+
+#: What may be taken off: all of these, and the rule that a workload asks for.
+REMOVABLE = NUMBERS | LISTS | TEXTS.keys() | {"schedule_rule"}
+
+_THREADS = frozenset(
+    f"{name}.{axis}" for name in ("blockIdx", "threadIdx", "vthread") for axis in "xyz"
+) | {"vthread"}
+
+#: Storage scopes are words of a few ranks, with tags behind them (``StorageScope::Create``).
+_SCOPE = re.compile(
+    r"(global|shared|local|warp|texture)([.:-][a-z0-9_]{1,24}){0,2}"
+    r"|wmma\.(matrix_a|matrix_b|accumulator)|m16n8k8\.matrix[ABC]|metal\.simdgroup"
+)
+
+#: Types of nodes of an index map: arithmetic on its variables. No calls, no loads, no operators by
+#: name; the part before the dot changes from release to release.
+_NODE = re.compile(
+    r"|(?:(?:tir|tirx|s_tir|ir|prim|ffi|runtime|node)\.)?"
+    r"(?:IndexMap|Array|Var|String|PrimType|IntImm|FloatImm|Add|Sub|Mul|Div|Mod|FloorDiv|FloorMod"
+    r"|Min|Max|EQ|NE|LT|LE|GT|GE|And|Or|Not|Select|Cast|None|int|float|bool|str|dtype|DataType)"
+)
+_GRAPH_KEYS = frozenset({"root_index", "root", "nodes", "metadata", "attrs", "b64ndarrays"})
+_NODE_KEYS = frozenset({"type", "data", "type_key", "attrs", "repr_str", "keys"})
+
+#: Kinds with an index map among their inputs.
+MAPPED = frozenset({"TransformLayout", "ReindexCacheRead", "ReindexCacheWrite"})
+
+_MAX_VARIABLE_CHARS = 12
+
+
+def is_name(value: Any) -> bool:
+    """Tell whether a value is a variable."""
+    return is_variable(value) and len(value) <= _MAX_VARIABLE_CHARS
+
+
+def is_int(value: Any) -> bool:
+    """Tell whether a value is an integer of 64 bits."""
+    return type(value) is int and -INT64 <= value < INT64
+
+
+def _is_flag(value: Any) -> bool:
+    return isinstance(value, bool) or (type(value) is int and value in (0, 1))
+
+
+def is_text(value: Any) -> bool:
+    """Tell whether a value can be a name of a block or knob: short, without control codes."""
+    return (
+        isinstance(value, str)
+        and len(value) <= limits.MAX_FOREIGN_NAME_CHARS
+        and value.isprintable()
+    )
+
+
+def _is_scope(value: Any) -> bool:
+    return isinstance(value, str) and _SCOPE.fullmatch(value) is not None
+
+
+def _is_intrinsic(value: Any) -> bool:
+    return isinstance(value, str) and _INTRINSIC.fullmatch(value) is not None
+
+
+def _is_thread(value: Any) -> bool:
+    return isinstance(value, str) and value in _THREADS
+
+
+def _is_removable(value: Any) -> bool:
+    return isinstance(value, str) and value in REMOVABLE
+
+
+def _are_ints(value: Any) -> bool:
+    return isinstance(value, list) and all(map(is_int, value))
+
+
+def _are_numbers(value: Any) -> bool:
+    return isinstance(value, list) and all(type(item) is float or is_int(item) for item in value)
+
+
+def _is_map(value: Any) -> bool:
+    if not isinstance(value, str):
+        return False
+    check_index_map("an attribute", value)
+    return True
+
+
+def _is_map_or_none(value: Any) -> bool:
+    return value is None or _is_map(value)
+
+
+_Check = Callable[[Any], bool]
+_COPIES: tuple[_Check, ...] = (is_int, _is_scope)
+
+#: What the attributes of each kind are, today's; an earlier release wrote the first of them.
+_ATTRS: dict[str, tuple[_Check, ...]] = {
+    "Bind": (_is_thread,),
+    "Blockize": (_is_flag,),
+    "CacheIndex": (_is_scope, is_int),
+    **dict.fromkeys(
+        (
+            *("CacheInplace", "CacheRead", "CacheWrite", "ReadAt", "WriteAt", "SetScope"),
+            *("ReindexCacheRead", "ReindexCacheWrite"),
+        ),
+        _COPIES,
+    ),
+    "ComputeAt": (_is_flag, is_int),
+    "Fuse": (_is_flag,),
+    "GetBlock": (is_text, is_text),
+    "GetSBlock": (is_text, is_text),
+    "LoopPartition": (_is_flag,),
+    "PadEinsum": (_are_ints,),
+    "RFactor": (is_int,),
+    "ReIndex": (is_int, is_int),
+    "ReverseComputeAt": (_is_flag, is_int),
+    "RollingBuffer": (is_int,),
+    "SampleCategorical": (_are_ints, _are_numbers),
+    "SamplePartitionedTile": (is_int, is_int, is_int),
+    "SamplePerfectTile": (is_int, is_int),
+    "SetAxisSeparator": (is_int, is_int, _are_ints),
+    "Split": (_is_flag, _is_flag),
+    "StorageAlign": (is_int, is_int, is_int, is_int),
+    "Tensorize": (_is_intrinsic, _is_flag),
+    "TransformBlockLayout": (_is_map,),
+    "TransformLayout": (is_int, is_int, _is_map_or_none, _is_flag),
+    "Unannotate": (_is_removable,),
+}
+
+#: Attributes of earlier releases that are not the first of today's, by kind and number of inputs
+#: and attributes.
+_OLDER_ATTRS: dict[tuple[str, int, int], tuple[_Check, ...]] = {
+    ("CacheIndex", 1, 1): (is_int,),
+    ("TransformLayout", 1, 3): (is_int, is_int, _is_map),
+    ("TransformLayout", 1, 4): (is_int, is_int, _is_map, _is_map_or_none),
+}
+
+
+def check_attrs(where: str, kind: str, inputs: list[Any], attrs: list[Any]) -> None:
+    """Raise FormatError for an attribute that is not of its kind.
+
+    Parameters
+    ----------
+    where : str
+        For the message.
+    kind : str
+        Of the instruction, not ``Annotate``.
+    inputs, attrs : list
+        As many as some release wrote (:func:`tunedb.programs.metaschedule.trace.check_arity`).
+    """
+    older = _OLDER_ATTRS.get((kind, len(inputs), len(attrs)))
+    for check, value in zip(older or _ATTRS.get(kind, ()), attrs, strict=False):
+        try:
+            is_allowed = check(value)
+        except FormatError as error:  # of an index map
+            raise FormatError(f"{where}: {error}") from None
+        if not is_allowed:
+            raise FormatError(f"{where} has the attribute {shown(value)}, which is not allowed")
+
+
+def check_index_map(where: str, text: str) -> None:
+    """Raise FormatError unless a text is an index map of arithmetic alone.
+
+    Parameters
+    ----------
+    where : str
+        For the message.
+    text : str
+        The JSON of ``tvm.ir.save_json``. Its objects refer to one another by number; where TVM
+        0.27 may read it, they must refer to earlier ones, so that nothing goes in circles.
+
+    Raises
+    ------
+    FormatError
+        It is none, is too long, or holds another type of object: a call, for instance.
+    """
+    if len(text) > limits.MAX_INDEX_MAP_CHARS:
+        raise FormatError(f"{where} has an index map of {len(text)} characters")
+    graph = _graph_of(text)
+    nodes = graph.get("nodes")
+    if not isinstance(nodes, list) or not graph.keys() <= _GRAPH_KEYS or graph.get("b64ndarrays"):
+        raise FormatError(f"{where} has {shown(text)} for an index map")
+    for index, node in enumerate(nodes):
+        if not isinstance(node, dict) or not node.keys() <= _NODE_KEYS:
+            raise FormatError(f"{where} has an index map with the object {shown(node)}")
+        type_ = node.get("type", node.get("type_key"))
+        if not isinstance(type_, str) or _NODE.fullmatch(type_) is None:
+            raise FormatError(f"{where} has an index map with the type {shown(type_)}")
+        if "root_index" in graph and "." in type_:
+            _check_references(where, index, type_, node.get("data"))
+    if "root_index" in graph and not _is_index_of_map(graph["root_index"], nodes):
+        raise FormatError(f"{where} has a text for an index map that is none")
+
+
+def _graph_of(text: str) -> dict[str, Any]:
+    """Return the object of a JSON text, an empty one where it holds something else."""
+    try:
+        graph = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return {}
+    return graph if isinstance(graph, dict) else {}
+
+
+def _check_references(where: str, index: int, type_: str, data: Any) -> None:
+    """Raise FormatError for an object that refers to itself or to a later one."""
+    if isinstance(data, dict):
+        # Until TVM 0.26 an integer held its value itself (upgrades.is_current_graph).
+        fields = data.items()
+        numbers = [v for key, v in fields if key != "value" or not type_.endswith(".IntImm")]
+    else:
+        numbers = data if isinstance(data, list) else []
+    for number in numbers:
+        if type(number) is int and not 0 <= number < index:
+            raise FormatError(f"{where} has an index map whose objects go in circles")
+
+
+def _is_index_of_map(root: Any, nodes: list[Any]) -> bool:
+    return (
+        type(root) is int
+        and 0 <= root < len(nodes)
+        and str(nodes[root].get("type")).endswith(".IndexMap")
+    )
+
+
+# ---- Instructions --------------------------------------------------------------------------------
+
+_PLACE: dict[str, Any] = {}
+_MAX_NESTING = 3
+_TILINGS = frozenset({"SamplePartitionedTile", "SamplePerfectTile"})
+
+#: What nearly all decisions look like, once they are known to be JSON: pairs of an index and an
+#: integer or a list of them, and two lists of numbers. Numbers of 19 digits may be too long.
+_PLAIN = re.compile(
+    rb"\[\[(?:\[\d{1,6},(?:-?\d++|\[[-\d,]*+\])\],?)*+\],\[[-+.\deE,]*+\],\[[-+.\deE,]*+\]\]"
+)
+_LONG = re.compile(rb"\d{19}")
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What a sketch or a tail has.
+
+    Parameters
+    ----------
+    length : int
+        Instructions.
+    places : int
+        Numbers among the inputs, which stand with the decisions.
+    sampling : dict
+        Index of each sampling instruction → whether its decision is a list.
+    defined, free : frozenset of str
+        Variables that it defines, and those that it uses without.
+    """
+
+    length: int
+    places: int
+    sampling: dict[int, bool]
+    defined: frozenset[str]
+    free: frozenset[str]
+
+
+def part(body: bytes) -> Facts:
+    """Return what a sketch or tail has.
+
+    Parameters
+    ----------
+    body : bytes
+        Canonical JSON of its instructions, as it is stored.
+
+    Raises
+    ------
+    FormatError
+        It holds what is not allowed.
+    """
+    try:
+        instructions = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise FormatError(f"not JSON: {error}") from None
+    if not isinstance(instructions, list):
+        raise FormatError("no list of instructions")
+    if len(instructions) > limits.MAX_FOREIGN_STEPS:
+        raise FormatError(f"{len(instructions)} instructions, over {limits.MAX_FOREIGN_STEPS}")
+    looked = _Part()
+    for index, instruction in enumerate(instructions):
+        looked.take(index, instruction)
+    if canonical_json(instructions) != body:
+        raise FormatError("not in the canonical form")
+    return Facts(
+        len(instructions),
+        looked.places,
+        looked.sampling,
+        frozenset(looked.defined),
+        frozenset(looked.free),
+    )
+
+
+class _Part:
+    """One part while it is looked at."""
+
+    def __init__(self) -> None:
+        self.places = 0
+        self.sampling: dict[int, bool] = {}
+        self.defined: set[str] = set()
+        self.free: set[str] = set()
+
+    def take(self, index: int, instruction: Any) -> None:
+        """Look at an instruction."""
+        if not (
+            isinstance(instruction, list)
+            and len(instruction) == 4
+            and isinstance(instruction[0], str)
+            and all(isinstance(field, list) for field in instruction[1:])
+        ):
+            raise FormatError(f"instruction {index} is not [kind, inputs, attrs, outputs]")
+        kind, inputs, attrs, outputs = instruction
+        if kind not in KINDS:
+            raise FormatError(f"instruction {index} is {shown(kind)}, which is not allowed")
+        check_arity(kind, index, len(inputs), len(attrs))
+        where = f"{kind} at {index}"
+        if kind == "Annotate":
+            self._annotation(where, *inputs, *attrs)
+        else:
+            for value in inputs:
+                self._input(where, kind, value, _MAX_NESTING)
+            check_attrs(where, kind, inputs, attrs)
+        if kind in INSTRUCTIONS and INSTRUCTIONS[kind][2]:
+            self.sampling[index] = kind in _TILINGS
+        for name in outputs:
+            if name == NO_OUTPUT:
+                continue
+            if not is_name(name) or name in self.defined:
+                raise FormatError(f"{where} has the output {shown(name)}, which is no new variable")
+            self.defined.add(name)
+
+    def _use(self, name: str) -> None:
+        if name not in self.defined:
+            self.free.add(name)
+
+    def _input(self, where: str, kind: str, value: Any, depth: int) -> None:
+        """Look at an input that is no annotation's."""
+        if isinstance(value, str):
+            if is_name(value):
+                self._use(value)
+            elif value[:1] == "{" and kind in MAPPED:
+                check_index_map(where, value)
+            elif value != "None":
+                raise FormatError(f"{where} has the text {shown(value)} among its inputs")
+        elif value == _PLACE:
+            self.places += 1
+        elif isinstance(value, list) and depth:
+            for item in value:
+                self._input(where, kind, item, depth - 1)
+        else:
+            raise FormatError(f"{where} has {shown(value)} among its inputs")
+
+    def _annotation(self, where: str, place: Any, value: Any, key: Any) -> None:
+        """Look at an annotation: of what, with what value, under which key."""
+        if not is_name(place):
+            raise FormatError(f"{where} annotates {shown(place)}")
+        self._use(place)
+        if not isinstance(key, str) or key not in REMOVABLE or key == "schedule_rule":
+            raise FormatError(f"{where}: the annotation {shown(key)} is not allowed")
+        if isinstance(value, list):
+            if key not in LISTS or any(item != _PLACE for item in value):
+                raise FormatError(f"{where}: {key} is {shown(value)}, which is not allowed")
+            self.places += len(value)
+        elif isinstance(value, str) and not is_name(value):
+            text = value[1:-1] if len(value) > 1 and value[0] == value[-1] == '"' else None
+            if text is None or key not in TEXTS or TEXTS[key].fullmatch(text) is None:
+                raise FormatError(f"{where}: {key} is {shown(value)}, which is not allowed")
+        elif key not in NUMBERS or not (isinstance(value, bool | str) or value == _PLACE):
+            raise FormatError(f"{where}: {key} is {shown(value)}, which is not allowed")
+        elif isinstance(value, str):
+            self._use(value)
+        elif value == _PLACE:
+            self.places += 1
+
+
+# ---- decisions ----------------------------------------------------------------------------------
+
+
+def check_begins(sketch: Facts) -> None:
+    """Raise FormatError for a sketch that uses a variable before it is defined."""
+    if sketch.free:
+        raise FormatError(f"sketch: {min(sketch.free)!r} is used before it is defined")
+
+
+def check_decisions(decisions: bytes) -> None:
+    """Raise FormatError unless these are decisions and numbers.
+
+    Parameters
+    ----------
+    decisions : bytes
+        As they are stored.
+    """
+    before = -1
+    for index, value in _read(decisions)[0]:
+        if index <= before:
+            raise FormatError(f"decisions: {shown([index, value])} is out of order")
+        before = index
+
+
+def check_program(sketch: Facts, tail: Facts | None, decisions: bytes) -> None:
+    """Raise FormatError unless allowed parts belong together.
+
+    Parameters
+    ----------
+    sketch, tail : Facts
+        What :func:`part` said of them.
+    decisions : bytes
+        As they are stored.
+    """
+    if sketch.free:
+        check_begins(sketch)
+    chosen, first, second = _read(decisions)
+    sampling, places = sketch.sampling, 0
+    if tail is not None:
+        places = tail.places
+        _check_tail(sketch, tail)
+        if tail.sampling:
+            more = tail.sampling.items()
+            sampling = sampling | {sketch.length + index: is_list for index, is_list in more}
+    if len(first) != sketch.places or len(second) != places:
+        raise FormatError(
+            f"decisions: {len(first)} and {len(second)} numbers for {sketch.places} and {places} "
+            "places"
+        )
+    before = -1
+    for index, value in chosen:
+        if index <= before:
+            raise FormatError(f"decisions: {shown([index, value])} is out of order")
+        before = index
+        if sampling.get(index) is not (type(value) is list):
+            raise FormatError(f"decisions: {shown(value)} for instruction {index} is none")
+
+
+def _check_tail(sketch: Facts, tail: Facts) -> None:
+    """Raise FormatError unless a tail goes on where a sketch ends."""
+    length = sketch.length + tail.length
+    if length > limits.MAX_FOREIGN_STEPS:
+        raise FormatError(f"{length} instructions, over {limits.MAX_FOREIGN_STEPS}")
+    if not tail.free <= sketch.defined:
+        name = min(tail.free - sketch.defined)
+        raise FormatError(f"tail: {name!r} is used before it is defined")
+    if not tail.defined.isdisjoint(sketch.defined):
+        raise FormatError("tail: it defines a variable of the sketch again")
+
+
+def _read(decisions: bytes) -> tuple[list[Any], list[Any], list[Any]]:
+    """Return decisions and the numbers of sketch and tail, or raise FormatError."""
+    if len(decisions) > limits.MAX_FOREIGN_DECISION_BYTES:
+        raise FormatError(
+            f"decisions of {len(decisions)} bytes, over {limits.MAX_FOREIGN_DECISION_BYTES}"
+        )
+    is_plain = _PLAIN.fullmatch(decisions) is not None and _LONG.search(decisions) is None
+    try:
+        chosen, first, second = orjson.loads(decisions)
+        if not is_plain:
+            _check_numbers(chosen, first, second)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"decisions: not those of a trace ({error})") from None
+    return chosen, first, second
+
+
+def _check_numbers(chosen: Any, first: Any, second: Any) -> None:
+    """Raise FormatError, TypeError or ValueError for what is no decision or no number."""
+    for index, value in chosen:
+        values = value if type(value) is list else [value]
+        if type(index) is not int or not all(map(is_int, values)):
+            raise FormatError(f"decisions: {shown([index, value])} is none")
+    for numbers in (first, second):
+        if type(numbers) is not list or not all(type(n) is float or is_int(n) for n in numbers):
+            raise FormatError(f"decisions: {shown(numbers)} are no numbers")

@@ -1,0 +1,363 @@
+"""Traces of MetaSchedule in their stored form, without TVM.
+
+A trace is a list of instructions ``[kind, inputs, attrs, outputs]`` and a list of decisions
+``[index, value]``. It is stored in three parts:
+
+* the *sketch*: the instructions before ``EnterPostproc``;
+* the *tail*: those from ``EnterPostproc`` on (absent where the trace has none);
+* the *decisions* ``[decisions, literals of the sketch, literals of the tail]``.
+
+Numbers among an instruction's inputs follow from decisions (``Split(l, None, 4)``), so they are
+taken out of the instruction lists and leave ``{}`` behind. Few sketches and tails then serve many
+programs.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import orjson
+
+from ... import limits
+from ...errors import FormatError
+from ...identity import canonical_json, canonical_numbers
+from ...json_checks import check_depth
+from ...records import Trace
+
+#: Instruction kinds of TVM 0.27 with the number of their inputs (None: any, the rest of an
+#: n-ary one), attributes and decisions (``src/s_tir/schedule``, ``UnpackedInstTraits``).
+INSTRUCTIONS: dict[str, tuple[int | None, int, int]] = {
+    "AddUnitLoop": (1, 0, 0),
+    "Annotate": (2, 1, 0),
+    "AnnotateBufferAccess": (4, 0, 0),
+    "Bind": (1, 1, 0),
+    "Blockize": (1, 1, 0),
+    "CacheIndex": (1, 2, 0),
+    "CacheInplace": (1, 2, 0),
+    "CacheRead": (2, 2, 0),
+    "CacheWrite": (2, 2, 0),
+    "ComputeAt": (2, 2, 0),
+    "ComputeInline": (1, 0, 0),
+    "DecomposePadding": (2, 0, 0),
+    "DecomposeReduction": (2, 0, 0),
+    "EnterPostproc": (0, 0, 0),
+    "Fuse": (None, 1, 0),
+    "FuseReductionEpilogue": (2, 0, 0),
+    "GetChildBlocks": (1, 0, 0),
+    "GetConsumers": (1, 0, 0),
+    "GetLoops": (1, 0, 0),
+    "GetOutputBlocks": (1, 0, 0),
+    "GetProducers": (1, 0, 0),
+    "GetSBlock": (0, 2, 0),
+    "LoopPartition": (None, 1, 0),
+    "Merge": (None, 0, 0),
+    "PadEinsum": (1, 1, 0),
+    "Parallel": (1, 0, 0),
+    "RFactor": (1, 1, 0),
+    "ReIndex": (1, 2, 0),
+    "ReadAt": (2, 2, 0),
+    "ReindexCacheRead": (2, 2, 0),
+    "ReindexCacheWrite": (2, 2, 0),
+    "Reorder": (None, 0, 0),
+    "ReorderBlockIterVar": (2, 0, 0),
+    "ReverseComputeAt": (2, 2, 0),
+    "ReverseComputeInline": (1, 0, 0),
+    "RollingBuffer": (1, 1, 0),
+    "SampleCategorical": (0, 2, 1),
+    "SampleComputeLocation": (1, 0, 1),
+    "SamplePartitionedTile": (1, 3, 1),
+    "SamplePerfectTile": (1, 2, 1),
+    "SetScope": (1, 2, 0),
+    "Split": (None, 2, 0),
+    "StorageAlign": (1, 4, 0),
+    "Tensorize": (1, 2, 0),
+    "TransformBlockLayout": (1, 1, 0),
+    "TransformLayout": (2, 4, 0),
+    "Unannotate": (1, 1, 0),
+    "Unroll": (1, 0, 0),
+    "UnsafeHideBufferAccess": (3, 0, 0),
+    "UnsafeSetDType": (1, 2, 0),
+    "Vectorize": (1, 0, 0),
+    "WriteAt": (2, 2, 0),
+}
+
+#: What releases from 0.8 on wrote besides: inputs and attributes of each kind in other forms
+#: (``tunedb.programs.metaschedule.upgrade`` knows the way to today's).
+OLDER: dict[str, tuple[tuple[int | None, int], ...]] = {
+    "Blockize": ((1, 0),),
+    "CacheIndex": ((1, 1),),
+    "CacheRead": ((1, 2),),
+    "CacheWrite": ((1, 2),),
+    "ComputeAt": ((2, 1),),
+    "Fuse": ((None, 0),),
+    "GetBlock": ((0, 2),),
+    "ReverseComputeAt": ((2, 1),),
+    "SetAxisSeparator": ((1, 3),),
+    "Split": ((None, 0), (None, 1)),
+    "Tensorize": ((1, 1),),
+    "TransformLayout": ((1, 3), (1, 4)),
+}
+
+POSTPROC = "EnterPostproc"
+
+#: What stands for an output that TVM left empty (``sample_perfect_tile`` of a dynamic loop).
+NO_OUTPUT = "_"
+
+_LITERAL: dict[str, Any] = {}
+_INSTRUCTION_FIELDS = 4
+_TILINGS = frozenset({"SamplePartitionedTile", "SamplePerfectTile"})
+_SAMPLING = frozenset(kind for kind, (_, _, n_decisions) in INSTRUCTIONS.items() if n_decisions)
+
+
+def split_trace(instructions: list[Any], decisions: list[Any]) -> Trace:
+    """Return the stored form of a trace given as JSON.
+
+    This is the reference of the compiled encoder ``tunedb.plugins.metaschedule._encode``.
+
+    Parameters
+    ----------
+    instructions : list
+        ``[kind, inputs, attrs, outputs]`` per instruction.
+    decisions : list
+        ``[index, value]`` per sampling instruction.
+
+    Raises
+    ------
+    FormatError
+        When a value has no JSON form, or the lists are no instructions and decisions.
+    """
+    try:
+        return _split(canonical_numbers(instructions), canonical_numbers(decisions))
+    except (TypeError, ValueError, IndexError, KeyError, RecursionError) as error:
+        raise FormatError(f"a trace that cannot be stored: {error}") from error
+
+
+def _split(instructions: list[Any], decisions: list[Any]) -> Trace:
+    cut = next((i for i, inst in enumerate(instructions) if inst[0] == POSTPROC), None)
+    head = instructions if cut is None else instructions[:cut]
+    sketch, sketch_literals = _take_literals(head)
+    tail: bytes | None = None
+    tail_literals: list[Any] = []
+    if cut is not None:
+        body, tail_literals = _take_literals(instructions[cut:])
+        tail = _dump(body)
+    ordered = sorted(([int(index), value] for index, value in decisions), key=lambda pair: pair[0])
+    return Trace(
+        sketch=_dump(sketch),
+        tail=tail,
+        decisions=_dump([ordered, sketch_literals, tail_literals]),
+    )
+
+
+def join_trace(trace: Trace) -> tuple[list[Any], list[Any]]:
+    """Return ``(instructions, decisions)`` as JSON; the inverse of :func:`split_trace`.
+
+    Raises
+    ------
+    FormatError
+        When the parts are damaged or do not belong together.
+    """
+    try:
+        decisions, sketch_literals, tail_literals = orjson.loads(trace.decisions)
+        instructions = _put_literals(orjson.loads(trace.sketch), sketch_literals)
+        if trace.tail is not None:
+            instructions += _put_literals(orjson.loads(trace.tail), tail_literals)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"a stored trace that cannot be read: {error}") from error
+    return instructions, decisions
+
+
+def dump_value(value: Any) -> bytes:
+    """Return canonical JSON of a value as it stands in a stored trace, e.g. 1 for 1.0.
+
+    Raises
+    ------
+    FormatError
+        For what has no JSON form: NaN, infinities, integers over 64 bits, lone surrogates.
+    """
+    try:
+        return _dump(canonical_numbers(value))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise FormatError(f"a value that has no JSON form: {error}") from error
+
+
+def check_trace(value: Any) -> tuple[list[Any], list[Any]]:
+    """Return ``(instructions, decisions)`` of a trace read from a file, or say what is wrong.
+
+    Traces of TVM 0.8 to 0.27 are accepted; what each release wrote stays as it is.
+
+    Raises
+    ------
+    FormatError
+        When the value is not a trace, names an unknown instruction, has a number of inputs or
+        attributes that no release wrote, uses a variable before it is defined, or exceeds a limit.
+    """
+    if not (
+        isinstance(value, list) and len(value) == 2 and all(isinstance(x, list) for x in value)
+    ):
+        raise FormatError("a trace is [instructions, decisions]")
+    instructions, decisions = value
+    if len(instructions) > limits.MAX_INSTRUCTIONS:
+        raise FormatError(f"a trace of {len(instructions)} instructions is over the limit")
+    defined: set[str] = set()
+    for index, instruction in enumerate(instructions):
+        _check_instruction(index, instruction, defined)
+    _check_decisions(instructions, decisions)
+    return instructions, decisions
+
+
+def _check_decisions(instructions: list[Any], decisions: list[Any]) -> None:
+    """Raise FormatError unless the decisions belong to sampling instructions, one for each."""
+    for pair in decisions:
+        if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int):
+            raise FormatError("a decision is [instruction index, value]")
+        index, value = pair
+        if not 0 <= index < len(instructions) or instructions[index][0] not in _SAMPLING:
+            raise FormatError(f"decision for instruction {index}, which takes none")
+        kind = instructions[index][0]
+        if kind not in _TILINGS:
+            value = [value]
+        if not (isinstance(value, list) and all(type(item) is int for item in value)):
+            raise FormatError(f"the decision of {kind} at {index} is of another type")
+    if len({pair[0] for pair in decisions}) != len(decisions):
+        raise FormatError("two decisions for one instruction")
+
+
+def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
+    """Raise FormatError unless `instruction` is one of TVM over the variables `defined`."""
+    if not (
+        isinstance(instruction, list)
+        and len(instruction) == _INSTRUCTION_FIELDS
+        and isinstance(instruction[0], str)
+        and all(isinstance(field, list) for field in instruction[1:])
+    ):
+        raise FormatError(f"instruction {index} is not [kind, inputs, attrs, outputs]")
+    kind, inputs, attrs, outputs = instruction
+    check_arity(kind, index, len(inputs), len(attrs))
+    _check_inputs(kind, index, inputs, defined, limits.MAX_DEPTH)
+    for attr in attrs:
+        if isinstance(attr, list | dict):
+            check_depth(attr, f"{kind} at {index}")
+    for name in outputs:
+        if name == NO_OUTPUT:
+            continue
+        if not is_variable(name) or name in defined:
+            raise FormatError(f"{kind} at {index} has an output that is no new variable")
+        defined.add(name)
+
+
+def check_arity(kind: str, index: int, n_inputs: int, n_attrs: int) -> None:
+    """Raise FormatError unless some release wrote so many inputs and attributes.
+
+    Parameters
+    ----------
+    kind : str
+        Of the instruction.
+    index : int
+        Where it stands, for the message.
+    n_inputs, n_attrs : int
+        How many it has.
+    """
+    # n-ary instructions without attributes write [] for them.
+    forms = OLDER.get(kind, ())
+    if kind in INSTRUCTIONS:
+        forms = (INSTRUCTIONS[kind][:2], *forms)
+    if not forms:
+        raise FormatError(f"unknown instruction {kind[:80]!r} at {index}")
+    for inputs, attrs in forms:
+        if inputs in (None, n_inputs) and attrs == n_attrs:
+            return
+    wanted_inputs, wanted_attrs = forms[0]
+    if wanted_inputs not in (None, n_inputs):
+        raise FormatError(f"{kind} at {index} takes {wanted_inputs} inputs, not {n_inputs}")
+    raise FormatError(f"{kind} at {index} takes {wanted_attrs} attributes, not {n_attrs}")
+
+
+def _check_inputs(kind: str, index: int, inputs: list[Any], defined: set[str], depth: int) -> None:
+    """Raise FormatError for an input that is no literal and no defined variable."""
+    if depth == 0:
+        raise FormatError(f"{kind} at {index} is nested too deep")
+    for value in inputs:
+        if isinstance(value, str):
+            if not (value in defined or value == "None" or _is_quoted(value)):
+                raise FormatError(f"{kind} at {index} uses {value[:80]!r} before it is defined")
+        elif isinstance(value, list):
+            _check_inputs(kind, index, value, defined, depth - 1)
+        elif isinstance(value, dict):
+            # Only an annotation may be a dictionary; nothing in it is a variable.
+            if kind != "Annotate":
+                raise FormatError(f"{kind} at {index} has an object among its inputs")
+            check_depth(value, f"{kind} at {index}", depth - 1)
+
+
+def _is_quoted(value: str) -> bool:
+    """Tell whether an input is text, as TVM writes it among inputs, or a serialised index map."""
+    return len(value) >= 2 and value[0] + value[-1] in ('""', "{}")
+
+
+def is_variable(value: Any) -> bool:
+    """Tell whether a value is a variable's name: ``b0``, ``l1`` or ``v2`` (block, loop, value)."""
+    return isinstance(value, str) and value[:1] in ("b", "l", "v") and _is_number(value[1:])
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal()
+
+
+def _dump(value: Any) -> bytes:
+    # orjson would write NaN and infinities as null.
+    _refuse_nonfinite(value)
+    return canonical_json(value)
+
+
+def _refuse_nonfinite(value: Any) -> None:
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            raise ValueError("NaN and infinities have no JSON form")
+    elif isinstance(value, list | dict):
+        for item in value.values() if isinstance(value, dict) else value:
+            _refuse_nonfinite(item)
+
+
+def _take_literals(instructions: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return the instructions with ``{}`` for numbers among their inputs, and the numbers.
+
+    An empty dictionary, which an annotation may be, is taken out like a number: it would look
+    like the place of one.
+    """
+    literals: list[Any] = []
+
+    def take(value: Any) -> Any:
+        if isinstance(value, list):
+            return [take(item) for item in value]
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        if is_number or value == _LITERAL:
+            literals.append(value)
+            return _LITERAL
+        return value
+
+    return [
+        [kind, take(inputs), attrs, outs] for kind, inputs, attrs, outs in instructions
+    ], literals
+
+
+def _put_literals(instructions: list[Any], literals: list[Any]) -> list[Any]:
+    """Undo :func:`_take_literals`."""
+    values = iter(literals)
+    missing = object()
+
+    def put(value: Any) -> Any:
+        if isinstance(value, list):
+            return [put(item) for item in value]
+        if value != _LITERAL:
+            return value
+        literal = next(values, missing)
+        if literal is missing:
+            raise ValueError("fewer literals than places for them")
+        return literal
+
+    joined = [[kind, put(inputs), attrs, outs] for kind, inputs, attrs, outs in instructions]
+    if next(values, missing) is not missing:
+        raise ValueError("more literals than places for them")
+    return joined

@@ -1,0 +1,157 @@
+"""Traces of TVM 0.8 to 0.26 in the instruction set of 0.27, without TVM.
+
+What a trace was written by is told by the number of its inputs and attributes, never by a version:
+development builds and merged files mix them. Each instruction becomes one instruction, and no
+number among the inputs is added, so decisions and literals stay where they are and the stored
+parts of a trace are upgraded once for all programs that share them.
+
+The arities are those of ``UnpackedInstTraits`` in ``src/tir/schedule`` of each release; what is
+added are the defaults of ``python/tvm/tir/schedule/schedule.py`` of the release that added it.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import Any
+
+import orjson
+
+from ...errors import FormatError
+from ...identity import canonical_json
+from ...records import Trace
+from .trace import OLDER
+
+#: Attributes of today, as far as older releases lack them (None: never absent).
+_ATTRS: dict[str, tuple[Any, ...]] = {
+    "Blockize": (True,),
+    "ComputeAt": (None, -1),
+    "Fuse": (1,),
+    "ReverseComputeAt": (None, -1),
+    "Split": (1, 0),
+    "Tensorize": (None, True),
+}
+
+#: Kinds without consumers among their inputs: all consumers were meant.
+_CACHES = frozenset({"CacheRead", "CacheWrite"})
+
+#: Old forms that mean something else today, or nothing.
+_LOST = {
+    ("CacheIndex", 1): "CacheIndex of TVM 0.11 caches the index of one buffer, today's all of them",
+    ("SetAxisSeparator", 3): "SetAxisSeparator is gone since TVM 0.26",
+}
+
+
+def upgrade_trace(instructions: list[Any], decisions: list[Any]) -> tuple[list[Any], list[Any]]:
+    """Return a trace of any release since TVM 0.8 as TVM 0.27 writes it.
+
+    Parameters
+    ----------
+    instructions : list
+        ``[kind, inputs, attrs, outputs]`` per instruction, as in the file
+        (:func:`tunedb.programs.metaschedule.trace.check_trace`).
+    decisions : list
+        ``[index, value]`` per sampling instruction.
+
+    Raises
+    ------
+    FormatError
+        An instruction of today cannot say what one of these said.
+    """
+    return _upgrade_instructions(instructions), decisions
+
+
+def upgrade(trace: Trace) -> Trace:
+    """Return a stored trace in today's instruction set: itself where it is in it.
+
+    Raises
+    ------
+    FormatError
+        As :func:`upgrade_trace`, or its parts are damaged.
+    """
+    sketch = _upgrade_part(trace.sketch)
+    tail = None if trace.tail is None else _upgrade_part(trace.tail)
+    if sketch == trace.sketch and tail == trace.tail:  # equal ones may come from the cache
+        return trace
+    return Trace(sketch, tail, trace.decisions)
+
+
+@lru_cache(maxsize=1024)
+def _upgrade_part(body: bytes) -> bytes:
+    """Return a sketch or tail in today's instruction set."""
+    try:
+        old = orjson.loads(body)
+        new = _upgrade_instructions(old)
+    except (TypeError, ValueError) as error:
+        raise FormatError(f"a stored trace that cannot be read: {error}") from error
+    return body if new == old else canonical_json(new)
+
+
+def _upgrade_instructions(instructions: list[Any]) -> list[Any]:
+    new = [_upgrade(*instruction) for instruction in instructions]
+    old_split = any(kind == "Split" and len(attrs) < 2 for kind, _, attrs, _ in instructions)
+    if old_split and any(kind == "PadEinsum" for kind, *_ in new):
+        # Its arity stayed the same when its meaning changed (apache/tvm#15168, mid-2023).
+        raise FormatError("PadEinsum of TVM before 0.17 may give amounts, today's gives multiples")
+    return new
+
+
+def _upgrade(kind: str, inputs: list[Any], attrs: list[Any], outputs: list[Any]) -> list[Any]:
+    """Return one instruction in today's form."""
+    if kind == "GetBlock":
+        kind = "GetSBlock"
+    elif kind in OLDER:
+        if (lost := _LOST.get((kind, len(attrs)))) is not None:
+            raise FormatError(lost)
+        if kind in _CACHES and len(inputs) == 1:
+            inputs = [*inputs, []]
+        elif kind == "TransformLayout" and len(inputs) == 1:
+            buffer, buffer_type, index_map, *padding = attrs
+            inputs = [*inputs, index_map]
+            attrs = [buffer, buffer_type, *(padding or [None]), False]
+        elif kind in _ATTRS:
+            attrs = [*attrs, *_ATTRS[kind][len(attrs) :]]
+    for value in (*inputs, *attrs):
+        _refuse_node_list(kind, value)
+    return [kind, inputs, attrs, outputs]
+
+
+def _refuse_node_list(kind: str, value: Any) -> None:
+    """Raise FormatError for an index map in the JSON of TVM before 0.22, which has a ``root``."""
+    if not (isinstance(value, str) and value[:1] == "{" and value[-1:] == "}"):
+        return
+    try:
+        graph = orjson.loads(value)
+    except orjson.JSONDecodeError:
+        return
+    if not isinstance(graph, dict) or "root_index" not in graph:
+        raise FormatError(f"{kind} with an index map in the form of TVM before 0.22")
+    if not is_current_graph(graph):
+        raise FormatError(f"{kind} with an index map in the form of TVM before 0.27")
+
+
+def is_current_graph(graph: dict[str, Any]) -> bool:
+    """Tell whether TVM 0.27 may load an object graph, by its integers.
+
+    Until 0.26 an ``ir.IntImm`` held its value, which 0.27 takes for the number of a node: it
+    refuses such a graph, or follows it in circles until the process ends.
+
+    Parameters
+    ----------
+    graph : dict
+        ``{"root_index": …, "nodes": […]}`` (``tvm_ffi`` JSON graph).
+    """
+    nodes = graph.get("nodes")
+    if not isinstance(nodes, list):
+        return False
+    for node in nodes:
+        if not isinstance(node, dict):
+            return False
+        if node.get("type") != "ir.IntImm":
+            continue
+        data = node.get("data")
+        value = data.get("value") if isinstance(data, dict) else None
+        if type(value) is not int or not 0 <= value < len(nodes):
+            return False
+        if not isinstance(nodes[value], dict) or nodes[value].get("type") != "int":
+            return False
+    return True

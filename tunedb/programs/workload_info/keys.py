@@ -1,0 +1,574 @@
+"""Signatures from workload keys: auto_scheduler's, AutoTVM's and MetaSchedule's ``args_info``."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+from ...records import Signature
+from .families import family_of_name
+from .graphs import MAX_DIMENSIONS, Tensor, Unreadable, dimension, name
+
+# ---- Arithmetic operations of operators from their shapes, by hand -------------------------------
+#
+# A multiply-add is two operations, of integers as of floats. Convolutions are counted as the direct
+# loop nest of TVM's ``topi.nn`` does them, whatever algorithm the schedule uses: so a Winograd
+# convolution counts as the direct one (as AutoTVM's own ``add_flop``), products with padding count,
+# and a transposed convolution counts its taps at every output.
+
+#: Layouts of data and kernel by the word in a task's name. A letter that occurs twice stands for
+#: a dimension that was split, so ``NCHWc`` has C in two parts.
+_LAYOUTS = {
+    "ncw": ("NCW", "OIW"),
+    "nwc": ("NWC", "WIO"),
+    "nchw": ("NCHW", "OIHW"),
+    "nhwc": ("NHWC", "HWIO"),
+    "hwcn": ("HWCN", "HWIO"),
+    "hwnc": ("HWNC", "HWOI"),
+    "ncdhw": ("NCDHW", "OIDHW"),
+    "ndhwc": ("NDHWC", "DHWIO"),
+}
+
+#: Layouts of packed tensors by the layout before packing and the number of dimensions.
+_PACKED_DATA = {("NCHW", 5): "NCHWC", ("NCHW", 6): "NCHWNC", ("HWNC", 6): "HWNCNC"}
+_PACKED_KERNEL = {
+    ("OIHW", 6): "OIHWIO",
+    ("OIHW", 7): "OIHWIOI",  # eight-bit: four input channels innermost
+    ("HWOI", 6): "HWOIOI",
+}
+
+
+def padding_of(value: Any, kernel: tuple[int, ...]) -> tuple[int, ...]:
+    """Return how much padding each spatial dimension gets in all, as topi's ``get_pad_tuple``.
+
+    Parameters
+    ----------
+    value : int, list of int or str
+        One for all, one for each dimension, one for each side (first all fronts, then all
+        backs), ``"SAME"`` or ``"VALID"``.
+    kernel : tuple of int
+        Spatial extents of the (dilated) kernel.
+
+    Raises
+    ------
+    Unreadable
+        It is none of these.
+    """
+    n = len(kernel)
+    if value == "VALID":
+        return (0,) * n
+    if value == "SAME":
+        return tuple(extent - 1 for extent in kernel)
+    if type(value) is int:
+        return (2 * dimension(value),) * n
+    if type(value) is list and len(value) in (n, 2 * n):
+        sides = [dimension(item) for item in value]
+        backs = sides if len(value) == n else sides[n:]
+        return tuple(front + back for front, back in zip(sides, backs, strict=False))
+    raise Unreadable("no padding")
+
+
+def steps_of(value: Any, n: int) -> tuple[int, ...]:
+    """Return strides or dilations of `n` dimensions: one for all, or one for each.
+
+    Raises
+    ------
+    Unreadable
+        They are neither, or not positive.
+    """
+    values = value if type(value) is list else [value] * n
+    steps = tuple(dimension(item) for item in values)
+    if len(steps) != n or 0 in steps:
+        raise Unreadable("no strides")
+    return steps
+
+
+def convolved(
+    spatial: tuple[int, ...], kernel: tuple[int, ...], strides: Any, padding: Any, dilation: Any = 1
+) -> tuple[int, ...]:
+    """Return the output's spatial extents of a convolution or a pooling.
+
+    Parameters
+    ----------
+    spatial, kernel : tuple of int
+        Spatial extents of the input and of the kernel.
+    strides, dilation : int or list of int
+        As :func:`steps_of`.
+    padding : int, list of int or str
+        As :func:`padding_of`.
+
+    Raises
+    ------
+    Unreadable
+        The kernel does not fit.
+    """
+    n = len(spatial)
+    steps, gaps = steps_of(strides, n), steps_of(dilation, n)
+    dilated = tuple((k - 1) * gap + 1 for k, gap in zip(kernel, gaps, strict=True))
+    padded = zip(spatial, padding_of(padding, dilated), dilated, steps, strict=True)
+    extents = tuple((size + pad - k) // step + 1 for size, pad, k, step in padded)
+    if any(extent < 1 for extent in extents):
+        raise Unreadable("a kernel that does not fit")
+    return extents
+
+
+def transposed(
+    spatial: tuple[int, ...], kernel: tuple[int, ...], strides: Any, padding: Any, more: Any = 0
+) -> tuple[int, ...]:
+    """Return the output's spatial extents of a transposed convolution.
+
+    ``more`` is the output padding, an integer or one for each dimension; the others are as in
+    :func:`convolved`.
+
+    Raises
+    ------
+    Unreadable
+        Nothing is left of the output.
+    """
+    n = len(spatial)
+    added = [dimension(item) for item in (more if type(more) is list else [more] * n)]
+    if len(added) != n:
+        raise Unreadable("no output padding")
+    parts = zip(
+        spatial, kernel, steps_of(strides, n), padding_of(padding, kernel), added, strict=True
+    )
+    extents = tuple((size - 1) * step + k - pad + out for size, k, step, pad, out in parts)
+    if any(extent < 1 for extent in extents):
+        raise Unreadable("an empty output")
+    return extents
+
+
+def layouts_of(word: str, data: tuple[int, ...], kernel: tuple[int, ...]) -> tuple[str, str]:
+    """Return the layouts of data and kernel, e.g. ``("NCHWC", "OIHWIO")``.
+
+    Parameters
+    ----------
+    word : str
+        The layout before packing, e.g. ``nchw``.
+    data, kernel : tuple of int
+        Shapes, packed or not.
+
+    Raises
+    ------
+    Unreadable
+        No such layout is known.
+    """
+    plain = _LAYOUTS.get(word)
+    if plain is None:
+        raise Unreadable("no layout")
+    n = len(plain[0])
+    of_data = plain[0] if len(data) == n else _PACKED_DATA.get((plain[0], len(data)))
+    of_kernel = plain[1] if len(kernel) == n else _PACKED_KERNEL.get((plain[1], len(kernel)))
+    if of_data is None or of_kernel is None:
+        raise Unreadable("no layout of these dimensions")
+    if of_data.count("N") == 2 and of_kernel == "OIHWIO":
+        of_kernel = "OIHWOI"  # VTA splits the batch, and its kernels the other way round
+    return of_data, of_kernel
+
+
+def extent_of(shape: tuple[int, ...], layout: str, letter: str) -> int:
+    """Return the extent of one dimension of a layout, the product of its parts."""
+    return prod(size for size, part in zip(shape, layout, strict=True) if part == letter)
+
+
+def spatial_of(shape: tuple[int, ...], layout: str) -> tuple[int, ...]:
+    """Return the spatial extents among a shape: D, H, W as far as the layout has them."""
+    return tuple(size for size, part in zip(shape, layout, strict=True) if part in "DHW")
+
+
+def matmul_operations(a: tuple[int, ...], b: tuple[int, ...]) -> int:
+    """Return the operations of ``A[m, k] * B[n, k]``.
+
+    `a` is ``(m, k)`` or packed ``(m/x, k/y, x, y)``, `b` ``(n, k)`` or packed in any way.
+
+    Raises
+    ------
+    Unreadable
+        The shapes are of no such product.
+    """
+    if len(a) == 2:
+        m, k = a
+    elif len(a) == 4:
+        m, k = a[0] * a[2], a[1] * a[3]
+    else:
+        raise Unreadable("no matrix")
+    if k == 0 or prod(b) % k or (len(b) == 2 and k not in b):
+        raise Unreadable("matrices that do not fit")
+    return 2 * m * prod(b)
+
+
+def batch_matmul_operations(a: tuple[int, ...], b: tuple[int, ...], transposed_a: bool) -> int:
+    """Return the operations of a product of batches of matrices.
+
+    Parameters
+    ----------
+    a : tuple of int
+        ``(batch, m, k)``, or ``(batch, k, m)`` where `transposed_a`.
+    b : tuple of int
+        ``(batch, n, k)`` or ``(batch, k, n)``. Either batch may be 1.
+
+    Raises
+    ------
+    Unreadable
+        The shapes are of no such product.
+    """
+    if len(a) != 3 or len(b) != 3 or (1 not in (a[0], b[0]) and a[0] != b[0]):
+        raise Unreadable("no batches")
+    m, k = (a[2], a[1]) if transposed_a else (a[1], a[2])
+    if k not in b[1:] or k == 0:
+        raise Unreadable("matrices that do not fit")
+    return 2 * max(a[0], b[0]) * m * (b[1] * b[2] // k) * k
+
+
+# ---- Functions of TVM's tutorials and of public logs, which their authors registered by name -----
+#
+# A log holds the name and the arguments only, so these are the definitions under which the public
+# logs replay. They say the arguments' shapes; data types only where the key names one. A name is no
+# proof: the nnfusion logs have ``conv2d_layer`` with and without an addition behind it, under one
+# key. Operations are those of the anchor operator alone.
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """Arguments, inputs before outputs, and operations of one run."""
+
+    arguments: tuple[Tensor, ...]
+    operations: int
+
+
+def shape_of(value: Any) -> Shape:
+    """Return a shape given as a list of dimensions, or raise Unreadable."""
+    if type(value) is not list or len(value) > MAX_DIMENSIONS:
+        raise Unreadable("no shape")
+    return tuple(dimension(item) for item in value)
+
+
+def describe(function: str, args: list[Any]) -> Described:
+    """Return what a registered function computes.
+
+    Parameters
+    ----------
+    function : str
+        Its name; what stands before the last dot or slash (``tutorial/``) says nothing.
+    args : list
+        Its arguments as JSON values.
+
+    Raises
+    ------
+    Unreadable
+        It is none of those known here, its arguments are others, or too large to be real.
+    """
+    short = function.replace("/", ".").rpartition(".")[2]
+    known = _FUNCTIONS.get(short)
+    if known is None or len(args) != known[0]:
+        raise Unreadable("no known function")
+    described = known[1](args)
+    for _, shape in described.arguments:
+        for extent in shape:
+            dimension(extent)
+    return described
+
+
+def _untyped(*shapes: Shape) -> tuple[Tensor, ...]:
+    return tuple((None, shape) for shape in shapes)
+
+
+def _conv2d_layer(args: list[Any]) -> Described:
+    """Tell nnfusion's function, whose padding is a word, from that of TVM's tutorial."""
+    if type(args[8]) is str:
+        n, ci, h, w, co, kh, kw = shape_of(args[:7])
+        with_bias = False
+    elif type(args[7]) is list and type(args[8]) is list:
+        n, h, w, co, ci, kh, kw = shape_of(args[:7])
+        with_bias = True
+    else:
+        raise Unreadable("neither of the two")
+    output = (n, co, *convolved((h, w), (kh, kw), args[7], args[8]))
+    inputs = [(n, ci, h, w), (co, ci, kh, kw)] + [(1, co, 1, 1)] * with_bias
+    return Described(_untyped(*inputs, output), 2 * prod(output) * ci * kh * kw)
+
+
+def _conv2d_template(args: list[Any]) -> Described:
+    """``conv2d_no_batching(N, H, W, CO, CI, KH, KW, stride, padding)`` of AutoTVM's tutorial."""
+    n, h, w, co, ci, kh, kw = shape_of(args[:7])
+    output = (n, co, *convolved((h, w), (kh, kw), args[7], args[8]))
+    arguments = _untyped((n, ci, h, w), (co, ci, kh, kw), output)
+    return Described(arguments, 2 * prod(output) * ci * kh * kw)
+
+
+def _depthwise_conv2d_layer(args: list[Any]) -> Described:
+    n, c, h, w, kh, kw = shape_of(args[:6])
+    output = (n, c, *convolved((h, w), (kh, kw), args[6], args[7]))
+    return Described(_untyped((n, c, h, w), (c, 1, kh, kw), output), 2 * prod(output) * kh * kw)
+
+
+def _pool_layer(args: list[Any]) -> Described:
+    """``pool_layer(kind, n, c, h, w, kh, kw, stride, padding)``: one operation per element."""
+    n, c, h, w, kh, kw = shape_of(args[1:7])
+    output = (n, c, *convolved((h, w), (kh, kw), args[7], args[8]))
+    return Described(_untyped((n, c, h, w), output), prod(output) * kh * kw)
+
+
+def _matmul_layer(args: list[Any]) -> Described:
+    batch, i, o = shape_of(args)
+    return Described(_untyped((batch, i), (i, o), (batch, o)), 2 * batch * i * o)
+
+
+def _matmul_add(args: list[Any]) -> Described:
+    """``matmul_add(N, L, M, dtype)``: ``A[n, l] * B[l, m] + C[n, m]``."""
+    n, k, m = shape_of(args[:3])
+    dtype = name(args[3])
+    shapes = ((n, k), (k, m), (n, m), (n, m))
+    return Described(tuple((dtype, shape) for shape in shapes), 2 * n * k * m)
+
+
+def _matmul(args: list[Any]) -> Described:
+    """``matmul(N, L, M, dtype)`` of AutoTVM's tutorial."""
+    described = _matmul_add(args)
+    a, b, _, c = described.arguments
+    return Described((a, b, c), described.operations)
+
+
+def _batch_matmul_layer(args: list[Any]) -> Described:
+    batch, channels, m, k, n = shape_of(args)
+    b = batch * channels
+    return Described(_untyped((b, m, k), (b, k, n), (b, m, n)), 2 * b * m * k * n)
+
+
+def _reduction_layer(args: list[Any]) -> Described:
+    """``reduction_layer(shape, axis, keepdims)``: one operation per input element."""
+    shape = shape_of(args[0])
+    axes = {dimension(axis) for axis in (args[1] if type(args[1]) is list else [args[1]])}
+    if not axes or max(axes) >= len(shape) or type(args[2]) is not bool:
+        raise Unreadable("no axes of this shape")
+    kept = [(1 if axis in axes else size) for axis, size in enumerate(shape)]
+    left = [size for axis, size in enumerate(shape) if axis not in axes]
+    return Described(_untyped(shape, tuple(kept if args[2] else left)), prod(shape))
+
+
+def _relu_layer(args: list[Any]) -> Described:
+    shape = shape_of(args)
+    return Described(_untyped(shape, shape), prod(shape))
+
+
+def _sparse_dense(args: list[Any]) -> Described:
+    """``sparse_dense(M, N, K, w_data, w_indices, w_indptr, dtype)`` of TVM's tutorial.
+
+    The weights are blocks of a sparse matrix; a bias and a ReLU follow.
+    """
+    m, n, k = shape_of(args[:3])
+    data, indices, indptr = (shape_of(args[i]) for i in (3, 4, 5))
+    dtype = name(args[6])
+    inputs = [(dtype, (m, k)), (dtype, data), ("int32", indices), ("int32", indptr)]
+    return Described((*inputs, (dtype, (m, n)), (dtype, (m, n))), 2 * m * prod(data))
+
+
+#: By name: the number of arguments, and what tells the rest.
+_FUNCTIONS: dict[str, tuple[int, Callable[[list[Any]], Described]]] = {
+    "batch_matmul_layer": (5, _batch_matmul_layer),
+    "conv2d": (9, _conv2d_template),
+    "conv2d_layer": (9, _conv2d_layer),
+    "conv2d_no_batching": (9, _conv2d_template),
+    "depthwise_conv2d_layer": (8, _depthwise_conv2d_layer),
+    "matmul": (4, _matmul),
+    "matmul_add": (4, _matmul_add),
+    "matmul_layer": (3, _matmul_layer),
+    "pool_layer": (9, _pool_layer),
+    "reduction_layer": (3, _reduction_layer),
+    "relu_layer": (4, _relu_layer),
+    "sparse_dense": (7, _sparse_dense),
+}
+
+
+# ---- Workload keys -------------------------------------------------------------------------------
+
+#: Deepest lists among a task's arguments in which tensors are looked for.
+_MAX_DEPTH = 4
+
+_MD5 = re.compile(r"[0-9a-f]{32}")
+_LAYOUT = re.compile(r"ncdhw|ndhwc|nchw|nhwc|hwcn|hwnc|ncw|nwc")
+
+#: Words of AutoTVM tasks whose second tensor is no kernel, or one in a form of its own.
+_OTHER_KERNELS = ("bitserial", "deformable", "quantized", "simd")
+
+#: Tasks of TVM 0.4 that name channels and kernel size before the strides.
+_LEGACY = ("topi_x86_", "topi_intel_graphics_")
+
+
+def of_ansor(key: Any) -> Signature:
+    """Return the signature of auto_scheduler's workload key, parsed.
+
+    A hash of a compute DAG is no name: of ``[hash, shape, ...]`` the shapes are known, of
+    ``[hash, dim, ...]`` nothing, because flat dimensions do not say where a tensor ends.
+    """
+    if type(key) is not list or not key or type(key[0]) is not str:
+        return Signature()
+    head, args = key[0], key[1:]
+    if not _MD5.fullmatch(head):
+        return _of_registered(head, args)
+    try:
+        shapes = tuple((None, shape_of(item)) for item in args)
+    except Unreadable:
+        shapes = ()
+    return Signature(arguments=shapes or None)
+
+
+def of_autotvm(task: Any) -> Signature:
+    """Return the signature of AutoTVM's ``[task name, args, kwargs]``.
+
+    The arguments are the tensors that the task names: a template's inputs, without its output.
+    """
+    if type(task) is not list or len(task) < 2 or type(task[0]) is not str:
+        return Signature()
+    args = task[1] if type(task[1]) is list else []
+    signature = _of_registered(task[0], args)
+    if signature.flops is not None or signature.arguments is None:
+        return signature
+    try:
+        operations = _task_operations(task[0].lower(), signature, args)
+    except Unreadable:
+        return signature
+    return Signature(
+        signature.function, signature.arguments, signature.family, as_flops(operations)
+    )
+
+
+def of_arguments(value: Any) -> Signature:
+    """Return the signature of ``[index, args_info]``, which says the tensors and no more."""
+    if type(value) is not list or len(value) != 2 or type(value[1]) is not list:
+        return Signature()
+    try:
+        tensors = tuple(_tensor(item, dtype=1, shape=2) for item in value[1])
+    except Unreadable:
+        return Signature()
+    return Signature(arguments=tensors)
+
+
+def as_flops(operations: int) -> float | None:
+    """Return a count as a float, None where it is too large for one."""
+    try:
+        value = float(operations)
+    except OverflowError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def _of_registered(function: str, args: list[Any]) -> Signature:
+    """Return what is known of a function or task by its name and its arguments."""
+    try:
+        label = name(function)
+    except Unreadable:
+        return Signature()
+    family = family_of_name(label)
+    try:
+        known = describe(label, args)
+    except Unreadable:
+        return Signature(label, _tensors(args) or None, family)
+    return Signature(label, known.arguments, family, as_flops(known.operations))
+
+
+def _tensor(value: Any, *, dtype: int, shape: int) -> Tensor:
+    """Return a tensor of a list that begins with ``TENSOR``; what follows is left out."""
+    if type(value) is not list or len(value) < 3 or value[0] != "TENSOR":
+        raise Unreadable("no tensor")
+    return name(value[dtype]), shape_of(value[shape])
+
+
+def _tensors(values: list[Any]) -> tuple[Tensor, ...]:
+    """Return the tensors among arguments, also those in lists (``concatenate``).
+
+    No tensors at all where one of them cannot be read: the others would mean something else.
+    """
+    found: list[Tensor] = []
+
+    def collect(items: list[Any], depth: int) -> None:
+        for item in items:
+            if type(item) is not list or not item:
+                continue
+            if item[0] == "TENSOR":
+                found.append(_tensor(item, dtype=2, shape=1))
+            elif depth:
+                collect(item, depth - 1)
+
+    try:
+        collect(values, _MAX_DEPTH)
+    except Unreadable:
+        return ()
+    return tuple(found)
+
+
+def _task_operations(task: str, signature: Signature, args: list[Any]) -> int:
+    """Return the operations of one of topi's AutoTVM tasks."""
+    family, tensors = signature.family or "", signature.arguments or ()
+    if len(tensors) < 2 or any(word in task for word in _OTHER_KERNELS):
+        raise Unreadable("no known task")
+    (_, data), (_, kernel) = tensors[:2]
+    flags = [item for item in args if type(item) is bool]
+    if family == "matmul":
+        return matmul_operations(data[::-1] if flags[:1] == [True] else data, kernel)
+    if family == "batch_matmul":
+        return batch_matmul_operations(data, kernel, flags[:1] == [True])
+    if "conv" in family:
+        return _convolution_operations(task, family, data, kernel, args[2:])
+    raise Unreadable("no known task")
+
+
+def _convolution_operations(
+    task: str, family: str, data: tuple[int, ...], kernel: tuple[int, ...], rest: list[Any]
+) -> int:
+    """Return the operations of a convolution: every kernel element at every output's place."""
+    of_data, of_kernel = layouts_of(_layout_word(task, family, rest), data, kernel)
+    if family.startswith("depthwise") and of_kernel == "HWIO":
+        of_kernel = "HWOI"
+    if family.endswith("_transpose") and of_kernel.startswith("OI") and len(of_kernel) < 6:
+        of_kernel = "IO" + of_kernel[2:]
+    channels = extent_of(data, of_data, "C")
+    inputs, outputs = (extent_of(kernel, of_kernel, letter) for letter in "IO")
+    if family.startswith("depthwise"):
+        fits = outputs == channels
+    elif family.startswith("group"):
+        fits = inputs > 0 and channels % inputs == 0
+    else:
+        fits = inputs == channels
+    if not fits:
+        raise Unreadable("a kernel of other channels: transformed, or in another layout")
+    spatial, taps = spatial_of(data, of_data), spatial_of(kernel, of_kernel)
+    strides, padding, more = _steps(task, rest, taps)
+    resize = transposed if family.endswith("_transpose") else convolved
+    places = prod(resize(spatial, taps, strides, padding, more))
+    return 2 * extent_of(data, of_data, "N") * places * prod(kernel)
+
+
+def _layout_word(task: str, family: str, rest: list[Any]) -> str:
+    """Return the layout that the task's name, or else one of its arguments, says."""
+    texts = [task, *(item.lower() for item in rest if type(item) is str)]
+    found = next(filter(None, map(_LAYOUT.search, texts)), None)
+    if found is None:
+        if "packed" not in task:
+            raise Unreadable("no layout")
+        return "nchw"
+    # "conv1d_transpose_nchw" is the name of a task over NCW.
+    return found[0].replace("h", "") if "conv1d" in family else found[0]
+
+
+def _steps(task: str, rest: list[Any], taps: tuple[int, ...]) -> tuple[Any, Any, Any]:
+    """Return strides, padding, and dilation or (of a transposed one) output padding."""
+    if task.startswith(_LEGACY) and len(rest) > 1 and rest[1] == list(taps):
+        lists = [item for item in rest[2:] if type(item) is list]
+        if len(lists) == 3 and task == "topi_x86_conv2d":
+            return lists[1], lists[2], lists[0]
+        if len(lists) in (2, 3):
+            return lists[0], lists[1], lists[2] if len(lists) == 3 else 1
+    if len(rest) < 2:
+        raise Unreadable("no strides and padding")
+    if "transpose" in task:
+        lists = [item for item in rest[2:] if type(item) is list]
+        return rest[0], rest[1], lists[0] if lists else 0
+    dilation = rest[2] if len(rest) > 2 and type(rest[2]) in (int, list) else 1
+    return rest[0], rest[1], dilation

@@ -1,0 +1,91 @@
+"""The structure of a workload, by which a name that somebody gives it is confirmed without TVM.
+
+Two workloads with one structure take the same arguments and run the same iterators in the same
+blocks. So a trace of one either fits the other or does not replay, and what it computes there is
+what the other computes.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import orjson
+
+from ...records import Workload, WorkloadFormat
+from . import signature_of
+from .blocks import iterators_of
+from .graphs import Tensor, Unreadable, entry_of, functions_of, graph_of
+
+#: The iterators of a block: kind (TVM's ``IterVarType``) and extent; None for one that varies.
+Block = tuple[tuple[int, int | None], ...]
+
+_GRAPHS = frozenset({WorkloadFormat.GRAPH, WorkloadFormat.NODES})
+
+
+@dataclass(frozen=True, slots=True)
+class Structure:
+    """What a workload's body says of its shape.
+
+    Parameters
+    ----------
+    arguments : tuple of (str or None, tuple of int) or None
+        Data types and shapes; None where they cannot be told.
+    blocks : tuple of Block or None
+        The iterators of each function's blocks, in the order of statements; None where the body is
+        no graph that can be read.
+    family : str or None
+        The operator family.
+    flops : float or None
+        Operations.
+    """
+
+    arguments: tuple[Tensor, ...] | None
+    blocks: tuple[Block, ...] | None
+    family: str | None
+    flops: float | None
+
+    def agrees(self, other: Structure, *, anchor: bool = False) -> bool:
+        """Tell whether two workloads can be the same computation.
+
+        Where the blocks of one cannot be read, arguments, family and operations decide; what
+        cannot be told at all is never equal.
+
+        Parameters
+        ----------
+        other : Structure
+            Of the other workload.
+        anchor : bool
+            Compare only the blocks that run most often (TVM's equality ``anchor-block``).
+        """
+        if anchor:
+            mine, others = self._anchor(), other._anchor()
+            return mine is not None and mine == others
+        if self.arguments is None or self.arguments != other.arguments:
+            return False
+        if self.blocks is not None and other.blocks is not None:
+            return self.blocks == other.blocks
+        return (self.family, self.flops) == (other.family, other.flops)
+
+    def _anchor(self) -> Block | None:
+        """Return the block that runs most often."""
+        if not self.blocks:
+            return None
+        return max(self.blocks, key=lambda block: math.prod(extent or 0 for _, extent in block))
+
+
+def structure_of(workload: Workload) -> Structure:
+    """Return the structure of a workload of any format and source."""
+    signature = signature_of(workload)
+    blocks: tuple[Block, ...] | None = None
+    if workload.format in _GRAPHS:
+        try:
+            graph = graph_of(orjson.loads(workload.body))
+            functions = functions_of(graph)
+            entry_of(functions)
+            blocks = tuple(
+                block for function in functions for block in iterators_of(graph, function.node)
+            )
+        except (orjson.JSONDecodeError, Unreadable):
+            blocks = None
+    return Structure(signature.arguments, blocks, signature.family, signature.flops)

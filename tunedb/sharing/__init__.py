@@ -1,1 +1,0 @@
-"""What databases tell each other (docs/sharing.md)."""

@@ -1,1 +1,0 @@
-"""Which rows a database can do without, and giving their space back (docs/sharing.md)."""

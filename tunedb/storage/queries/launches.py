@@ -1,0 +1,234 @@
+"""Launches of GPU kernels, and what describes the spaces of their parameters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
+
+from sqlalchemy import Select, literal, select, tuple_
+
+from ... import identity
+from ...errors import FormatError, NotFoundError
+from ...launches import CounterSet, Extents, Launch, counters_of, values_of
+from ...records import Status, Trace, Trust, Workload, WorkloadFormat
+from ...results import LaunchRow
+from .. import schema
+from ..attribution import is_preferred
+from ..retractions import is_retracted
+from .equivalence import Equivalence
+
+T = TypeVar("T")
+
+_l, _m, _p, _w = schema.launch.c, schema.measurement.c, schema.program.c, schema.workload.c
+
+#: Launches fetched at a time: 33 counters each are 1.3 MB.
+_PAGE = 5_000
+
+
+class Launches(Equivalence):
+    """Reads of launches with their measurements."""
+
+    def launches(
+        self,
+        *,
+        workload_ids: Sequence[int] | None = None,
+        target_ids: Sequence[int] | None = None,
+        counted: bool | None = None,
+        statuses: Sequence[Status] | None = (Status.OK,),
+    ) -> Iterator[LaunchRow]:
+        """Yield launches in the order of their records, then of insertion.
+
+        Those of retracted records are left out; those of foreign records are not, as far as their
+        own source says them (:func:`tunedb.storage.attribution.is_preferred`). Each page of 5,000
+        is a snapshot.
+
+        Parameters
+        ----------
+        workload_ids, target_ids : sequence of int or None
+            Only launches of records of these workloads and targets.
+        counted : bool or None
+            Only launches with counters, or only those without.
+        statuses : sequence of Status or None
+            Only of records that ended so; None for all.
+
+        Raises
+        ------
+        FormatError
+            A launch is damaged (``tunedb db check``).
+        """
+        statement = _launches().limit(_PAGE)
+        if workload_ids is not None:
+            statement = statement.where(_m.workload_id.in_(workload_ids))
+        if target_ids is not None:
+            statement = statement.where(_m.target_id.in_(target_ids))
+        if statuses is not None:
+            statement = statement.where(_m.status.in_([int(status) for status in statuses]))
+        if counted is not None:
+            known = _l.counter_set_id.is_not(None)
+            statement = statement.where(known if counted else ~known)
+        sets, workloads = _Kept(self.counter_set), _Kept(self._bare_workload)
+        after: tuple[int, int] | None = None
+        while True:
+            page = statement
+            if after is not None:
+                page = statement.where(
+                    tuple_(_l.measurement_id, _l.id) > tuple_(*map(literal, after))
+                )
+            rows = self._select(page)
+            for row in rows:
+                yield self._launch_row(row, sets, workloads)
+            if len(rows) < _PAGE:
+                return
+            after = rows[-1].measurement_id, rows[-1].id
+
+    def launches_of(self, record_id: int) -> list[Launch]:
+        """Return the launches of a record that count, in their order."""
+        statement = (
+            select(schema.launch)
+            .join_from(schema.launch, schema.measurement, _m.id == _l.measurement_id)
+            .where(_m.id == record_id, is_preferred(schema.launch, _m))
+        )
+        sets = _Kept(self.counter_set)
+        rows = self._select(statement.order_by(_l.number, _l.id))
+        return [launch_of(row, sets[row.counter_set_id]) for row in rows]
+
+    def counter_set(self, id_: int | None) -> CounterSet | None:
+        """Return a set of counters by its id; None for None.
+
+        Raises
+        ------
+        NotFoundError
+            There is none.
+        """
+        if id_ is None:
+            return None
+        rows = self._select(select(schema.counter_set).where(schema.counter_set.c.id == id_))
+        if not rows:
+            raise NotFoundError(f"{self._location}: no counter_set {id_}")
+        return counter_set_of(rows[0])
+
+    def t1_inputs(self) -> list[tuple[str, bytes]]:
+        """Return name and body of each FAIR T1 input, in the order of their digests."""
+        rows = self._select(
+            select(_w.name, _w.body).where(_w.format == WorkloadFormat.T1.value).order_by(_w.digest)
+        )
+        return [(row.name, self._unpack(row.body)) for row in rows]
+
+    def _bare_workload(self, id_: int | None) -> Workload:
+        """Return a workload without its script, which is no part of its identity."""
+        rows = self._select(select(_w.format, _w.body, _w.name, _w.tvm_version).where(_w.id == id_))
+        if not rows:
+            raise NotFoundError(f"{self._location}: no workload {id_}")
+        row = rows[0]
+        return Workload(row.format, self._unpack(row.body), row.name, row.tvm_version)
+
+    def _launch_row(
+        self, row: Any, sets: _Kept[CounterSet | None], workloads: _Kept[Workload]
+    ) -> LaunchRow:
+        """Return a row of :func:`_launches` as what it means."""
+        bodies = self._bodies
+        sketch = bodies["sketch"].fetch(row.sketch_id, lambda _: self._unpack(row.sketch))
+        tail = None
+        if row.tail_id is not None:
+            tail = bodies["tail"].fetch(row.tail_id, lambda _: self._unpack(row.tail))
+        return LaunchRow(
+            id=row.id,
+            launch=launch_of(row, sets[row.counter_set_id]),
+            record_id=row.measurement_id,
+            digest=bytes(row.record_digest),
+            program_id=row.program_id,
+            workload_id=row.workload_id,
+            workload=workloads[row.workload_id],
+            target_id=row.target_id,
+            target=self.target(row.target_id),
+            trace=Trace(sketch, tail, bytes(row.decisions)),
+            status=Status(row.status),
+            run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
+            mean=row.mean,
+            measured_at=row.measured_at,
+            context=None if row.context is None else row.context.encode(),
+            source_id=row.source_id,
+            trust=Trust(row.trust),
+        )
+
+
+class _Kept(dict[int | None, T]):
+    """What a call has read already, by number: launches share few sets and workloads."""
+
+    def __init__(self, read: Callable[[int | None], T]) -> None:
+        super().__init__()
+        self._read = read
+
+    def __missing__(self, key: int | None) -> T:
+        value = self[key] = self._read(key)
+        return value
+
+
+def _launches() -> Select[Any]:
+    """Return the query whose rows :meth:`Launches._launch_row` understands."""
+    return (
+        select(
+            schema.launch,
+            _m.digest.label("record_digest"),
+            *(_m.program_id, _m.workload_id, _m.target_id, _m.source_id),
+            *(_m.status, _m.run_secs, _m.mean, _m.measured_at),
+            *(_p.sketch_id, _p.tail_id, _p.decisions),
+            schema.sketch.c.body.label("sketch"),
+            schema.tail.c.body.label("tail"),
+            schema.context.c.body.label("context"),
+            schema.source.c.trust,
+        )
+        .join_from(schema.launch, schema.measurement, _m.id == _l.measurement_id)
+        .join(schema.program, _p.id == _m.program_id)
+        .join(schema.sketch, schema.sketch.c.id == _p.sketch_id)
+        .join(schema.source, schema.source.c.id == _m.source_id)
+        .outerjoin(schema.tail, schema.tail.c.id == _p.tail_id)
+        .outerjoin(schema.context, schema.context.c.id == _m.context_id)
+        .where(~is_retracted(_m, many=True), is_preferred(schema.launch, _m))
+        .order_by(_l.measurement_id, _l.id)
+    )
+
+
+def counter_set_of(row: Any) -> CounterSet:
+    """Return the counter set of a row with its columns.
+
+    Raises
+    ------
+    FormatError
+        The names and units cannot be read.
+    """
+    return CounterSet(
+        row.tool, row.tool_version, row.compute_capability, counters_of(row.counters.encode())
+    )
+
+
+def launch_of(row: Any, counter_set: CounterSet | None) -> Launch:
+    """Return the launch of a row with its columns.
+
+    Raises
+    ------
+    FormatError
+        A number is out of bounds, or there are not as many values as counters.
+    """
+    return Launch(
+        kernel=row.kernel,
+        threads=row.threads,
+        block=_extents(row.block_x, row.block_y, row.block_z),
+        grid=_extents(row.grid_x, row.grid_y, row.grid_z),
+        number=row.number,
+        registers=row.registers,
+        static_shared=row.static_shared,
+        dynamic_shared=row.dynamic_shared,
+        seconds=row.seconds,
+        counter_set=counter_set,
+        values=values_of(row.counters),
+    )
+
+
+def _extents(x: int | None, y: int | None, z: int | None) -> Extents | None:
+    """Return three columns as one value."""
+    if x is None and y is None and z is None:
+        return None
+    if x is None or y is None or z is None:
+        raise FormatError("a block or grid without one of its extents")
+    return x, y, z

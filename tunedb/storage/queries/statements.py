@@ -1,0 +1,272 @@
+"""The statements of reads, rendered once for each dialect."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sqlalchemy import Select, and_, bindparam, case, func, literal_column, or_, select
+
+from ...records import MODULES, Trust, WorkloadFormat
+from .. import schema
+from ..attribution import last_word
+from ..engine import Prepared
+from ..retractions import is_retracted
+from ..statements import this_measurement
+
+_m, _p, _f = schema.measurement.c, schema.program.c, schema.failure.c
+
+
+def parameter(name: str, column: Any = _m.id) -> Any:
+    """Return a named parameter of a column's type."""
+    return bindparam(name, type_=column.type)
+
+
+top_k = Prepared(
+    select(_m.mean, _m.id)
+    .where(
+        _m.workload_id == parameter("workload"),
+        _m.target_id == parameter("target"),
+        _m.served == literal_column("1"),
+    )
+    .order_by(_m.mean, _m.id)
+    .limit(parameter("k"))
+)
+
+
+def record_query() -> Select[Any]:
+    """Return the query whose rows :meth:`Query._record` understands."""
+    joined = (
+        schema.measurement.join(schema.program, _p.id == _m.program_id)
+        .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
+        .outerjoin(schema.context, schema.context.c.id == _m.context_id)
+        .outerjoin(schema.failure, _f.id == last_word(schema.failure, _m))
+    )
+    return select(
+        _m.id,
+        _m.digest,
+        _p.workload_id,
+        _p.target_id,
+        _p.sketch_id,
+        _p.tail_id,
+        _p.decisions,
+        _m.status,
+        _m.run_secs,
+        _m.mean,
+        _m.measured_at,
+        _m.occurrence,
+        _m.session_id,
+        _m.source_id,
+        schema.args_info.c.body.label("args_info"),
+        _m.origin,
+        _m.donor,
+        _m.all_cost,
+        schema.context.c.body.label("context"),
+        _m.extra,
+        _f.kind.label("failure_kind"),
+        _f.phase,
+        _f.message,
+        _f.seconds,
+        case((is_retracted(_m), literal_column("1")), else_=literal_column("0")).label("retracted"),
+    ).select_from(joined)
+
+
+record_by_id = Prepared(record_query().where(_m.id == parameter("id")))
+
+
+def answer_query() -> Select[Any]:
+    """Return the query whose rows :meth:`Query._answer` understands."""
+    joined = (
+        schema.measurement.join(schema.program, _p.id == _m.program_id)
+        .join(schema.sketch, schema.sketch.c.id == _p.sketch_id)
+        .join(schema.source, schema.source.c.id == _m.source_id)
+        .outerjoin(schema.tail, schema.tail.c.id == _p.tail_id)
+        .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
+        .outerjoin(schema.session, schema.session.c.id == _m.session_id)
+        .outerjoin(schema.context, schema.context.c.id == _m.context_id)
+    )
+    return select(
+        _m.id,
+        _m.workload_id,
+        _m.target_id,
+        _p.sketch_id,
+        schema.sketch.c.body,
+        _p.tail_id,
+        schema.tail.c.body,
+        _p.decisions,
+        # The digests, what ranks the record, and who vouches for it.
+        _p.digest,
+        _m.digest,
+        _m.mean,
+        schema.source.c.trust,
+        schema.source.c.store,
+        # What the digest of the measurement is of, besides the program.
+        schema.args_info.c.body,
+        _m.status,
+        _m.run_secs,
+        _m.measured_at,
+        _m.occurrence,
+        schema.session.c.digest,
+        _m.origin,
+        _m.donor,
+        _m.all_cost,
+        schema.context.c.body,
+        _m.extra,
+    ).select_from(joined)
+
+
+answer = Prepared(answer_query().where(_m.id == parameter("id")))
+by_id = {
+    table.name: Prepared(select(table).where(table.c.id == parameter("id")))
+    for table in (
+        schema.workload,
+        schema.target,
+        schema.sketch,
+        schema.tail,
+        schema.session,
+        schema.source,
+    )
+}
+workload_by_digest = Prepared(
+    select(schema.workload.c.id).where(
+        schema.workload.c.digest == bindparam("digest", type_=schema.Blob)
+    )
+)
+target_by_digest = Prepared(
+    select(schema.target.c.id).where(
+        schema.target.c.digest == bindparam("digest", type_=schema.Blob)
+    )
+)
+targets_by_kind = Prepared(
+    select(schema.target.c.id)
+    .where(
+        schema.target.c.kind == bindparam("kind", type_=schema.Text),
+        schema.target.c.architecture == bindparam("architecture", type_=schema.Text),
+    )
+    .order_by(schema.target.c.id)
+)
+targets_of = Prepared(
+    select(_p.target_id).distinct().where(_p.workload_id == parameter("workload"))
+)
+served_targets = Prepared(
+    # One index seek for each target; DISTINCT would walk all records of the workload.
+    select(schema.target.c.id).where(
+        select(literal_column("1"))
+        .where(
+            _m.workload_id == parameter("workload"),
+            _m.target_id == schema.target.c.id,
+            _m.served == literal_column("1"),
+        )
+        .exists()
+    )
+)
+
+
+def _is_own() -> Any:
+    """Return the condition that a source is our own: of this database, not merged into it."""
+    return and_(
+        schema.source.c.trust >= literal_column(str(int(Trust.OWN))),
+        schema.source.c.store == bindparam("store", type_=schema.Text),
+    )
+
+
+#: Those without a name of a scheme that a source of this database gave.
+workloads_without = Prepared(
+    select(schema.workload.c.id)
+    .where(
+        schema.workload.c.id > parameter("after"),
+        schema.workload.c.format.in_([literal_column(f"'{name}'") for name in MODULES]),
+        or_(
+            schema.workload.c.script.is_not(None),
+            schema.workload.c.tvm_version.like(bindparam("version", type_=schema.Text)),
+        ),
+        ~select(literal_column("1"))
+        .where(
+            schema.workload_alias.c.workload_id == schema.workload.c.id,
+            schema.workload_alias.c.scheme == bindparam("scheme", type_=schema.Text),
+            schema.workload_alias.c.source_id.in_(select(schema.source.c.id).where(_is_own())),
+        )
+        .exists(),
+        select(literal_column("1"))
+        .where(_m.workload_id == schema.workload.c.id, _m.served == literal_column("1"))
+        .exists(),
+    )
+    .order_by(schema.workload.c.id)
+)
+measurement_by_digest = Prepared(select(_m.id).where(this_measurement()))
+
+
+own_records = Prepared(
+    select(_m.id)
+    .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
+    .where(
+        _m.workload_id == parameter("workload"),
+        _m.served == literal_column("1"),
+        _is_own(),
+    )
+    .limit(literal_column("1"))
+)
+own_workloads = Prepared(
+    select(_m.workload_id)
+    .distinct()
+    .where(_m.source_id.in_(select(schema.source.c.id).where(_is_own())))
+)
+#: Those whose body the plugin wrote, or a log that this database's user vouched for. A measurement
+#: that revalidation made is of a verified source, too, and says nothing of the body.
+local_workloads = Prepared(
+    select(schema.workload.c.id).where(
+        or_(
+            schema.workload.c.script.is_not(None),
+            schema.workload.c.id.in_(
+                select(_m.workload_id).where(
+                    _m.source_id.in_(
+                        select(schema.source.c.id).where(
+                            schema.source.c.store == bindparam("store", type_=schema.Text),
+                            or_(
+                                schema.source.c.trust == literal_column(str(int(Trust.OWN))),
+                                and_(
+                                    schema.source.c.trust
+                                    == literal_column(str(int(Trust.VERIFIED))),
+                                    schema.source.c.kind == literal_column("'file'"),
+                                ),
+                            ),
+                        )
+                    )
+                )
+            ),
+        )
+    )
+)
+last_workload = Prepared(select(func.max(schema.workload.c.id)))
+size = Prepared(select(func.count()).select_from(schema.measurement))
+program_by_digest = Prepared(select(_p.id).where(_p.digest == parameter("digest", _p.digest)))
+trusted_records = Prepared(
+    select(_m.id)
+    .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
+    .where(
+        _m.program_id == parameter("program"),
+        schema.source.c.trust >= literal_column(str(int(Trust.VERIFIED))),
+    )
+    .limit(literal_column("1"))
+)
+own_programs = Prepared(
+    select(_m.id)
+    .select_from(schema.measurement.join(schema.source, schema.source.c.id == _m.source_id))
+    .where(_m.program_id == parameter("program"), _is_own())
+    .limit(literal_column("1"))
+)
+untrusted_sources = Prepared(
+    select(schema.source.c.id)
+    .where(schema.source.c.trust < literal_column(str(int(Trust.VERIFIED))))
+    .limit(literal_column("1"))
+)
+#: Workloads of GPU kernels: their parameters have no features, and models are not trained on them.
+kernels = select(schema.workload.c.id).where(
+    schema.workload.c.format == literal_column(f"'{WorkloadFormat.KERNEL}'")
+)
+first_kernel = Prepared(kernels.limit(literal_column("1")))
+feature_set = Prepared(
+    select(schema.feature_set.c.id).where(
+        schema.feature_set.c.name == bindparam("name", type_=schema.Text),
+        schema.feature_set.c.version == bindparam("version", type_=schema.Int),
+    )
+)

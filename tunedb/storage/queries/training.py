@@ -1,0 +1,219 @@
+"""What models are trained on: measured programs that have features."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Select, and_, case, func, select
+
+from ...records import FailureKind, Origin, Signature, Status
+from .. import schema
+from ..attribution import last_word
+from ..deadlines import unhurried
+from ..engine import converted_errors
+from ..retractions import is_retracted
+from .models import Models
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from ...features.base import NamedSet
+
+_m, _p, _w, _t = (
+    table.c for table in (schema.measurement, schema.program, schema.workload, schema.target)
+)
+_failure, _feature = schema.failure.c, schema.feature.c
+
+#: Text of a column → its number; what a newer version wrote counts as unknown.
+_FAILURES = {kind.value: number for number, kind in enumerate(FailureKind, 1)}
+_ORIGINS = {origin.value: number for number, origin in enumerate(Origin)}
+
+#: Columns of :func:`_records`.
+_COLUMNS = 14
+
+#: Records turned into arrays at a time: the tuples of all of them would take ten times as much.
+_PART = 20_000
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TrainingRecords:
+    """Measured and failed records, column by column, in the order of their ids.
+
+    Parameters
+    ----------
+    ids, program_ids, workload_ids, target_ids : ndarray of int64, shape (n,)
+        Local numbers.
+    digests : ndarray of uint64, shape (n, 2)
+        Digests of the programs, as two numbers of which the first decides their order.
+    subjects : ndarray of int64, shape (n,)
+        The session, or for records without one their source times -1; so too for records of
+        strangers that name a session of somebody who is trusted.
+    failed : ndarray of bool, shape (n,)
+        Whether the record has no run time that counts.
+    failures : ndarray of int8, shape (n,)
+        What was said last about why it failed (1 for the first :class:`FailureKind`, and so on); 0
+        where nothing was said.
+    measured_at : ndarray of int64, shape (n,)
+        Microseconds since 1970, UTC; 0 where unknown.
+    costs : ndarray of float64, shape (n,)
+        Seconds of the whole trial; NaN where unknown.
+    origins : ndarray of int8, shape (n,)
+        0 for the first :class:`Origin`, and so on.
+    n_times : ndarray of int64, shape (n,)
+        How many run times it has.
+    times : ndarray of float64
+        The run times of all records, one after another, in seconds.
+    n_rows, n_columns : ndarray of int64, shape (n,)
+        Shape of the program's features; -1 where it has none.
+    """
+
+    ids: NDArray[np.int64]
+    program_ids: NDArray[np.int64]
+    workload_ids: NDArray[np.int64]
+    target_ids: NDArray[np.int64]
+    digests: NDArray[np.uint64]
+    subjects: NDArray[np.int64]
+    failed: NDArray[np.bool_]
+    failures: NDArray[np.int8]
+    measured_at: NDArray[np.int64]
+    costs: NDArray[np.float64]
+    origins: NDArray[np.int8]
+    n_times: NDArray[np.int64]
+    times: NDArray[np.float64]
+    n_rows: NDArray[np.int64]
+    n_columns: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class Training(Models):
+    """Reads of training sets."""
+
+    def training_records(
+        self,
+        feature_set: NamedSet,
+        *,
+        workload_ids: Sequence[int] | None = None,
+        target_ids: Sequence[int] | None = None,
+        source_ids: Sequence[int] | None = None,
+    ) -> TrainingRecords:
+        """Return all records that were run or failed, also those of foreign sources.
+
+        Retracted ones are left out, and those that nobody measured.
+
+        Parameters
+        ----------
+        feature_set : FeatureSet
+            Whose rows are meant: those of this version.
+        workload_ids, target_ids, source_ids : sequence of int or None
+            Only records of these workloads, targets and sources.
+        """
+        set_id = self._set_id(feature_set)
+        query = _records(set_id, self._subject(), self._counting())
+        statement = self._chosen(query, workload_ids, target_ids, for_tvm=False)
+        if source_ids is not None:
+            statement = statement.where(_m.source_id.in_(source_ids))
+        with (
+            self._lock,
+            converted_errors(self._location),
+            unhurried(connection := self._connected()),
+        ):
+            found = connection.execute(statement.order_by(_m.id))
+            return _joined([_columns(part) for part in found.partitions(_PART)])
+
+    def training_workloads(self, ids: Sequence[int]) -> list[tuple[int, bytes, str, Signature]]:
+        """Return local number, digest, name and signature of workloads, in the order of digests."""
+        columns = (_w.id, _w.digest, _w.name, _w.function, _w.arguments, _w.family, _w.flops)
+        wanted = set(ids)
+        rows = self._select(select(*columns).order_by(_w.digest))
+        return [
+            (row.id, bytes(row.digest), row.name, self._signature(row))
+            for row in rows
+            if row.id in wanted
+        ]
+
+    def target_digests(self) -> dict[int, bytes]:
+        """Return the digest of each target by its local number."""
+        return {row.id: bytes(row.digest) for row in self._select(select(_t.id, _t.digest))}
+
+
+def _records(set_id: int | None, subject: Any, counting: Sequence[Any]) -> Select[Any]:
+    """Return the query of records that models may learn from; its rows are for :func:`_columns`.
+
+    Parameters
+    ----------
+    set_id : int or None
+        The feature set.
+    subject : ColumnElement
+        The session of a record (:meth:`tunedb.storage.queries.sessions.Sessions._subject`).
+    counting : sequence of ColumnElement
+        Conditions under which features count.
+    """
+    # Only failed records are looked up.
+    said_last = (
+        select(_failure.kind).where(_failure.id == last_word(schema.failure, _m)).scalar_subquery()
+    )
+    joined = schema.measurement.join(schema.program, _p.id == _m.program_id).outerjoin(
+        schema.feature,
+        and_(_feature.program_id == _m.program_id, _feature.feature_set_id == set_id, *counting),
+    )
+    return (
+        select(
+            _m.id,
+            _m.program_id,
+            _p.digest,
+            _m.workload_id,
+            _m.target_id,
+            subject,
+            _m.status,
+            case((_m.status == int(Status.FAILED), said_last)),
+            _m.run_secs,
+            _m.measured_at,
+            _m.all_cost,
+            _m.origin,
+            func.coalesce(_feature.n_rows, -1),
+            func.coalesce(_feature.n_columns, -1),
+        )
+        .select_from(joined)
+        .where(_m.status.in_((int(Status.OK), int(Status.FAILED))), ~is_retracted(_m, many=True))
+    )
+
+
+def _columns(rows: Sequence[Any]) -> TrainingRecords:
+    """Return rows of :func:`_records` as arrays."""
+    import numpy as np
+
+    columns = list(zip(*rows, strict=True)) or [()] * _COLUMNS
+    ids, programs, digests, workloads, targets, subjects, status, kinds, *rest = columns
+    times, measured_at, costs, origins, n_rows, n_columns = rest
+    blobs = [time or b"" for time in times]
+    return TrainingRecords(
+        ids=np.array(ids, np.int64),
+        program_ids=np.array(programs, np.int64),
+        workload_ids=np.array(workloads, np.int64),
+        target_ids=np.array(targets, np.int64),
+        digests=np.frombuffer(b"".join(digests), ">u8").reshape(-1, 2).astype(np.uint64),
+        subjects=np.array(subjects, np.int64),
+        failed=np.array(status, np.int64) == int(Status.FAILED),
+        failures=np.array([0 if k is None else _FAILURES.get(k, 0) for k in kinds], np.int8),
+        measured_at=np.array(measured_at, np.int64),
+        costs=np.array(costs, np.float64),
+        origins=np.array([0 if o is None else _ORIGINS.get(o, 0) for o in origins], np.int8),
+        n_times=np.array([len(blob) // 8 for blob in blobs], np.int64),
+        times=np.frombuffer(b"".join(blobs), "<f8"),
+        n_rows=np.array(n_rows, np.int64),
+        n_columns=np.array(n_columns, np.int64),
+    )
+
+
+def _joined(parts: Sequence[TrainingRecords]) -> TrainingRecords:
+    """Return the records of all parts, which may be none."""
+    import numpy as np
+
+    names = [field.name for field in fields(TrainingRecords)]
+    parts = parts or [_columns([])]
+    return TrainingRecords(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names})

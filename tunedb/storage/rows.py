@@ -1,0 +1,407 @@
+"""The rows of records: what an insertion takes, after all that it refers to is there."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import orjson
+from sqlalchemy import Connection, select
+
+from .. import identity, limits
+from ..errors import FormatError, UsageError
+from ..launches import CounterSet, Launch
+from ..programs.workload_info import signature_of
+from ..records import (
+    Failure,
+    Measurement,
+    Origin,
+    Program,
+    Quarantined,
+    Session,
+    Signature,
+    Source,
+    SourceKind,
+    Target,
+    Trust,
+    Workload,
+)
+from ..run_times import checked_mean
+from ..system.compression import compress
+from . import schema, statements
+
+if TYPE_CHECKING:
+    from ..features.base import NamedSet
+    from .exchanged import ForeignSource
+
+
+def now() -> int:
+    """Return microseconds since 1970, UTC."""
+    return time.time_ns() // 1000
+
+
+class Ids:
+    """Digest → id of rows that many records share, filled in as transactions succeed.
+
+    Such rows are never removed (:mod:`tunedb.storage.deletion`), so an id stays right; the memory
+    is bounded by starting anew.
+    """
+
+    _MOST = 100_000
+
+    def __init__(self) -> None:
+        # A digest covers the name of its table, so those of all tables may stand together.
+        self._known: dict[bytes, int] = {}
+        self._pending: list[bytes] = []
+        #: Returns an id, or None where it is not known here. An import asks for millions.
+        self.get = self._known.get
+
+    def put(self, digest: bytes, id_: int) -> None:
+        """Note an id of the transaction that is going on."""
+        self._known[digest] = id_
+        self._pending.append(digest)
+
+    def commit(self) -> None:
+        """Keep what the transaction has found."""
+        self._pending.clear()
+        if len(self._known) > self._MOST:
+            self._known.clear()
+
+    def rollback(self) -> None:
+        """Forget what the transaction has found: its rows are not there."""
+        for digest in self._pending:
+            self._known.pop(digest, None)
+        self._pending.clear()
+
+
+class Rows:
+    """Makes the rows that a batch needs, inside the writer's transaction.
+
+    Parameters
+    ----------
+    store_key : str
+        Identity of the database.
+    is_owner : bool
+        Whether workloads may get a version and a script here (:meth:`own`).
+
+    Attributes
+    ----------
+    ids : Ids
+        To be committed or rolled back with the transaction.
+    """
+
+    def __init__(self, store_key: str, *, is_owner: bool = True) -> None:
+        self.ids = Ids()
+        self._store_key = store_key
+        self._is_owner = is_owner
+
+    def _ensure(self, connection: Connection, table: str, row: Mapping[str, Any]) -> int:
+        """Return the id of the row with that digest, inserting it where it is missing."""
+        id_ = self.ids.get(row["digest"])
+        if id_ is not None:
+            return id_
+        found = statements.id_of[table](connection, digest=row["digest"]).scalar()
+        if found is None:
+            statements.insert[table](connection, **row)
+            found = statements.id_of[table](connection, digest=row["digest"]).scalar_one()
+        self.ids.put(row["digest"], found)
+        return int(found)
+
+    def measurement(
+        self, connection: Connection, measurement: Measurement, source_id: int, trust: int
+    ) -> dict[str, Any]:
+        """Return the parameters of the measurement's insertion, after all that it refers to."""
+        program = measurement.program
+        session, args = measurement.session, measurement.args_info
+        context, extra, origin = measurement.context, measurement.extra, measurement.origin
+        times = measurement.run_secs
+        parts = self._program(connection, program)
+        return {
+            "_program": parts,
+            "program": parts["digest"],
+            "workload_id": parts["workload_id"],
+            "target_id": parts["target_id"],
+            "digest": measurement.digest,
+            "status": int(measurement.status),
+            "run_secs": None if times is None else identity.pack_floats(times),
+            "mean": checked_mean(measurement) if times else None,
+            "measured_at": measurement.measured_at,
+            "occurrence": measurement.occurrence,
+            "session_id": None if session is None else self.session(connection, session),
+            "source_id": source_id,
+            "args_info_id": None if args is None else self._interned(connection, "args_info", args),
+            "origin": None if origin is Origin.UNKNOWN else origin.value,
+            "donor": measurement.donor,
+            "served": int(measurement.is_valid and trust >= Trust.VERIFIED),
+            "all_cost": measurement.all_cost,
+            "context_id": None
+            if context is None
+            else self._interned(connection, "context", context),
+            "extra": None if extra is None else _exact(extra.decode()),
+        }
+
+    def _program(self, connection: Connection, program: Program) -> dict[str, Any]:
+        """Return the parameters of the program's insertion, after all that it refers to."""
+        trace, known = program.trace, self.ids.get
+        sketch, tail, tail_id = program.sketch_digest, program.tail_digest, None
+        if tail is not None and trace.tail is not None:
+            tail_id = known(tail) or self._body(connection, "tail", tail, trace.tail)
+        return {
+            "digest": program.digest,
+            "workload_id": known(program.workload.digest)
+            or self.workload(connection, program.workload),
+            "target_id": known(program.target.digest) or self.target(connection, program.target),
+            "sketch_id": known(sketch) or self._body(connection, "sketch", sketch, trace.sketch),
+            "tail_id": tail_id,
+            "decisions": trace.decisions,
+        }
+
+    def _body(self, connection: Connection, table: str, digest: bytes, body: bytes) -> int:
+        """Return the id of a sketch or tail."""
+        id_ = self.ids.get(digest)
+        if id_ is not None:
+            return id_
+        return self._ensure(connection, table, {"digest": digest, "body": compress(body)})
+
+    def _interned(self, connection: Connection, table: str, body: bytes) -> int:
+        """Return the id of a JSON text that many measurements share."""
+        digest = identity.shared_digest(table, body)
+        id_ = self.ids.get(digest)
+        if id_ is not None:
+            return id_
+        return self._ensure(connection, table, {"digest": digest, "body": _exact(body.decode())})
+
+    def session(self, connection: Connection, session: Session) -> int:
+        """Return the id of a session, adding it where it is missing."""
+        row = {
+            "digest": session.digest,
+            "key": _exact(session.key),
+            "started_at": session.started_at,
+            "fingerprint": _exact(session.fingerprint.decode()),
+        }
+        return self._ensure(connection, "session", row)
+
+    def target(self, connection: Connection, target: Target) -> int:
+        """Return the id of a target."""
+        id_ = self.ids.get(target.digest)
+        if id_ is not None:
+            return id_
+        row = {
+            "digest": target.digest,
+            "kind": _exact(target.kind),
+            "architecture": identity.clean_text(target.architecture),
+            "config": _exact(target.config.decode()),
+            "text": label(target.text),
+        }
+        return self._ensure(connection, "target", row)
+
+    def workload(self, connection: Connection, workload: Workload) -> int:
+        """Return the id of a workload."""
+        id_ = self.ids.get(workload.digest)
+        if id_ is not None:
+            return id_
+        known = statements.id_of["workload"](connection, digest=workload.digest).scalar()
+        if known is not None:
+            self.ids.put(workload.digest, known)
+            return int(known)
+        signature = signature_of(workload)
+        row = {
+            "digest": workload.digest,
+            "format": _exact(workload.format),
+            "body": compress(workload.body),
+            "name": label(workload.name),
+            "tvm_version": label(workload.tvm_version),
+            "script": None,
+            "function": label(signature.function),
+            "arguments": arguments_text(signature),
+            "family": label(signature.family),
+            "flops": signature.flops,
+            "created_at": now(),
+        }
+        return self._ensure(connection, "workload", row)
+
+    def counter_set(self, connection: Connection, counter_set: CounterSet) -> int:
+        """Return the id of a set of counters."""
+        id_ = self.ids.get(counter_set.digest)
+        if id_ is not None:
+            return id_
+        row = {
+            "digest": counter_set.digest,
+            "tool": counter_set.tool,
+            "tool_version": counter_set.tool_version,
+            "compute_capability": counter_set.compute_capability,
+            "counters": counter_set.body.decode(),
+        }
+        return self._ensure(connection, "counter_set", row)
+
+    def own(self, connection: Connection, workload: Workload) -> None:
+        """Store what an own source says of a workload, besides its body.
+
+        Its version decides whether TVM reads its graph, and its script is code that the plugin
+        may run: the word of a foreign source counts for neither, nor on a server that of a writer.
+        """
+        if not self._is_owner:
+            return
+        id_ = self.workload(connection, workload)
+        key = b"own" + workload.digest
+        if self.ids.get(key) is None:
+            version = label(workload.tvm_version)
+            statements.correct_version(
+                connection, workload=id_, version=version, store=self._store_key
+            )
+            self.ids.put(key, id_)
+        key = b"script" + workload.digest
+        if workload.script is not None and self.ids.get(key) is None:
+            text = compress(workload.script.encode())
+            statements.give_script(connection, workload=id_, text=text)
+            self.ids.put(key, id_)
+
+    def source(self, connection: Connection, source: Source) -> tuple[int, int]:
+        """Return the id and the trust of a source; one that exists keeps its trust."""
+        name = identity.clean_text(source.name)
+        digest = identity.digest("source", self._store_key.encode(), name.encode())
+        row = _source_row(digest, name, source.kind, source.trust, self._store_key)
+        id_ = self._ensure(connection, "source", row)
+        trust = connection.execute(
+            select(schema.source.c.trust).where(schema.source.c.id == id_)
+        ).scalar_one()
+        return id_, int(trust)
+
+    def foreign_source(self, connection: Connection, source: ForeignSource) -> int:
+        """Return the id of a source of another database; a new one is foreign."""
+        row = _source_row(source.digest, source.name, source.kind, Trust.FOREIGN, source.store)
+        return self._ensure(connection, "source", row)
+
+    def feature_set(self, connection: Connection, feature_set: NamedSet) -> int:
+        """Return the id of a feature set.
+
+        Raises
+        ------
+        UsageError
+            This version of it is stored with other columns.
+        """
+        name, version = _exact(feature_set.name), feature_set.version
+        columns = orjson.dumps(feature_set.columns).decode()
+        key = b"feature_set" + orjson.dumps((name, version, columns))
+        id_ = self.ids.get(key)
+        if id_ is not None:
+            return id_
+        statements.insert["feature_set"](connection, name=name, version=version, columns=columns)
+        row = statements.feature_set(connection, name=name, version=version).one()
+        if row.columns != columns:
+            raise UsageError(
+                f"version {version} of feature set {name!r} is stored with other columns; "
+                "columns may only change together with the version"
+            )
+        self.ids.put(key, row.id)
+        return int(row.id)
+
+
+def _source_row(
+    digest: bytes, name: str, kind: SourceKind, trust: Trust, store: str
+) -> dict[str, Any]:
+    """Return the parameters of a source's insertion."""
+    from .. import __version__
+
+    return {
+        "digest": digest,
+        "name": name,
+        "kind": kind.value,
+        "trust": int(trust),
+        "store": store,
+        "created_at": now(),
+        "tunedb_version": __version__,
+        "note": None,
+    }
+
+
+def arguments_text(signature: Signature) -> str | None:
+    """Return a signature's arguments as JSON ``[[dtype, shape], …]``."""
+    if signature.arguments is None:
+        return None
+    return label(orjson.dumps(signature.arguments).decode())
+
+
+def label(text: str | None) -> str | None:
+    """Return a text that is no part of an identity as both databases can hold it."""
+    return None if text is None else identity.clean_text(text)
+
+
+def _exact(text: str) -> str:
+    """Return a text that is part of an identity, or raise FormatError where it cannot be kept."""
+    if "\0" in text:
+        raise FormatError(f"NUL in {text[:80]!r}; PostgreSQL could not keep it")
+    return text
+
+
+def quarantine_row(row: Quarantined) -> dict[str, Any]:
+    """Return the parameters of a quarantined line's insertion; its digest is of what is kept."""
+    file, data = identity.clean_text(row.file), row.data[: limits.MAX_QUARANTINE_BYTES]
+    return {
+        "digest": identity.digest("quarantine", file.encode(), identity.pack_int(row.line), data),
+        "file": file,
+        "line": row.line,
+        "reason": identity.clean_text(row.reason),
+        "data": data,
+    }
+
+
+def failure_row_of(
+    program: bytes, measurement: bytes, failure: Failure, source_id: int
+) -> dict[str, Any]:
+    """Return the parameters of a failure's insertion; its digest is of what is kept.
+
+    Parameters
+    ----------
+    program, measurement : bytes
+        Digests of the measurement that failed and of its program.
+    failure : Failure
+        Why it failed.
+    source_id : int
+        Local number of the source that says so.
+    """
+    seconds = failure.seconds
+    if seconds is not None and not math.isfinite(seconds):
+        seconds = None
+    failure = replace(failure, message=identity.clean_text(failure.message), seconds=seconds)
+    return {
+        "digest": failure.digest(measurement),
+        "measurement": measurement,
+        "program": program,
+        "kind": failure.kind.value,
+        "phase": failure.phase.value,
+        "message": failure.message,
+        "seconds": failure.seconds,
+        "source_id": source_id,
+    }
+
+
+def launch_row_of(
+    program: bytes,
+    measurement: bytes,
+    launch: Launch,
+    counter_set_id: int | None,
+    source_id: int,
+) -> dict[str, Any]:
+    """Return the parameters of a launch's insertion, of the measurement with these digests."""
+    block, grid = launch.block or (None,) * 3, launch.grid or (None,) * 3
+    return {
+        "digest": launch.digest(measurement),
+        "measurement": measurement,
+        "program": program,
+        "number": launch.number,
+        "kernel": launch.kernel,
+        "threads": launch.threads,
+        **{f"block_{axis}": extent for axis, extent in zip("xyz", block, strict=True)},
+        **{f"grid_{axis}": extent for axis, extent in zip("xyz", grid, strict=True)},
+        "registers": launch.registers,
+        "static_shared": launch.static_shared,
+        "dynamic_shared": launch.dynamic_shared,
+        "seconds": launch.seconds,
+        "counter_set_id": counter_set_id,
+        "counters": identity.pack_floats(launch.values) if launch.values else None,
+        "source_id": source_id,
+    }
