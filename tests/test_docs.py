@@ -1,0 +1,158 @@
+"""README.md is short; what it and the pages of docs/ link to, quote and tell to run exists."""
+
+import re
+from functools import cache
+from pathlib import Path
+
+import click
+import pytest
+
+from tunedb.cli import main
+
+ROOT = Path(__file__).parents[1]
+README = ROOT / "README.md"
+PAGES = [README, ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+BENCHMARKS = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
+NUMBER = re.compile(r"\d[\d,]*\.?\d*")
+
+
+@cache
+def prose(path):
+    """Return a page without what is fenced."""
+    return FENCED.sub("", path.read_text(encoding="utf-8"))
+
+
+@cache
+def anchors(path):
+    """Return the anchors that GitHub makes of a page's headings."""
+    made = set()
+    for heading in re.findall(r"^#+ (.+)$", prose(path), re.MULTILINE):
+        anchor = re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        number = 0
+        while (unique := f"{anchor}-{number}" if number else anchor) in made:
+            number += 1
+        made.add(unique)
+    return made
+
+
+def sections():
+    """Return heading → text of the sections of docs/benchmarks.md."""
+    parts = re.split(r"^## (.+)\n", BENCHMARKS, flags=re.MULTILINE)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def rows(text):
+    """Return the cells of the rows of tables in a text."""
+    lines = [line.strip("| ").split("|") for line in text.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in cells] for cells in lines]
+
+
+def commands_of(path):
+    """Return the commands of tunedb that a page shows, fenced or indented."""
+    text = path.read_text(encoding="utf-8")
+    shown = "\n".join(code for _, code in FENCED.findall(text))
+    indented = re.findall(r"^ {4,}(tunedb [a-z].*)$", prose(path), re.MULTILINE)
+    return re.findall(r"^(?:\$ )?(tunedb [a-z].*)$", shown, re.MULTILINE) + indented
+
+
+def require_command(line):
+    """Fail unless a line's command and its options exist."""
+    words = re.split(r"[#|>&]", line)[0].split()[1:]
+    command = main
+    while isinstance(command, click.Group) and words and not words[0].startswith("-"):
+        name = words.pop(0)
+        command = command.get_command(click.Context(command), name)
+        assert command is not None, f"{line}: there is no {name}"
+    known = {name for parameter in command.params for name in parameter.opts}
+    assert {word for word in words if re.match(r"--?[a-z]", word)} <= known, line
+
+
+def test_the_readme_is_short():
+    assert len(README.read_bytes()) <= 9_000
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_links_lead_somewhere(path):
+    for link in LINK.findall(prose(path)):
+        if "://" in link:
+            continue
+        file, _, anchor = link.partition("#")
+        target = (path.parent / file).resolve() if file else path
+        assert target.exists(), link
+        if anchor:
+            assert anchor in anchors(target), link
+
+
+def test_the_readme_links_every_page():
+    linked = {link.partition("#")[0] for link in LINK.findall(prose(README))}
+    assert {f"docs/{path.name}" for path in PAGES if path.parent.name == "docs"} <= linked
+
+
+def test_code_of_the_readme_is_python():
+    blocks = [code for language, code in FENCED.findall(README.read_text("utf-8")) if language]
+    assert blocks
+    for code in blocks:
+        compile(code, "README.md", "exec")
+
+
+@pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
+def test_commands_exist(path):
+    for line in commands_of(path):
+        require_command(line)
+
+
+@pytest.mark.parametrize("section", sections())
+def test_figures_have_a_command_and_a_machine(section):
+    """Scripts, targets of make and commands that a section names exist, and there is one."""
+    text = sections()[section]
+    assert re.search(r"^Machine: |\| machine \|", text, re.MULTILINE)
+    named = "\n".join(code for _, code in FENCED.findall(text)) + "\n".join(
+        re.findall(r"`([^`\n]+)`", text)
+    )
+    scripts = re.findall(r"python (benchmarks/\w+\.py)", named)
+    targets = re.findall(r"^make ([\w-]+)", named, re.MULTILINE)
+    commands = re.findall(r"^(tunedb [a-z].*)$", named, re.MULTILINE)
+    assert scripts or targets or commands
+    for script in scripts:
+        assert (ROOT / script).is_file(), script
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
+    for target in targets:
+        assert re.search(rf"^{target}:", makefile, re.MULTILINE), target
+    for command in commands:
+        require_command(command)
+
+
+def test_every_section_is_listed():
+    head = BENCHMARKS.partition("\n## ")[0]
+    assert re.findall(r"^\| \[([^\]]+)\]", head, re.MULTILINE) == list(sections())
+
+
+def digits(number):
+    """Return a number without its unit's power of ten, and how many digits it has."""
+    plain = number.replace(",", "")
+    return float(plain), len(plain.replace(".", "").lstrip("0")) or 1
+
+
+def is_rounded(short, exact):
+    """Tell whether a number is another one rounded, in whatever power of ten."""
+    value, count = digits(short)
+    return (
+        f"{value:.{count - 1}e}".split("e")[0] == f"{digits(exact)[0]:.{count - 1}e}".split("e")[0]
+    )
+
+
+def test_figures_of_the_readme_are_those_of_the_benchmarks():
+    """Both figures of a line stand in one line of docs/benchmarks.md, there with all digits."""
+    text = README.read_text("utf-8").partition("\n## Figures\n")[2].partition("\n## ")[0]
+    figures = [row for row in rows(text) if any(map(NUMBER.search, row[1:]))]
+    assert 1 <= len(figures) <= 10
+    known = [[NUMBER.findall(cell) for cell in row[1:]] for row in rows(BENCHMARKS)]
+    for name, *values in figures:
+        wanted = [NUMBER.search(value)[0] for value in values]
+        assert any(
+            all(any(is_rounded(w, n) for cell in row for n in cell) for w in wanted)
+            for row in known
+        ), name
