@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
+from ..confirm import confirm
 from ..exchange.selection import MOST
-from ..options import Settings, common_options, confirm, pass_settings, reading, updating
+from ..options import Settings, common_options, pass_settings, reading, updating
 from ..output import Column, output_options, print_object, print_table
 from ..progress import bar
 

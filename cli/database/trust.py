@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
-from ..options import Settings, common_options, confirm, pass_settings
+from ..confirm import confirm
+from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_object, print_rows
 
 if TYPE_CHECKING:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import choose, text
-from ..options import Settings, common_options, confirm, pass_settings, reading, updating
+from ..confirm import confirm
+from ..options import Settings, common_options, pass_settings, reading, updating
 from ..output import Column, output_options, print_rows
 
 if TYPE_CHECKING:

@@ -46,7 +46,7 @@ def test_what_it_is_is_shown_first(run, theirs):
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
 def test_a_terminal_is_asked(run, theirs, answer, code, monkeypatch):
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("tunedb.cli.options.sys", terminal)
+    monkeypatch.setattr("tunedb.cli.confirm.sys", terminal)
     shown = run("-q", "db", "trust", theirs, code=code, input=answer)
     assert "7 records of nightly" in shown.stderr
     assert is_approved(theirs) == (code == 0)

@@ -9,7 +9,7 @@ import builders
 import pytest
 
 import tunedb
-from tunedb.cli import options
+from tunedb.cli import confirm
 from tunedb.records import Alias, Source, SourceKind, Trust
 from tunedb.storage import schema
 
@@ -265,7 +265,7 @@ def test_it_asks_on_a_terminal_and_needs_yes_elsewhere(run, file, monkeypatch):
     assert "give --yes, or --dry-run" in line
     assert served(file) == [1, 2, 3]
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(options, "sys", terminal)
+    monkeypatch.setattr(confirm, "sys", terminal)
     arguments = ["--db", file, "retract", 1, "--reason", "x"]
     asked = run(*arguments, code=1, input="n\n")
     assert "Take back 1 record? 1 record would stop being served, for good" in asked.stderr

@@ -345,8 +345,8 @@ class TestBombs:
             from pathlib import Path
             from memory import peak_bytes
             from tunedb import limits
-            from tunedb.logs.lines import read_lines
-            from tunedb.logs.streams import open_log
+            from tunedb.formats.base import read_lines
+            from tunedb.formats.streams import open_log
             limits.MAX_LINE_BYTES = 2**20
             limits.MAX_EXPANSION = 10**6
             before = peak_bytes()

@@ -478,7 +478,7 @@ import os, signal, sys
 sys.path.insert(0, {folder!r})
 from conftest import _matmul
 from fake_measuring import FakeBuilder, FakeRunner
-from tunedb.plugins.metaschedule.tuning.tune import tune
+from tunedb.plugins.metaschedule.tune.tune import tune
 runner = FakeRunner()
 def stop(progress):
     os.kill(os.getpid(), signal.SIGKILL)

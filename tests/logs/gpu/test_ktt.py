@@ -356,7 +356,7 @@ def test_any_piece_gives_the_same(tmp_path, monkeypatch, chunk):
     paths = [ktt.write_json(tmp_path / "a.json", *made), ktt.write_xml(tmp_path / "a.xml", *made)]
     whole = [told(item) for item in read(paths[0])]
     for module in ("ktt", "ktt_xml"):
-        monkeypatch.setattr(f"tunedb.logs.gpu.{module}._CHUNK_BYTES", chunk)
+        monkeypatch.setattr(f"tunedb.formats.gpu.{module}._CHUNK_BYTES", chunk)
     for path in paths:
         assert [told(item) for item in read(path)] == whole
 
