@@ -7,6 +7,7 @@ from unittest import mock
 import orjson
 import pytest
 from builders import make_trace
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -459,7 +460,7 @@ VALUES = (
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=examples(500))
 @given(
     st.lists(st.tuples(st.integers(-1, 5) | NUMBERS, VALUES).map(list), max_size=3),
     st.lists(st.integers(-5, 5) | NUMBERS | VALUES, max_size=3),
@@ -625,7 +626,7 @@ GOODS = {
 }
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(
     st.sampled_from(list(GOODS)),
     st.sampled_from(["sketch", "tail", "decisions"]),
@@ -645,7 +646,7 @@ def test_changed_bytes_raise_nothing_else(format, field, place, length, data):
         assert "\n" not in str(error)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from([GRAPH, ANSOR, AUTOTVM]), JSON, JSON)
 def test_any_json_raises_nothing_else(format, sketch, decisions):
     try:
@@ -658,7 +659,7 @@ def test_any_json_raises_nothing_else(format, sketch, decisions):
         assert "\n" not in str(error)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(
     st.sampled_from([*INSTRUCTIONS, *OLDER]), st.lists(JSON, max_size=4), st.lists(JSON, max_size=4)
 )

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -289,7 +290,7 @@ def test_sketch_holds_no_number_among_inputs(instructions: list[Any], decisions:
     assert all(is_free(inst[1]) for inst in parts)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_check_of_a_mutated_trace(data: st.DataObject) -> None:
     trace = copy.deepcopy(VALID)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -535,7 +536,7 @@ values = st.builds(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(values)
 def test_generated_lines_come_back(value):
     read = orjson.loads(orjson.dumps(value))

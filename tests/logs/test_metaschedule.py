@@ -12,6 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 import workdirs
+from effort import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +50,7 @@ from tunedb.system.compression import compress
 
 FORMAT = MetaScheduleFormat()
 quick = settings(
-    max_examples=80,
+    max_examples=examples(80),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
@@ -826,7 +827,7 @@ records = st.builds(
 GRAPHS = [workdirs.graph(name) for name in ("x", "y", "z")]
 
 
-@settings(quick, max_examples=12)
+@settings(quick, max_examples=examples(12))
 @given(st.lists(records, min_size=1, max_size=8))
 def test_import_export_import_loses_nothing(tmp_path_factory, lines):
     folder = tmp_path_factory.mktemp("logs")

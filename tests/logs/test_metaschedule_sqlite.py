@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import workdirs
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -278,7 +279,7 @@ def test_what_only_looks_like_sqlite(tmp_path):
 
 
 @settings(
-    max_examples=50,
+    max_examples=examples(50),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.tuples(st.integers(0, 2**20), st.binary(min_size=1, max_size=6)), max_size=6))

@@ -13,6 +13,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -135,7 +136,7 @@ def test_skippable_frames_of_zstd(write):
     assert read(write(packed))[0] == TEXT + b"end"
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     parts=st.lists(
         st.tuples(st.sampled_from(sorted(CODECS)), st.binary(max_size=6000)), min_size=1, max_size=5
@@ -240,7 +241,7 @@ class TestDamage:
                         pass
 
     @codecs
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(data=st.data())
     def test_any_byte_changed(self, tmp_path_factory, codec, data):
         packed = bytearray(CODECS[codec](TEXT[:5000]))

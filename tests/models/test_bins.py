@@ -4,6 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -71,7 +72,7 @@ def check(rows, count, most):
     assert np.array_equal(again, rounded)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(columns(40), st.sampled_from([2, 4, 16, 256]))
 def test_bins_are_those_of_one_machine(drawn, most):
     rows, count = drawn

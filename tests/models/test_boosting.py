@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learnable import examples_of, learnable, quick
@@ -65,7 +66,7 @@ def test_with_one_row_each_the_power_changes_nothing():
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.1, 0.5, 1.0]), st.booleans())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_the_loss_falls_with_mixed_rows(seed, eta, spread):
     """Rows of a program in one leaf or in several, programs of 1 to 64 rows."""
     examples = learnable(2, 20, rows=(1, 64), seed=seed)

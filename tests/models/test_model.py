@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learnable import learnable, quick
@@ -181,7 +182,7 @@ def test_what_is_no_model(data):
 
 
 @given(drawn=st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_damage_is_noticed(data, drawn):
     """XGBoost would believe it, and may crash on it."""
     at = drawn.draw(st.integers(13, len(data) - 1))

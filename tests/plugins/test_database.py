@@ -11,6 +11,7 @@ import weakref
 import pytest
 import tvm
 import tvm_ffi
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tvm.s_tir import Schedule
@@ -85,7 +86,7 @@ _times = st.one_of(
 
 
 @settings(
-    max_examples=25,
+    max_examples=examples(25),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(

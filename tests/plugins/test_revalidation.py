@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from builders import copied
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te
@@ -48,7 +49,7 @@ def args(*pairs):
     return [["TENSOR", dtype, list(shape)] for dtype, shape in pairs]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     shapes=st.lists(st.lists(st.integers(1, 5), max_size=3), min_size=1, max_size=3),
     dtype=st.sampled_from([F32, "float64", F16, "bfloat16", I32, "uint8", "bool"]),
@@ -96,7 +97,7 @@ def test_tensors_of_every_type_get_values():
 # ---- comparing -------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     values=st.lists(st.floats(-100, 100), min_size=1, max_size=8),
     error=st.floats(1e-3, 1.0),

@@ -22,6 +22,7 @@ from bundle_bytes import (
     seal,
     take_apart,
 )
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_columns import rows_of
@@ -149,7 +150,7 @@ def test_a_bundle_gives_what_the_database_gives(filled, tmp_path):
 def test_of_everything_a_little_comes_back(tmp_path):
     """Any rows of any tables, in any order: what they mean is not the bundle's business."""
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(
         st.lists(
             st.sampled_from(sorted(exchanged.COLUMNS)).flatmap(

@@ -4,6 +4,7 @@ import math
 import struct
 
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +54,7 @@ def test_every_column_has_a_kind(table):
 
 @pytest.mark.parametrize("table", exchanged.COLUMNS)
 def test_rows_come_back(table):
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(rows_of(table))
     def run(rows):
         found = decode(table, len(rows), encode(table, rows))
@@ -165,7 +166,7 @@ def test_missing_values_must_be_some():
         decode("failure", 3, data[:-2] + b"\2" + b"\xe0" + b"\1")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_changed_bytes_make_rows_or_a_format_error(data):
     table = data.draw(st.sampled_from(sorted(exchanged.COLUMNS)))

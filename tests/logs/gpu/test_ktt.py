@@ -9,6 +9,7 @@ from pathlib import Path
 import ktt_files as ktt
 import orjson
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -332,7 +333,7 @@ def told(item):
     return item.digest, repr([dataclasses.astuple(launch) for launch in item.launches])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     results=st.lists(some_results(), max_size=3),
     unit=st.sampled_from(["Nanoseconds", "Seconds"]),
