@@ -18,7 +18,7 @@ from tunedb.programs import allowlist
 from tunedb.programs.ansor import split_steps
 from tunedb.programs.autotvm import split_knobs
 from tunedb.programs.metaschedule import allowlist as of_metaschedule
-from tunedb.programs.metaschedule.allowlist import KINDS, is_text
+from tunedb.programs.metaschedule.allowlist import KINDS
 from tunedb.programs.metaschedule.instructions import INSTRUCTIONS
 from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Measurement, Trace, WorkloadFormat
@@ -672,4 +672,4 @@ def test_instructions_of_anything_hold_no_free_text(kind, inputs, attrs):
         return
     if kind not in ("GetBlock", "GetSBlock"):
         words = [value for value in (*inputs, *attrs) if isinstance(value, str)]
-        assert all(word in ("None", "b0", "l1", "l2") or is_text(word) for word in words)
+        assert all(word in ("None", "b0", "l1", "l2") or allowlist.is_text(word) for word in words)

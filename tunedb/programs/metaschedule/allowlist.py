@@ -16,7 +16,7 @@ import orjson
 from ... import limits
 from ...errors import FormatError
 from ...identity import canonical_json
-from ...json_checks import INT64
+from ..allowlist import check_length, is_int, is_text
 from .instructions import INSTRUCTIONS, SAMPLING, Form, Type, form_of
 from .trace import NO_OUTPUT, is_variable
 
@@ -99,22 +99,8 @@ def is_name(value: Any) -> bool:
     return is_variable(value) and len(value) <= _MAX_VARIABLE_CHARS
 
 
-def is_int(value: Any) -> bool:
-    """Tell whether a value is an integer of 64 bits."""
-    return type(value) is int and -INT64 <= value < INT64
-
-
 def _is_flag(value: Any) -> bool:
     return isinstance(value, bool) or (type(value) is int and value in (0, 1))
-
-
-def is_text(value: Any) -> bool:
-    """Tell whether a value can be a name of a block or knob: short, without control codes."""
-    return (
-        isinstance(value, str)
-        and len(value) <= limits.MAX_FOREIGN_NAME_CHARS
-        and value.isprintable()
-    )
 
 
 def _is_scope(value: Any) -> bool:
@@ -280,8 +266,19 @@ class Facts:
     free: frozenset[str]
 
 
-def part(body: bytes) -> Facts:
-    """Return what a sketch or tail has.
+def check_sketch(body: bytes) -> Facts:
+    """Return what a sketch has; one that uses a variable before it is defined is refused.
+
+    Parameters and Raises are those of :func:`check_tail`.
+    """
+    sketch = check_tail(body)
+    if sketch.free:
+        raise FormatError(f"{min(sketch.free)!r} is used before it is defined")
+    return sketch
+
+
+def check_tail(body: bytes) -> Facts:
+    """Return what a tail has.
 
     Parameters
     ----------
@@ -400,12 +397,6 @@ class _Part:
 # ---- decisions ----------------------------------------------------------------------------------
 
 
-def check_begins(sketch: Facts) -> None:
-    """Raise FormatError for a sketch that uses a variable before it is defined."""
-    if sketch.free:
-        raise FormatError(f"sketch: {min(sketch.free)!r} is used before it is defined")
-
-
 def check_decisions(decisions: bytes) -> None:
     """Raise FormatError unless these are decisions and numbers.
 
@@ -427,12 +418,10 @@ def check_program(sketch: Facts, tail: Facts | None, decisions: bytes) -> None:
     Parameters
     ----------
     sketch, tail : Facts
-        What :func:`part` said of them.
+        What :func:`check_sketch` and :func:`check_tail` returned.
     decisions : bytes
         As they are stored.
     """
-    if sketch.free:
-        check_begins(sketch)
     chosen, first, second = _read(decisions)
     sampling, places = sketch.sampling, 0
     if tail is not None:
@@ -469,10 +458,7 @@ def _check_tail(sketch: Facts, tail: Facts) -> None:
 
 def _read(decisions: bytes) -> tuple[list[Any], list[Any], list[Any]]:
     """Return decisions and the numbers of sketch and tail, or raise FormatError."""
-    if len(decisions) > limits.MAX_FOREIGN_DECISION_BYTES:
-        raise FormatError(
-            f"decisions of {len(decisions)} bytes, over {limits.MAX_FOREIGN_DECISION_BYTES}"
-        )
+    check_length(decisions)
     is_plain = _PLAIN.fullmatch(decisions) is not None and _LONG.search(decisions) is None
     try:
         chosen, first, second = orjson.loads(decisions)

@@ -350,16 +350,17 @@ SAMPLING = {kind: value.decision for kind, value in INSTRUCTIONS.items() if valu
 #: Instructions whose decision is a tile.
 TILINGS = frozenset(kind for kind, decision in SAMPLING.items() if decision == "tile")
 
-#: The forms of each kind, the newest first.
-_FORMS = {kind: (value.form, *value.older) for kind, value in INSTRUCTIONS.items()}
+#: Forms by kind and numbers of inputs and attributes.
+_FORMS = {
+    (kind, form.inputs, len(form.attributes)): form
+    for kind, value in INSTRUCTIONS.items()
+    for form in (value.form, *value.older)
+}
 
 
 def find_form(kind: str, n_inputs: int, n_attrs: int) -> Form | None:
     """Return the form of a kind with so many inputs and attributes, None where there is none."""
-    for form in _FORMS.get(kind, ()):
-        if form.inputs in (None, n_inputs) and len(form.attributes) == n_attrs:
-            return form
-    return None
+    return _FORMS.get((kind, n_inputs, n_attrs)) or _FORMS.get((kind, None, n_attrs))
 
 
 def form_of(kind: str, index: int, n_inputs: int, n_attrs: int) -> Form:

@@ -21,6 +21,9 @@ from ...identity import canonical_json
 from ...records import Trace
 from .instructions import INSTRUCTIONS, find_form
 
+#: Kinds that some earlier release wrote in another form than today's.
+_CHANGED = {kind: value for kind, value in INSTRUCTIONS.items() if value.older or value.until}
+
 
 def upgrade_trace(instructions: list[Any], decisions: list[Any]) -> tuple[list[Any], list[Any]]:
     """Return a trace of any release since TVM 0.8 as TVM 0.27 writes it.
@@ -78,7 +81,7 @@ def _upgrade_instructions(instructions: list[Any]) -> list[Any]:
 
 def _upgrade(kind: str, inputs: list[Any], attrs: list[Any], outputs: list[Any]) -> list[Any]:
     """Return one instruction in today's form."""
-    instruction = INSTRUCTIONS.get(kind)
+    instruction = _CHANGED.get(kind)
     if instruction is not None:
         form = find_form(kind, len(inputs), len(attrs))
         if instruction.becomes is not None:
