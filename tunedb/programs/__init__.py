@@ -13,22 +13,21 @@ from ..errors import FormatError
 from ..records import Program, WorkloadFormat
 from .base import Step, Tool
 
-#: Format of a workload → name of the tool that wrote its programs.
-TOOL_NAMES: dict[str, str] = {
-    WorkloadFormat.GRAPH: "metaschedule",
-    WorkloadFormat.NODES: "metaschedule",
-    WorkloadFormat.ARGUMENTS: "metaschedule",
-    WorkloadFormat.ANSOR: "ansor",
-    WorkloadFormat.AUTOTVM: "autotvm",
-    WorkloadFormat.KERNEL: "kernel",
+#: Tools that write programs: the module with the ``TOOL``, which is imported when one of its
+#: programs comes, and the formats of its workloads.
+_TOOLS: dict[str, tuple[str, tuple[WorkloadFormat, ...]]] = {
+    "metaschedule": (
+        ".metaschedule.tool",
+        (WorkloadFormat.GRAPH, WorkloadFormat.NODES, WorkloadFormat.ARGUMENTS),
+    ),
+    "ansor": (".ansor", (WorkloadFormat.ANSOR,)),
+    "autotvm": (".autotvm", (WorkloadFormat.AUTOTVM,)),
+    "kernel": (".kernel", (WorkloadFormat.KERNEL,)),
 }
 
-#: Where the ``TOOL`` of each is; a module is imported when a program of its tool comes.
-_MODULES = {
-    "metaschedule": ".metaschedule.tool",
-    "ansor": ".ansor",
-    "autotvm": ".autotvm",
-    "kernel": ".kernel",
+#: Format of a workload → name of the tool that wrote its programs.
+TOOL_NAMES: dict[str, str] = {
+    format: name for name, (_, formats) in _TOOLS.items() for format in formats
 }
 
 
@@ -51,7 +50,7 @@ def tool_of(format: str) -> Tool[Any]:
         raise FormatError(
             f"programs of the unknown format {format[:40]!r}; pip install --upgrade tunedb"
         )
-    tool: Tool[Any] = import_module(_MODULES[name], __name__).TOOL
+    tool: Tool[Any] = import_module(_TOOLS[name][0], __name__).TOOL
     return tool
 
 

@@ -2,8 +2,8 @@
 
 A stored program is code: an annotation of a loop alone can hand a text to LLVM's parser when the
 schedule is compiled. So a foreign program is taken only where each instruction, each annotation
-and each value is one that its tool's own rules write
-(:class:`tunedb.programs.base.Tool`). What is not on the lists is refused, whatever it may mean.
+and each value is one that its tool's own rules write (the checks of
+:class:`tunedb.programs.base.Tool`). What is not on the lists is refused, whatever it may mean.
 
 Sketches and tails are shared by many programs and are looked at once; what they have places for is
 remembered, so that a program costs no more than its decisions.

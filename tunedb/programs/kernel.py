@@ -78,14 +78,8 @@ def steps_of(trace: Trace) -> list[Step]:
     ]
 
 
-def signature_of(value: Any) -> Signature:
-    """Return the name of a GPU kernel: of a program's workload, or of a FAIR T1 input.
-
-    Parameters
-    ----------
-    value : object
-        The parsed body of a workload; nothing is raised for what is damaged in it.
-    """
+def _signature_of(value: Any) -> Signature:
+    """Return the name of a GPU kernel: of a program's workload, or of a FAIR T1 input."""
     if isinstance(value, dict):
         inside = value.get("KernelSpecification")
         named = value.get("kernel")
@@ -121,11 +115,13 @@ def _check_sketch(body: bytes) -> int:
     return len(names)
 
 
-def _check_decisions(decisions: bytes) -> None:
-    """Raise FormatError unless these are plain values: numbers and short words."""
-    for value in read_values(decisions):
+def _foreign_values(decisions: bytes) -> list[Any]:
+    """Return the values, which are plain: numbers and short words."""
+    values = read_values(decisions)
+    for value in values:
         if not _is_plain(value):
             raise FormatError(f"decisions: a parameter has {short(value)}")
+    return values
 
 
 def _is_plain(value: Any) -> bool:
@@ -134,16 +130,19 @@ def _is_plain(value: Any) -> bool:
     return value is None or type(value) is bool or is_int(value) or is_word(value)
 
 
+def _check_decisions(decisions: bytes) -> None:
+    _foreign_values(decisions)
+
+
 def _check_program(count: int, _: int | None, decisions: bytes) -> None:
     """Raise FormatError unless there are as many values as parameters."""
-    _check_decisions(decisions)
-    values = len(orjson.loads(decisions))
+    values = len(_foreign_values(decisions))
     if values != count:
         raise FormatError(f"{values} values of {count} parameters")
 
 
 TOOL = Tool(
-    signatures={WorkloadFormat.KERNEL: signature_of, WorkloadFormat.T1: signature_of},
+    signatures={WorkloadFormat.KERNEL: _signature_of, WorkloadFormat.T1: _signature_of},
     steps=steps_of,
     chosen={"parameter": "value"},
     check_sketch=_check_sketch,

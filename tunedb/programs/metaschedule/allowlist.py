@@ -267,9 +267,17 @@ class Facts:
 
 
 def check_sketch(body: bytes) -> Facts:
-    """Return what a sketch has; one that uses a variable before it is defined is refused.
+    """Return what a sketch has.
 
-    Parameters and Raises are those of :func:`check_tail`.
+    Parameters
+    ----------
+    body : bytes
+        As for :func:`check_tail`.
+
+    Raises
+    ------
+    FormatError
+        It holds what is not allowed, or uses a variable before it is defined.
     """
     sketch = check_tail(body)
     if sketch.free:

@@ -126,12 +126,16 @@ def _with_map_as_input(inputs: list[Any], attrs: list[Any]) -> tuple[list[Any], 
     return [*inputs, index_map], [buffer, buffer_type, *(padding or [None]), False]
 
 
+def _integers(*names: str) -> tuple[Attribute, ...]:
+    return tuple((name, "integer") for name in names)
+
+
 _READ: tuple[Attribute, ...] = (("read_buffer_index", "integer"), ("storage_scope", "scope"))
 _WRITE: tuple[Attribute, ...] = (("write_buffer_index", "integer"), ("storage_scope", "scope"))
 _NAMES: tuple[Attribute, ...] = (("name", "text"), ("func_name", "text"))
 _UNIT_ITERS: Attribute = ("preserve_unit_iters", "flag")
 _UNIT_LOOPS: Attribute = ("preserve_unit_loops", "flag")
-_BUFFER: tuple[Attribute, ...] = (("", "integer"), ("", "integer"))
+_BUFFER = _integers("", "")  # its index, and whether it is read or written
 _ALL_CONSUMERS = _with_input([])  # all were meant, as an empty list means today
 _NO_INDEX = _with_attributes(-1)
 
@@ -159,7 +163,7 @@ _TABLE = (
             Form(
                 "0.11",
                 1,
-                (("buffer_index", "integer"),),
+                _integers("buffer_index"),
                 lost="CacheIndex of TVM 0.11 caches the index of one buffer, today's all of them",
             ),
         ),
@@ -203,16 +207,13 @@ _TABLE = (
     Instruction("GetProducers", Form("0.8", 1)),
     Instruction("GetSBlock", Form("0.24", 0, _NAMES), name="get_sblock"),
     Instruction(
-        "LoopPartition",
-        Form("0.16", None, (_UNIT_ITERS,)),
-        counts="split",
-        has_expressions=True,
+        "LoopPartition", Form("0.16", None, (_UNIT_ITERS,)), counts="split", has_expressions=True
     ),
     Instruction("Merge", Form("0.12", None), counts="fuse"),
     Instruction("PadEinsum", Form("0.10", 1, (("padding", "integers"),)), counts="layout"),
     Instruction("Parallel", Form("0.8", 1), counts="bind"),
     Instruction(
-        "RFactor", Form("0.8", 1, (("factor_axis", "integer"),)), counts="rfactor", name="rfactor"
+        "RFactor", Form("0.8", 1, _integers("factor_axis")), counts="rfactor", name="rfactor"
     ),
     Instruction("ReIndex", Form("0.9", 1, _BUFFER), counts="layout", name="reindex"),
     Instruction("ReadAt", Form("0.12", 2, _READ), counts="cache_read"),
@@ -231,9 +232,7 @@ _TABLE = (
         counts="reverse_compute_at",
     ),
     Instruction("ReverseComputeInline", Form("0.8", 1), counts="compute_inline"),
-    Instruction(
-        "RollingBuffer", Form("0.11", 1, (("write_buffer_index", "integer"),)), counts="layout"
-    ),
+    Instruction("RollingBuffer", Form("0.11", 1, _integers("write_buffer_index")), counts="layout"),
     Instruction(
         "SampleCategorical",
         Form("0.8", 0, (("candidates", "integers"), ("probs", "probabilities"))),
@@ -243,17 +242,13 @@ _TABLE = (
     Instruction("SampleComputeLocation", Form("0.9", 1), counts="location", decision="number"),
     Instruction(
         "SamplePartitionedTile",
-        Form(
-            "0.13",
-            1,
-            (("n", "integer"), ("partition_pos", "integer"), ("innerpart_factor", "integer")),
-        ),
+        Form("0.13", 1, _integers("n", "partition_pos", "innerpart_factor")),
         counts="tile",
         decision="tile",
     ),
     Instruction(
         "SamplePerfectTile",
-        Form("0.8", 1, (("n", "integer"), ("max_innermost_factor", "integer"))),
+        Form("0.8", 1, _integers("n", "max_innermost_factor")),
         counts="tile",
         decision="tile",
     ),
@@ -284,16 +279,7 @@ _TABLE = (
     ),
     Instruction(
         "StorageAlign",
-        Form(
-            "0.8",
-            1,
-            (
-                ("buffer_index", "integer"),
-                ("axis", "integer"),
-                ("factor", "integer"),
-                ("offset", "integer"),
-            ),
-        ),
+        Form("0.8", 1, _integers("buffer_index", "axis", "factor", "offset")),
         counts="storage_align",
     ),
     Instruction(
