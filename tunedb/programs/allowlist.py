@@ -1,4 +1,4 @@
-"""What a program of a foreign source may hold: lists of what is allowed, and bounds.
+"""Checks of foreign programs: lists of allowed values, and bounds.
 
 A stored program is code: an annotation of a loop alone can hand a text to LLVM's parser when the
 schedule is compiled. So a foreign program is taken only where each instruction, each annotation

@@ -245,7 +245,7 @@ _LONG = re.compile(rb"\d{19}")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a sketch or a tail has.
+    """The contents of a sketch or a tail, as far as a program must fit them.
 
     Parameters
     ----------

@@ -1,6 +1,6 @@
 """Traces of TVM 0.8 to 0.26 in the instruction set of 0.27, without TVM.
 
-What a trace was written by is told by the number of its inputs and attributes, never by a version:
+The numbers of inputs and attributes tell which release wrote an instruction, never a version:
 development builds and merged files mix them. Each instruction becomes one instruction, and no
 number among the inputs is added, so decisions and literals stay where they are and the stored
 parts of a trace are upgraded once for all programs that share them.

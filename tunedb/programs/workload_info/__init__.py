@@ -1,4 +1,4 @@
-"""What a workload computes, told without TVM: name, arguments, operator family, operations.
+"""Signatures of workloads without TVM: name, arguments, operator family, operations.
 
 Operations (``flops``) are counted by one of two definitions, and None where neither applies:
 
@@ -24,7 +24,7 @@ _LOADABLE = re.compile(r"0\.27\.\d+(?:rc\d+|\.post\d+)?(?:\+.*)?")
 
 
 def signature_of(workload: Workload) -> Signature:
-    """Return what can be told about a workload without TVM.
+    """Return what a workload computes, as far as its body says it without TVM.
 
     Parameters
     ----------
