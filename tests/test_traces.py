@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from tunedb import limits
 from tunedb.errors import FormatError
 from tunedb.programs.metaschedule import trace as traces
+from tunedb.programs.metaschedule.instructions import INSTRUCTIONS
 from tunedb.records import Trace
 
 VALID: list[Any] = [
@@ -256,7 +257,7 @@ leaves = st.none() | st.booleans() | numbers | texts
 values = st.recursive(
     leaves, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(texts, inner, max_size=3)
 )
-kinds = st.sampled_from([*traces.INSTRUCTIONS, *traces.OLDER, traces.POSTPROC]) | texts
+kinds = st.sampled_from([*INSTRUCTIONS]) | texts
 instruction = st.tuples(
     kinds, st.lists(values, max_size=4), st.lists(values, max_size=3), st.lists(texts, max_size=3)
 ).map(list)

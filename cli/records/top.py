@@ -335,12 +335,13 @@ def _rows_of_layer(
 
 
 def _row(rank: int, record: Record) -> dict[str, Any]:
-    from ...programs import steps_of
+    from ...programs import tool_of
     from ..steps import arguments_of, decisions_of
 
     measurement = record.measurement
     times = measurement.run_secs or ()
     program = measurement.program
+    tool = tool_of(program.workload.format)
     return {
         "rank": rank,
         "id": record.id,
@@ -358,7 +359,7 @@ def _row(rank: int, record: Record) -> dict[str, Any]:
         "source": record.source.name,
         "trust": record.source.trust.name.lower(),
         "layer": None,
-        "decisions": decisions_of(steps_of(program)),
+        "decisions": decisions_of(tool, tool.steps(program.trace)),
     }
 
 
