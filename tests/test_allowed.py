@@ -662,7 +662,7 @@ def test_any_json_raises_nothing_else(format, sketch, decisions):
         assert "\n" not in str(error)
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.sampled_from([*INSTRUCTIONS]), st.lists(JSON, max_size=4), st.lists(JSON, max_size=4))
 def test_instructions_of_anything_hold_no_free_text(kind, inputs, attrs):
     """What is accepted has words of the lists alone, names of blocks aside."""
