@@ -275,7 +275,7 @@ def test_it_lives_as_long_as_tvm_holds_it_and_dies_without_the_collector():
 
 ORPHANS = """
 import threading, time
-from tunedb.plugins.metaschedule.warm_builder import WarmBuilder
+from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder
 from tvm import te
 import tvm
 from tvm.s_tir import meta_schedule as ms
