@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import orjson
 import pytest
+from cachetools import FIFOCache
 from tvm.s_tir import meta_schedule as ms
 
 import tunedb
@@ -132,7 +133,7 @@ def test_a_served_candidate_is_not_stored_and_takes_a_number(batch, tools, tmp_p
 
 
 def test_the_registry_is_bounded_and_forgets(batch, monkeypatch):
-    monkeypatch.setattr(lineage, "_MOST", 2)
+    monkeypatch.setattr(lineage, "_known", FIFOCache(2))
     first, second, third, _ = (one.sch.trace for one in batch.candidates)
     for trace in (first, second, third):
         lineage.announce(trace, Lineage(Origin.RANDOM))

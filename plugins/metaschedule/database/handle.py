@@ -7,7 +7,6 @@ import threading
 import time
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any, Protocol
 
 import tvm
 import tvm_ffi
+from cachetools import FIFOCache
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
@@ -127,7 +127,7 @@ class Handle:
         self._sequences: dict[str, Iterator[int]] = {}
         # Traces of the batch that is being recorded: address → (trace, measurement). TVM's
         # AddToDatabase and our MeasureCallback both see each candidate; one of them records it.
-        self._committed: OrderedDict[int, tuple[Any, Measurement]] = OrderedDict()
+        self._committed: FIFOCache[int, tuple[Any, Measurement]] = FIFOCache(_MOST_COMMITTED)
         self._announced: dict[int, Any] = {}
         #: Cost models of this handle, and when the last batch's first candidate was stored.
         self.models: weakref.WeakSet[LearnsFromFailures] = weakref.WeakSet()
@@ -163,8 +163,6 @@ class Handle:
             measurement = self._measured(candidate, has_times=times is not None)
             if measurement is not None and self._add([measurement], [record]):
                 self._committed[record.trace.__chandle__()] = (record.trace, measurement)
-                if len(self._committed) > _MOST_COMMITTED:
-                    self._committed.popitem(last=False)
 
     def record_batch(self, candidates: Iterable[Candidate]) -> list[Program | None]:
         """Store the candidates of one batch in one transaction.

@@ -7,9 +7,10 @@ of it waits here under the address of its trace.
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Any
+
+from cachetools import FIFOCache
 
 from ....identity import canonical_json
 from ....records import Origin
@@ -85,15 +86,13 @@ class Lineage:
 
 _lock = threading.Lock()
 #: Address of a trace → the trace, kept so that nothing else gets its address, and its lineage.
-_known: OrderedDict[int, tuple[Any, Lineage]] = OrderedDict()
+_known: FIFOCache[int, tuple[Any, Lineage]] = FIFOCache(_MOST)
 
 
 def announce(trace: Any, lineage: Lineage) -> None:
     """Say where the candidate of a trace comes from, before it is measured."""
     with _lock:
         _known[trace.__chandle__()] = (trace, lineage)
-        while len(_known) > _MOST:
-            _known.popitem(last=False)
 
 
 def of(trace: Any) -> Lineage | None:
