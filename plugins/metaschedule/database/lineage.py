@@ -1,24 +1,14 @@
-"""Where candidates came from, on their way from the search to the measure callback.
-
-TVM hands a candidate through builder and runner without a place for more, so what the search knows
-of it waits here under the address of its trace.
-"""
+"""Where candidates come from."""
 
 from __future__ import annotations
 
-import threading
 from dataclasses import dataclass
 from typing import Any
-
-from cachetools import FIFOCache
 
 from ....identity import canonical_json
 from ....records import Origin
 
-__all__ = ["CROSSOVER", "Lineage", "announce", "forget", "of"]
-
-#: Candidates that are remembered; a batch has 16 to 64, and each task of a run has one at a time.
-_MOST = 4096
+__all__ = ["CROSSOVER", "Lineage"]
 
 #: The operator with two parents.
 CROSSOVER = "crossover"
@@ -82,27 +72,3 @@ class Lineage:
         if self.other is not None:
             said["other"] = self.other.hex()
         return canonical_json({"search": said}) if said else None
-
-
-_lock = threading.Lock()
-#: Address of a trace → the trace, kept so that nothing else gets its address, and its lineage.
-_known: FIFOCache[int, tuple[Any, Lineage]] = FIFOCache(_MOST)
-
-
-def announce(trace: Any, lineage: Lineage) -> None:
-    """Say where the candidate of a trace comes from, before it is measured."""
-    with _lock:
-        _known[trace.__chandle__()] = (trace, lineage)
-
-
-def of(trace: Any) -> Lineage | None:
-    """Return the lineage of the candidate of a trace; None if no search of ours made it."""
-    with _lock:
-        found = _known.get(trace.__chandle__())
-    return None if found is None else found[1]
-
-
-def forget(trace: Any) -> None:
-    """Drop what is known of a trace, once its measurement is stored."""
-    with _lock:
-        _known.pop(trace.__chandle__(), None)
