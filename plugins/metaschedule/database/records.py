@@ -79,7 +79,7 @@ class RecordTable:
         # (Such a record, address of the Workload) → the Workload on which it does not replay.
         self._misfits: dict[tuple[int, int], Any] = {}
         self._targets = targets
-        self._args: dict[bytes, Any] = {}
+        self._args: LRUCache[bytes, Any] = LRUCache(limits.BATCH_ROWS)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -206,8 +206,6 @@ class RecordTable:
         if body is None:
             return None
         if body not in self._args:
-            if len(self._args) > limits.BATCH_ROWS:
-                self._args.clear()
             self._args[body] = [ms.arg_info.ArgInfo.from_json(a) for a in orjson.loads(body)]
         return self._args[body]
 
