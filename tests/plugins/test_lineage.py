@@ -15,8 +15,7 @@ from tunedb.formats.find import find_logs
 from tunedb.formats.importer import import_log
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.database import candidates
-from tunedb.plugins.metaschedule.database.candidates import CandidateRegistry
-from tunedb.plugins.metaschedule.database.lineage import Lineage
+from tunedb.plugins.metaschedule.database.candidates import CandidateRegistry, Lineage
 from tunedb.plugins.metaschedule.measure.measure_callback import record
 from tunedb.plugins.metaschedule.measure.measured import ARTIFACT
 from tunedb.records import Origin

@@ -19,7 +19,7 @@ from tvm.s_tir.meta_schedule.testing import te_workload
 from tunedb.errors import PluginError, UsageError
 from tunedb.models.recipe import Recipe
 from tunedb.plugins.metaschedule import CostModel, Database, MeasureCallback
-from tunedb.plugins.metaschedule.database.lineage import Lineage
+from tunedb.plugins.metaschedule.database.candidates import Lineage
 from tunedb.plugins.metaschedule.measure.measured import Known
 from tunedb.plugins.metaschedule.measure.reuse import ReusingBuilder, ReusingRunner
 from tunedb.plugins.metaschedule.search import task_search

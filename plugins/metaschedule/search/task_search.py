@@ -17,7 +17,7 @@ from ....records import Origin
 from ....run_times import mean_of
 from ....search.operators import Operators
 from .. import modules, trace_codec
-from ..database.lineage import Lineage
+from ..database.candidates import Lineage
 from . import schedule_queries
 from .draft_replay import Replays
 from .population import WARM, Breeding, Individual, Shares
