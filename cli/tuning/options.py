@@ -18,19 +18,26 @@ _RUN = (
     click.option("--function", metavar="NAME", help="Only this PrimFunc of the module."),
     click.option(
         "--op",
-        "ops",
+        "op_names",
         metavar="WORD",
         multiple=True,
         help="Only operators of a Relax program with this word in their name; may be repeated.",
     ),
     click.option(
         "--trials",
+        "max_trials_global",
         type=click.IntRange(min=1),
         help="Trials of all tasks together. Default: 64 for each task.",
     ),
-    click.option("--per-task", type=click.IntRange(min=1), help="Trials of one task at most."),
+    click.option(
+        "--per-task",
+        "max_trials_per_task",
+        type=click.IntRange(min=1),
+        help="Trials of one task at most.",
+    ),
     click.option(
         "--batch",
+        "num_trials_per_iter",
         type=click.IntRange(min=1),
         default=16,
         show_default=True,
@@ -79,7 +86,7 @@ _REMOTE = (
 
 
 def run_options(function: F) -> F:
-    """Give a command the options that say what is tuned and how much."""
+    """Give a command the options that say what is tuned and how much, by the names of ``tune``."""
     return _with(_RUN, function)
 
 

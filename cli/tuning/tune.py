@@ -82,32 +82,25 @@ def _tune(
 ) -> TuningResult:
     """Load the module and tune it."""
     from ...plugins.metaschedule.module_source import load_module
-    from ...plugins.metaschedule.tune.defaults import EVALUATOR
+    from ...plugins.metaschedule.tune.options import EVALUATOR
     from ...plugins.metaschedule.tune.tune import tune
     from ...storage.config import make_folder
 
     location = settings.locate()
     make_folder(location)
-    named = {"repeat": choices["repeat"], "min_repeat_ms": choices["min_repeat_ms"]}
+    named = {name: choices.pop(name) for name in ("repeat", "min_repeat_ms")}
     evaluator = EVALUATOR._replace(**{k: v for k, v in named.items() if v is not None})
     return tune(
-        load_module(module, function=choices["function"]),
-        target_of(choices["target"]),
-        choices["work_dir"],
-        choices["trials"],
-        max_trials_per_task=choices["per_task"],
-        num_trials_per_iter=choices["batch"],
+        load_module(module, function=choices.pop("function")),
+        target_of(choices.pop("target")),
         runner=runner,
         database=location.url,
-        num_tuning_cores=choices["jobs"] or "physical",
-        seed=choices["seed"],
-        op_names=choices["ops"],
+        num_tuning_cores=choices.pop("jobs") or "physical",
         evaluator=evaluator,
-        warm=not choices["no_warm"],
-        remeasure=choices["remeasure"],
-        layers=layers_of(settings, choices["layers"]),
-        server=choices["server"],
+        warm=not choices.pop("no_warm"),
+        layers=layers_of(settings, choices.pop("layers")),
         on_progress=on_progress,
+        **choices,
     )
 
 

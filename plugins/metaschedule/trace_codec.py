@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -22,6 +21,7 @@ from typing import Any, NamedTuple
 import orjson
 import tvm
 import tvm_ffi
+from cachetools import LRUCache
 from tvm.s_tir.schedule import Schedule
 from tvm.s_tir.schedule import _ffi_api as _api
 from tvm.tirx import FloatImm, IndexMap, IntImm, Var
@@ -513,10 +513,8 @@ class TraceBuilder:
     """
 
     def __init__(self, max_sketches: int = 256, max_tails: int = 1024) -> None:
-        self._max_sketches = max_sketches
-        self._max_tails = max_tails
-        self._sketches: OrderedDict[bytes, Part] = OrderedDict()
-        self._tails: OrderedDict[tuple[int, bytes], Part] = OrderedDict()
+        self._sketches: LRUCache[bytes, Part] = LRUCache(max_sketches)
+        self._tails: LRUCache[tuple[int, bytes], Part] = LRUCache(max_tails)
         self._serial = 0
         self._lock = threading.Lock()
 
@@ -545,10 +543,6 @@ class TraceBuilder:
         part = self._sketches.get(text)
         if part is None:
             part = self._sketches[text] = self._make(text, {})
-            if len(self._sketches) > self._max_sketches:
-                self._sketches.popitem(last=False)
-        else:
-            self._sketches.move_to_end(text)
         return part
 
     def _tail(self, sketch: Part, text: bytes) -> Part:
@@ -557,10 +551,6 @@ class TraceBuilder:
         part = self._tails.get(key)
         if part is None:
             part = self._tails[key] = self._make(text, sketch.variables)
-            if len(self._tails) > self._max_tails:
-                self._tails.popitem(last=False)
-        else:
-            self._tails.move_to_end(key)
         return part
 
     def _make(self, text: bytes, variables: dict[str, Any]) -> Part:

@@ -19,6 +19,7 @@ from fake_measuring import FakeBuilder, FakeRunner
 
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.plugins.metaschedule.tune import defaults as tuning_parts
+from tunedb.plugins.metaschedule.tune.options import EVALUATOR
 from tunedb.storage.store import Store
 
 MODULE = """\
@@ -126,9 +127,11 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         code=130,
     )
     assert [str(var.name_hint) for var in given["mod"].get_global_vars()] == ["small"]
-    assert given["arguments"] == ("nvidia/nvidia-a100", str(tmp_path / "logs"), 100)
+    assert given["arguments"] == ("nvidia/nvidia-a100",)
     assert given["database"] == str(tmp_path / "x.db")
     expected = {
+        "work_dir": str(tmp_path / "logs"),
+        "max_trials_global": 100,
         "max_trials_per_task": 50,
         "num_trials_per_iter": 10,
         "num_tuning_cores": 3,
@@ -146,11 +149,12 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
     )
     run("tune", module, code=130)
     assert given["runner"] == "local"
-    assert given["arguments"] == (None, None, None)
+    assert given["arguments"] == (None,)
+    assert given["work_dir"] is given["max_trials_global"] is None
     assert given["num_tuning_cores"] == "physical"
     assert (given["warm"], given["remeasure"], given["evaluator"]) == (
         *(True, False),
-        tuning_parts.EVALUATOR,
+        EVALUATOR,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -209,6 +210,11 @@ def test_each_function_is_a_task(quick, tools):
     result = closed(quick(two(tools), on_progress=told.append, task_scheduler="round-robin"))
     assert [task.name for task in result.tasks] == ["first", "second"]
     assert [task.progress.trials for task in result.tasks] == [4, 4]
+    assert re.fullmatch(r"TuningResult\(tasks=2, trials=8, seconds=[\d.]+\)", repr(result))
+    assert re.fullmatch(
+        r"\(TaskResult\(name='first', seconds=[^,]+, trials=4\), TaskResult\([^()]+\)\)",
+        repr(result.tasks),
+    )
     assert len({task.workload_id for task in result.tasks}) == 2
     assert [progress.task.name for progress in told] == ["first", "second"]
 

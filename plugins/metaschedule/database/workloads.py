@@ -9,12 +9,12 @@ structure confirms the name; what TVM gets then is the user's module.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from cachetools import FIFOCache
 from tvm.s_tir import meta_schedule as ms
 
 from ....errors import StorageError
@@ -93,7 +93,7 @@ class WorkloadTable:
         self._scheme = f"tvm:{modules.tvm_version()}:{equality}"
         self._by_id: dict[int, Known] = {}
         # Address → (object, row): the object is kept so that its address is not used again.
-        self._by_handle: OrderedDict[int, tuple[Any, Known]] = OrderedDict()
+        self._by_handle: FIFOCache[int, tuple[Any, Known]] = FIFOCache(_MOST_HANDLES)
         self._classes: dict[int, tuple[list[tuple[int, Standing]], list[int]]] = {}
         self._aliased_up_to = -1
         # Names of imported workloads of a read-only store, where they cannot be written down.
@@ -101,7 +101,7 @@ class WorkloadTable:
         # Rows of which this TVM can make no module, and why.
         self._lost: dict[int, str] = {}
         # Digests of the scripts of modules, by the address of their Workload object.
-        self._scripts: OrderedDict[int, tuple[Any, str]] = OrderedDict()
+        self._scripts: FIFOCache[int, tuple[Any, str]] = FIFOCache(_MOST_HANDLES)
         # Rows of others, and whether foreign names count → an own row that is equal, or how many
         # rows were read without one.
         self._stand_ins: dict[tuple[int, bool], Known | int] = {}
@@ -238,8 +238,6 @@ class WorkloadTable:
     def _link(self, handle: Any, known: Known) -> None:
         """Remember that a Workload or module object stands for a row."""
         self._by_handle[handle.__chandle__()] = (handle, known)
-        if len(self._by_handle) > _MOST_HANDLES:
-            self._by_handle.popitem(last=False)
 
     # ------------------------------------------------------------------ the row of a module
 
@@ -394,8 +392,6 @@ class WorkloadTable:
         if met is None:
             script = modules.script_of(known.record, known.workload.mod)
             met = self._scripts[address] = (known.workload, modules.script_alias(script).key)
-            if len(self._scripts) > _MOST_HANDLES:
-                self._scripts.popitem(last=False)
         return met[1]
 
     def _alias_imported(self) -> None:

@@ -27,13 +27,10 @@ from ..module_source import is_relax, prim_funcs
 from ..search.strategy import EvolutionarySearch
 from ..targets import as_target, first_line
 from ..workers.warm_builder import WarmBuilder
+from .options import TuneOptions
 from .remote import rpc_runner
 
-__all__ = ["EVALUATOR", "Task", "host_target"]
-
-#: How long a program is measured where nobody says: about as long as TVM does (100 ms in one
-#: repeat), but in three repeats, whose median one disturbance does not move.
-EVALUATOR = EvaluatorConfig(number=1, repeat=3, min_repeat_ms=30)
+__all__ = ["Task", "host_target"]
 
 #: Kinds of targets whose programs TVM splits among cores.
 _CPU_KINDS = ("llvm", "c")
@@ -126,15 +123,7 @@ def database_of(
     return opened
 
 
-def tasks_of(
-    mod: Any,
-    target: Any,
-    *,
-    params: Mapping[str, Any],
-    op_names: Sequence[str],
-    special_space: Mapping[str, Any],
-    module_equality: str,
-) -> list[Task]:
+def tasks_of(mod: Any, target: Any, options: TuneOptions, module_equality: str) -> list[Task]:
     """Return the functions of a module that are tuned, in the order in which TVM takes them.
 
     Raises
@@ -144,15 +133,16 @@ def tasks_of(
     PluginError
         TVM cannot lower a Relax program.
     """
-    skipped = {name for name, space in special_space.items() if space is None}
     if is_relax(mod):
-        tasks = _relax_tasks(mod, target, params, module_equality)
-        if op_names:
+        tasks = _relax_tasks(mod, target, options.params, module_equality)
+        if words := options.op_names:
             names = ", ".join(sorted({task.name for task in tasks}))
-            tasks = [task for task in tasks if any(word in task.name for word in op_names)]
+            tasks = [task for task in tasks if any(word in task.name for word in words)]
             if not tasks:
-                raise UsageError(f"no operator has {' or '.join(op_names)} in its name: {names}")
+                raise UsageError(f"no operator has {' or '.join(words)} in its name: {names}")
     else:
+        special = options.special_space or {}
+        skipped = {name for name, space in special.items() if space is None}
         functions = prim_funcs(mod).items()
         tasks = [Task(name, _normalize_mod(f)) for name, f in functions if name not in skipped]
     if not tasks:
@@ -161,7 +151,7 @@ def tasks_of(
 
 
 def _relax_tasks(
-    mod: Any, target: Any, params: Mapping[str, Any], module_equality: str
+    mod: Any, target: Any, params: Mapping[str, Any] | None, module_equality: str
 ) -> list[Task]:
     """Return the functions of a Relax program as ``compile_relax`` asks the database for them."""
     try:
