@@ -26,7 +26,7 @@ from roller import Roller
 from tunedb.features.steps import STEPS
 from tunedb.models import dataset
 from tunedb.models.baselines import TVMModel
-from tunedb.models.boosting import Boosting, Descent, Matrix, parameters
+from tunedb.models.boosting import Boosting, Matrix, ObjectiveGradients, parameters
 from tunedb.models.evaluation import Result, judge
 from tunedb.models.examples import Examples, ExampleWorkload, Group
 from tunedb.models.failures import fit_failures
@@ -299,8 +299,10 @@ def loss_course(power: float) -> Any:
     starts = np.arange(len(examples) + 1) * MOST_STATEMENTS
     objective = SQUARED.objective(replace(examples, rows=rows, starts=starts), "", 0)
     settings = parameters(replace(RECIPE, eta=0.2), seed=0, threads=1)
-    matrix = Matrix.of(rows, starts, threads=1, seed=0)
-    run = Boosting(matrix, Descent(objective, matrix.sizes, hessian_power=power), settings)
+    matrix = Matrix.from_rows(rows, starts, threads=1, seed=0)
+    run = Boosting(
+        matrix, ObjectiveGradients(objective, matrix.sizes, hessian_power=power), settings
+    )
     values = [objective.value(run.scores())]
     for _ in range(STABILITY_ROUNDS):
         run.step()

@@ -72,7 +72,7 @@ def addresses(client):
 
 def accuracy(model, examples=UNSEEN):
     """Return how many pairs of programs a model puts into the right order."""
-    pairs = Pairs.of(examples.throughput, examples.group, 32, 0)
+    pairs = Pairs.from_labels(examples.throughput, examples.group, 32, 0)
     return pairs.accuracy(model.score_examples(examples))
 
 

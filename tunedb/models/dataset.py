@@ -163,7 +163,7 @@ def trials_of(query: Query, records: TrainingRecords, label: str, *, corrected: 
         There is no such label, or it does not work.
     """
     policy: Label = part("label", label)[0]
-    times = _Times.of(records)
+    times = _Times.from_records(records)
     failed = records.failed & (records.failures != _INFRASTRUCTURE)
     counted = np.flatnonzero(times.worked | failed)
     machines, factors, several = _sessions(query, records)
@@ -227,7 +227,7 @@ class _Times:
     worked: Bools
 
     @classmethod
-    def of(cls, records: TrainingRecords) -> _Times:
+    def from_records(cls, records: TrainingRecords) -> _Times:
         """Return the times of records."""
         record = np.repeat(np.arange(len(records)), records.n_times)
         # A store has no others that are not finite; 0 and less is what no clock should give.

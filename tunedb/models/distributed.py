@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from ..storage.store import Store
     from .base import RowModel
-    from .boosting import Descent, Watch
+    from .boosting import EarlyStopping, ObjectiveGradients
     from .examples import Examples
     from .recipe import Recipe
 
@@ -298,7 +298,7 @@ class _Cluster:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ClusterMatrix:
-    """The rows of some programs on the workers of a cluster (:class:`boosting.Boostable`)."""
+    """The rows of some programs on the workers of a cluster (:class:`boosting.TrainingMatrix`)."""
 
     cluster: _Cluster
     #: The ``xgboost.dask.DaskQuantileDMatrix``.
@@ -309,23 +309,23 @@ class _ClusterMatrix:
 
     def boost(
         self,
-        descent: Descent,
+        gradients: ObjectiveGradients,
         settings: dict[str, Any],
         rounds: int,
         *,
-        watch: Watch | None = None,
-        tell: OnFigure | None = None,
+        stopping: EarlyStopping | None = None,
+        on_figure: OnFigure | None = None,
     ) -> tuple[Any, list[float]]:
-        """Train a booster (:meth:`boosting.Boostable.boost`); nothing is told of its rounds."""
+        """Train a booster (:meth:`boosting.TrainingMatrix.boost`); without progress."""
         # Dask would log what workers raise.
         check_parameters(settings)
-        cluster, shared = self.cluster, _Shared(descent, watch, self.sizes, self.partitions)
+        cluster, shared = self.cluster, _Shared(gradients, stopping, self.sizes, self.partitions)
         sent = cluster.send(shared, cluster.addresses[0])
         # Dask drops copies of what was sent, but not the result of a task.
         there = [cluster.run(address, _same, sent) for address in cluster.addresses]
         cluster.sync(lambda: import_module("distributed").wait(there))
         keys = {to: task.key for to, task in zip(cluster.addresses, there, strict=True)}
-        settings = settings | {"base_score": descent.base, "nthread": cluster.threads or 0}
+        settings = settings | {"base_score": gradients.base, "nthread": cluster.threads or 0}
         booster = cluster.train(settings, self.data, rounds, _round_calls(keys))
         history: list[float] = json.loads(booster.attr(_HISTORY))
         booster.set_attr(**{_HISTORY: None})
@@ -339,8 +339,8 @@ class _ClusterMatrix:
 class _Shared:
     """What every worker knows of a training."""
 
-    descent: Descent
-    watch: Watch | None
+    gradients: ObjectiveGradients
+    stopping: EarlyStopping | None
     sizes: NDArray[np.int64]
     #: Numbers of the programs of each partition, in the order of their rows. A row's label is the
     #: number of its partition: XGBoost says nothing else of what a worker has, in which order.
@@ -386,16 +386,16 @@ def _round_calls(keys: dict[str, Any]) -> Any:
                 self.here = (shared, *shared.here(data))
             shared, matrix, numbers = self.here
             scores = shared.scores(matrix.sums(margins), numbers)
-            gradient, hessian = shared.descent.derivatives(scores)
+            gradient, hessian = shared.gradients.derivatives(scores)
             return matrix.to_rows(gradient[numbers]), matrix.to_rows(hessian[numbers])
 
         def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
-            if self.here is None or (watch := self.here[0].watch) is None:
+            if self.here is None or (stopping := self.here[0].stopping) is None:
                 return False
             shared, matrix, numbers = self.here
             scores = shared.scores(matrix.scores(model), numbers)
-            self.history.append(watch.accuracy(scores))
-            return watch.stops(self.history)
+            self.history.append(stopping.accuracy(scores))
+            return stopping.stops(self.history)
 
         def after_training(self, model: Any) -> Any:
             # XGBoost's own log of a training has six digits.

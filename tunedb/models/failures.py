@@ -85,7 +85,7 @@ class TrialCosts:
     failed: tuple[float, ...]
 
     @classmethod
-    def of(cls, examples: Examples) -> Self:
+    def from_examples(cls, examples: Examples) -> Self:
         """Return the costs that examples tell.
 
         Where no trial says what it took, a good one has 1 s, and a failing one four times that.
@@ -467,7 +467,7 @@ def fit_failures(
         rate=float(chosen.failed.mean()),
         kinds=tuple(kind for number in kinds if (kind := FAILURES[number]) is not None),
         shares=_shares(chosen),
-        costs=TrialCosts.of(examples),
+        costs=TrialCosts.from_examples(examples),
     )
     return FittedFailures(
         model=model,

@@ -234,7 +234,7 @@ class Rank:
         """Return the loss over some programs."""
         partners = int(_number(self.name, argument, 16, 1, 10_000)) if argument else PARTNERS
         labels = examples.throughput
-        pairs = Pairs.of(labels, examples.group, partners, seed)
+        pairs = Pairs.from_labels(labels, examples.group, partners, seed)
         around = labels[pairs.order]
         weights = np.sqrt(np.abs(around - around[pairs.ahead]) * np.abs(pairs.signs))
         # A pair weighs for both of its programs.

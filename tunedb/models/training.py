@@ -15,7 +15,14 @@ from ..errors import UsageError
 from ._xgboost import threads_to_use
 from .aggregation import row_model
 from .base import Floats, Objective, RowModel, TrainingSet, part
-from .boosting import Boostable, Descent, Matrix, Watch, best_round, parameters
+from .boosting import (
+    EarlyStopping,
+    Matrix,
+    ObjectiveGradients,
+    TrainingMatrix,
+    best_round,
+    parameters,
+)
 from .examples import Examples
 from .model import Model
 from .pairs import Pairs
@@ -37,7 +44,7 @@ _PARTNERS = 32
 OnRound = Callable[[int, float | None], None]
 
 #: Makes the matrix of the programs that are learnt from, given the row model, threads and a seed.
-MakeMatrix = Callable[[Examples, RowModel, int, int], Boostable]
+MakeMatrix = Callable[[Examples, RowModel, int, int], TrainingMatrix]
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,7 +204,7 @@ def _selected(examples: Examples, recipe: Recipe) -> tuple[Examples, dict[str, i
         "training set": len(able) - len(chosen),
     }
     found = examples.take(chosen) if len(chosen) < len(examples) else examples
-    if not len(Pairs.of(found.throughput, found.group, 2, recipe.seed)):
+    if not len(Pairs.from_labels(found.throughput, found.group, 2, recipe.seed)):
         raise UsageError(
             f"nothing to learn from: {_count(len(found))}, of which none is faster than another "
             "of the same workload; measure or import more, then: tunedb train"
@@ -224,7 +231,7 @@ def in_memory(examples: Examples, row_model: RowModel, threads: int, seed: int) 
         )
     check_finite(examples)
     rows, starts = row_model.rows(examples.rows, examples.starts)
-    return Matrix.of(rows, starts, threads=threads, seed=seed)
+    return Matrix.from_rows(rows, starts, threads=threads, seed=seed)
 
 
 def check_finite(examples: Examples) -> None:
@@ -248,7 +255,7 @@ class _Run:
 
     chosen: Examples
     recipe: Recipe
-    matrix: Boostable
+    matrix: TrainingMatrix
     objective: Objective
     threads: int
     device: str
@@ -259,10 +266,10 @@ class _Run:
         """Return the accuracy on held-out workloads after each round, until it gains no more."""
         unseen = np.isin(self.chosen.workload, held_out)
         labels, group = self.chosen.throughput[unseen], self.chosen.group[unseen]
-        pairs = Pairs.of(labels, group, _PARTNERS, self.recipe.seed)
+        pairs = Pairs.from_labels(labels, group, _PARTNERS, self.recipe.seed)
         # They are in the matrix and count 0: to put the others into bins again would take longer.
-        watch = Watch(pairs, unseen, self.recipe.patience)
-        return self._boost(0, (~unseen).astype(np.float64), self.recipe.rounds, watch)[1]
+        stopping = EarlyStopping(pairs, unseen, self.recipe.patience)
+        return self._boost(0, (~unseen).astype(np.float64), self.recipe.rounds, stopping)[1]
 
     def members(self, rounds: int) -> Iterator[Any]:
         """Yield boosters trained on all workloads."""
@@ -270,7 +277,7 @@ class _Run:
             yield self._boost(member, self._counts(member), rounds)[0]
 
     def _boost(
-        self, member: int, counts: Floats | None, rounds: int, watch: Watch | None = None
+        self, member: int, counts: Floats | None, rounds: int, stopping: EarlyStopping | None = None
     ) -> tuple[Any, list[float]]:
         """Return a booster of so many rounds at most, and what was noted after each."""
         recipe = self.recipe
@@ -278,8 +285,10 @@ class _Run:
             recipe, seed=_seed(recipe, member), threads=self.threads, device=self.device
         )
         sizes, power = self.matrix.sizes, recipe.hessian_power
-        descent = Descent(self.objective, sizes, hessian_power=power, counts=counts)
-        return self.matrix.boost(descent, settings, rounds, watch=watch, tell=self._tell)
+        gradients = ObjectiveGradients(self.objective, sizes, hessian_power=power, counts=counts)
+        return self.matrix.boost(
+            gradients, settings, rounds, stopping=stopping, on_figure=self._report_round
+        )
 
     def _counts(self, member: int) -> Floats | None:
         """Return how often each program counts in a member: its workload's place in a bootstrap."""
@@ -290,7 +299,7 @@ class _Run:
         times = np.bincount(drawn, minlength=len(self.chosen.workloads)).astype(np.float64)
         return np.asarray(times[self.chosen.workload])
 
-    def _tell(self, figure: float | None) -> None:
+    def _report_round(self, figure: float | None) -> None:
         self.done += 1
         if self.on_round is not None:
             self.on_round(self.done, figure)
@@ -309,8 +318,8 @@ def _held_out(examples: Examples, recipe: Recipe) -> NDArray[np.int64]:
     """
     if recipe.patience == 0:
         return np.empty(0, np.int64)
-    # Only workloads with programs to compare can tell anything.
-    pairs = Pairs.of(examples.throughput, examples.group, 2, recipe.seed)
+    # Only workloads with programs to compare can say anything.
+    pairs = Pairs.from_labels(examples.throughput, examples.group, 2, recipe.seed)
     able = np.unique(examples.workload[pairs.compared]).tolist()
     if len(able) < LEAST_WORKLOADS:
         return np.empty(0, np.int64)

@@ -209,7 +209,7 @@ class Learner:
 
     # ------------------------------------------------------------------ learning
 
-    def meet(self, workload: ExampleWorkload, threads: int) -> None:
+    def prepare_for(self, workload: ExampleWorkload, threads: int) -> None:
         """Make ready to predict for a workload: learn from what the store has, where it must be.
 
         The model of the store has learnt from few or early trials of each workload. Of one that is

@@ -304,7 +304,7 @@ class OnlineModel:
             learner = Learner(self._store, self._settings, task.target, groups)
             learner.begin(self._loaded)
         self._learners[task.target.digest] = learner
-        learner.meet(self._workload(task.context.mod)[1], task.threads)
+        learner.prepare_for(self._workload(task.context.mod)[1], task.threads)
         return learner
 
     def _workload(self, mod: Any) -> tuple[Workload, ExampleWorkload]:
