@@ -27,8 +27,8 @@ from tunedb.features.steps import STEPS
 from tunedb.models import dataset
 from tunedb.models.baselines import TVMModel
 from tunedb.models.boosting import Boosting, Matrix, ObjectiveGradients, parameters
+from tunedb.models.dataset import Dataset, ExampleWorkload, Group
 from tunedb.models.evaluation import Result, judge
-from tunedb.models.examples import Examples, ExampleWorkload, Group
 from tunedb.models.failures import fit_failures
 from tunedb.models.losses import SQUARED
 from tunedb.models.metrics import TRIALS
@@ -182,7 +182,7 @@ def rebuild_rows(store: Store, threads: int) -> list[Row]:
     return rows
 
 
-def tvm_rounds(examples: Examples, threads: int) -> None:
+def tvm_rounds(examples: Dataset, threads: int) -> None:
     """Train as TVM's model does, for as many rounds, without looking at its own error."""
     import xgboost
     from tvm.s_tir.meta_schedule.cost_model.xgb_model import PackSum, XGBConfig
@@ -238,7 +238,7 @@ def alternate(one: Callable[[], Any], other: Callable[[], Any], times: int = 15)
     return found.min(axis=0).tolist()
 
 
-def synthetic_examples(count: int, per_program: int, columns: int) -> Examples:
+def synthetic_examples(count: int, per_program: int, columns: int) -> Dataset:
     """Return random programs of one workload."""
     random = np.random.default_rng(0)
     rows = random.standard_normal((count * per_program, columns), np.float32)
@@ -246,7 +246,7 @@ def synthetic_examples(count: int, per_program: int, columns: int) -> Examples:
     # What a model can learn: most of it is in few columns.
     sums = np.add.reduceat(np.tanh(rows[:, 0]) + rows[:, 1] * (rows[:, 2] > 0), starts[:-1])
     seconds = np.exp(-sums)
-    return Examples(
+    return Dataset(
         feature_set="synthetic",
         version=1,
         columns=tuple(f"c{i}" for i in range(columns)),

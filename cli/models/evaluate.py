@@ -19,8 +19,8 @@ from .recipes import chosen_features, recipe_field
 
 if TYPE_CHECKING:
     from ...models.baselines import Baseline
+    from ...models.dataset import Dataset
     from ...models.evaluation import Difference, Evaluation, Summary
-    from ...models.examples import Examples
     from ...models.recipe import Recipe
     from ...storage.queries import Query
     from ...storage.store import Store
@@ -337,7 +337,7 @@ def _recipes(
 
 def _read(
     settings: Settings, store: Store, recipe: Recipe, where: dict[str, Any]
-) -> tuple[Examples, Any]:
+) -> tuple[Dataset, Any]:
     """Return what is judged on, and the noise of its run times."""
     from ...features.base import feature_set
     from ...models.dataset import load
@@ -378,7 +378,7 @@ def _warn_of_sessions(settings: Settings, query: Query, target_ids: list[int] | 
 
 def _evaluate(
     settings: Settings,
-    examples: Examples,
+    examples: Dataset,
     recipes: dict[str, Recipe],
     noise: Any,
     options: dict[str, Any],

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import sqlite3
 import sys
 import threading
 import time
@@ -343,13 +344,17 @@ def test_another_database(client, stored, sqlite_file):
 # ---------------------------------------------------------------------- what goes wrong
 
 
-def test_one_worker_fails(client, capfd):
+def test_one_worker_fails(client, sqlite_file, capfd):
     """The others do not wait for it, and are free afterwards."""
-    rows = EXAMPLES.rows.copy()
-    rows[5, 2] = np.nan
+    with Store(str(sqlite_file)) as store:
+        fill(store)
+        labels = load(store, SMALL_STEPS, rows=False)
+        damaged = int(labels.program_ids[0])
+    with sqlite3.connect(sqlite_file) as connection:
+        connection.execute("DELETE FROM feature WHERE program_id = ?", (damaged,))
     began = time.monotonic()
-    with pytest.raises(UsageError, match=r"c2 of program \d+ is nan"):
-        fit_on_cluster(client, replace(EXAMPLES, rows=rows), quick())
+    with pytest.raises(StorageError, match=f"features of program {damaged} changed while"):
+        fit_on_cluster(client, labels, quick(), url=str(sqlite_file))
     assert time.monotonic() - began < cluster._MEETING_SECONDS
     assert fit_on_cluster(client, EXAMPLES, quick()).rounds == 10
     assert "Traceback" not in capfd.readouterr().err

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tunedb.errors import FormatError, UsageError
 from tunedb.models import failures as failure_training
-from tunedb.models.examples import FAILURES, Examples, ExampleWorkload, Group
+from tunedb.models.dataset import FAILURES, Dataset, ExampleWorkload, Group
 from tunedb.models.failures import (
     LEAST_FAILURES,
     LEAST_OF_KIND,
@@ -48,7 +48,7 @@ def make_examples(rows, failures, of, *, costs=None, sizes=None, workloads=None)
     trials = np.zeros(count, np.int32)
     for one in range(number):
         trials[of == one] = np.arange((of == one).sum())
-    return Examples(
+    return Dataset(
         feature_set="small.steps",
         version=1,
         columns=COLUMNS,

@@ -1,4 +1,4 @@
-"""Examples from a database."""
+"""Datasets from a database."""
 
 import shutil
 import sqlite3
@@ -24,8 +24,15 @@ from small_data import (
 from tunedb import limits
 from tunedb.errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
 from tunedb.extraction.extract import extract
-from tunedb.models.dataset import DataCounts, data_digest, load, load_counted, with_rows
-from tunedb.models.examples import FAILURES, ORIGINS
+from tunedb.models.dataset import (
+    FAILURES,
+    ORIGINS,
+    DataCounts,
+    data_digest,
+    load,
+    load_counted,
+    with_rows,
+)
 from tunedb.models.labels import TimeLabel
 from tunedb.records import FailureKind, Origin, Status
 from tunedb.results import SessionFactor

@@ -21,12 +21,12 @@ from .. import __version__, identity
 from ..errors import FormatError, UsageError
 from ..json_checks import parse_json
 from ._xgboost import import_xgboost
-from .examples import FAILURES
+from .dataset import FAILURES
 
 if TYPE_CHECKING:
     from ..results import StoredModel
     from ..storage.queries import Query
-    from .examples import Examples
+    from .dataset import Dataset
     from .recipe import Recipe
 
 #: Layout of cards.
@@ -154,7 +154,7 @@ def model_digest(
     parameters : bytes
         Canonical JSON of its recipe.
     training_digest : bytes
-        :attr:`tunedb.models.examples.Examples.digest`.
+        :attr:`tunedb.models.dataset.Dataset.digest`.
     versions_ : mapping
         Those that :data:`DECIDING` names count.
     """
@@ -189,8 +189,8 @@ def digest_of_row(
 
 def make_card(
     recipe: Recipe,
-    examples: Examples,
-    learnt: Examples,
+    examples: Dataset,
+    learnt: Dataset,
     *,
     kind: str = "ranker",
     store_key: str,
@@ -207,9 +207,9 @@ def make_card(
     ----------
     recipe : Recipe
         How it was made.
-    examples : Examples
+    examples : Dataset
         All that was read, with or without rows.
-    learnt : Examples
+    learnt : Dataset
         What the recipe chose of it.
     kind : str
         ``ranker`` or ``failures``.
@@ -260,7 +260,7 @@ def check(stored: StoredModel) -> None:
         )
 
 
-def describe_data(examples: Examples) -> dict[str, Any]:
+def describe_data(examples: Dataset) -> dict[str, Any]:
     """Return how many programs there are, of what, how fast, and what failed."""
     groups = [examples.groups[i] for i in np.unique(examples.group)]
     workloads = sorted({group.workload for group in groups})

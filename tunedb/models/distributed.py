@@ -28,7 +28,7 @@ from .base import Floats
 from .boosting import BINS, Matrix, OnFigure, check_parameters
 from .dataset import with_rows
 from .external import check_any_rows
-from .training import Fitted, check_finite, fit
+from .training import Fitted, fit
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from ..storage.store import Store
     from .base import RowModel
     from .boosting import EarlyStopping, ObjectiveGradients
-    from .examples import Examples
+    from .dataset import Dataset
     from .recipe import Recipe
 
 #: How long a lost worker may go unnoticed.
@@ -51,7 +51,7 @@ _HISTORY = "tunedb.history"
 
 def fit_on_cluster(
     client: Client,
-    examples: Examples,
+    examples: Dataset,
     recipe: Recipe,
     *,
     url: str | None = None,
@@ -67,7 +67,7 @@ def fit_on_cluster(
     ----------
     client : distributed.Client
         Not an asynchronous one.
-    examples : Examples
+    examples : Dataset
         What is measured. With rows, each worker is sent those of its workloads. Without
         (``load(..., rows=False)``) each reads them from the database.
     recipe : Recipe
@@ -114,7 +114,7 @@ def fit_on_cluster(
     )
 
 
-def divide(examples: Examples, workers: int) -> list[NDArray[np.int64]]:
+def divide(examples: Dataset, workers: int) -> list[NDArray[np.int64]]:
     """Return which workloads each worker has: all of them, each once, none without any.
 
     The workload with most rows goes first, to the worker with fewest (Graham's LPT rule: the
@@ -122,7 +122,7 @@ def divide(examples: Examples, workers: int) -> list[NDArray[np.int64]]:
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         What is learnt from.
     workers : int
         How many there are at most.
@@ -130,7 +130,7 @@ def divide(examples: Examples, workers: int) -> list[NDArray[np.int64]]:
     Returns
     -------
     list of ndarray of int64
-        Indices into :attr:`Examples.workloads`, ascending.
+        Indices into :attr:`Dataset.workloads`, ascending.
     """
     rows = np.bincount(examples.workload, examples.sizes, len(examples.workloads))
     present = np.unique(examples.workload)
@@ -156,7 +156,7 @@ class _Cluster:
     threads: int | None
     addresses: list[str]
 
-    def matrix(self, chosen: Examples, row_model: RowModel, _: int, seed: int) -> _ClusterMatrix:
+    def matrix(self, chosen: Dataset, row_model: RowModel, _: int, seed: int) -> _ClusterMatrix:
         """Return the matrix of some programs (:data:`tunedb.models.training.MakeMatrix`)."""
         check_any_rows(chosen)
         shares = divide(chosen, len(self.addresses))
@@ -406,7 +406,7 @@ def _round_calls(keys: dict[str, Any]) -> Any:
 
 
 def _make(
-    examples: Examples, url: str | None, row_model: RowModel
+    examples: Dataset, url: str | None, row_model: RowModel
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | TuneDBError:
     """Return the rows that trees see, and how many each program has.
 
@@ -420,7 +420,6 @@ def _make(
             with Store(url, read_only=True) as store:
                 _check_workloads(store, examples)
                 examples = with_rows(store, examples)
-        check_finite(examples)
     except TuneDBError as error:
         return error
     rows, starts = row_model.rows(examples.rows, examples.starts)
@@ -437,7 +436,7 @@ def _same(shared: _Shared) -> _Shared:
     return shared
 
 
-def _check_workloads(store: Store, examples: Examples) -> None:
+def _check_workloads(store: Store, examples: Dataset) -> None:
     """Raise StorageError where local numbers mean something else in another database."""
     named = {examples.workloads[one] for one in np.unique(examples.workload)}
     ids = [workload.id for workload in named]

@@ -14,8 +14,7 @@ from ..errors import UsageError
 from ..results import NewModel, StoredModel
 from . import cards
 from .cards import Cost, Scope
-from .dataset import with_rows
-from .examples import FAILURES
+from .dataset import FAILURES, with_rows
 from .failures import RECIPE, FailureModel, FittedFailures, check_recipe, fit_failures
 from .recipe import Recipe
 from .store import body_of, unusable

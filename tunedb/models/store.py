@@ -28,7 +28,7 @@ from .training_job import Making, Step, check_recipe, digest_of_data
 if TYPE_CHECKING:
     from ..features.base import NamedSet
     from ..storage.store import Store
-    from .examples import Examples
+    from .dataset import Dataset
 
 #: What the models are that this module trains; those of kind ``failures`` predict failures.
 KIND = "ranker"
@@ -183,7 +183,7 @@ def load_model(store: Store, stored: StoredModel, *, threads: int | None = None)
     return model
 
 
-def learnt_from(store: Store, stored: StoredModel) -> Examples:
+def learnt_from(store: Store, stored: StoredModel) -> Dataset:
     """Return what a model's recipe would learn from today, without feature rows.
 
     Raises

@@ -23,7 +23,7 @@ from .boosting import (
     best_round,
     parameters,
 )
-from .examples import Examples
+from .dataset import Dataset
 from .model import Model
 from .pairs import Pairs
 from .recipe import Recipe
@@ -44,7 +44,7 @@ _PARTNERS = 32
 OnRound = Callable[[int, float | None], None]
 
 #: Makes the matrix of the programs that are learnt from, given the row model, threads and a seed.
-MakeMatrix = Callable[[Examples, RowModel, int, int], TrainingMatrix]
+MakeMatrix = Callable[[Dataset, RowModel, int, int], TrainingMatrix]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class Fitted:
     best_round : int
         :func:`tunedb.models.boosting.best_round` of `history`; `rounds` where there is none.
     held_out : tuple of int
-        Workloads (indices into :attr:`Examples.workloads`) that boosting was stopped by. The
+        Workloads (indices into :attr:`Dataset.workloads`) that boosting was stopped by. The
         boosters are trained on all workloads afterwards, these too.
     programs : int
         Programs that the boosters learnt from.
@@ -88,7 +88,7 @@ class Fitted:
 
 
 def fit(
-    examples: Examples,
+    examples: Dataset,
     recipe: Recipe,
     *,
     threads: int | None = None,
@@ -108,7 +108,7 @@ def fit(
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         With rows.
     recipe : Recipe
         All choices.
@@ -125,8 +125,7 @@ def fit(
     Raises
     ------
     UsageError
-        Nothing can be learnt from the examples, rows are not finite, or a choice of the recipe has
-        a wrong argument.
+        Nothing can be learnt from the examples, or a choice of the recipe has a wrong argument.
     NotFoundError, PluginError
         A part that the recipe names does not exist or load; XGBoost is not installed.
     """
@@ -164,7 +163,7 @@ def fit(
     )
 
 
-def select(examples: Examples, recipe: Recipe) -> Examples:
+def select(examples: Dataset, recipe: Recipe) -> Dataset:
     """Return what a recipe learns from.
 
     Those are the programs of groups where some program ran: where all failed none was better than
@@ -185,7 +184,7 @@ def most_rounds(recipe: Recipe) -> int:
     return recipe.rounds * (recipe.members + (recipe.patience > 0))
 
 
-def _selected(examples: Examples, recipe: Recipe) -> tuple[Examples, dict[str, int]]:
+def _selected(examples: Dataset, recipe: Recipe) -> tuple[Dataset, dict[str, int]]:
     """Return what a recipe learns from, and how many programs are left out for which reason."""
     ran = np.bincount(examples.group[~examples.failed], minlength=len(examples.groups)) > 0
     able = np.flatnonzero(ran[examples.group])
@@ -216,44 +215,28 @@ def _count(programs: int) -> str:
     return f"{programs} program" if programs == 1 else f"{programs} programs"
 
 
-def in_memory(examples: Examples, row_model: RowModel, threads: int, seed: int) -> Matrix:
+def in_memory(examples: Dataset, row_model: RowModel, threads: int, seed: int) -> Matrix:
     """Return the matrix of examples.
 
     Raises
     ------
     UsageError
-        They have no rows, or one that is not finite.
+        They have no rows.
     """
     if len(examples.rows) != examples.starts[-1] or not len(examples.rows):
         raise UsageError(
             f"{_count(len(examples))} without rows of features {examples.feature_set}; "
             f"run: tunedb extract --set {examples.feature_set}"
         )
-    check_finite(examples)
     rows, starts = row_model.rows(examples.rows, examples.starts)
     return Matrix.from_rows(rows, starts, threads=threads, seed=seed)
-
-
-def check_finite(examples: Examples) -> None:
-    """Raise UsageError for a feature that is NaN or infinite."""
-    rows = examples.rows
-    # The sum in double precision is finite exactly where all are, and needs no array.
-    if np.isfinite(rows.sum(dtype=np.float64)):
-        return
-    row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
-    number = int(np.searchsorted(examples.starts, row, side="right")) - 1
-    raise UsageError(
-        f"{examples.feature_set} version {examples.version}: {examples.columns[column]} of program "
-        f"{examples.program_ids[number]} is {rows[row, column]}; correct the feature set, and "
-        "raise its version"
-    )
 
 
 @dataclass(slots=True)
 class _Run:
     """One training: the programs, and what all its boosters share."""
 
-    chosen: Examples
+    chosen: Dataset
     recipe: Recipe
     matrix: TrainingMatrix
     objective: Objective
@@ -310,7 +293,7 @@ def _seed(recipe: Recipe, member: int) -> int:
     return int(np.random.SeedSequence([recipe.seed, member]).generate_state(1)[0] >> 1)
 
 
-def _held_out(examples: Examples, recipe: Recipe) -> NDArray[np.int64]:
+def _held_out(examples: Dataset, recipe: Recipe) -> NDArray[np.int64]:
     """Return the workloads that boosting is stopped by, ascending.
 
     Which of two workloads comes first depends on their digests and the seed alone, so that data

@@ -18,9 +18,8 @@ from ._xgboost import import_xgboost
 from .base import Floats, part
 from .baselines import NearestNeighbour, RandomOrder
 from .cards import Scope
-from .dataset import DataCounts, load_counted, with_rows
+from .dataset import DataCounts, Dataset, load_counted, with_rows
 from .evaluation import Evaluation, Result, evaluate, repeat_noise
-from .examples import Examples
 from .metrics import FIGURES
 from .recipe import Recipe
 from .splits import NEW_WORKLOAD, POOLS
@@ -49,7 +48,7 @@ _SEEDS, _FEW_ROWS = 3, 30_000
 
 
 def judge(
-    examples: Examples,
+    examples: Dataset,
     recipe: Recipe,
     *,
     noise: Floats | None = None,
@@ -60,7 +59,7 @@ def judge(
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         All that the model is made from, with rows.
     recipe : Recipe
         The model's.
@@ -258,7 +257,7 @@ def _told(counts: DataCounts) -> dict[str, Any]:
     }
 
 
-def _is_large(labels: Examples) -> bool:
+def _is_large(labels: Dataset) -> bool:
     """Tell whether the feature rows of examples should stay on disk."""
     return 4 * int(labels.sizes.sum()) * len(labels.columns) > IN_MEMORY_BYTES
 
@@ -279,7 +278,7 @@ class Making:
         How to train.
     scope : Scope
         Which records count.
-    labels : Examples
+    labels : Dataset
         What is measured, without feature rows.
     counts : DataCounts
         What was read for them.
@@ -294,7 +293,7 @@ class Making:
     store: Store
     recipe: Recipe
     scope: Scope
-    labels: Examples
+    labels: Dataset
     counts: DataCounts
     external: bool
     threads: int | None
@@ -339,7 +338,7 @@ class Making:
         return cls(store, recipe, scope, labels, counts, large, threads, _silent)
 
     @cached_property
-    def examples(self) -> Examples:
+    def examples(self) -> Dataset:
         """What is measured, with feature rows: of :attr:`labels`, whatever was added since."""
         return with_rows(self.store, self.labels, on_read=partial(self.step, "features read"))
 

@@ -23,7 +23,7 @@ from .trials import Trial, Trials, joined
 
 if TYPE_CHECKING:
     from ....features.base import FeatureSet
-    from ....models.examples import Examples, ExampleWorkload
+    from ....models.dataset import Dataset, ExampleWorkload
     from ....models.model import Model
     from ....records import Target
     from ....results import StoredModel
@@ -129,7 +129,7 @@ class Learner:
         self._settings = settings
         self._target_ids = [list(ids) for ids in target_ids if ids]
         self._trials = Trials(store.query.target_id(target.digest) or 0, target.digest)
-        self._base: Examples | None = None
+        self._base: Dataset | None = None
         self._base_is_read = False
         self._met: set[bytes] = set()
         # Whether to learn before the next prediction.
@@ -295,7 +295,7 @@ class Learner:
         self.use(scorer_of(fitted.model, row))
         self._is_partial = True
 
-    def _row(self, fitted: Fitted, examples: Examples, cost: dict[str, Any]) -> NewModel:
+    def _row(self, fitted: Fitted, examples: Dataset, cost: dict[str, Any]) -> NewModel:
         """Return the row of a model that was trained here: its card, without boosters."""
         recipe = fitted.model.recipe
         card = cards.make_card(
@@ -313,7 +313,7 @@ class Learner:
 
     # ------------------------------------------------------------------ the store's programs
 
-    def _read_base(self) -> Examples | None:
+    def _read_base(self) -> Dataset | None:
         """Return the programs of the store that are learnt from; they are read once."""
         if not self._base_is_read:
             self._base_is_read = True
@@ -325,7 +325,7 @@ class Learner:
                     _log.info("%s: nothing to begin with: %s", self._store.location, error)
         return self._base
 
-    def _read_own(self, workload: ExampleWorkload) -> Examples | None:
+    def _read_own(self, workload: ExampleWorkload) -> Dataset | None:
         """Return the last trials of a workload in the store; None where it has few."""
         for ids in self._target_ids:
             try:
@@ -338,7 +338,7 @@ class Learner:
                 _log.debug("%s: nothing of this workload: %s", self._store.location, error)
         return None
 
-    def _load(self, target_ids: list[int], workload_ids: list[int] | None = None) -> Examples:
+    def _load(self, target_ids: list[int], workload_ids: list[int] | None = None) -> Dataset:
         """Return examples of the store without rows."""
         return dataset.load(
             self._store,
@@ -350,7 +350,7 @@ class Learner:
             rows=False,
         )
 
-    def _load_base(self, target_ids: list[int]) -> Examples:
+    def _load_base(self, target_ids: list[int]) -> Dataset:
         recipe, examples = self.recipe, self._load(target_ids)
         for choice in (recipe.training_set, f"diverse:{BASE_PROGRAMS}"):
             policy: TrainingSet
@@ -372,13 +372,13 @@ def scorer_of(model: Model, row: NewModel, id_: int | None = None) -> Scorer:
     )
 
 
-def _count(examples: Examples, workload: bytes) -> int:
+def _count(examples: Dataset, workload: bytes) -> int:
     """Return how many programs of a workload there are."""
     own = [one.digest == workload for one in examples.workloads]
     return int(np.array(own, bool)[examples.workload].sum())
 
 
-def _has_pairs(examples: Examples) -> bool:
+def _has_pairs(examples: Dataset) -> bool:
     """Tell whether there is something to learn: enough programs, some faster than others."""
     if len(examples) < _LEAST:
         return False

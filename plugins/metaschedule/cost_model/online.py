@@ -26,7 +26,7 @@ from ....errors import (
 )
 from ....json_checks import parse_json
 from ....models._xgboost import threads_to_use
-from ....models.examples import ExampleWorkload
+from ....models.dataset import ExampleWorkload
 from ....models.failures import penalty
 from ....models.model import Model
 from ....programs.workload_info import signature_of
