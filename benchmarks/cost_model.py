@@ -33,6 +33,7 @@ from tunedb.models.failures import fit_failures
 from tunedb.models.losses import SQUARED
 from tunedb.models.metrics import TRIALS
 from tunedb.models.recipe import Recipe
+from tunedb.models.scope import Scope
 from tunedb.models.splits import Split
 from tunedb.models.training import fit
 from tunedb.storage.store import Store
@@ -151,7 +152,7 @@ def add_synthetic(store: Store, ids: Any) -> None:
 def rebuild_rows(store: Store, threads: int) -> list[Row]:
     """Return how long it takes from what is stored to a model of all of it."""
     source = next(one for one in range(1, 3) if store.query.source(one).name == "V100")
-    ids = dataset.load(store, STEPS, source_ids=[source], rows=False).program_ids
+    ids = dataset.load(store, STEPS, scope=Scope(source_ids=[source]), rows=False).program_ids
     add_synthetic(store, np.unique(ids))
     rows = []
     for features, recipe, title in (
@@ -160,7 +161,7 @@ def rebuild_rows(store: Store, threads: int) -> list[Row]:
     ):
         whole = replace(recipe, training_set="all", rounds=ROUNDS, patience=0, members=1)
         began = time.perf_counter()
-        examples = dataset.load(store, features, source_ids=[source])
+        examples = dataset.load(store, features, scope=Scope(source_ids=[source]))
         read = time.perf_counter() - began
         fit(examples, whole, threads=threads)
         seconds = time.perf_counter() - began

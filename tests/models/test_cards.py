@@ -10,9 +10,9 @@ from small_data import SMALL_STEPS, WORKLOADS
 from tunedb.errors import FormatError
 from tunedb.identity import canonical_json
 from tunedb.models import cards, training_job
-from tunedb.models.cards import Scope
 from tunedb.models.dataset import FAILURES, load
 from tunedb.models.recipe import Recipe
+from tunedb.models.scope import Scope
 from tunedb.models.training import select
 from tunedb.records import FailureKind
 from tunedb.results import StoredModel

@@ -21,6 +21,7 @@ from ..extraction.extract import place_of
 from ..records import FailureKind, Origin
 from ..run_times import NO_TIME
 from .base import Floats, Label, part
+from .scope import EVERYTHING, Scope
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
@@ -549,9 +550,7 @@ def load(
     *,
     label: str = "median",
     corrected: bool = False,
-    workload_ids: Sequence[int] | None = None,
-    target_ids: Sequence[int] | None = None,
-    source_ids: Sequence[int] | None = None,
+    scope: Scope = EVERYTHING,
     rows: bool = True,
     on_read: OnRead | None = None,
 ) -> Dataset:
@@ -571,8 +570,8 @@ def load(
         Which of a program's run times counts (``tunedb.labels``).
     corrected : bool
         Divide run times by the factors of their sessions, as they are stored.
-    workload_ids, target_ids, source_ids : sequence of int or None
-        Only records of these.
+    scope : Scope
+        Which records count.
     rows : bool
         Whether feature rows are read; :func:`with_rows` reads them later.
     on_read : callable or None
@@ -587,15 +586,7 @@ def load(
     FormatError, LimitError, StorageError
         As :func:`with_rows`.
     """
-    examples, _ = load_counted(
-        store,
-        feature_set,
-        label=label,
-        corrected=corrected,
-        workload_ids=workload_ids,
-        target_ids=target_ids,
-        source_ids=source_ids,
-    )
+    examples, _ = load_counted(store, feature_set, label=label, corrected=corrected, scope=scope)
     return with_rows(store, examples, on_read=on_read) if rows else examples
 
 
@@ -605,9 +596,7 @@ def load_counted(
     *,
     label: str = "median",
     corrected: bool = False,
-    workload_ids: Sequence[int] | None = None,
-    target_ids: Sequence[int] | None = None,
-    source_ids: Sequence[int] | None = None,
+    scope: Scope = EVERYTHING,
 ) -> tuple[Dataset, DataCounts]:
     """Return examples without rows, and what was read for them.
 
@@ -618,39 +607,10 @@ def load_counted(
             f"the number of columns of {feature_set.name} depends on the program, and a model "
             "needs the same ones for all; choose another set: tunedb features"
         )
-    records = store.query.training_records(
-        feature_set, workload_ids=workload_ids, target_ids=target_ids, source_ids=source_ids
-    )
-    everything = workload_ids is target_ids is source_ids is None
+    records = store.query.training_records(feature_set, **scope.ids())
     if not len(records):
-        raise NotFoundError(_nothing_measured(store, everything=everything))
+        raise NotFoundError(_nothing_measured(store, everything=scope == EVERYTHING))
     return dataset_of(store, feature_set, records, label, corrected=corrected)
-
-
-def data_digest(
-    store: Store,
-    feature_set: NamedSet,
-    *,
-    label: str = "median",
-    corrected: bool = False,
-    workload_ids: Sequence[int] | None = None,
-    target_ids: Sequence[int] | None = None,
-    source_ids: Sequence[int] | None = None,
-) -> bytes:
-    """Return :attr:`Dataset.digest` of what :func:`load` would return, without reading rows.
-
-    Parameters and errors are those of :func:`load`.
-    """
-    examples, _ = load_counted(
-        store,
-        feature_set,
-        label=label,
-        corrected=corrected,
-        workload_ids=workload_ids,
-        target_ids=target_ids,
-        source_ids=source_ids,
-    )
-    return examples.digest
 
 
 def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None) -> Dataset:

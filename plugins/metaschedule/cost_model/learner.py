@@ -15,6 +15,7 @@ from ....models import store as stored
 from ....models.base import TrainingSet, part
 from ....models.failures import FailureModel
 from ....models.recipe import Recipe
+from ....models.scope import Scope
 from ....models.training import Fitted, fit, select
 from ....results import NewModel
 from .ledger import Scorer
@@ -345,8 +346,7 @@ class Learner:
             self._settings.features,
             label=self.recipe.label,
             corrected=self.recipe.corrected,
-            workload_ids=workload_ids,
-            target_ids=target_ids,
+            scope=Scope(workload_ids, target_ids),
             rows=False,
         )
 
