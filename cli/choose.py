@@ -13,6 +13,7 @@ from .options import reading, settings_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from ..models.scope import Scope
     from ..records import Target
     from ..results import WorkloadSummary
     from ..storage.queries import Query
@@ -63,21 +64,19 @@ def scope_options(function: F) -> F:
 
 def find_scope(
     query: Query, target: str | None, workloads: Sequence[str], sources: Sequence[str]
-) -> dict[str, list[int] | None]:
-    """Return the ids that are meant, as :func:`tunedb.models.store.train` takes them.
+) -> Scope:
+    """Return which records are meant.
 
     Raises
     ------
     NotFoundError, UsageError
         As :func:`find_workload`, :func:`find_targets` and :func:`find_source`.
     """
+    from ..models.scope import Scope
+
     of_workloads = sorted({id_ for words in workloads for id_ in find_workload(query, words)})
     of_sources = sorted({find_source(query, words) for words in sources})
-    return {
-        "workload_ids": of_workloads or None,
-        "target_ids": find_targets(query, target),
-        "source_ids": of_sources or None,
-    }
+    return Scope(of_workloads or None, find_targets(query, target), of_sources or None)
 
 
 def find_source(query: Query, words: str) -> int:

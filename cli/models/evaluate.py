@@ -19,9 +19,10 @@ from .recipes import chosen_features, recipe_field
 
 if TYPE_CHECKING:
     from ...models.baselines import Baseline
+    from ...models.dataset import Dataset
     from ...models.evaluation import Difference, Evaluation, Summary
-    from ...models.examples import Examples
     from ...models.recipe import Recipe
+    from ...models.scope import Scope
     from ...storage.queries import Query
     from ...storage.store import Store
 
@@ -284,10 +285,10 @@ def command(
     """
     _check_files(report, plot)
     with reading(settings) as store:
-        where = find_scope(store.query, target, workloads, sources)
+        scope = find_scope(store.query, target, workloads, sources)
         values = dict(map(recipe_field, parameters)) | ({"rows": rows} if rows else {})
-        recipes = _recipes(settings, store, features, losses, training_sets, values, where)
-        examples, noise = _read(settings, store, next(iter(recipes.values())), where)
+        recipes = _recipes(settings, store, features, losses, training_sets, values, scope)
+        examples, noise = _read(settings, store, next(iter(recipes.values())), scope)
     found = _evaluate(settings, examples, recipes, noise, options)
     _write(settings, found, report, plot)
     print_findings(settings, found)
@@ -313,13 +314,13 @@ def _recipes(
     losses: tuple[str, ...],
     training_sets: tuple[str, ...],
     values: dict[str, Any],
-    where: dict[str, list[int] | None],
+    scope: Scope,
 ) -> dict[str, Recipe]:
     """Return the recipes that are compared, by what tells them apart."""
     from ...models.recipe import Recipe
     from ...models.training_job import check_recipe
 
-    features = chosen_features(settings, store, features or values.get("features"), where)
+    features = chosen_features(settings, store, features or values.get("features"), scope)
     base = Recipe(**{**values, "features": features})
     choices = {
         "loss": list(dict.fromkeys(losses)) or [base.loss],
@@ -335,15 +336,13 @@ def _recipes(
     return found
 
 
-def _read(
-    settings: Settings, store: Store, recipe: Recipe, where: dict[str, Any]
-) -> tuple[Examples, Any]:
+def _read(settings: Settings, store: Store, recipe: Recipe, scope: Scope) -> tuple[Dataset, Any]:
     """Return what is judged on, and the noise of its run times."""
     from ...features.base import feature_set
     from ...models.dataset import load
     from ...models.evaluation import repeat_noise
 
-    _warn_of_sessions(settings, store.query, where["target_ids"])
+    _warn_of_sessions(settings, store.query, scope.target_ids)
     chosen = feature_set(recipe.features)
     with bar(settings, None) as shown:
         shown.describe("reading features")
@@ -358,15 +357,15 @@ def _read(
             label=recipe.label,
             corrected=recipe.corrected,
             on_read=on_read,
-            **where,
+            scope=scope,
         )
-    noise = repeat_noise(store.query.training_records(chosen, **where))
+    noise = repeat_noise(store.query.training_records(chosen, **scope.ids()))
     if noise is None:
         settings.note("Each record has one run time: nothing tells how noisy they are")
     return examples, noise
 
 
-def _warn_of_sessions(settings: Settings, query: Query, target_ids: list[int] | None) -> None:
+def _warn_of_sessions(settings: Settings, query: Query, target_ids: Sequence[int] | None) -> None:
     """Say where sessions of a target were never compared: they may be of several machines."""
     for target_id, sessions in query.measured_sessions(target_ids).items():
         if len(sessions) > 1 and not query.session_factors(target_id):
@@ -378,7 +377,7 @@ def _warn_of_sessions(settings: Settings, query: Query, target_ids: list[int] | 
 
 def _evaluate(
     settings: Settings,
-    examples: Examples,
+    examples: Dataset,
     recipes: dict[str, Recipe],
     noise: Any,
     options: dict[str, Any],

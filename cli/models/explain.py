@@ -278,6 +278,7 @@ def _measured(store: Store, found: StoredModel, asked: _Asked) -> list[dict[str,
     from ...errors import NotFoundError
     from ...features.base import feature_set
     from ...models.dataset import load
+    from ...models.scope import Scope
 
     recipe = found.card["recipe"]
     try:
@@ -286,8 +287,7 @@ def _measured(store: Store, found: StoredModel, asked: _Asked) -> list[dict[str,
             feature_set(recipe["features"]),
             label=recipe["label"],
             corrected=recipe["corrected"],
-            workload_ids=[asked.workload_id],
-            target_ids=[asked.target_id],
+            scope=Scope([asked.workload_id], [asked.target_id]),
             rows=False,
         )
     except NotFoundError:  # nothing of the workload was measured

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ...models.failure_store import TrainedFailures
     from ...models.recipe import Recipe
+    from ...models.scope import Scope
     from ...models.store import TrainedModel
     from ...storage.store import Store
 
@@ -163,11 +164,11 @@ def command(
         raise click.UsageError("--failures takes no --external, --no-judging or --card-only")
     with updating(settings) as store:
         train, base = _kind(failures=failures)
-        where = find_scope(store.query, target, workloads, sources)
-        recipe = _recipe(settings, store, base, features, where, choices)
+        scope = find_scope(store.query, target, workloads, sources)
+        recipe = _recipe(settings, store, base, features, scope, choices)
         with _progress(settings) as on_step:
             try:
-                made = train(store, recipe, **where, **options, on_step=on_step)
+                made = train(store, recipe, scope=scope, **options, on_step=on_step)
             except KeyboardInterrupt:
                 click.echo("Interrupted; no model was made, and features computed stay", err=True)
                 raise click.exceptions.Exit(_INTERRUPTED) from None
@@ -206,14 +207,14 @@ def _recipe(
     store: Store,
     base: Recipe,
     features: str | None,
-    where: dict[str, list[int] | None],
+    scope: Scope,
     choices: dict[str, Any],
 ) -> Recipe:
     """Return the recipe that the options make of one."""
     values = dict(map(recipe_field, choices.pop("parameters")))
     values |= {name: value for name, value in choices.items() if value not in (None, False)}
     named = features or values.get("features")
-    return replace(base, **{**values, "features": chosen_features(settings, store, named, where)})
+    return replace(base, **{**values, "features": chosen_features(settings, store, named, scope)})
 
 
 @contextmanager

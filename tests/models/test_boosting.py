@@ -9,14 +9,14 @@ from learnable import examples_of, learnable, quick
 
 from tunedb.errors import UsageError
 from tunedb.models import boosting
-from tunedb.models.boosting import Boosting, Descent, Matrix, parameters, sample
+from tunedb.models.boosting import Boosting, Matrix, ObjectiveGradients, parameters, sample
 from tunedb.models.losses import LOG, RANK, RELATIVE, SQUARED, THROUGHPUT
 
 LOSSES = [THROUGHPUT, SQUARED, LOG, RANK, RELATIVE]
 
 
 def matrix_of(examples, threads=1):
-    return Matrix.of(examples.rows, examples.starts, threads=threads, seed=0)
+    return Matrix.from_rows(examples.rows, examples.starts, threads=threads, seed=0)
 
 
 def start(examples, loss=THROUGHPUT, *, counts=None, **choices):
@@ -24,8 +24,8 @@ def start(examples, loss=THROUGHPUT, *, counts=None, **choices):
     settings_ = parameters(recipe, seed=0, threads=1)
     made = loss.objective(examples, "", 0)
     power = recipe.hessian_power
-    descent = Descent(made, examples.sizes, hessian_power=power, counts=counts)
-    return Boosting(matrix_of(examples), descent, settings_), made
+    gradients = ObjectiveGradients(made, examples.sizes, hessian_power=power, counts=counts)
+    return Boosting(matrix_of(examples), gradients, settings_), made
 
 
 def in_one_leaf(rows):
@@ -173,8 +173,8 @@ def test_xgboost_is_given_what_sums_alike_in_every_order(loss):
     examples = learnable(rows=(1, 5))
     matrix = Watched(matrix_of(examples).data, examples.starts)
     objective = loss.objective(examples, "", 0)
-    descent = Descent(objective, examples.sizes)
-    run = Boosting(matrix, descent, parameters(quick(), seed=0, threads=1))
+    gradients = ObjectiveGradients(objective, examples.sizes)
+    run = Boosting(matrix, gradients, parameters(quick(), seed=0, threads=1))
     for _ in range(3):
         run.step()
     assert len(given) == 6  # gradient and Hessian

@@ -14,8 +14,9 @@ from small_data import make_tiled as tiled
 from tunedb.errors import IntegrityError, NotFoundError, UsageError
 from tunedb.features import base
 from tunedb.models import cards, training_job
-from tunedb.models.dataset import data_digest, load
+from tunedb.models.dataset import load
 from tunedb.models.recipe import Recipe
+from tunedb.models.scope import Scope
 from tunedb.models.store import (
     are_current,
     body_of,
@@ -97,8 +98,8 @@ def test_on_both_kinds_of_database(store):
     assert quick(store).was_there
     assert is_current(store, made.stored)
     assert find(store, feature_set=SMALL_STEPS, target_ids=[1]).id == made.stored.id
-    scope = {"workload_ids": [1, 2], "target_ids": [1], "source_ids": [1]}
-    part = quick(store, keep_body=False, **scope).stored
+    scope = Scope(workload_ids=[1, 2], target_ids=[1], source_ids=[1])
+    part = quick(store, keep_body=False, scope=scope).stored
     assert is_current(store, part) and part.id != made.stored.id
     assert load_model(store, part).to_bytes() != made.model.to_bytes()
 
@@ -125,9 +126,9 @@ def test_new_data_make_another_model(stored):
 
 def test_the_scope_is_part_of_the_data_not_of_the_digest(stored):
     everything = quick(stored)
-    same = quick(stored, workload_ids=[one.id for one in stored.query.workloads()])
+    same = quick(stored, scope=Scope(workload_ids=[one.id for one in stored.query.workloads()]))
     assert same.was_there and same.stored.id == everything.stored.id
-    part = quick(stored, target_ids=[2])
+    part = quick(stored, scope=Scope(target_ids=[2]))
     assert part.stored.id != everything.stored.id
     assert part.stored.card["scope"]["targets"][0]["digest"] == (
         stored.query.target(2).digest.hex()
@@ -140,7 +141,7 @@ def test_the_digest_is_that_of_kind_recipe_data_and_versions(stored):
     made = quick(stored).stored
     versions = made.card["versions"]
     assert {"numpy", "tunedb", "xgboost"} <= versions.keys()
-    data = data_digest(stored, SMALL_STEPS)
+    data = load(stored, SMALL_STEPS, rows=False).digest
     parts = ["ranker", RECIPE.to_json(), data, versions]
     assert made.digest == cards.model_digest(*parts)
     for at, other in enumerate(["failures", b"{}", b"x", {**versions, "xgboost": "0"}]):
@@ -358,7 +359,7 @@ def test_a_model_of_failures_ranks_nothing(stored):
 
 
 def test_the_best_model_is_current_then_large_then_good(stored, monkeypatch):
-    small = quick(stored, target_ids=[1]).stored
+    small = quick(stored, scope=Scope(target_ids=[1])).stored
     large = quick(stored).stored
     assert find(stored, feature_set="small.steps").id == large.id
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[1]).id == large.id
@@ -381,7 +382,7 @@ def test_the_best_model_is_current_then_large_then_good(stored, monkeypatch):
 
 def test_no_model_for_a_target_or_feature_set(stored):
     assert find(stored, feature_set=SMALL_STEPS) is None
-    quick(stored, target_ids=[1])
+    quick(stored, scope=Scope(target_ids=[1]))
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[2]) is None
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[1, 2]) is None
     assert find(stored, feature_set=SmallSteps(version=2)) is None

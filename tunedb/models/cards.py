@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,11 @@ from .. import __version__, identity
 from ..errors import FormatError, UsageError
 from ..json_checks import parse_json
 from ._xgboost import import_xgboost
-from .examples import FAILURES
+from .dataset import FAILURES
 
 if TYPE_CHECKING:
     from ..results import StoredModel
-    from ..storage.queries import Query
-    from .examples import Examples
+    from .dataset import Dataset
     from .recipe import Recipe
 
 #: Layout of cards.
@@ -42,56 +41,6 @@ MOST_NAMED = 1_000
 _MOST_POINTS = 20
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Which records a model is made from; None stands for all.
-
-    Parameters
-    ----------
-    workload_ids, target_ids, source_ids : sequence of int or None
-        Local numbers.
-    """
-
-    workload_ids: Sequence[int] | None = None
-    target_ids: Sequence[int] | None = None
-    source_ids: Sequence[int] | None = None
-
-    def to_json(self, query: Query) -> dict[str, Any]:
-        """Return what a card says: digests, which all copies of a database share, and names."""
-        found: dict[str, Any] = {"workloads": None, "targets": None, "sources": None}
-        if self.workload_ids is not None:
-            known = (query.workload(id_) for id_ in self.workload_ids)
-            found["workloads"] = [_named(one.digest, one.name) for one in known]
-        if self.target_ids is not None:
-            targets = map(query.target, self.target_ids)
-            found["targets"] = [_named(one.digest, one.label) for one in targets]
-        if self.source_ids is not None:
-            sources = query.numbered_sources(self.source_ids)
-            found["sources"] = [_named(digest, one.name) for _, digest, one in sources]
-        return found
-
-    @classmethod
-    def from_json(cls, query: Query, values: Mapping[str, Any]) -> Scope:
-        """Return the scope of :meth:`to_json`'s values; what is gone since is left out."""
-
-        def ids(kind: str, find: Callable[[bytes], int | None]) -> list[int] | None:
-            if values[kind] is None:
-                return None
-            found = (find(bytes.fromhex(one["digest"])) for one in values[kind])
-            return [id_ for id_ in found if id_ is not None]
-
-        sources = {digest: id_ for id_, digest, _ in query.numbered_sources()}
-        return cls(
-            workload_ids=ids("workloads", query.workload_id),
-            target_ids=ids("targets", query.target_id),
-            source_ids=ids("sources", sources.get),
-        )
-
-
-def _named(digest: bytes, name: str) -> dict[str, str]:
-    return {"digest": digest.hex(), "name": name}
 
 
 class Cost:
@@ -154,7 +103,7 @@ def model_digest(
     parameters : bytes
         Canonical JSON of its recipe.
     training_digest : bytes
-        :attr:`tunedb.models.examples.Examples.digest`.
+        :attr:`tunedb.models.dataset.Dataset.digest`.
     versions_ : mapping
         Those that :data:`DECIDING` names count.
     """
@@ -189,8 +138,8 @@ def digest_of_row(
 
 def make_card(
     recipe: Recipe,
-    examples: Examples,
-    learnt: Examples,
+    examples: Dataset,
+    learnt: Dataset,
     *,
     kind: str = "ranker",
     store_key: str,
@@ -207,9 +156,9 @@ def make_card(
     ----------
     recipe : Recipe
         How it was made.
-    examples : Examples
+    examples : Dataset
         All that was read, with or without rows.
-    learnt : Examples
+    learnt : Dataset
         What the recipe chose of it.
     kind : str
         ``ranker`` or ``failures``.
@@ -260,7 +209,7 @@ def check(stored: StoredModel) -> None:
         )
 
 
-def describe_data(examples: Examples) -> dict[str, Any]:
+def describe_data(examples: Dataset) -> dict[str, Any]:
     """Return how many programs there are, of what, how fast, and what failed."""
     groups = [examples.groups[i] for i in np.unique(examples.group)]
     workloads = sorted({group.workload for group in groups})

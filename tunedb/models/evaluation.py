@@ -23,7 +23,7 @@ from ..run_times import NO_TIME
 from . import metrics
 from .base import Floats
 from .baselines import Baseline, NearestNeighbour, RandomOrder, TVMModel
-from .examples import Examples
+from .dataset import Dataset
 from .metrics import FIGURES, PEAK, TRIALS
 from .recipe import Recipe
 from .splits import POOLS, REGIMES, Plan, Split, digest, pools
@@ -309,7 +309,7 @@ OnStep = Callable[[int, int, str], None]
 
 
 def evaluate(
-    examples: Examples,
+    examples: Dataset,
     recipes: Mapping[str, Recipe],
     *,
     regimes: Sequence[str] = tuple(REGIMES),
@@ -332,7 +332,7 @@ def evaluate(
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         All that is known.
     recipes : mapping
         Name → recipe. All are trained on the examples' feature set and labels.
@@ -390,7 +390,7 @@ def evaluate(
 
 
 def judge(
-    examples: Examples,
+    examples: Dataset,
     splits: Sequence[Split],
     recipes: Mapping[str, Recipe],
     *,
@@ -475,7 +475,7 @@ class _Work:
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Dataset,
         recipes: dict[str, Recipe],
         baselines: tuple[Baseline, ...],
         kinds: tuple[str, ...],
@@ -525,17 +525,17 @@ class _Work:
             self.done += 1
         return found
 
-    def _rankers(self) -> Iterable[tuple[str, Callable[[Examples, Examples], Floats]]]:
+    def _rankers(self) -> Iterable[tuple[str, Callable[[Dataset, Dataset], Floats]]]:
         for name, recipe in self._recipes.items():
 
-            def trained(train: Examples, test: Examples, recipe: Recipe = recipe) -> Floats:
+            def trained(train: Dataset, test: Dataset, recipe: Recipe = recipe) -> Floats:
                 model = fit(train, recipe, threads=self._threads).model
                 return model.scores(test.rows, test.starts)
 
             yield name, trained
         for one in self._baselines:
 
-            def asked(train: Examples, test: Examples, one: Baseline = one) -> Floats:
+            def asked(train: Dataset, test: Dataset, one: Baseline = one) -> Floats:
                 return one.scores(train, test, self._threads)
 
             yield one.name, asked
@@ -619,7 +619,7 @@ def _in_bins(values: Floats) -> Floats:
 
 
 def _make_splits(
-    examples: Examples, regimes: Sequence[str], plan: Plan
+    examples: Dataset, regimes: Sequence[str], plan: Plan
 ) -> tuple[dict[str, list[Split]], dict[str, str]]:
     """Return the splits of each regime, and why others have none."""
     made: dict[str, list[Split]] = {}

@@ -22,7 +22,7 @@ from .recipe import MOST_MEMBERS, Recipe
 if TYPE_CHECKING:
     from ..features.base import NamedSet
     from .base import RowModel
-    from .examples import Examples
+    from .dataset import Dataset
 
 #: First bytes of every model, with the version of the layout as the last of them:
 #: digest of what follows (16 bytes), length of the header (4, little-endian), header as JSON,
@@ -84,7 +84,7 @@ class Model:
         for booster in self.boosters:
             booster.set_param({"nthread": threads_to_use(threads)})
 
-    def check(self, feature_set: NamedSet | Examples) -> None:
+    def check(self, feature_set: NamedSet | Dataset) -> None:
         """Raise UsageError where rows of a feature set are not what the model was trained on."""
         name = getattr(feature_set, "feature_set", None) or feature_set.name  # type: ignore[union-attr]
         mine, given = (self.feature_set, self.version), (name, feature_set.version)
@@ -140,7 +140,7 @@ class Model:
         none = np.empty((0, len(self.columns)), np.float32)
         return self.scores(np.concatenate([none, *programs], dtype=np.float32), starts)
 
-    def score_examples(self, examples: Examples) -> Floats:
+    def score_examples(self, examples: Dataset) -> Floats:
         """Return a score for each program of a set; raises as :meth:`check` does."""
         self.check(examples)
         return self.scores(examples.rows, examples.starts)

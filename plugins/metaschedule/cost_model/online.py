@@ -26,7 +26,7 @@ from ....errors import (
 )
 from ....json_checks import parse_json
 from ....models._xgboost import threads_to_use
-from ....models.examples import ExampleWorkload
+from ....models.dataset import ExampleWorkload
 from ....models.failures import penalty
 from ....models.model import Model
 from ....programs.workload_info import signature_of
@@ -304,7 +304,7 @@ class OnlineModel:
             learner = Learner(self._store, self._settings, task.target, groups)
             learner.begin(self._loaded)
         self._learners[task.target.digest] = learner
-        learner.meet(self._workload(task.context.mod)[1], task.threads)
+        learner.prepare_for(self._workload(task.context.mod)[1], task.threads)
         return learner
 
     def _workload(self, mod: Any) -> tuple[Workload, ExampleWorkload]:
