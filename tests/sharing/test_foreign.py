@@ -401,10 +401,9 @@ def test_a_value_that_is_too_large(filled):
 BOMB = """
 import sys
 from memory import peak_bytes
-from tunedb.sharing.cutting import taken
-from tunedb.sharing.database import DatabasePeer
-from tunedb.sharing.selection import Selection
-from tunedb.errors import FormatError, TuneDBError
+from tunedb.errors import TuneDBError
+from tunedb.exchange.database import DatabasePeer
+from tunedb.storage.exchanged import Selection
 before = peak_bytes()
 rows = 0
 try:

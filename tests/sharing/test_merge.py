@@ -773,9 +773,9 @@ def test_memory_of_bodies_that_nothing_needs():
 import sys
 sys.path.insert(0, sys.argv[1])
 from memory import peak_bytes
-from tunedb.sharing.merge import merge
-from tunedb.sharing.wire import Chunk
-from tunedb.store import Store
+from tunedb.exchange.merge import merge
+from tunedb.storage.exchanged import Chunk
+from tunedb.storage.store import Store
 
 class Endless:
     location, store_key, total = "given", "b" * 32, 0
