@@ -17,7 +17,6 @@ from ..layers import (
     layer_name,
     layer_option,
     layers_of,
-    left_out,
     opened,
     targets_in,
     workloads_in,
@@ -296,6 +295,8 @@ def _rows_behind(
     settings: Settings, own: Query, groups: list[list[int]], others: list[Store], asked: _Asked
 ) -> list[dict[str, Any]]:
     """Return the rows of workloads and targets that layers answer, each by the first that can."""
+    from ...exchange.layer import left_out
+
     answered = Answered()
     for group in groups:
         for target_id in own.served_targets(group):
@@ -308,7 +309,7 @@ def _rows_behind(
         try:
             rows += _rows_of_layer(store, own, keys, answered, asked)
         except Exception as error:  # whatever is wrong with somebody else's rows
-            settings.warn(left_out(store.location, error))
+            settings.warn(left_out(store.location, str(error)))
     return rows
 
 

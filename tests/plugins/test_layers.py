@@ -21,6 +21,7 @@ from tunedb.plugins.metaschedule.deploy.apply import compile_module, schedule
 from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
 from tunedb.plugins.metaschedule.tune import defaults
 from tunedb.programs.workload_info import signature_of
+from tunedb.storage.store import Store
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_what_is_measured_goes_into_the_own_file(own_path, team_url, tools):
         )
         assert len(database) == 1
         assert tools.seconds(database.get_top_k(workload, 5)) == [[0.5]]
-    with closing(open_layer(team_url)) as store:
+    with Store(own_path) as own, closing(open_layer(team_url, own)) as store:
         assert store.query.size() == 1
         assert store.read_only
 

@@ -43,6 +43,7 @@ from tunedb.exchange.columns import LAYOUT, encode
 from tunedb.exchange.database import DatabasePeer
 from tunedb.records import Failure, FailureKind, Phase, Source
 from tunedb.storage import exchanged
+from tunedb.storage.columns import BUNDLE_VERSION
 from tunedb.storage.exchanged import EVERYTHING, Chunk, Selection
 from tunedb.storage.store import Store
 
@@ -251,7 +252,7 @@ def nested(depth):
 
 
 HOSTILE = {
-    "newer": (seal(HEAD, zstd.compress(UNPACKED), version=bundle.VERSION + 1), "upgrade tunedb"),
+    "newer": (seal(HEAD, zstd.compress(UNPACKED), version=BUNDLE_VERSION + 1), "upgrade tunedb"),
     "no version": (seal(HEAD, zstd.compress(UNPACKED), version=0), "a bundle of version 0"),
     "manifest too long": (seal(HEAD, b"", length=2**32 - 1), "a manifest of 4294967295 bytes"),
     "manifest over the end": (seal(HEAD, b"", length=len(HEAD) + 1), "longer than all that is"),

@@ -401,10 +401,9 @@ def test_a_value_that_is_too_large(filled):
 BOMB = """
 import sys
 from memory import peak_bytes
-from tunedb.exchange.database import taken
+from tunedb.errors import TuneDBError
 from tunedb.exchange.database import DatabasePeer
 from tunedb.storage.exchanged import Selection
-from tunedb.errors import FormatError, TuneDBError
 before = peak_bytes()
 rows = 0
 try:
@@ -514,7 +513,11 @@ def test_bodies_of_a_layer_are_bounded_as_those_of_a_merge(filled):
     body = compress(bytes(limits.MAX_FOREIGN_BYTES + 1))
     with closing(sqlite3.connect(filled, isolation_level=None)) as connection:
         connection.execute("UPDATE workload SET body = ?", (body,))
-    with open_layer(filled) as layer, pytest.raises(LimitError, match="larger than"):
+    with (
+        Store(":memory:") as own,
+        open_layer(filled, own) as layer,
+        pytest.raises(LimitError, match="larger than"),
+    ):
         layer.query.workload(1)
     with Store(filled) as own:
         assert len(own.query.workload(1).body) > limits.MAX_FOREIGN_BYTES

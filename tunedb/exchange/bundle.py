@@ -32,9 +32,10 @@ from ..errors import (
 from ..identity import canonical_json
 from ..json_checks import check_value, parse_json
 from ..storage import exchanged, schema
+from ..storage.columns import BUNDLE_VERSION
 from ..storage.exchanged import Chunk, Position, Selection
 from ..system.files import new_file, open_regular
-from .columns import VERSION, decode, encode
+from .columns import decode, encode
 from .foreign_file import is_sqlite
 from .selection import filtered
 
@@ -66,7 +67,10 @@ _END = 255
 _TABLES = tuple(exchanged.COLUMNS)
 
 #: Version → the tables that its bundles may hold, in the order of their numbers.
-_TABLES_OF = {1: _TABLES[: _TABLES.index("counter_set")], 2: _TABLES, VERSION: _TABLES}
+_TABLES_OF = {
+    **dict.fromkeys(range(1, BUNDLE_VERSION + 1), _TABLES),
+    1: _TABLES[: _TABLES.index("counter_set")],
+}
 
 DIGEST_BYTES = 32
 
@@ -158,7 +162,7 @@ def write_frames(
     head = canonical_json(manifest)
     if len(head) > limits.MAX_MANIFEST_BYTES:
         raise LimitError(f"a manifest of {len(head)} bytes is over {limits.MAX_MANIFEST_BYTES}")
-    digested.write(MAGIC + _HEAD.pack(VERSION, len(head)) + head)
+    digested.write(MAGIC + _HEAD.pack(BUNDLE_VERSION, len(head)) + head)
     parameter = zstd.CompressionParameter
     options = {int(parameter.compression_level): level, int(parameter.window_log): _WINDOW_LOG}
     compressor = zstd.ZstdCompressor(options=options)
@@ -230,8 +234,8 @@ def read_sealed(file: IO[bytes]) -> Sealed:
     version, length = _HEAD.unpack(head[len(MAGIC) :])
     if version not in _TABLES_OF:
         raise FormatError(
-            f"a bundle of version {version}; this tunedb reads versions 1 to {VERSION}: "
-            + ("upgrade tunedb" if version > VERSION else "get it again")
+            f"a bundle of version {version}; this tunedb reads versions 1 to {BUNDLE_VERSION}: "
+            + ("upgrade tunedb" if version > BUNDLE_VERSION else "get it again")
         )
     digest = _checked_digest(file, size)
     if length > limits.MAX_MANIFEST_BYTES:

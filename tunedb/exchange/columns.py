@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 from .. import limits
 from ..errors import FormatError, LimitError, StorageError
 from ..storage import exchanged
+from ..storage.columns import BUNDLE_VERSION, MEASUREMENT
 from ..system.compression import compress_all, decompress
 
 Rows = Sequence[tuple[Any, ...]]
-
-#: Version of bundles. Raised with any change that an older reader would not understand.
-VERSION = 3
 
 _BASE = struct.Struct("<qB")
 _FIRST = struct.Struct("<q")
@@ -226,12 +224,7 @@ LAYOUT: dict[str, tuple[str, ...]] = {
     "args_info": ("steps", "", "text"),
     "context": ("steps", "", "text"),
     "feature_set": ("steps", "text", "integer", "text"),
-    "measurement": (
-        *("steps", "", ""),
-        *("integer", "integer", "integer", "integer?", "bytes"),
-        *("integer", "times?", "steps", "steps", "integer?", "integer"),
-        *("integer?", "text?", "bytes?", "real?", "integer?", "text?"),
-    ),
+    "measurement": tuple(column.wire for column in MEASUREMENT),
     # Both digests name a measurement that is not in the bundle.
     "failure": (
         *("steps", "", "steps?", "bytes?", "bytes?"),
@@ -255,6 +248,8 @@ _ATTRIBUTED = frozenset({"workload_alias", "failure", "launch"})
 
 def layout_of(table: str, version: int) -> tuple[str, ...]:
     """Return the kinds of a table's columns in bundles of a version."""
+    if table == "measurement":
+        return tuple(column.wire if column.bundle <= version else "" for column in MEASUREMENT)
     kinds = LAYOUT[table]
     return (*kinds[:-1], "") if version < 3 and table in _ATTRIBUTED else kinds
 
@@ -301,7 +296,9 @@ def _encode(kind: str, values: Sequence[Any]) -> bytes:
     return bytes((_SOME,)) + missing.tobytes() + write(there)
 
 
-def decode(table: str, count: int, data: bytes, version: int = VERSION) -> list[tuple[Any, ...]]:
+def decode(
+    table: str, count: int, data: bytes, version: int = BUNDLE_VERSION
+) -> list[tuple[Any, ...]]:
     """Return the rows of :func:`encode`; columns that are left out are None.
 
     Parameters

@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .. import limits
 from ..errors import LimitError, TuneDBError
 from ..launches import Launch
 from ..records import Alias, Failure, Measurement, SourceKind, Trust
+from ..storage.columns import AT
 from ..storage.exchanged import (
     COLUMNS,
     Believe,
@@ -353,7 +355,8 @@ def _chars(alias: Alias) -> int:
 # ---- Measurements --------------------------------------------------------------------------------
 
 
-_WORKLOAD, _SOURCE = (COLUMNS["measurement"].index(name) for name in ("workload", "source"))
+_WORKLOAD, _SOURCE = AT["workload"], AT["source"]
+_LONG = itemgetter(AT["decisions"], AT["run_secs"])
 
 #: Measurements whose numbers are remembered for the failures and features that follow them.
 _RECENT = limits.IMPORT_ROWS
@@ -444,7 +447,9 @@ class Receiver(Following):
                     self.last = row[0], row[1] if type(row[1]) is bytes else None
             self.rows += 1
             yield
-        self._report.bytes += sum(len(row[7]) + len(row[9] or b"") for row, *_ in _whole(found))
+        self._report.bytes += sum(
+            len(value) for row, *_ in _whole(found) for value in _LONG(row) if value is not None
+        )
         if len(self._recent) > 2 * _RECENT:
             for number in list(islice(self._recent, _RECENT)):
                 del self._recent[number]

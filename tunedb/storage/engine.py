@@ -14,7 +14,7 @@ import shlex
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -113,6 +113,15 @@ def place_of(url: URL) -> str:
     if path is not None:
         return os.path.realpath(path)
     return _bare(url, account=False)
+
+
+def same_database(one: URL, other: URL) -> bool:
+    """Tell whether two URLs are of one database, by whatever names; a copy is another one."""
+    first, second = sqlite_path(one), sqlite_path(other)
+    if first is not None and second is not None:
+        with suppress(OSError, ValueError):
+            return first.samefile(second)
+    return place_of(one) == place_of(other)
 
 
 def command_word(url: URL) -> str:

@@ -24,12 +24,17 @@ from ...records import (
 )
 from ...results import Answer, Record
 from ...run_times import mean_of
-from .. import schema
+from .. import columns, schema
+from ..columns import Form
 from ..retractions import is_retracted
 from . import statements as st
 from .ledger import Ledger
 
 _m = schema.measurement.c
+
+#: Fields of a record that need no other row; those of JSON are texts in a row.
+_TEXTS = columns.names_of(Form.JSON, Form.SHARED_JSON)
+_FIELDS = (*columns.names_of(Form.PLAIN), *_TEXTS)
 
 #: Rows fetched at a time by iterating methods.
 _PAGE = 500
@@ -176,22 +181,22 @@ class Query(Ledger):
     def _answer(self, row: Sequence[Any]) -> Answer:
         """Return the answer of a row of :func:`st.answer_query`."""
         id_, workload_id, target_id, sketch_id, sketch_body, tail_id, tail_body, decisions = row[:8]
-        program, digest, mean, trust, store, args_info = row[8:14]
+        program, digest, mean, trust, store = row[8:13]
         bodies = self._bodies
         sketch = bodies["sketch"].fetch(sketch_id, lambda _: self._unpack(sketch_body))
         tail = None
         if tail_id is not None:
             tail = bodies["tail"].fetch(tail_id, lambda _: self._unpack(tail_body))
         trace = Trace(sketch, tail, decisions)
-        arguments = None if args_info is None else args_info.encode()
-        run_secs, is_whole = self._times(program, arguments, row[14:], digest, mean)
+        covered = columns.covered(row[13:])
+        run_secs, is_whole = _times(program, covered, digest, mean)
         return Answer(
             id=id_,
             workload_id=workload_id,
             target_id=target_id,
             trace=trace,
             run_secs=run_secs,
-            args_info=arguments,
+            args_info=covered["args_info"],
             program=program,
             is_whole=is_whole,
             is_trusted=trust >= Trust.VERIFIED,
@@ -219,36 +224,6 @@ class Query(Ledger):
             trace.decisions,
         )
         return program == answer.program
-
-    def _times(
-        self,
-        program: bytes,
-        arguments: bytes | None,
-        row: Sequence[Any],
-        digest: bytes,
-        mean: float | None,
-    ) -> tuple[tuple[float, ...] | None, bool]:
-        """Return the run times of a measurement, and whether its digest and its mean are theirs."""
-        status, secs, measured_at, occurrence, session, origin, donor, cost, context, extra = row
-        if not 0 <= status < 256 or (secs is not None and len(secs) % 8):
-            return None, False
-        computed = identity.measurement_digest(
-            program,
-            status,
-            secs,
-            measured_at,
-            occurrence,
-            session,
-            arguments,
-            origin or Origin.UNKNOWN,
-            donor,
-            cost,
-            None if context is None else context.encode(),
-            None if extra is None else extra.encode(),
-        )
-        run_secs = None if secs is None else identity.unpack_floats(secs)
-        is_mean = not run_secs or mean == mean_of(run_secs)
-        return run_secs, is_mean and computed == digest
 
     def answers(self, target_ids: Sequence[int] | None = None) -> Iterator[Answer]:
         """Yield what TVM may see of all records, in order of insertion, failed ones too.
@@ -344,16 +319,10 @@ class Query(Ledger):
             program=self._program(row),
             run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
             status=Status(row.status),
-            measured_at=row.measured_at,
-            occurrence=row.occurrence,
             session=None if row.session_id is None else self.session(row.session_id),
-            args_info=None if row.args_info is None else row.args_info.encode(),
             origin=Origin.UNKNOWN if row.origin is None else Origin(row.origin),
-            donor=None if row.donor is None else bytes(row.donor),
-            all_cost=row.all_cost,
-            context=None if row.context is None else row.context.encode(),
-            extra=None if row.extra is None else row.extra.encode(),
             failure=failure,
+            **_plain_of(row),
         )
         source = self._sources.fetch(row.source_id, self.source)
         return Record(
@@ -365,3 +334,25 @@ class Query(Ledger):
             mean=row.mean,
             retracted=bool(row.retracted),
         )
+
+
+def _plain_of(row: Any) -> dict[str, Any]:
+    """Return the fields of a record that need no other row, of a row of :func:`st.record_query`."""
+    fields = {name: getattr(row, name) for name in _FIELDS}
+    for name in _TEXTS:
+        if fields[name] is not None:
+            fields[name] = fields[name].encode()
+    return fields
+
+
+def _times(
+    program: bytes, covered: dict[str, Any], digest: bytes, mean: float | None
+) -> tuple[tuple[float, ...] | None, bool]:
+    """Return the run times of a measurement, and whether its digest and its mean are theirs."""
+    secs = covered["run_secs"]
+    if not 0 <= covered["status"] < 256 or (secs is not None and len(secs) % 8):
+        return None, False
+    computed = identity.measurement_digest(program, *covered.values())
+    run_secs = None if secs is None else identity.unpack_floats(secs)
+    is_mean = not run_secs or mean == mean_of(run_secs)
+    return run_secs, is_mean and computed == digest
