@@ -209,7 +209,7 @@ def test_a_newer_database(store, store_url):
 def test_a_database_that_lost_its_version(store, store_url):
     with store._transaction() as connection:
         connection.exec_driver_sql("DELETE FROM alembic_version")
-    refused(SchemaError, "which schema it has", store_url)
+    refused(SchemaError, "it does not state its schema", store_url)
 
 
 def test_an_upgrade_of_the_newest(store_url):

@@ -484,7 +484,7 @@ def test_a_cut_off_workload_file(tmp_path):
     (folder / WORKLOADS).write_bytes(whole + whole[:-5])
     bad, good, orphan = items(folder)
     assert bad.line == 2
-    assert "(the line is cut off: its writer was killed)" in bad.reason
+    assert "(the line is truncated: its writer was killed)" in bad.reason
     assert isinstance(good, Measurement)
     assert "line 2" in orphan.reason
 
@@ -529,7 +529,7 @@ def test_a_truncated_last_line(tmp_path):
     folder = workdirs.write(tmp_path, [line, line[:-1]], end="")
     _, bad = items(folder)
     assert bad.line == 2
-    assert "cut off" in bad.reason
+    assert "truncated" in bad.reason
     assert bad.data == line[:-1]
     # A whole last line without its line break is whole.
     assert len(items(workdirs.write(tmp_path, [line], end=""))) == 1
@@ -992,7 +992,7 @@ def test_a_workload_that_is_lost_takes_its_records_along(tmp_path):
     cut = a[:40]
     found = stream(tmp_path, cut, b, *rows)
     assert kinds(found) == list("QWQQ")
-    assert "may be lost" in found[-1].reason
+    assert "may be missing" in found[-1].reason
     # A record that was cut off is glued to the first workload of the next directory.
     glued = rows[1][:-9] + a
     assert kinds(stream(tmp_path, a, b, rows[0], glued, b, *rows)) == list("WWMQWQQ")

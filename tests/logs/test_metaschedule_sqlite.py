@@ -164,7 +164,7 @@ def test_names_with_any_character(tmp_path):
         ((0, TRACE, "[%s]" % ("9" * 30), *GOOD[3:]), "64 bits"),
         ((0, TRACE, "[1.0]", "llvm", ARGS), "not JSON"),
         ((0, TRACE, "[1.0]", '"llvm"', ARGS), "a target is"),
-        ((0, TRACE, "[1.0]", TARGET, "[1]"), "args_info is"),
+        ((0, TRACE, "[1.0]", TARGET, "[1]"), "args_info must be"),
     ],
 )
 def test_a_bad_row_costs_only_itself(both, row, reason):
@@ -260,7 +260,7 @@ def test_a_file_that_is_being_written(both):
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute("INSERT INTO workload VALUES ('0', 'x')")
         writer.commit()
-        with pytest.raises(FormatError, match=r"log\.sqlite-wal holds changes"):
+        with pytest.raises(FormatError, match=r"log\.sqlite-wal holds unfinished changes"):
             read(path)
     assert len(read(path)) == 3
 

@@ -1052,7 +1052,7 @@ def test_bad_arguments_are_told_in_one_line(database):
         CostModel(None)
     with pytest.raises(NotFoundError, match="no feature set 'nonsense'"):
         CostModel(database, features="nonsense")
-    with pytest.raises(UsageError, match="another number of columns for each program"):
+    with pytest.raises(UsageError, match="a varying number of columns"):
         CostModel(database, features="autotvm.itervar")
     with pytest.raises(NotFoundError, match="no loss 'nonsense'; there are: log"):
         CostModel(database, recipe=Recipe(loss="nonsense"))
@@ -1072,7 +1072,7 @@ def test_it_cannot_be_copied(database):
 
     model = CostModel(database)
     for copied in (copy.copy, copy.deepcopy):
-        with pytest.raises(TypeError, match="make another one"):
+        with pytest.raises(TypeError, match="create another one"):
             copied(model)
 
 

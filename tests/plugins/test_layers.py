@@ -205,7 +205,7 @@ def test_a_handle_without_target(own_path, team_url, tools):
             assert database.get_top_k(workload, 5) == []
             assert database.get_top_k(workload, 5) == []
         (message,) = told
-        assert "say which with Database(..., target=...)" in message
+        assert "choose one with Database(..., target=...)" in message
         assert tools.seconds([database.query_tuning_record(mod, tools.cuda, "main")]) == [[0.125]]
         assert tools.seconds([database.query_tuning_record(mod, tools.llvm, "main")]) == [[0.25]]
     with (

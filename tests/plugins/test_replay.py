@@ -192,7 +192,7 @@ def test_a_pool_that_cannot_work_says_so(make, loops, sqlite_file, monkeypatch):
         fails("no.such", "no feature set 'no.such'")
         fails("steps", "steps is not computed from modules")
         monkeypatch.setenv("TUNEDB_PLUGINS", "")
-        fails("other.loops", "a worker process cannot begin: no feature set")
+        fails("other.loops", "a worker process cannot start: no feature set")
         assert store.query.quarantined() == []
 
 

@@ -385,7 +385,7 @@ def test_other_errors_in_a_run_are_one_line(quick, tools):
         ({"database": ms.database.MemoryDatabase()}, UsageError, "not MemoryDatabase"),
         ({"database": "no/such/folder/x.db"}, TuneDBError, "no/such/folder"),
         ({"target": "no-such-target"}, TargetError, "unknown target"),
-        ({"target": {"kind": "llvm"}}, UsageError, "how many cores"),
+        ({"target": {"kind": "llvm"}}, UsageError, "number of cores"),
         ({"builder": "remote"}, UsageError, "TVM has no builder 'remote'"),
         ({"runner": 3}, UsageError, "runner must be a word or an object of TVM's, not int"),
         ({"cost_model": "oracle"}, UsageError, "TVM has no cost_model 'oracle'"),
@@ -417,7 +417,7 @@ def test_a_database_that_was_opened_is_closed_where_the_run_fails(quick, tools, 
 
 
 def test_no_module_is_refused(quick):
-    with pytest.raises(UsageError, match="a int is no IRModule"):
+    with pytest.raises(UsageError, match="a int is not an IRModule"):
         quick(3)
     with pytest.raises(UsageError, match=r"no operator has conv in its name: matmul, softmax$"):
         quick(tvm.script.from_source(RELAX), op_names=["conv"])

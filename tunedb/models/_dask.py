@@ -222,7 +222,7 @@ class Cluster:
         reason = next((line.strip(" -") for line in reversed(lines) if line.strip()), "")
         return StorageError(
             f"{self.client.scheduler.address}: XGBoost failed on its workers ({reason}); "
-            "are they up, and do they reach one another?"
+            "check that they run and reach one another"
         )
 
     async def _are_missing(self) -> bool:
@@ -232,7 +232,7 @@ class Cluster:
 
     def _lost(self) -> StorageError:
         return StorageError(
-            f"{self.client.scheduler.address}: a worker was lost while it trained; run it again"
+            f"{self.client.scheduler.address}: a worker was lost during training; run it again"
         )
 
 

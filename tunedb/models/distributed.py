@@ -152,7 +152,7 @@ def fit_on_cluster(
     """
     import_xgboost_dask()
     if url is None and not len(examples.rows):
-        raise UsageError("examples without rows; say by url where workers can read them")
+        raise UsageError("examples have no rows; give workers the url to read them from")
     cluster = Cluster.of(client, workers)
     labels = replace(examples, rows=examples.rows[:0])
     make_matrix = _Distribution(cluster, examples, url, threads).matrix
@@ -407,4 +407,4 @@ def _check_workloads(store: Store, examples: Examples) -> None:
     ids = [workload.id for workload in named]
     there = {id_: digest for id_, digest, *_ in store.query.training_workloads(ids)}
     if there != {workload.id: workload.digest for workload in named}:
-        raise StorageError(f"{store.location} is not the database that the labels came from")
+        raise StorageError(f"{store.location} is not the database of the labels")

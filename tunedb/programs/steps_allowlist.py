@@ -204,7 +204,7 @@ def _read_values(decisions: bytes) -> list[Any]:
     if not (isinstance(values, list) and values):
         raise FormatError("decisions: no list of values")
     if not (values[0] is None or is_int(values[0])):
-        raise FormatError(f"decisions: {shown(values[0])} is no number of a configuration")
+        raise FormatError(f"decisions: {shown(values[0])} is not a number of a configuration")
     return values
 
 

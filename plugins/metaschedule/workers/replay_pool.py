@@ -156,7 +156,7 @@ class ReplayPool:
             process.require_intrinsics()
         found = process.rows([program.id for program in chunk], self._timeout)
         if len(found) != len(chunk):
-            raise PluginError(f"{len(chunk) - len(found)} programs are gone from the database")
+            raise PluginError(f"{len(chunk) - len(found)} programs are no longer in the database")
         return [_outcome(answer) for answer in found]
 
     def _process(self) -> _Process:
@@ -212,10 +212,10 @@ class _Process:
                 reason = (self.last_words().splitlines() or [str(error)])[-1]
                 continue
             if problem is not None:
-                raise PluginError(f"a worker process cannot begin: {problem}")
+                raise PluginError(f"a worker process cannot start: {problem}")
             self._worker.ready = True
             return
-        raise PluginError(f"no worker process could be started: {reason or 'the pool is closed'}")
+        raise PluginError(f"cannot start a worker process: {reason or 'the pool is closed'}")
 
     def require_intrinsics(self) -> None:
         if not self._intrinsics:
@@ -238,7 +238,7 @@ def _outcome(answer: replay_worker.Answer) -> NDArray[Any] | Exception:
             return RowError(reason, text)
         case (int() as n_rows, int() as n_columns, bytes() as data):
             return np.frombuffer(data, np.float32).reshape(n_rows, n_columns)
-    return RowError(f"an answer that nobody understands: {answer!r}"[:300])
+    return RowError(f"unexpected answer: {answer!r}"[:300])
 
 
 def _lost(error: Exception, words: str, limit: float) -> RowError:

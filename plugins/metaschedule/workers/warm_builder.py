@@ -223,7 +223,7 @@ class _Shared:
 
     def wait(self, condition: Callable[[], bool]) -> None:
         if os.getpid() != self._owner:
-            raise PluginError("a WarmBuilder works only in the process that made it")
+            raise PluginError("a WarmBuilder works only in the process that created it")
         with self._changed:
             while not condition():
                 if self._problem is None and self._is_stuck():
@@ -276,7 +276,7 @@ class _Shared:
             del self._threads[threading.current_thread()]
             # Fewer workers can go on. Without any, false failures would fill the database.
             if not self._threads:
-                self._fail(f"no worker could be started: {reason}")
+                self._fail(f"cannot start a worker: {reason}")
 
     def _serve_with(self, log: IO[bytes]) -> None:
         process = self._start(log)

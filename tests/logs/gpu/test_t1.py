@@ -108,10 +108,10 @@ def test_names_of_the_block_that_are_no_parameters():
         (changed(KernelSpecification__LocalSize={"X": None}), "an extent of LocalSize"),
         (changed(KernelSpecification__LocalSize="x"), "LocalSize is 'x'"),
         (changed(ConfigurationSpace__TuningParameters__0__Values=3), "no expression"),
-        (changed(ConfigurationSpace__TuningParameters__0__Name=3), "which is no text"),
+        (changed(ConfigurationSpace__TuningParameters__0__Name=3), "which is not text"),
         (changed(ConfigurationSpace__TuningParameters={"a": 1}), "no list of objects"),
-        (changed(ConfigurationSpace=[]), "is no object"),
-        ([], "is no object"),
+        (changed(ConfigurationSpace=[]), "is not an object"),
+        ([], "is not an object"),
         ({**INPUT, "KernelSpecification": {}, "General": {}}, "without KernelSpecification"),
     ],
 )

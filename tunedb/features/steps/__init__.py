@@ -154,7 +154,7 @@ def _formula_of(sketch: bytes, structure: Structure, *, is_gpu: bool) -> Formula
     try:
         steps = orjson.loads(sketch)
     except orjson.JSONDecodeError as error:
-        raise FormatError(f"a sketch that is no JSON: {error}") from None
+        raise FormatError(f"a sketch is not JSON: {error}") from None
     builder = Builder(_STORED[structure.tool], structure.n_extents)
     if structure.tool == "metaschedule":
         schedule = metaschedule.read_sketch(builder, steps, structure)

@@ -37,7 +37,7 @@ _CACHES = frozenset({"CacheRead", "CacheWrite"})
 #: Old forms that mean something else today, or nothing.
 _LOST = {
     ("CacheIndex", 1): "CacheIndex of TVM 0.11 caches the index of one buffer, today's all of them",
-    ("SetAxisSeparator", 3): "SetAxisSeparator is gone since TVM 0.26",
+    ("SetAxisSeparator", 3): "TVM 0.26 removed SetAxisSeparator",
 }
 
 
@@ -82,7 +82,7 @@ def _upgrade_part(body: bytes) -> bytes:
         old = orjson.loads(body)
         new = _upgrade_instructions(old)
     except (TypeError, ValueError) as error:
-        raise FormatError(f"a stored trace that cannot be read: {error}") from error
+        raise FormatError(f"cannot read a stored trace: {error}") from error
     return body if new == old else canonical_json(new)
 
 
