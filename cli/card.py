@@ -52,7 +52,7 @@ def _made(stored: StoredModel) -> str:
 def _data(card: dict[str, Any]) -> list[tuple[str, str]]:
     data, learnt = card["data"], card["learnt"]
     fields = [
-        ("learnt from", f"{_programs(learnt)}, {text.count(learnt['rows'], 'row')}"),
+        ("trained on", f"{_programs(learnt)}, {text.count(learnt['rows'], 'row')}"),
         ("of", f"{_programs(data)}{_failures(data)}"),
     ]
     left_out = {**(data.get("left_out") or {}), **(card["training"].get("left_out") or {})}

@@ -145,9 +145,9 @@ def test_a_form_that_no_release_wrote_is_refused() -> None:
 @pytest.mark.parametrize(
     ("trace", "reason"),
     [
-        (None, "a trace is"),
-        ([[]], "a trace is"),
-        ([[], {}], "a trace is"),
+        (None, "a trace must be"),
+        ([[]], "a trace must be"),
+        ([[], {}], "a trace must be"),
         (changed([0, 0], ["GetSBlock", [], []]), r"instruction 0 is not"),
         (changed([0, 0, 0], 1), r"instruction 0 is not"),
         (changed([0, 0, 1], "b0"), r"instruction 0 is not"),
@@ -177,12 +177,12 @@ def test_a_form_that_no_release_wrote_is_refused() -> None:
         (changed([1, 0], [-1, 1]), "decision for instruction -1"),
         (changed([1, 0], [0, 1]), "decision for instruction 0"),
         (changed([1, 0], [6, 1]), "two decisions"),
-        (changed([1, 0], [2, 4]), "decision of SamplePerfectTile at 2 is of another type"),
-        (changed([1, 0], [2, [4, 1.5]]), "is of another type"),
-        (changed([1, 0], [2, [[4]]]), "is of another type"),
-        (changed([1, 1], [6, [1]]), "decision of SampleCategorical at 6 is of another type"),
-        (changed([1, 1], [6, None]), "is of another type"),
-        (changed([1, 1], [6, True]), "is of another type"),
+        (changed([1, 0], [2, 4]), "decision of SamplePerfectTile at 2 has another type"),
+        (changed([1, 0], [2, [4, 1.5]]), "has another type"),
+        (changed([1, 0], [2, [[4]]]), "has another type"),
+        (changed([1, 1], [6, [1]]), "decision of SampleCategorical at 6 has another type"),
+        (changed([1, 1], [6, None]), "has another type"),
+        (changed([1, 1], [6, True]), "has another type"),
     ],
 )
 def test_check_says_what_is_wrong(trace: Any, reason: str) -> None:

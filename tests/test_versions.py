@@ -132,7 +132,7 @@ def test_memory_is_never_there_before():
 @pytest.mark.parametrize(
     ("content", "kind", "match"),
     [
-        (b"no database\n" * 100, SchemaError, "no SQLite file; give another path"),
+        (b"no database\n" * 100, SchemaError, "not a SQLite file; give another path"),
         (b"x", SchemaError, "not a database"),
         (b'{"workload": 1}\n', SchemaError, "not a database"),
         (b"SQLite format 3\0", SchemaError, "not a database"),

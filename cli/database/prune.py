@@ -219,7 +219,7 @@ def _question(chosen: Plan) -> str:
     from ...maintenance.prune import total_bytes
 
     records = len(chosen.records) + len(chosen.retracted)
-    what = f"{text.count(records, 'record')} and what belongs to them" if records else "all this"
+    what = f"{text.count(records, 'record')} and their dependent rows" if records else "these rows"
     return f"Remove {what}, {text.size(total_bytes(chosen.parts))}?"
 
 
@@ -277,7 +277,7 @@ def _again(part: Any, chosen: Plan) -> str:
     if part.kind != "features" or part.of is None:
         return ""
     if part.seconds is None:
-        return "not by what is installed"
+        return "not with the installed sets"
     least, most = map(text.span, part.seconds)
     name = part.of.rpartition(" ")[0]
     return f"{least if least == most else f'{least} to {most}'}: tunedb extract --set {name}"

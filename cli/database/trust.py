@@ -28,7 +28,7 @@ COLUMNS = (
 
 @click.command()
 @click.argument("url", required=False)
-@click.option("--dry-run", is_flag=True, help="Say what it is, and approve nothing.")
+@click.option("--dry-run", is_flag=True, help="Show the database; approve nothing.")
 @click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @click.option("--list", "list_", is_flag=True, help="List the approved databases.")
 @click.option("--forget", is_flag=True, help="Revoke the approval of URL.")

@@ -195,8 +195,8 @@ BASELINES = ("random", "nearest", "tvm")
     *("--training-set", "training_sets"),
     metavar="NAME",
     multiple=True,
-    help="Which programs are learnt from: all, first:64, diverse:2000; several are compared. "
-    "Baselines learn from the first.",
+    help="Programs to train on: all, first:64, diverse:2000; repeat it to compare several. "
+    "Baselines train on the first.",
 )
 @click.option(
     *("-p", "--parameter", "parameters"),

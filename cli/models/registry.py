@@ -32,7 +32,7 @@ COLUMNS = (
     Column("target", "target", flexible=True, fold=True),
     Column("targets"),
     Column("programs", "programs", text.number, right=True),
-    Column("learnt", "learnt from", text.number, right=True),
+    Column("learnt", "trained on", text.number, right=True),
     Column("workloads", "workloads", text.number, right=True, least=105),
     Column("loss", "loss"),
     Column("training_set", "training set", least=145),
@@ -115,7 +115,7 @@ def command(settings: Settings) -> None:
 def list_models(settings: Settings) -> None:
     """List the models.
 
-    "programs" counts the programs of the data, "learnt from" those of the training set; "pairwise"
+    "programs" counts the programs of the data, "trained on" those of the training set; "pairwise"
     is the share of pairs of programs in the right order on held-out workloads, where a random order
     reaches 0.5. A model that is not current was trained on other data than the database has now:
     tunedb train trains a current one. A model without size has only a card, and is retrained when

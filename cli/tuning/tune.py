@@ -150,7 +150,7 @@ def _tell(settings: Settings, module: str, result: TuningResult) -> None:
         _tell_delivery(settings, result.delivery)
     best = next((task.record for task in result.tasks if task.record is not None), None)
     if best is not None:
-        settings.note(f"Where it came from: tunedb show {best.id}")
+        settings.note(f"Its origin: tunedb show {best.id}")
         settings.note(f"Compile it: tunedb apply {module} -o lib.so")
 
 

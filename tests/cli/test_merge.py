@@ -105,7 +105,7 @@ def test_what_is_left_out_is_told(run, theirs, store_url):
     done = run("--db", store_url, "merge", theirs, code=1)
     assert "its digest does not match its contents" in done.stderr
     assert "record 2 of nightly" in done.stderr
-    assert "its source was not taken" in done.stderr
+    assert "its source was rejected" in done.stderr
     assert "\x1b" not in done.output
     with Store(store_url) as store:
         assert store.query.size() == 3

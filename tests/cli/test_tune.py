@@ -75,7 +75,7 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
     said = result.stderr
     assert re.search(r"8 trials in .*: starting .*, searching .*, building .*, running ", said)
     record = lines[1].split()[1]
-    assert f"Where it came from: tunedb show {record}" in said
+    assert f"Its origin: tunedb show {record}" in said
     assert f"Compile it: tunedb apply {module} -o lib.so" in said
     with Store(str(tmp_path / "tune.db")) as store:
         assert store.query.size() == 8

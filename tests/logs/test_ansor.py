@@ -174,9 +174,9 @@ def test_all_forms_of_a_workload_key(key, name):
         ("", "a workload key is not JSON"),
         ('["f", NaN]', "a workload key is not JSON"),
         ('["f"', "a workload key is not JSON"),
-        ("[]", "a workload key is"),
-        ('{"f": 1}', "a workload key is"),
-        ("[1, 2]", "a workload key is"),
+        ("[]", "a workload key must be"),
+        ('{"f": 1}', "a workload key must be"),
+        ("[1, 2]", "a workload key must be"),
         ('["f", ' + "[" * 40 + "]" * 40 + "]", "nested deeper than 32"),
     ],
 )

@@ -121,8 +121,8 @@ def test_a_row_that_is_not_what_its_digest_says(path, tools, name):
     with Store(path) as store:
         rows = store.query.quarantined()
     assert len(told) == len(rows) == 2 - len(others)
-    assert told[0].startswith(f"{path}: record 1 cannot be rebuilt: its digest is not that of what")
-    assert "its digest is not that of what" in rows[0].item.reason
+    assert told[0].startswith(f"{path}: record 1 cannot be rebuilt: its digest does not match its")
+    assert "its digest does not match its" in rows[0].item.reason
 
 
 def test_a_row_of_a_layer_that_is_not_what_its_digest_says(path, tools, tmp_path):

@@ -183,7 +183,7 @@ HOSTILE = [
     ("counter_set", {"tool_version": 7}, "version is not text"),
     ("counter_set", {"counters": "[NaN]"}, "not JSON"),
     ("counter_set", {"counters": "[[1,2]]"}, r"not \[name, unit\]"),
-    ("counter_set", {"counters": '{"a":1}'}, "no list"),
+    ("counter_set", {"counters": '{"a":1}'}, "not a list"),
     ("counter_set", {"counters": '[["a", ""]]'}, "not in the canonical form"),
     ("counter_set", {"counters": '[["a\\u0000",""]]'}, "canonical form|NUL"),
     (

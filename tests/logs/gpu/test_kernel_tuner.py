@@ -126,14 +126,14 @@ def test_errors_never_have_a_time(tmp_path, entry, message):
         ({"block_size_x": 32, "kind": "a"}, "the time is None, which is not a number"),
         ({"block_size_x": 32, "kind": "a", "time": -1.0}, "finite and not negative"),
         ({"block_size_x": 32, "kind": "a", "time": True}, "which is not a number"),
-        ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1, "x"]}, "no number"),
+        ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1, "x"]}, "not a number"),
         ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1.0, -1.0]}, "not negative"),
         ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1.0, math.nan]}, "not finite"),
         ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1e308] * 9}, "not finite"),
         ({"block_size_x": 32, "kind": "a", "time": 1, "times": {"a": 1}}, "a list of 1 to"),
         ({"block_size_x": [32], "kind": "a", "time": 1}, "expected a number or text"),
         ({"block_size_x": math.inf, "kind": "a", "time": 1}, "not finite"),
-        ([], "no object"),
+        ([], "not an object"),
     ],
 )
 def test_a_bad_entry_is_quarantined_alone(tmp_path, entry, reason):

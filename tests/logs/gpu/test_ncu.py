@@ -258,7 +258,7 @@ def test_an_empty_profile_and_one_without_a_table(tmp_path):
 @pytest.mark.parametrize(
     ("row", "reason"),
     [
-        (detail("a__b.sum", "1.2.3.4"), "no number"),
+        (detail("a__b.sum", "1.2.3.4"), "not a number"),
         (detail("a__b.sum", "1", block="256"), "not a block or grid"),
         (detail("a__b.sum", "1", kernel=""), "without a name"),
         (detail("a__b.sum", "1", number="x"), "number of its launch"),

@@ -109,7 +109,7 @@ def test_names_of_the_block_that_are_no_parameters():
         (changed(KernelSpecification__LocalSize="x"), "LocalSize is 'x'"),
         (changed(ConfigurationSpace__TuningParameters__0__Values=3), "no expression"),
         (changed(ConfigurationSpace__TuningParameters__0__Name=3), "which is not text"),
-        (changed(ConfigurationSpace__TuningParameters={"a": 1}), "no list of objects"),
+        (changed(ConfigurationSpace__TuningParameters={"a": 1}), "not a list of objects"),
         (changed(ConfigurationSpace=[]), "is not an object"),
         ([], "is not an object"),
         ({**INPUT, "KernelSpecification": {}, "General": {}}, "without KernelSpecification"),

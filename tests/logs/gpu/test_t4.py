@@ -202,7 +202,7 @@ def test_a_time_that_is_not_the_mean(tmp_path, value, is_apart):
         (row(times=[]), "the times of a result are not an object"),
         (row(measurements=[{"value": 1}]), "objects with a name"),
         (row(measurements=[], times={}), "the time is None"),
-        (row(times={"runtimes": ["x"]}), "no number"),
+        (row(times={"runtimes": ["x"]}), "not a number"),
         (row(configuration={"a": [1]}), "expected a number or text"),
         (
             row(measurements=[{"name": "n", "value": 1}, {"name": "n", "value": 1}]),
