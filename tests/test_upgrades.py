@@ -170,7 +170,7 @@ def test_stored_parts_are_upgraded_each() -> None:
     ],
 )
 def test_damaged_parts(sketch: bytes) -> None:
-    with pytest.raises(FormatError, match="cannot be read"):
+    with pytest.raises(FormatError, match="cannot read"):
         upgrade(Trace(sketch, None, b"[[],[],[]]"))
     assert not is_current(Trace(sketch, None, b"[[],[],[]]"))
 

@@ -277,7 +277,7 @@ def test_the_log_of_a_deleted_database_is_not_replayed(tmp_path):
     store.close()
     path.unlink()
     Path(f"{path}-wal").write_bytes(log)
-    refused(StorageError, r"x\.db-wal: left over from a database that is gone", path)
+    refused(StorageError, r"x\.db-wal: left over from a missing database", path)
     assert Path(f"{path}-wal").read_bytes() == log
     assert not path.exists()
     Path(f"{path}-wal").unlink()

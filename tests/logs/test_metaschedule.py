@@ -337,7 +337,7 @@ def test_a_workload_comes_back(graph):
     ],
 )
 def test_what_is_no_module_has_no_line(workload):
-    with pytest.raises(FormatError, match="no IRModule, or damaged"):
+    with pytest.raises(FormatError, match="not an IRModule, or damaged"):
         workload_line(workload)
 
 
@@ -436,16 +436,16 @@ def damaged_workloads():
     def encoded(text):
         return json.dumps([number, base64.b64encode(struct.pack("<q", len(text)) + text).decode()])
 
-    yield "[]", "a workload is"
+    yield "[]", "a workload must be"
     yield "{", "not JSON"
-    yield json.dumps([number, 5]), "a workload is"
-    yield json.dumps(["x", body]), "a workload is"
+    yield json.dumps([number, 5]), "a workload must be"
+    yield json.dumps(["x", body]), "a workload must be"
     yield json.dumps([number, body[:-1]]), "base64"
     yield json.dumps([number, "!" + body]), "base64"
     yield json.dumps([number, base64.b64encode(raw[:4]).decode()]), "length"
     yield json.dumps([number, base64.b64encode(raw[:-1]).decode()]), "length"
     yield encoded(b"\xff"), "not JSON"
-    yield encoded(b"[]"), "no graph"
+    yield encoded(b"[]"), "not a graph"
     yield encoded(b"{}"), "root_index"
     yield encoded(b'{"root_index": 0, "nodes": 5}'), "root_index"
     yield encoded(b'{"root_index": true, "nodes": []}'), "root_index"

@@ -163,7 +163,7 @@ def test_names_with_any_character(tmp_path):
         ((0, TRACE, "0.5", *GOOD[3:]), "list of numbers"),
         ((0, TRACE, "[%s]" % ("9" * 30), *GOOD[3:]), "64 bits"),
         ((0, TRACE, "[1.0]", "llvm", ARGS), "not JSON"),
-        ((0, TRACE, "[1.0]", '"llvm"', ARGS), "a target is"),
+        ((0, TRACE, "[1.0]", '"llvm"', ARGS), "a target must be"),
         ((0, TRACE, "[1.0]", TARGET, "[1]"), "args_info must be"),
     ],
 )
@@ -191,7 +191,7 @@ def test_text_that_is_no_utf8(both):
         connection.execute("UPDATE tuning_record SET target = CAST(x'7bff7d' AS TEXT)")
         connection.commit()
     _, bad = read(path)
-    assert "no UTF-8" in bad.reason
+    assert "not UTF-8" in bad.reason
 
 
 def test_text_in_utf16(both):

@@ -387,7 +387,7 @@ def test_nothing_to_learn_from(client):
 
 
 def test_neither_rows_nor_a_database(client):
-    with pytest.raises(UsageError, match="examples without rows"):
+    with pytest.raises(UsageError, match="examples have no rows"):
         fit_on_cluster(client, replace(EXAMPLES, rows=EXAMPLES.rows[:0]), quick())
 
 

@@ -175,7 +175,7 @@ def test_a_card_alone_of_other_data_cannot_be_rebuilt(stored):
     made = quick(stored, keep_body=False)
     stored.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     add_rows(stored)
-    with pytest.raises(UsageError, match=r"only its card is kept.*tunedb train"):
+    with pytest.raises(UsageError, match=r"only its card is stored.*tunedb train"):
         load_model(stored, made.stored)
 
 
@@ -247,7 +247,7 @@ def test_features_of_modules_are_asked_for(stored):
 
 
 def test_a_set_without_fixed_columns_is_refused(stored):
-    with pytest.raises(UsageError, match="no model learns from"):
+    with pytest.raises(UsageError, match="no model can train on"):
         quick(stored, dataclasses.replace(RECIPE, features="varying"))
 
 

@@ -393,7 +393,7 @@ def test_other_errors_in_a_run_are_one_line(quick, tools):
         ({"max_trials_global": 0}, UsageError, "max_trials_global must be 1 or more, not 0"),
         ({"max_trials_per_task": -1}, UsageError, "max_trials_per_task must be 1 or more"),
         ({"num_trials_per_iter": 0}, UsageError, "num_trials_per_iter must be 1 or more"),
-        ({"special_space": {"main": None}}, UsageError, "there is nothing to tune"),
+        ({"special_space": {"main": None}}, UsageError, "nothing to tune"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(quick, tools, options, kind, words):

@@ -172,7 +172,7 @@ HOSTILE = [
     ("launch", {"seconds": float("nan")}, "its time is not a finite number"),
     ("launch", {"seconds": "soon"}, "its time is not a finite number"),
     ("launch", {"counters": "NaN"}, "its counters are not numbers"),
-    ("launch", {"counters": b"\0" * 7}, "no float64 values"),
+    ("launch", {"counters": b"\0" * 7}, "not float64 values"),
     ("launch", {"counter_set": 99}, "its set of counters was rejected or is missing"),
     ("launch", {"counter_set": "1"}, "its set of counters was rejected or is missing"),
     ("launch", {"measurement": 99}, "measurement that was rejected or is missing"),

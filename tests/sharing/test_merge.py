@@ -251,7 +251,7 @@ def test_a_shared_row_that_is_left_out_takes_its_records_with_it(name, store, ch
     report = merge(store, Given(given))
     assert report.new == len(pool()) - affected
     assert any(words in reason for reason in report.reasons)
-    assert report.reasons[f"its {table} was not taken"].count == affected
+    assert report.reasons[f"its {table} was rejected"].count == affected
 
 
 def test_programs_that_are_not_allowed_are_left_out(store, chunks):

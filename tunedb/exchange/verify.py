@@ -497,7 +497,7 @@ class Measurements:
             number = row[position]
             if number is not None and of[name].get(number) is None:
                 if number in of[name]:
-                    return f"its {name} was not taken"
+                    return f"its {name} was rejected"
                 return f"it refers to a {name} that is missing"
         return "it refers to a row that is missing"
 
