@@ -125,7 +125,7 @@ def find_session(query: Query, words: str) -> int:
     """
     return _only(
         query.find_sessions(words),
-        f"no session {words!r}; give its key or id, as tunedb sessions --json and "
+        f"no session {words!r}; give a key or id of tunedb sessions --json or "
         "tunedb show list them",
         f"{words!r} means several sessions; give an id",
     )

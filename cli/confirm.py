@@ -30,5 +30,7 @@ def confirm(question: str, *, yes: bool) -> None:
         return
     # None where the descriptor was closed, as some services start programs.
     if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("nobody can be asked here; give --yes, or --dry-run to look first")
+        raise UsageError(
+            "cannot ask for confirmation without a terminal; give --yes, or preview with --dry-run"
+        )
     click.confirm(question, abort=True, err=True)

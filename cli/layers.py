@@ -32,7 +32,7 @@ def layer_option(function: F) -> F:
         "layers",
         metavar="URL",
         multiple=True,
-        help="A database that answers where yours has no record; it is only read. May be repeated. "
+        help="Database to read where yours has no record; may be repeated. "
         "Default: layers in tunedb.toml.",
     )(function)
 

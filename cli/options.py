@@ -116,7 +116,7 @@ _COMMON = (
         count=True,
         expose_value=False,
         callback=_set_verbose,
-        help="Say more (-vv: still more).",
+        help="Print more messages (-vv: all).",
     ),
     click.option(
         "--debug",
@@ -177,7 +177,7 @@ def _existing(settings: Settings, *, read_only: bool) -> Iterator[Store]:
     if path is not None and not path.exists():
         raise NotFoundError(
             f"{show_url(url)}: no such database ({location.origin}); "
-            "make it with: tunedb db init, or tunedb import logs PATH"
+            "create it with: tunedb db init, or tunedb import logs PATH"
         )
     with Store(location.url, create=False, read_only=read_only) as store:
         yield store

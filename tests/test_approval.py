@@ -253,7 +253,7 @@ def test_a_configuration_that_cannot_be_written(tmp_path, monkeypatch):
     with tunedb.open(mine) as store:
         store.require_approved()
     (line,) = lines
-    assert line.startswith(f"{mine}: made and not approved: ")
+    assert line.startswith(f"{mine}: created, but not approved: ")
     assert line.endswith(f"run: tunedb db trust {mine}")
     refused(mine)
 

@@ -377,7 +377,7 @@ def test_parameters_that_are_allowed(value):
         (["$(rm)"], [1], "a parameter is called"),
         ([7], [1], "a parameter is called"),
         (["a", "a"], [1, 2], "two parameters have one name"),
-        ("a", [1], "no list"),
+        ("a", [1], "not a list"),
         (["a"], {}, "no list of values"),
         (["a"], [], "0 values of 1 parameters"),
         (["a"], [1, 2], "2 values of 1 parameters"),

@@ -560,7 +560,7 @@ def test_compatible_targets(store):
 def test_a_database_without_its_name_is_refused(store, store_url):
     with store._transaction() as connection:
         connection.execute(schema.meta.delete().where(schema.meta.c.key == "store"))
-    with pytest.raises(SchemaError, match="which store it is"):
+    with pytest.raises(SchemaError, match="it has no store key"):
         Store(store_url)
 
 

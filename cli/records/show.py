@@ -48,8 +48,8 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
     """Show everything about one record.
 
     RECORD is an id, or the beginning of a digest (four digits or more), as tunedb top lists them.
-    Steps are numbered as the log's own references to them are, from 0. JSON holds all of them
-    and the whole script always.
+    Steps have the numbers that the log's own references use, from 0. JSON always holds all steps
+    and the whole script.
 
     Example:
       tunedb show 42

@@ -49,7 +49,7 @@ COLUMNS = (
     Column("decisions", "decisions", text.decisions, flexible=True),
 )
 
-#: What stands after the mean with --corrected.
+#: What stands after the mean with --session-corrected.
 CORRECTED = (
     Column("corrected", "corrected", text.seconds, right=True),
     Column("factor", "factor", lambda value: f"{value:.3f}", right=True),
@@ -63,7 +63,7 @@ CORRECTED = (
     "-k",
     "most",
     type=click.IntRange(min=1),
-    help="How many for each workload and target (default: 10 of one workload, 1 of each).",
+    help="Number of programs for each workload and target. Default: 10 of one workload, 1 of each.",
 )
 @choose.target_option()
 @click.option(
@@ -72,7 +72,7 @@ CORRECTED = (
     help="Only programs with this step: its name or code (rfactor, RF, SamplePerfectTile).",
 )
 @click.option(
-    "--corrected",
+    *("--session-corrected", "corrected"),
     is_flag=True,
     help="Rank by time / factor of the session (tunedb sessions); TVM's order stays.",
 )
@@ -92,20 +92,22 @@ def command(
     """Show the best programs of a workload, or of each.
 
     WORKLOAD is an id, a name, or the beginning of a digest. Workloads that are known to be the
-    same computation count as one. Programs are ranked by their mean time within each target:
-    times of two targets are never compared. Failed, foreign and retracted records are left out.
-    Where the database has none for a workload and target, the first layer that has some answers.
+    same computation count as one. The rank is by mean time within each target; times of two
+    targets are never compared. Failed, foreign and retracted records are left out. Where the
+    database has no record for a workload and target, the first layer that has one answers.
 
     Example:
       tunedb top
       tunedb top matmul -k 5 --target llvm
       tunedb top 3 --json | jq '.[0].mean'
       tunedb top conv2d --step rfactor
-      tunedb top matmul --corrected
+      tunedb top matmul --session-corrected
       tunedb top conv2d --layer postgresql://tuning.example/tunedb
     """
     if corrected and layers:
-        raise click.UsageError("--corrected knows this database's sessions alone: without --layer")
+        raise click.UsageError(
+            "--session-corrected covers this database only: use it without --layer"
+        )
     behind = () if corrected else layers_of(settings, layers)
     with reading(settings) as store, opened(settings, store, behind) as others:
         query = store.query

@@ -133,7 +133,7 @@ class TargetTable:
         if len(named) > 1:
             raise TargetError(
                 f"{self._store.location}: it holds programs {what + ' ' if what else ''}for "
-                f"{', '.join(sorted(named))}; say which with Database(..., target=...)"
+                f"{', '.join(sorted(named))}; choose one with Database(..., target=...)"
             )
         return [id_ for id_ in ids if kinds[id_] in named] if named else ids
 

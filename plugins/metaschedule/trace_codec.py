@@ -220,7 +220,7 @@ def _index_map(text: str, variables: dict[str, Any]) -> Any:
     nodes = graph["nodes"]
     root = nodes[graph["root_index"]]
     if root["type"] != "tirx.IndexMap":
-        raise ValueError(f"an object of type {root['type']} instead of an index map")
+        raise ValueError(f"expected an index map, not an object of type {root['type']}")
     bound = set(nodes[root["data"]["initial_indices"]]["data"])
     for index, node in enumerate(nodes):
         if node["type"] == "ir.Var" and index not in bound:
@@ -381,7 +381,7 @@ def dumps(value: Any) -> bytes:
     except FormatError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"a value that has no JSON form: {error}") from error
+        raise FormatError(f"a value has no JSON form: {error}") from error
 
 
 def items_of(values: Any) -> list[Any]:

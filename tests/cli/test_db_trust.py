@@ -54,7 +54,7 @@ def test_a_terminal_is_asked(run, theirs, answer, code, monkeypatch):
 
 def test_nobody_can_be_asked(run, theirs):
     shown = run("db", "trust", theirs, code=2)
-    assert shown.stderr.splitlines()[-1].startswith("Error: nobody can be asked here; give --yes")
+    assert shown.stderr.splitlines()[-1].startswith("Error: cannot ask for confirmation without")
     assert approval.approvals() == ([], [])
 
 
@@ -147,10 +147,10 @@ def test_a_configuration_that_is_not_the_users(run, project, theirs, filled):
     run("top")
     project.chmod(0o666)
     (line,) = run("top", code=2).stderr.splitlines()
-    assert line.startswith(f"Error: {project}: others may write it, so it does not count; ")
+    assert line.startswith(f"Error: {project}: others may write it, so it is ignored; ")
     assert line.endswith(f"run: chmod go-w {project}")
     shown = run("top", "--db", filled)
-    assert "its layers are left out" in shown.stderr
+    assert "its layers are ignored" in shown.stderr
 
 
 def test_what_the_user_names_is_read_listed_and_merged(run, run_json, theirs, tmp_path):

@@ -76,7 +76,7 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
     said = result.stderr
     assert re.search(r"8 trials in .*: starting .*, searching .*, building .*, running ", said)
     record = lines[1].split()[1]
-    assert f"Where it came from: tunedb show {record}" in said
+    assert f"Its origin: tunedb show {record}" in said
     assert f"Compile it: tunedb apply {module} -o lib.so" in said
     with Store(str(tmp_path / "tune.db")) as store:
         assert store.query.size() == 8
@@ -171,16 +171,16 @@ def test_progress_is_told_when_it_is_wanted(module, fakes, run):
     ("arguments", "code", "words"),
     [
         (("nothing.py",), 3, "nothing.py: no such file"),
-        (("matmul",), 2, "matmul: no module; give a TVMScript file"),
+        (("matmul",), 2, "matmul: not a module; give a TVMScript file"),
         (("m.py:large",), 3, "no 'large'; there are: matmul, small"),
         (("m.py", "--function", "large"), 3, "no PrimFunc 'large'; there are: matmul, small"),
         (("m.py", "--target", "{"), 2, "--target: "),
         (("m.py", "--target", "no-such-kind"), 2, "unknown target 'no-such-kind'"),
-        (("m.py", "--target", '{"kind": "llvm"}'), 2, "say how many cores it has"),
+        (("m.py", "--target", '{"kind": "llvm"}'), 2, "give its number of cores"),
         (("m.py", "--trials", "0"), 2, "--trials"),
         (("m.py", "--runner", "local", "--key", "x"), 2, "are for --runner rpc"),
         (("m.py", "--tracker", "nowhere", "--key", "x"), 2, "is not HOST:PORT"),
-        (("m.py", "--tracker", "localhost:1", "--key", "x"), 2, "say what the remote device is"),
+        (("m.py", "--tracker", "localhost:1", "--key", "x"), 2, "describe the remote device"),
         (
             ("m.py", "--tracker", "localhost:1", "--key", "x", "--target", LLVM),
             1,
@@ -234,7 +234,7 @@ def test_ctrl_c_ends_with_what_is_stored(tmp_path, module):
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert out == ""
-    assert re.search(r"Interrupted after \d+ of 400 trials; what was measured is stored", err)
+    assert re.search(r"Interrupted after \d+ of 400 trials; measurements are stored", err)
     assert "Traceback" not in err
     with Store(str(path)) as store:
         assert store.query.size() >= 16
@@ -267,9 +267,9 @@ def test_a_server_beside_the_database(module, fakes, run, tmp_path, postgres_ser
         assert store.query.size() == 4
     with away(postgres_server, postgres_url):
         said = run(*tune, "--remeasure").stderr
-    assert "the run goes on without it and delivers later" in said
+    assert "the run continues without it and pushes later" in said
     assert "Warning: up to 8 records not delivered yet" in said
-    assert "deliver later with: tunedb push postgresql+psycopg://" in said
+    assert "push later with: tunedb push postgresql+psycopg://" in said
     run("push", postgres_url)
     with Store(postgres_url) as store:
         assert store.query.size() == 8

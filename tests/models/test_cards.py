@@ -110,7 +110,7 @@ def test_the_digest_of_a_row(examples):
     assert cards.digest_of_row(**row(card, parameters=b"[]")) != expected
     with pytest.raises(FormatError, match="body"):
         cards.digest_of_row(**row(card, body=b"others"))
-    with pytest.raises(FormatError, match="no object"):
+    with pytest.raises(FormatError, match="not an object"):
         cards.digest_of_row(**row(card, card=b"[]"))
 
 

@@ -473,7 +473,7 @@ def test_no_records(empty):
     with pytest.raises(NotFoundError) as raised:
         load(empty, SMALL_STEPS)
     assert message(raised) == (
-        f"{empty.location}: there are no records to learn from; run: tunedb import logs PATH"
+        f"{empty.location}: there are no records to train on; run: tunedb import logs PATH"
     )
 
 
@@ -490,7 +490,7 @@ def test_nothing_measured(empty):
     with pytest.raises(NotFoundError, match="none of its records was measured"):
         load(empty, SMALL_STEPS)
     empty.add([measure(program, 1, FailureKind.INFRASTRUCTURE), measure(program, 2, (0.0,))], OWN)
-    with pytest.raises(NotFoundError, match="2 records have no run time and no failure"):
+    with pytest.raises(NotFoundError, match="2 records have neither a run time nor a failure"):
         load(empty, SMALL_STEPS)
 
 
@@ -585,7 +585,7 @@ def test_rows_that_are_gone(stored):
     id_ = int(examples.program_ids[-1])
     with sqlite3.connect(stored.location) as connection:
         connection.execute("DELETE FROM feature WHERE program_id = ?", (id_,))
-    with pytest.raises(StorageError, match=f"features of program {id_} changed while they were"):
+    with pytest.raises(StorageError, match=f"features of program {id_} changed during the"):
         with_rows(stored, examples)
 
 

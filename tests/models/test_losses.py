@@ -199,13 +199,13 @@ def test_equal_programs_teach_rank_nothing():
 @pytest.mark.parametrize(
     ("loss", "argument", "message"),
     [
-        (THROUGHPUT, "much", "loss throughput:much is none; write throughput, or throughput:0.1"),
+        (THROUGHPUT, "much", "loss throughput:much is invalid; write throughput, or through"),
         (THROUGHPUT, "1.5", "with a number from 0 to 1"),
-        (THROUGHPUT, "nan", "throughput:nan is none"),
+        (THROUGHPUT, "nan", "throughput:nan is invalid"),
         (SQUARED, "0", "with a number from 0.01 to 1"),
         (LOG, "0.9", "with a number from 1e-06 to 0.5"),
         (RANK, "0", "with a number from 1 to 10,000"),
-        (RANK, "x", "loss rank:x is none; write rank, or rank:16"),
+        (RANK, "x", "loss rank:x is invalid; write rank, or rank:16"),
         (RELATIVE, "-1", "loss relative:-1 is none"),
     ],
 )

@@ -176,7 +176,7 @@ def test_a_card_alone_of_other_data_cannot_be_rebuilt(stored):
     made = quick(stored, keep_body=False)
     stored.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     add_rows(stored)
-    with pytest.raises(UsageError, match=r"only its card is kept.*tunedb train"):
+    with pytest.raises(UsageError, match=r"only its card is stored.*tunedb train"):
         load_model(stored, made.stored)
 
 
@@ -192,7 +192,7 @@ def test_training_again_by_force_compares(stored, warnings):
             (made.stored.card["body"]["digest"], cards.body_digest(b"other").hex(), b"other"),
         )
     quick(stored, force=True)
-    assert len(warnings) == 1 and "not the same to the byte" in warnings[0]
+    assert len(warnings) == 1 and "the retrained model differs" in warnings[0]
 
 
 def test_rows_that_stream_from_disk_make_the_same_model(stored):
@@ -248,7 +248,7 @@ def test_features_of_modules_are_asked_for(stored):
 
 
 def test_a_set_without_fixed_columns_is_refused(stored):
-    with pytest.raises(UsageError, match="no model learns from"):
+    with pytest.raises(UsageError, match="no model can train on"):
         quick(stored, dataclasses.replace(RECIPE, features="varying"))
 
 
@@ -344,14 +344,14 @@ def test_boosters_that_changed_are_refused_and_made_again(stored, warnings):
     stored.add_predictions(made.id, {1: 0.5})
     again = quick(stored)
     assert (again.stored.id, again.was_there, again.trained) == (made.id, True, True)
-    assert warnings == ["model 1: its boosters are not those that its card names; it is made again"]
+    assert warnings == ["model 1: its boosters do not match its card; it is trained again"]
     assert load_model(stored, again.stored).to_bytes() == again.model.to_bytes()
     assert stored.query.predictions() == {made.id: 1}
 
 
 def test_a_model_of_failures_ranks_nothing(stored):
     row = copied(stored, quick(stored).stored, kind="failures")
-    with pytest.raises(UsageError, match="ranks nothing"):
+    with pytest.raises(UsageError, match="ranks no programs"):
         load_model(stored, row)
 
 

@@ -72,7 +72,7 @@ def test_other_data_make_another_one(stored):
 
 def test_a_ranker_predicts_no_failures(stored):
     made = train_failures(stored, SMALL, threads=1).stored
-    with pytest.raises(UsageError, match="ranks nothing"):
+    with pytest.raises(UsageError, match="ranks no programs"):
         load_model(stored, made)
     with pytest.raises(UsageError, match="predicts no failures"):
         load_failures(stored, replace(made, kind="ranker"))

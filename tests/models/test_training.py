@@ -377,21 +377,21 @@ def refused(examples, message, error=UsageError, **choices):
 
 
 def test_nothing():
-    refused(EXAMPLES.take([]), "nothing to learn from: 0 programs measured, none of which ran; ")
+    refused(EXAMPLES.take([]), "nothing to learn from: none of 0 programs ran; ")
 
 
 def test_one_record():
-    refused(EXAMPLES.take([1]), "nothing to learn from: 1 program, of which none is faster than")
-    refused(EXAMPLES.take([0]), "nothing to learn from: 1 program measured, none of which ran")
+    refused(EXAMPLES.take([1]), "nothing to learn from: 1 program, none faster than")
+    refused(EXAMPLES.take([0]), "nothing to learn from: none of 1 program ran")
 
 
 def test_only_failures():
-    refused(EXAMPLES.take(EXAMPLES.failed), "30 programs measured, none of which ran; measure or")
+    refused(EXAMPLES.take(EXAMPLES.failed), "none of 30 programs ran; measure or")
 
 
 def test_programs_that_are_all_alike():
     one_each = EXAMPLES.take([1, 41, 81])
-    refused(one_each, "3 programs, of which none is faster than another of the same workload")
+    refused(one_each, "3 programs, none faster than another of the same workload")
 
 
 def test_rows_that_are_not_there():

@@ -98,7 +98,7 @@ def test_an_unknown_origin_is_refused_with_those_that_there_are():
 
 def test_no_program_of_an_origin():
     examples = with_origins(*[Origin.WARM] * 4, Origin.RANDOM)
-    with pytest.raises(UsageError, match="of origin mutated; those here are: random, warm"):
+    with pytest.raises(UsageError, match="has the origin mutated; there are: random, warm"):
         choose("origin:mutated", examples)
 
 

@@ -158,7 +158,7 @@ def test_one_attribute(path, tools):
     (found,) = findings(path, tools.matmul(), tools.llvm)
     # Its anchor block is that of all three.
     assert codes(found) == ["attributes", "equality", "unknown"]
-    assert "workload 3 is equal but for attributes" in found.reasons[0].text
+    assert "workload 3 differs only in attributes" in found.reasons[0].text
     assert "attribute op_pattern is nothing here, 4 there" in found.reasons[0].text
     assert found.nearest[0].workload_id == 3
 

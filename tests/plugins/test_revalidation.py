@@ -508,12 +508,12 @@ def test_a_foreign_program_that_is_not_allowed_is_never_replayed(path, theirs, t
     ("described", "said"),
     [
         ([["TENSOR", "float32", [10**6, 10**6]]], "1e+12 values"),
-        ([["TENSOR", "float32x65535", [16, 16]]], "not of the types"),
-        ([["TENSOR", "float32", [-1]]], "not of the types"),
-        ([["TENSOR", "float32", [1.5]]], "not of the types"),
-        ([["SCALAR", "float32", []]], "not of the types"),
-        ([["TENSOR", "float32"]], "no list of tensors"),
-        (5, "no list of tensors"),
+        ([["TENSOR", "float32x65535", [16, 16]]], "the types of its arguments differ"),
+        ([["TENSOR", "float32", [-1]]], "the types of its arguments differ"),
+        ([["TENSOR", "float32", [1.5]]], "the types of its arguments differ"),
+        ([["SCALAR", "float32", []]], "the types of its arguments differ"),
+        ([["TENSOR", "float32"]], "not a list of tensors"),
+        (5, "not a list of tensors"),
     ],
 )
 def test_foreign_arguments_that_fill_the_memory(path, theirs, tools, runs, described, said):

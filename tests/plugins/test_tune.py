@@ -391,7 +391,7 @@ def test_other_errors_in_a_run_are_one_line(quick, tools):
         ({"database": ms.database.MemoryDatabase()}, UsageError, "not MemoryDatabase"),
         ({"database": "no/such/folder/x.db"}, TuneDBError, "no/such/folder"),
         ({"target": "no-such-target"}, TargetError, "unknown target"),
-        ({"target": {"kind": "llvm"}}, UsageError, "how many cores"),
+        ({"target": {"kind": "llvm"}}, UsageError, "number of cores"),
         ({"builder": "remote"}, UsageError, "TVM has no builder 'remote'"),
         ({"runner": 3}, UsageError, "runner must be a word or an object of TVM's, not int"),
         ({"cost_model": "oracle"}, UsageError, "TVM has no cost_model 'oracle'"),
@@ -399,7 +399,7 @@ def test_other_errors_in_a_run_are_one_line(quick, tools):
         ({"max_trials_global": 0}, UsageError, "max_trials_global must be 1 or more, not 0"),
         ({"max_trials_per_task": -1}, UsageError, "max_trials_per_task must be 1 or more"),
         ({"num_trials_per_iter": 0}, UsageError, "num_trials_per_iter must be 1 or more"),
-        ({"special_space": {"main": None}}, UsageError, "there is nothing to tune"),
+        ({"special_space": {"main": None}}, UsageError, "nothing to tune"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(quick, tools, options, kind, words):
@@ -423,7 +423,7 @@ def test_a_database_that_was_opened_is_closed_where_the_run_fails(quick, tools, 
 
 
 def test_no_module_is_refused(quick):
-    with pytest.raises(UsageError, match="a int is no IRModule"):
+    with pytest.raises(UsageError, match="a int is not an IRModule"):
         quick(3)
     with pytest.raises(UsageError, match=r"no operator has conv in its name: matmul, softmax$"):
         quick(tvm.script.from_source(RELAX), op_names=["conv"])

@@ -344,7 +344,7 @@ def test_a_failing_initializer_is_told():
 
 def test_workers_that_cannot_start_are_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    problem = pytest.raises(PluginError, match="no worker could be started")
+    problem = pytest.raises(PluginError, match="cannot start a worker")
     with WarmBuilder(max_workers=2) as builder, problem:
         builder.build(candidates("ok"))
 

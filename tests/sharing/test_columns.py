@@ -100,12 +100,12 @@ def test_times_keep_every_bit():
 @pytest.mark.parametrize(
     ("table", "row", "said"),
     [
-        ("sketch", (1.0, None, b""), "id: a value that is no int"),
-        ("sketch", (True, None, b""), "id: a value that is no int"),
-        ("sketch", (1, None, "text"), "body: a value that is no bytes"),
+        ("sketch", (1.0, None, b""), "id: a value that is not of type int"),
+        ("sketch", (True, None, b""), "id: a value that is not of type int"),
+        ("sketch", (1, None, "text"), "body: a value that is not of type bytes"),
         ("sketch", (1, None, None), "body: a value is missing"),
         ("sketch", (2**63, None, b""), "id: an integer beyond 64 bits"),
-        ("context", (1, None, "\ud800"), "body: a text with half a character"),
+        ("context", (1, None, "\ud800"), "body: a text with an incomplete character"),
         ("feature", (1, 1, 1, 1, b"x"), "data: a compressed body is damaged"),
     ],
 )
@@ -116,7 +116,7 @@ def test_values_that_no_column_holds(table, row, said):
 
 def test_run_times_are_whole_numbers_of_bytes():
     row = (1, None, None, 1, 1, 1, None, b"[]", 0, b"1234567", 0, 0, None, 1) + (None,) * 6
-    with pytest.raises(FormatError, match="run_secs: run times that are no float64"):
+    with pytest.raises(FormatError, match="run_secs: run times that are not float64"):
         encode("measurement", [row])
 
 

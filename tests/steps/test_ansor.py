@@ -219,7 +219,7 @@ def test_the_layout_rewrite_is_part_of_the_sketch(layout_rewrite):
         ([[5, 0]], "step 0 is not [code, field, …]"),
         ([[]], "step 0 is not [code, field, …]"),
         (["CI"], "step 0 is not [code, field, …]"),
-        ({"CI": 5}, "the steps are no list"),
+        ({"CI": 5}, "the steps are not a list"),
     ],
 )  # fmt: skip
 def test_what_is_no_step_is_named(steps, message):

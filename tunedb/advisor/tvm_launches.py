@@ -106,7 +106,7 @@ def launches_of_trace(trace: Trace, name: str, order: Sequence[str] = ()) -> tup
     except UnknownError:
         return ()
     except (TypeError, ValueError, LookupError) as error:
-        raise FormatError(f"a stored trace that cannot be read: {error!r:.200}") from None
+        raise FormatError(f"cannot read a stored trace: {error!r:.200}") from None
 
 
 def launches_of_kernels(kernels: Sequence[Kernel], name: str) -> tuple[Launch, ...]:

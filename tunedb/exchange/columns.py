@@ -142,7 +142,7 @@ def _read_ends(source: _Source, count: int, size: int = 1) -> list[int]:
     """Return 0 and where each value ends, in bytes, of lengths in units of `size` bytes."""
     lengths = _unpack(source, count)
     if int(lengths.min()) < 0 or int(lengths.max()) * size > source.left:
-        raise FormatError("a value is longer than all that is there")
+        raise FormatError("a value is longer than the data")
     return [0, *np.cumsum(lengths * size).tolist()]
 
 
@@ -160,7 +160,7 @@ def _write_texts(values: Sequence[str]) -> bytes:
     try:
         return _write_bytes([value.encode() for value in values])
     except UnicodeEncodeError:
-        raise FormatError("a text with half a character") from None
+        raise FormatError("a text with an incomplete character") from None
 
 
 def _read_texts(source: _Source, count: int) -> list[str]:
@@ -173,7 +173,7 @@ def _read_texts(source: _Source, count: int) -> list[str]:
 def _write_times(values: Sequence[bytes]) -> bytes:
     lengths = _lengths(values)
     if (lengths % 8).any():
-        raise FormatError("run times that are no float64")
+        raise FormatError("run times that are not float64")
     return _pack(lengths // 8) + _planes(np.frombuffer(b"".join(values), "<f8"))
 
 
@@ -285,7 +285,7 @@ def _encode(kind: str, values: Sequence[Any]) -> bytes:
     type_, write, _ = _KINDS[kind.removesuffix("?")]
     there = [value for value in values if value is not None]
     if set(map(type, there)) - {type_}:
-        raise FormatError(f"a value that is no {type_.__name__}")
+        raise FormatError(f"a value that is not of type {type_.__name__}")
     if len(there) == len(values):
         return bytes((_NONE,)) + write(there)
     if not kind.endswith("?"):

@@ -415,7 +415,7 @@ class OpenedDatabase:
                 select(meta.value).where(meta.key == "store")
             ).scalar()
         if key is None:
-            raise SchemaError(f"{self.location}: it does not say which store it is")
+            raise SchemaError(f"{self.location}: it has no store key")
         return key
 
     def __enter__(self) -> Self:

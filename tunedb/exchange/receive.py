@@ -57,12 +57,12 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 T = TypeVar("T", Failure, Launch)
 
-_GONE = "it refers to a measurement that was not taken or did not come"
-_NO_SOURCE = "its source was not taken or did not come"
+_GONE = "it refers to a measurement that was rejected or is missing"
+_NO_SOURCE = "its source was rejected or is missing"
 
 _MEASURED_HERE = (
     "feature: its program was measured by a source that is trusted here; compute it: tunedb "
-    "extract, or give --believe if this really comes from its source"
+    "extract, or give --accept-trusted-names if this really comes from its source"
 )
 
 #: Under which name stands what an old database says of a measurement that it gave before.
@@ -202,7 +202,7 @@ class Following(ABC):
             try:
                 workload, scheme, key, source = row
                 if self._shared.digests["workload"].get(workload) is None:
-                    refuse("its workload was not taken or did not come")
+                    refuse("its workload was rejected or is missing")
                 most = limits.MAX_FOREIGN_LABEL_CHARS
                 alias = Alias(text(scheme, "its scheme", most), text(key, "its key", most))
                 if source is not None:
@@ -276,7 +276,7 @@ class Following(ABC):
                     program, measurement, own = self._recent[number]
                     said_by = own if said_by is None else said_by
                 elif {type(program), type(measurement)} != {bytes}:
-                    refuse("it is of no measurement")
+                    refuse("it belongs to no measurement")
                 source = self._unattributed() if said_by is None else self._source(said_by)
                 made = make(row)
                 digest = made.digest(measurement)
@@ -308,7 +308,7 @@ class Following(ABC):
                     refuse(_GONE)
                 named = self._shared.feature_sets.get(set_number)
                 if named is None or self._shared.digests["feature_set"].get(set_number) is None:
-                    refuse("its feature set was not taken or did not come")
+                    refuse("its feature set was rejected or is missing")
                 taken = self._recent[number]
                 source = self._source(taken.source)
                 if (reason := self._refusal(source)) is not None:
@@ -635,7 +635,7 @@ class Receiver(Following):
         self._unknown_workloads -= workloads
 
 
-_BELIEVE = "give --believe if this really comes from it"
+_BELIEVE = "give --accept-trusted-names if this really comes from it"
 
 
 def _trusted(source: ForeignSource) -> str:

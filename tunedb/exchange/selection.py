@@ -522,7 +522,9 @@ class _Digests:
             return
         self._count += len(chunk.rows)
         if self._count > _MOST_SHARED:
-            raise LimitError(f"more than {_MOST_SHARED:,} sketches and the like in one exchange")
+            raise LimitError(
+                f"more than {_MOST_SHARED:,} sketches and similar rows in one exchange"
+            )
 
     def of(self, row: Row) -> bytes:
         """Return the digest of a measurement."""
@@ -627,7 +629,9 @@ def chosen_ids(database: Query | Fetch, selection: Selection, until: int | None 
         ranks = Ranks()
         _fill(fetch, conditions, ranks)
     except (TypeError, ValueError, OverflowError) as error:
-        raise StorageError(f"a measurement cannot be compared ({error}); check it") from None
+        raise StorageError(
+            f"a measurement cannot be compared ({error}); run: tunedb db check"
+        ) from None
     return ranks.chosen(selection.best, selection.rest)
 
 

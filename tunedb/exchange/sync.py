@@ -242,7 +242,7 @@ def _is_lasting(selection: Selection) -> bool:
 def _key(selection: Selection, *, believe: bool = False) -> str:
     """Return under which words watermarks of an exchange stand.
 
-    What was refused for want of ``--believe`` has been looked at, and must be looked at again.
+    Records that were refused for want of ``--accept-trusted-names`` must be looked at again.
     """
     return selection.key + (" believed" if believe else "")
 

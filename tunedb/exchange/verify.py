@@ -55,7 +55,7 @@ _FORMATS = frozenset(WorkloadFormat)
 _KINDS = frozenset(SourceKind)
 _MAX_KEY_CHARS = 64
 
-DIFFERENT = "its digest does not fit what it holds"
+DIFFERENT = "its digest does not match its contents"
 
 
 class FeatureSet:
@@ -141,8 +141,9 @@ class SharedRows:
             self._count += 1
             if self._count > limits.MAX_SHARED_ROWS:
                 raise LimitError(
-                    f"more than {limits.MAX_SHARED_ROWS:,} workloads, sketches and the like in one "
-                    "exchange; give it in parts (--workload, --target, --since)"
+                    f"more than {limits.MAX_SHARED_ROWS:,} workloads, "
+                    "sketches and similar rows in one "
+                    "exchange; split it (--workload, --target, --since)"
                 )
             try:
                 digest = taker(table, *row)
@@ -168,7 +169,7 @@ class SharedRows:
             refuse("it has no number")
         if number in self.digests[table]:
             self.digests[table][number] = None
-            refuse("two rows have one number")
+            refuse("two rows have the same number")
         return number
 
     def body(self, table: str, number: int) -> bytes:
@@ -210,7 +211,7 @@ class SharedRows:
         key = text(key, "its key", limits.MAX_FOREIGN_LABEL_CHARS)
         body, value = json_of(fingerprint, "its fingerprint", limits.MAX_FOREIGN_EXTRA_BYTES)
         if not isinstance(value, dict):
-            refuse("its fingerprint is no object")
+            refuse("its fingerprint is not an object")
         session = Session(key, integer(started_at), body)
         self._held(key, body)
         self.sessions[number] = session
@@ -227,9 +228,9 @@ class SharedRows:
         version: Any,
     ) -> bytes:
         if format_ not in _FORMATS:
-            refuse("its format is unknown; a newer tunedb may know it")
+            refuse("its format is unknown; a newer tunedb may read it")
         if type(body) is not bytes:
-            refuse("it has no body, or too large a one")
+            refuse("its body is missing or too large")
         if format_ == WorkloadFormat.ANSOR:
             # Verbatim, as auto_scheduler wrote it.
             if len(body) > limits.MAX_FOREIGN_PART_BYTES or b"\0" in body:
@@ -261,9 +262,9 @@ class SharedRows:
             given = None if label is None else clean_text(str(label))[: limits.MAX_TARGET_CHARS]
             target = Target(str(value.get("kind", "unknown")), body, given)
         else:
-            refuse("its configuration is no object")
+            refuse("its configuration is not an object")
         if kind != target.kind:
-            refuse("its kind is not that of its configuration")
+            refuse("its kind differs from its configuration")
         text(kind, "its kind", limits.MAX_NAME_CHARS)
         self._held(body, target.text or "")
         self.targets[number] = target
@@ -272,7 +273,7 @@ class SharedRows:
     def _part(self, table: str, number: int, _stated: Any, body: Any) -> bytes:
         """Look at a sketch or tail; what it holds is looked at with the first program."""
         if type(body) is not bytes or len(body) > limits.MAX_FOREIGN_PART_BYTES:
-            refuse("it has no body, or too large a one")
+            refuse("its body is missing or too large")
         self._bodies.put(table, number, body)
         return identity.shared_digest(table, body)
 
@@ -286,7 +287,7 @@ class SharedRows:
         body = text(columns, "its columns", limits.MAX_FOREIGN_EXTRA_BYTES)
         names = parse_json(body.encode())
         if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-            refuse("its columns are no list of names")
+            refuse("its columns are not a list of names")
         self._held(body)
         _check_installed(name, integer(version), tuple(names))
         self.feature_sets[number] = FeatureSet(name, version, tuple(names))
@@ -340,14 +341,14 @@ def refuse(reason: str) -> NoReturn:
 def integer(value: Any) -> int:
     """Return an integer of 64 bits, or raise FormatError."""
     if type(value) is not int or not -INT64 <= value < INT64:
-        refuse("a number that is no integer of 64 bits")
+        refuse("a number that is not an integer of 64 bits")
     return value
 
 
 def text(value: Any, what: str, most: int) -> str:
     """Return a text that both databases can hold as it is, or raise FormatError."""
     if type(value) is not str or not value:
-        refuse(f"{what} is no text")
+        refuse(f"{what} is not text")
     if len(value) > most:
         refuse(f"{what} is longer than {most} characters")
     if clean_text(value) != value:
@@ -368,7 +369,7 @@ def json_of(value: Any, what: str, most: int) -> tuple[bytes, Any]:
     if type(value) is str:
         value = value.encode()
     if type(value) is not bytes or len(value) > most:
-        refuse(f"{what} is no text, or longer than {most} bytes")
+        refuse(f"{what} is not text, or longer than {most} bytes")
     found = parse_json(value)
     check_value(found, what)
     return value, found
@@ -504,8 +505,8 @@ class Measurements:
             number = row[AT[name]]
             if number is not None and of[name].get(number) is None:
                 if number in of[name]:
-                    return f"its {name} was not taken"
-                return f"it refers to a {name} that did not come"
+                    return f"its {name} was rejected"
+                return f"it refers to a {name} that is missing"
         return None
 
     # ------------------------------------------------------------------ new rows
@@ -597,7 +598,7 @@ def _complaint(row: Row) -> str | None:
         return "it has other columns"
     for name, types in _TYPES.items():
         if type(row[AT[name]]) not in types:
-            return f"its {name} is of another type"
+            return f"its {name} has another type"
     for column, value in zip(MEASUREMENT, row, strict=True):
         if column.values is not None and value is not None and value not in column.values:
             return f"its {column.name} is unknown"
@@ -614,7 +615,7 @@ def _times(packed: bytes | None, status: int) -> tuple[float, ...] | None:
             refuse("a run time is not finite")
         refuse("a run time is negative" if min(times) < 0 else "the mean time is not finite")
     if status == Status.OK and status_of(times) is not Status.OK:
-        refuse("it counts as measured and has no time")
+        refuse("it counts as measured but has no time")
     return times
 
 
@@ -637,7 +638,7 @@ def failure_of(row: Row) -> Failure:
     if message != "":
         text(message, "its message", limits.MAX_MESSAGE_CHARS)
     if seconds is not None and not (type(seconds) is float and math.isfinite(seconds)):
-        refuse("its duration is no finite number")
+        refuse("its duration is not a finite number")
     return Failure(FailureKind(kind), Phase(phase), message, seconds)
 
 
@@ -656,11 +657,11 @@ def launch_of(row: Row, counter_sets: Mapping[int, CounterSet]) -> Launch:
     if kernel != "":
         text(kernel, "its kernel", limits.MAX_KERNEL_CHARS)
     if seconds is not None and not (type(seconds) is float and math.isfinite(seconds)):
-        refuse("its time is no finite number")
+        refuse("its time is not a finite number")
     if packed is not None and type(packed) is not bytes:
-        refuse("its counters are no numbers")
+        refuse("its counters are not numbers")
     if of is not None and of not in counter_sets:
-        refuse("its set of counters was not taken or did not come")
+        refuse("its set of counters was rejected or is missing")
     block, grid = (None if part == [None] * 3 else part for part in (extents[:3], extents[3:]))
     return Launch(
         kernel,
@@ -681,11 +682,11 @@ def retraction_of(row: Row) -> Retraction:
     """Return what a row of retractions says, or raise FormatError."""
     digest, store, subject, reason = row
     if type(digest) is not bytes or len(digest) != identity.DIGEST_BYTES:
-        refuse("it is of no digest")
+        refuse("it has no digest")
     if subject not in SUBJECTS:
-        refuse("what it is of is unknown")
+        refuse("its kind of subject is unknown")
     if type(reason) is not str:
-        refuse("its reason is no text")
+        refuse("its reason is not text")
     # A label: no part of what it means.
     reason = identity.clean_text(reason)[: limits.MAX_FOREIGN_LABEL_CHARS]
     return Retraction(digest, store_key(store), subject, reason)

@@ -143,6 +143,6 @@ def require_room(location: str, rooms: Sequence[Room]) -> None:
             mega = 1e6
             raise StorageError(
                 f"{location}: a vacuum needs {room.needed / mega:,.0f} MB in {room.folder} for a "
-                f"while, and {room.free / mega:,.0f} MB are free there; free some, or name a "
+                f"while,but {room.free / mega:,.0f} MB are free; free some, or name a "
                 "folder with more room in SQLITE_TMPDIR"
             )

@@ -119,7 +119,7 @@ def load_parts(kind: str) -> tuple[dict[str, Any], dict[str, str]]:
 
     def checked(name: str, candidate: Any) -> Any:
         if not isinstance(candidate, protocol):
-            raise TypeError(f"it is no {protocol.__name__} (tunedb.models.base)")
+            raise TypeError(f"it is not a {protocol.__name__} (tunedb.models.base)")
         if candidate.name != name:
             raise TypeError(f"it calls itself {candidate.name!r}")
         return candidate

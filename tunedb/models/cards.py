@@ -130,9 +130,9 @@ def digest_of_row(
     values = parse_json(card)
     parse_json(parameters)
     if not isinstance(values, dict):
-        raise FormatError("its card is no object")
+        raise FormatError("its card is not an object")
     if body is not None and body_digest(body).hex() != values["body"]["digest"]:
-        raise FormatError("its body is not the one that its card names")
+        raise FormatError("its body does not match its card")
     return model_digest(kind, parameters, training_digest, values["versions"])
 
 
@@ -204,8 +204,8 @@ def check(stored: StoredModel) -> None:
     layout = stored.card.get("card")
     if layout != VERSION:
         raise UsageError(
-            f"model {stored.id}: its card has layout {layout}, this tunedb reads {VERSION}; "
-            "make the model anew: tunedb train"
+            f"model {stored.id}: its card has layout {layout}, but this tunedb reads {VERSION}; "
+            "train it again: tunedb train"
         )
 
 

@@ -643,8 +643,8 @@ def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None)
         for id_, one, first, end in zip(ids, found, firsts, ends, strict=True):
             if one is None or one.shape != (end - first, rows.shape[1]):
                 raise StorageError(
-                    f"{store.location}: the {named.name} features of program {id_} changed while "
-                    "they were read; try again, or look: tunedb db check"
+                    f"{store.location}: the {named.name} features of program {id_} changed during "
+                    "the read; try again, or run: tunedb db check"
                 )
             rows[first:end] = one
         if on_read is not None:
@@ -671,7 +671,7 @@ def _nothing_measured(store: Store, *, everything: bool) -> str:
     """Return why there is nothing to learn from, in one line."""
     where = store.location
     if not store.query.size():
-        return f"{where}: there are no records to learn from; run: tunedb import logs PATH"
+        return f"{where}: there are no records to train on; run: tunedb import logs PATH"
     if everything and store.query.has_kernels():
         return (
             f"{where}: no record but those of GPU kernels was measured; "
@@ -695,8 +695,8 @@ def _check_features(
     where, name, version = store.location, feature_set.name, feature_set.version
     if not len(first):
         raise NotFoundError(
-            f"{where}: {len(records)} records have no run time and no failure that says something "
-            "of their programs; measure them again"
+            f"{where}: {len(records)} records have neither a run time nor a failure of their "
+            "programs; measure them again"
         )
     known = records.n_rows[first] >= 0
     if not known.any():

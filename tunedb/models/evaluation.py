@@ -373,7 +373,7 @@ def evaluate(
     impossible |= work.refused | _without_pools(judged, pools, results, fewest)
     if not results:
         reasons = "; ".join(f"{name}: {why}" for name, why in impossible.items())
-        raise UsageError(f"nothing can be judged ({reasons}); measure or import more")
+        raise UsageError(f"nothing can be evaluated ({reasons}); measure or import more")
     return Evaluation(
         results=results,
         recipes=dict(recipes),
@@ -657,8 +657,8 @@ def _check_names(
             if name not in known:
                 raise UsageError(f"no {what} {name!r}; there are: {', '.join(known)}")
     if not recipes:
-        raise UsageError("no recipe is given that could be judged")
+        raise UsageError("give a recipe to evaluate")
     models = [*recipes, *(one.name for one in baselines)]
     for name in models:
         if models.count(name) > 1:
-            raise UsageError(f"two models are called {name!r}; rename one")
+            raise UsageError(f"two models have the name {name!r}; rename one")

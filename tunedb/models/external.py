@@ -110,7 +110,7 @@ def check_any_rows(examples: Dataset) -> None:
     """Raise UsageError where no program has a row."""
     if not examples.starts[-1]:
         raise UsageError(
-            f"{len(examples)} programs without rows of features {examples.feature_set}; "
+            f"{len(examples)} programs have no rows of features {examples.feature_set}; "
             f"run: tunedb extract --set {examples.feature_set}"
         )
 
@@ -178,7 +178,7 @@ class Paging:
         free = shutil.disk_usage(self.folder).free
         if free < needed:
             raise _unwritable(
-                self.folder, f"{needed >> 20} MiB are needed and {free >> 20} are free"
+                self.folder, f"{needed >> 20} MiB are needed, but {free >> 20} are free"
             )
 
     def _rows_of(self, width: int) -> int:

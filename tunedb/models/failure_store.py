@@ -89,7 +89,7 @@ def train_failures(
     known = store.query.model_by_digest(digest)
     reason = None if known is None else unusable(store, known)
     if reason is not None:
-        _log.warning("%s; it is made again", reason)
+        _log.warning("%s; it is trained again", reason)
     elif known is not None and known.size is not None and not force:
         return TrainedFailures(load_failures(store, known, threads=threads), known, True, False)
     fitted = fit_failures(
@@ -125,11 +125,11 @@ def load_failures(store: Store, stored: StoredModel, *, threads: int | None = No
         The boosters are not those that the card names.
     """
     if stored.kind != KIND:
-        raise UsageError(f"model {stored.id} is of kind {stored.kind!r} and predicts no failures")
+        raise UsageError(f"model {stored.id} has kind {stored.kind!r}, which predicts no failures")
     body = body_of(store, stored)
     if body is None:
         raise UsageError(
-            f"model {stored.id}: only its card is kept; train it anew: tunedb train --failures"
+            f"model {stored.id}: only its card is stored; train it again: tunedb train --failures"
         )
     return FailureModel.from_bytes(body, threads=threads)
 

@@ -249,8 +249,9 @@ class FailureModel:
         """Return P(fails), the rows that trees see, and which programs have some."""
         if rows.ndim != 2 or rows.shape[1] != len(self.model.columns):
             raise UsageError(
-                f"rows of shape {rows.shape} for a model of features {self.model.feature_set} "
-                f"version {self.model.version}, which have {len(self.model.columns)} columns"
+                f"rows of shape {rows.shape} do not fit a model of features "
+                f"{self.model.feature_set} "
+                f"version {self.model.version}, which has {len(self.model.columns)} columns"
             )
         filled = np.diff(starts) > 0
         kept = np.concatenate((starts[:-1][filled], starts[-1:]))
@@ -288,9 +289,7 @@ class FailureModel:
         model = Model.from_bytes(data, threads=threads)
         text = model.boosters[0].attr(_ATTRIBUTE)
         if text is None:
-            raise FormatError(
-                "a model that predicts no failures; make one: tunedb train --failures"
-            )
+            raise FormatError("the model predicts no failures; train one: tunedb train --failures")
         return cls(model, **_parsed(parse_json(text.encode())))
 
 
@@ -318,7 +317,7 @@ def _parsed(values: Any) -> dict[str, Any]:
         ):
             raise ValueError("its numbers")
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"a failure model that is damaged ({error}); rebuild it") from None
+        raise FormatError(f"a failure model is damaged ({error}); rebuild it") from None
     return found
 
 
@@ -446,7 +445,7 @@ def fit_failures(
     seen, starts = rows.rows(chosen.rows, chosen.starts)
     if not (np.diff(starts) == 1).all():
         raise UsageError(
-            f"rows {recipe.rows!r} give a program several rows, and one outcome has no parts; "
+            f"rows {recipe.rows!r} give a program several rows, but a model of failures needs one; "
             "use rows 'aggregated'"
         )
     folds = _folds(chosen)
@@ -489,7 +488,7 @@ def check_recipe(recipe: Recipe) -> None:
         mine, given = getattr(RECIPE, name), getattr(recipe, name)
         if given != mine:
             raise UsageError(
-                f"failures are learnt with {name} {mine}, not {given}; leave that choice out"
+                f"models of failures need {name} {mine}, not {given}; leave out that option"
             )
 
 
@@ -500,10 +499,10 @@ def _check(chosen: Dataset, examples: Dataset) -> None:
     if len(chosen) < len(examples):
         total += f" of the training set (of {len(examples)})"
     if count == 0:
-        raise UsageError(f"none of {total} failed: there are no failures to learn from")
+        raise UsageError(f"none of {total} failed, so there are no failures to learn from")
     if count == len(chosen):
         raise UsageError(
-            f"all of {total} failed: nothing tells which would work; measure or import some that do"
+            f"all of {total} failed, so there is only one class; measure or import some that work"
         )
 
 

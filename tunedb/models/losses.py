@@ -266,7 +266,7 @@ def _number(loss: str, argument: str, example: float, low: float, high: float) -
         number = float("nan")
     if not low <= number <= high:
         raise UsageError(
-            f"loss {loss}:{argument} is none; write {loss}, or {loss}:{example} with a number "
+            f"loss {loss}:{argument} is invalid; write {loss}, or {loss}:{example} with a number "
             f"from {low} to {high:,}"
         )
     return number

@@ -124,7 +124,7 @@ def new_workload(examples: Dataset, plan: Plan) -> Iterator[Split]:
     if not free or count >= len(able):
         raise UsageError(
             f"{count} of {len(able)} workloads cannot be held out: "
-            f"{len(free)} may be, and one at least is learnt from"
+            f"only {len(free)} may be, and at least one must stay for training"
         )
     for seed in range(1, plan.seeds + 1):
         drawn = [free[i] for i in draw([examples.workloads[i] for i in free], count, seed)]

@@ -130,7 +130,7 @@ def train(
     known = store.query.model_by_digest(digest)
     reason = None if known is None else unusable(store, known)
     if reason is not None:
-        _log.warning("%s; it is made again", reason)
+        _log.warning("%s; it is trained again", reason)
     elif known is not None and known.size is not None and not force:
         return TrainedModel(load_model(store, known, threads=threads), known, True, False)
     fitted = job.fit()
@@ -166,7 +166,7 @@ def load_model(store: Store, stored: StoredModel, *, threads: int | None = None)
         The boosters are not those that the card names.
     """
     if stored.kind != KIND:
-        raise UsageError(f"model {stored.id} is of kind {stored.kind!r} and ranks nothing")
+        raise UsageError(f"model {stored.id} has kind {stored.kind!r}, which ranks no programs")
     body = body_of(store, stored)
     if body is not None:
         return Model.from_bytes(body, threads=threads)
@@ -175,8 +175,8 @@ def load_model(store: Store, stored: StoredModel, *, threads: int | None = None)
     job = TrainingJob.read(store, recipe, scope, threads=threads)
     if job.labels.digest != stored.training_digest:
         raise UsageError(
-            f"model {stored.id}: only its card is kept, and what it was trained on has changed; "
-            "train it anew: tunedb train"
+            f"model {stored.id}: only its card is stored, and its training data changed; "
+            "train it again: tunedb train"
         )
     model = job.fit().model
     _compare(stored, model.to_bytes())
@@ -213,20 +213,20 @@ def body_of(store: Store, stored: StoredModel) -> bytes | None:
     store.require_approved()
     if card["store"] != store.query.store_key:
         raise UsageError(
-            f"model {stored.id} was made in another database and is not loaded here; "
-            "make one of these records: tunedb train"
+            f"model {stored.id} was trained in another database and is not loaded here; "
+            "train one on these records: tunedb train"
         )
     written_by, mine = card["versions"]["xgboost"], cards.versions()["xgboost"]
     if cards.numbers(written_by) > cards.numbers(mine):
         raise UsageError(
-            f"model {stored.id} was trained with XGBoost {written_by}, this is {mine}; "
+            f"model {stored.id} was trained with XGBoost {written_by}, but this is {mine}; "
             "rebuild it: tunedb train"
         )
     body = store.query.model_body(stored.id)
     if body is not None and cards.body_digest(body).hex() != card["body"]["digest"]:
         raise IntegrityError(
-            f"model {stored.id}: its boosters are not those that its card names; "
-            "make it again with the same options: tunedb train"
+            f"model {stored.id}: its boosters do not match its card; "
+            "train it again with the same options: tunedb train"
         )
     return body
 
@@ -314,7 +314,7 @@ def _compare(stored: StoredModel, body: bytes) -> None:
     """Warn of a model that was trained again and is another one."""
     if cards.body_digest(body).hex() != stored.card["body"]["digest"]:
         _log.warning(
-            "model %d: trained again it is not the same to the byte; "
+            "model %d: the retrained model differs in some bytes; "
             "another processor or library may round differently",
             stored.id,
         )

@@ -190,7 +190,7 @@ def _selected(examples: Dataset, recipe: Recipe) -> tuple[Dataset, dict[str, int
     able = np.flatnonzero(ran[examples.group])
     if not len(able):
         raise UsageError(
-            f"nothing to learn from: {_count(len(examples))} measured, none of which ran; "
+            f"nothing to learn from: none of {_count(len(examples))} ran; "
             "measure or import more, then: tunedb train"
         )
     # Rows are copied once, and only those that are learnt from: they are most of the memory.
@@ -205,7 +205,7 @@ def _selected(examples: Dataset, recipe: Recipe) -> tuple[Dataset, dict[str, int
     found = examples.take(chosen) if len(chosen) < len(examples) else examples
     if not len(Pairs.from_labels(found.throughput, found.group, 2, recipe.seed)):
         raise UsageError(
-            f"nothing to learn from: {_count(len(found))}, of which none is faster than another "
+            f"nothing to learn from: {_count(len(found))}, none faster than another "
             "of the same workload; measure or import more, then: tunedb train"
         )
     return found, left_out
@@ -225,7 +225,7 @@ def in_memory(examples: Dataset, row_model: RowModel, threads: int, seed: int) -
     """
     if len(examples.rows) != examples.starts[-1] or not len(examples.rows):
         raise UsageError(
-            f"{_count(len(examples))} without rows of features {examples.feature_set}; "
+            f"{_count(len(examples))} have no rows of features {examples.feature_set}; "
             f"run: tunedb extract --set {examples.feature_set}"
         )
     rows, starts = row_model.rows(examples.rows, examples.starts)

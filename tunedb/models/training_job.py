@@ -167,7 +167,7 @@ def usable(name: str) -> FeatureSet:
     found = feature_set(name)
     if not found.columns:
         raise UsageError(
-            f"the rows of {name} have another length for each program, so no model learns from "
+            f"the rows of {name} vary in length, so no model can train on "
             "them; list the sets: tunedb features"
         )
     return found
@@ -362,7 +362,7 @@ class TrainingJob:
     def judge(self) -> dict[str, Any]:
         """Return how well the recipe does on held-out workloads (:mod:`.judging`)."""
         if self.external:
-            return not_judged("not judged: the features do not fit into memory")
+            return not_judged("not evaluated: the features do not fit into memory")
 
         def on_step(done: int, total: int) -> None:
             self.step("judging", done, total)

@@ -111,7 +111,7 @@ class ByOrigin:
         if not len(chosen):
             found = ", ".join(ORIGINS[number].value for number in np.unique(examples.origins))
             raise UsageError(
-                f"no program is of origin {', '.join(names)}; those here are: {found or 'none'}"
+                f"no program has the origin {', '.join(names)}; there are: {found or 'none'}"
             )
         return chosen
 
@@ -165,7 +165,7 @@ def _number(name: str, argument: str, default: int) -> int:
     if not (argument.isascii() and argument.isdecimal() and 0 < len(argument) < 10):
         raise UsageError(f"training set '{name}:N' takes a number of programs, got {argument!r}")
     if int(argument) == 0:
-        raise UsageError(f"training set '{name}:0' leaves nothing to learn from; give a number")
+        raise UsageError(f"training set '{name}:0' leaves no program to train on; give a number")
     return int(argument)
 
 

@@ -142,7 +142,7 @@ def explain(steps: Any, layout_rewrite: Any) -> str:
     ):
         return f"layout_rewrite_option is 0, 1 or 2, not {shown(layout_rewrite)}"
     if not isinstance(steps, list):
-        return "the steps are no list"
+        return "the steps are not a list"
     if len(steps) > limits.MAX_INSTRUCTIONS:
         return f"{len(steps)} steps are over the limit of {limits.MAX_INSTRUCTIONS}"
     complaints = (_explain_step(number, step) for number, step in enumerate(steps))
@@ -197,11 +197,11 @@ def join_steps(trace: Trace) -> tuple[list[Any], int | None]:
         numbers = _read_varints(trace.decisions)
         steps = [_fill(step, numbers) for step in sketch["steps"]]
     except (TypeError, ValueError, LookupError, StopIteration, RecursionError) as error:
-        raise FormatError(f"stored steps that cannot be read: {error!r:.200}") from None
+        raise FormatError(f"cannot read stored steps: {error!r:.200}") from None
     # What is split again and is the same has the right types, and neither too few numbers nor
     # too many.
     if _splitter.split(steps, layout_rewrite) != (trace.sketch, trace.decisions):
-        raise FormatError("stored steps that are damaged")
+        raise FormatError("stored steps are damaged")
     return steps, layout_rewrite
 
 

@@ -62,13 +62,13 @@ def split_knobs(entity: list[Any], template: dict[str, Any]) -> Trace:
         When these are no knobs, or numbers are beyond 64 bits.
     """
     if type(entity) is not list or len(entity) > limits.MAX_INSTRUCTIONS:
-        raise FormatError("a configuration is a list of knobs")
+        raise FormatError("a configuration must be a list of knobs")
     _check_template(template)
     shape: list[Any] = []
     values: list[Any] = [template.get("index")]
     for knob in entity:
         if type(knob) is not list or len(knob) != 3 or type(knob[0]) is not str:
-            raise FormatError(f"a knob is [name, type, value], not {short(knob)}")
+            raise FormatError(f"a knob must be [name, type, value], not {short(knob)}")
         name, kind, value = knob
         if kind == "ot":
             check_value(value, "a knob")
@@ -81,7 +81,7 @@ def split_knobs(entity: list[Any], template: dict[str, Any]) -> Trace:
     try:
         return Trace(_sketch_of(template, shape), None, canonical_json(values))
     except TypeError as error:
-        raise FormatError(f"a configuration that has no JSON form: {error}") from error
+        raise FormatError(f"a configuration has no JSON form: {error}") from error
 
 
 def join_knobs(trace: Trace) -> tuple[list[Any], dict[str, Any]]:
@@ -104,7 +104,7 @@ def join_knobs(trace: Trace) -> tuple[list[Any], dict[str, Any]]:
             entity.append([name, kind, value])
             position = end
     except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise FormatError(f"stored knobs that cannot be read: {error}") from error
+        raise FormatError(f"cannot read stored knobs: {error}") from error
     if position != len(values):
         raise FormatError(f"stored knobs with {len(values)} values for {position} places")
     if "index" in template:

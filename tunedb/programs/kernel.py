@@ -40,13 +40,15 @@ def split_parameters(configuration: Mapping[str, Any]) -> Trace:
         raise FormatError(f"a configuration with {len(configuration)} parameters")
     for name, value in configuration.items():
         if type(name) is not str or not isinstance(value, str | int | float | bool | None):
-            raise FormatError(f"parameter {short(name)} is {short(value)}; a number or text is due")
+            raise FormatError(
+                f"parameter {short(name)} is {short(value)}; expected a number or text"
+            )
         check_value(value, "a tuning parameter")
     try:
         names = canonical_json({"parameters": list(configuration)})
         return Trace(names, None, canonical_json(list(configuration.values())))
     except TypeError as error:
-        raise FormatError(f"a configuration that has no JSON form: {error}") from error
+        raise FormatError(f"a configuration has no JSON form: {error}") from error
 
 
 def join_parameters(trace: Trace) -> dict[str, Any]:
@@ -61,7 +63,7 @@ def join_parameters(trace: Trace) -> dict[str, Any]:
         names = orjson.loads(trace.sketch)["parameters"]
         return dict(zip(names, orjson.loads(trace.decisions), strict=True))
     except (TypeError, ValueError, KeyError) as error:
-        raise FormatError(f"stored parameters that cannot be read: {error}") from error
+        raise FormatError(f"cannot read stored parameters: {error}") from error
 
 
 def steps_of(trace: Trace) -> list[Step]:

@@ -103,7 +103,7 @@ class Draft:
             instructions = instructions_of(form)
             chosen = {number: value for number, value in decisions if number < len(instructions)}
         except (TypeError, ValueError) as error:
-            raise FormatError(f"a stored trace that cannot be read: {error}") from error
+            raise FormatError(f"cannot read a stored trace: {error}") from error
         return cls(instructions, chosen, form)
 
     def trace(self) -> Trace:

@@ -258,4 +258,4 @@ def _vacuum_server(connection: Connection, where: str) -> None:
     finally:
         driver.remove_notice_handler(note)
     if warnings:
-        raise StorageError(f"{where}: the server leaves tables out, ask its owner ({warnings[0]})")
+        raise StorageError(f"{where}: the server skips tables; ask its owner ({warnings[0]})")

@@ -85,7 +85,7 @@ class Governing(ABC):
             return
         first = refused[0]
         raise FormatError(
-            f"source {name!r}: {len(refused):,} of its records must not reach TVM, the first is "
+            f"source {name!r}: {len(refused):,} of its records must not reach TVM; the first is "
             f"{first.record_id} ({first.reason}); take them back with: "
             f"tunedb retract --source {source_id} --not-allowed --reason TEXT"
         )
@@ -119,7 +119,7 @@ class Governing(ABC):
         if known != ours and not self._guards.is_owner:
             mended = f"account SET role = '{ours}' WHERE store = '{store_key}'"
             raise StorageError(
-                f"{self.location}: database {store_key} pushes as {known}, and this account is "
+                f"{self.location}: database {store_key} pushes as {known}, but this account is "
                 f"{ours}; use that account, or ask the server's owner to run: UPDATE {mended}"
             )
 
@@ -200,7 +200,7 @@ class Governing(ABC):
             raise UsageError("a retraction needs a reason")
         if not self._guards.is_owner:
             raise StorageError(
-                f"{self.location}: only the server's owner takes records back there; retract your "
+                f"{self.location}: only the server's owner retracts records there; retract your "
                 "own in your database, and run: tunedb push"
             )
         ours = self.query.store_key

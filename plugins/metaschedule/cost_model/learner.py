@@ -277,7 +277,7 @@ class Learner:
         if not scoring.has_drifted(workload):
             return False
         _log.info(
-            "%s: the cost model orders %.2f of a workload's trials as measured; it learns again",
+            "%s: the cost model orders %.2f of a workload's trials as measured; it retrains",
             *(self._store.location, scoring.accuracy(workload)),
         )
         return True
@@ -323,7 +323,7 @@ class Learner:
                     self._base = self._load_base(ids)
                     break
                 except TuneDBError as error:
-                    _log.info("%s: nothing to begin with: %s", self._store.location, error)
+                    _log.info("%s: no model to start with: %s", self._store.location, error)
         return self._base
 
     def _read_own(self, workload: ExampleWorkload) -> Dataset | None:
@@ -336,7 +336,7 @@ class Learner:
                 last = examples.trials >= examples.trials.max() + 1 - _OWN
                 return dataset.with_rows(self._store, examples.take(last))
             except TuneDBError as error:
-                _log.debug("%s: nothing of this workload: %s", self._store.location, error)
+                _log.debug("%s: no records of this workload: %s", self._store.location, error)
         return None
 
     def _load(self, target_ids: list[int], workload_ids: list[int] | None = None) -> Dataset:

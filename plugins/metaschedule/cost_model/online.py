@@ -108,9 +108,9 @@ def load(path: Path) -> Scorer | None:
     data = _read(path)
     version = len(_MAGIC) - 1
     if data[:version] != _MAGIC[:version]:
-        raise FormatError(f"{path}: no cost model of tunedb; save one with CostModel.save")
+        raise FormatError(f"{path}: not a tunedb cost model; save one with CostModel.save")
     if data[version : version + 1] > _MAGIC[version:]:
-        raise UsageError(f"{path}: a newer tunedb saved this; upgrade tunedb, or train anew")
+        raise UsageError(f"{path}: a newer tunedb saved this; upgrade tunedb, or train again")
     payload = data[_BEFORE:]
     if data[len(_MAGIC) : _BEFORE] != identity.digest("cost model", payload) or len(payload) < 4:
         raise FormatError(f"{path}: the file is damaged; save the cost model again")
@@ -131,7 +131,7 @@ def load(path: Path) -> Scorer | None:
     except (FormatError, UsageError) as error:
         raise type(error)(f"{path}: {error}") from None
     except (LookupError, TypeError, ValueError, AttributeError):
-        raise FormatError(f"{path}: a cost model with another header; save it again") from None
+        raise FormatError(f"{path}: the cost model has another header; save it again") from None
 
 
 def _read(path: Path) -> bytes:
@@ -142,7 +142,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise StorageError(f"{path}: the cost model cannot be read: {error.strerror}") from None
     if len(data) > limits.MAX_BODY_BYTES:
-        raise LimitError(f"{path}: over {limits.MAX_BODY_BYTES} bytes; it is no cost model")
+        raise LimitError(f"{path}: over {limits.MAX_BODY_BYTES} bytes; it is not a cost model")
     return data
 
 

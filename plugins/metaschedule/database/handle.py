@@ -359,7 +359,7 @@ class Handle:
         """Return the stored form of a candidate; binds an unbound handle to its target."""
         known = self.workloads.resolve(candidate.workload, commit=True)
         if known is None:
-            raise NotFoundError("a workload that cannot be stored")
+            raise NotFoundError("cannot store a workload")
         target = self.targets.stored(candidate.target)
         if self.targets.bound is None and target != NO_TARGET:
             self.targets.bind(candidate.target)

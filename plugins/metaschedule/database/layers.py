@@ -82,7 +82,7 @@ class Layer:
         store = open_layer(self._url, self._own.store)
         if store is None:
             self._again_at = float("inf")
-            _log.info("%s: it is no layer, but the database itself", self.location)
+            _log.info("%s: a layer must not be the database itself", self.location)
             return None
         workloads = WorkloadTable(store, self._equality, reads=False)
         targets = TargetTable(store, self._fallback)

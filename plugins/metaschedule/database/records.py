@@ -182,9 +182,9 @@ class RecordTable:
     def _check(self, answer: Answer, known: Known) -> None:
         """Raise unless TVM may get a record (see the notes of the class)."""
         if not self._store.query.is_whole(answer, known.record.digest):
-            raise IntegrityError("its digest is not that of what is stored; see: tunedb db check")
+            raise IntegrityError("its digest does not match its contents; see: tunedb db check")
         if not answer.is_trusted:
-            raise IntegrityError("it is marked as served, and its source is foreign")
+            raise IntegrityError("it is marked as served, but its source is foreign")
         if self._is_layer or not answer.is_own:
             check_trace(answer.trace, known.record.format)
 

@@ -142,9 +142,9 @@ class WorkloadTable:
         found = self._by_id.get(id_)
         if found is None and id_ not in self._lost:
             record = self._store.query.workload(id_)
-            reason = "it is of another TVM, and no own source has its script"
+            reason = "it needs another TVM, and no own source has its script"
             if not self._is_vouched_for(id_, record):
-                reason = "it came from others, and no own workload is known to be equal to it"
+                reason = "it came from others, and no equal own workload is known"
                 self._lost[id_] = reason
                 return None
             computed, stored = self._store.query.workload_digests(id_)
@@ -338,9 +338,7 @@ class WorkloadTable:
                 id_, self._store.query.workload(id_), ms.database.Workload(mod)
             )
         if known is None:
-            raise StorageError(
-                f"{self._store.location}: it was opened read-only and does not know this workload"
-            )
+            raise StorageError(f"{self._store.location}: it is read-only and has no such workload")
         return known
 
     def resolve(self, workload: Any, *, commit: bool = False) -> Known | None:

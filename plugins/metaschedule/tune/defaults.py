@@ -74,13 +74,13 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
     if target is None or target == "llvm":
         if is_remote:
             raise UsageError(
-                "say what the remote device is: target={'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
+                "describe the remote device: target={'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
             )
         return host_target()
     found = as_target(target)
     if found.kind.name in _CPU_KINDS and not found.attrs.get("num-cores"):
         raise UsageError(
-            f"target {found}: say how many cores it has, e.g. "
+            f"target {found}: give its number of cores, e.g. "
             "{'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
         )
     return found
@@ -146,7 +146,7 @@ def tasks_of(mod: Any, target: Any, options: TuneOptions, module_equality: str) 
         functions = prim_funcs(mod).items()
         tasks = [Task(name, _normalize_mod(f)) for name, f in functions if name not in skipped]
     if not tasks:
-        raise UsageError("there is nothing to tune: no function of the module is left to schedule")
+        raise UsageError("nothing to tune: the module has no unscheduled function")
     return tasks
 
 

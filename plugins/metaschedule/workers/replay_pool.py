@@ -168,7 +168,7 @@ def _outcome(answer: replay_worker.Answer) -> NDArray[Any] | Exception:
             return RowError(reason, text)
         case (int() as n_rows, int() as n_columns, bytes() as data):
             return np.frombuffer(data, np.float32).reshape(n_rows, n_columns)
-    return RowError(f"an answer that nobody understands: {answer!r}"[:300])
+    return RowError(f"unexpected answer: {answer!r}"[:300])
 
 
 def _lost(error: Exception, words: str, limit: float) -> RowError:

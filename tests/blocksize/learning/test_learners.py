@@ -83,9 +83,9 @@ def test_contributions_add_up_to_scores():
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        ({"left": 0}, "no trees"),  # a node before itself: walking would not end
-        ({"feature": 9}, "no trees"),
-        ({"right": 10**6}, "no trees"),
+        ({"left": 0}, "trees are damaged"),  # a node before itself: walking would not end
+        ({"feature": 9}, "trees are damaged"),
+        ({"right": 10**6}, "trees are damaged"),
         ({"threshold": float("nan")}, "model holds"),
     ],
 )

@@ -136,7 +136,7 @@ def _check_names(splits: Sequence[str], methods: Sequence[str]) -> None:
     for given, known in ((splits, SPLITS), (methods, METHODS)):
         for one in given:
             if one not in known:
-                raise UsageError(f"there is no {one!r}; there are {', '.join(known)}")
+                raise UsageError(f"no {one!r}; there are: {', '.join(known)}")
 
 
 def _by_kernel(case: _Case) -> _Told:

@@ -65,14 +65,14 @@ def read_sketch(builder: Builder, instructions: Any, task: Structure) -> Schedul
         These are no instructions, or more than are followed.
     """
     if type(instructions) is not list or len(instructions) > MAX_INSTRUCTIONS:
-        raise FormatError("a sketch that is no list of instructions, or too long")
+        raise FormatError("a sketch that is not a list of instructions, or too long")
     reader = _Reader(builder, task)
     try:
         reader.declare(instructions)
         for number, (kind, inputs, attrs, outputs) in enumerate(instructions):
             reader.read(number, kind, inputs, attrs, outputs)
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise FormatError(f"a sketch that cannot be read: {error!r:.200}") from None
+        raise FormatError(f"cannot read a sketch: {error!r:.200}") from None
     return reader.finish()
 
 

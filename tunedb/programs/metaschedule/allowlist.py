@@ -197,7 +197,7 @@ def check_index_map(where: str, text: str) -> None:
         if "root_index" in graph and "." in type_:
             _check_references(where, index, type_, node.get("data"))
     if "root_index" in graph and not _is_index_of_map(graph["root_index"], nodes):
-        raise FormatError(f"{where} has a text for an index map that is none")
+        raise FormatError(f"{where} has a text that is not an index map")
 
 
 def _graph_of(text: str) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _check_references(where: str, index: int, type_: str, data: Any) -> None:
         numbers = data if isinstance(data, list) else []
     for number in numbers:
         if type(number) is int and not 0 <= number < index:
-            raise FormatError(f"{where} has an index map whose objects go in circles")
+            raise FormatError(f"{where} has an index map with a reference cycle")
 
 
 def _is_index_of_map(root: Any, nodes: list[Any]) -> bool:
@@ -355,7 +355,7 @@ class _Part:
             if name == NO_OUTPUT:
                 continue
             if not is_name(name) or name in self.defined:
-                raise FormatError(f"{where} has the output {shown(name)}, which is no new variable")
+                raise FormatError(f"{where} has the output {shown(name)}, not a new variable")
             self.defined.add(name)
 
     def _use(self, name: str) -> None:
@@ -449,7 +449,9 @@ def check_program(sketch: Facts, tail: Facts | None, decisions: bytes) -> None:
             raise FormatError(f"decisions: {shown([index, value])} is out of order")
         before = index
         if sampling.get(index) is not (type(value) is list):
-            raise FormatError(f"decisions: {shown(value)} for instruction {index} is none")
+            raise FormatError(
+                f"decisions: {shown(value)} for instruction {index} is not a decision"
+            )
 
 
 def _check_tail(sketch: Facts, tail: Facts) -> None:
@@ -482,7 +484,7 @@ def _check_numbers(chosen: Any, first: Any, second: Any) -> None:
     for index, value in chosen:
         values = value if type(value) is list else [value]
         if type(index) is not int or not all(map(is_int, values)):
-            raise FormatError(f"decisions: {shown([index, value])} is none")
+            raise FormatError(f"decisions: {shown([index, value])} is not a decision")
     for numbers in (first, second):
         if type(numbers) is not list or not all(type(n) is float or is_int(n) for n in numbers):
-            raise FormatError(f"decisions: {shown(numbers)} are no numbers")
+            raise FormatError(f"decisions: {shown(numbers)} are not numbers")

@@ -52,7 +52,7 @@ def steps_of(trace: Trace) -> list[Step]:
             for number, instruction in enumerate(instructions)
         ]
     except (TypeError, ValueError) as error:
-        raise FormatError(f"a stored trace that cannot be read: {error}") from None
+        raise FormatError(f"cannot read a stored trace: {error}") from None
 
 
 def _step(number: int, instruction: list[Any], decision: dict[str, Any]) -> Step:

@@ -55,7 +55,7 @@ def split_trace(instructions: list[Any], decisions: list[Any]) -> Trace:
     try:
         return _split(canonical_numbers(instructions), canonical_numbers(decisions))
     except (TypeError, ValueError, IndexError, KeyError, RecursionError) as error:
-        raise FormatError(f"a trace that cannot be stored: {error}") from error
+        raise FormatError(f"cannot store a trace: {error}") from error
 
 
 def _split(instructions: list[Any], decisions: list[Any]) -> Trace:
@@ -89,7 +89,7 @@ def join_trace(trace: Trace) -> tuple[list[Any], list[Any]]:
         if trace.tail is not None:
             instructions += _put_literals(orjson.loads(trace.tail), tail_literals)
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"a stored trace that cannot be read: {error}") from error
+        raise FormatError(f"cannot read a stored trace: {error}") from error
     return instructions, decisions
 
 
@@ -104,7 +104,7 @@ def dump_value(value: Any) -> bytes:
     try:
         return _dump(canonical_numbers(value))
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"a value that has no JSON form: {error}") from error
+        raise FormatError(f"a value has no JSON form: {error}") from error
 
 
 def check_trace(value: Any) -> tuple[list[Any], list[Any]]:
@@ -121,7 +121,7 @@ def check_trace(value: Any) -> tuple[list[Any], list[Any]]:
     if not (
         isinstance(value, list) and len(value) == 2 and all(isinstance(x, list) for x in value)
     ):
-        raise FormatError("a trace is [instructions, decisions]")
+        raise FormatError("a trace must be [instructions, decisions]")
     instructions, decisions = value
     if len(instructions) > limits.MAX_INSTRUCTIONS:
         raise FormatError(f"a trace of {len(instructions)} instructions is over the limit")
@@ -136,7 +136,7 @@ def _check_decisions(instructions: list[Any], decisions: list[Any]) -> None:
     """Raise FormatError unless the decisions belong to sampling instructions, one for each."""
     for pair in decisions:
         if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int):
-            raise FormatError("a decision is [instruction index, value]")
+            raise FormatError("a decision must be [instruction index, value]")
         index, value = pair
         if not 0 <= index < len(instructions) or instructions[index][0] not in SAMPLING:
             raise FormatError(f"decision for instruction {index}, which takes none")
@@ -144,7 +144,7 @@ def _check_decisions(instructions: list[Any], decisions: list[Any]) -> None:
         if kind not in TILINGS:
             value = [value]
         if not (isinstance(value, list) and all(type(item) is int for item in value)):
-            raise FormatError(f"the decision of {kind} at {index} is of another type")
+            raise FormatError(f"the decision of {kind} at {index} has another type")
     if len({pair[0] for pair in decisions}) != len(decisions):
         raise FormatError("two decisions for one instruction")
 
@@ -168,7 +168,7 @@ def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
         if name == NO_OUTPUT:
             continue
         if not is_variable(name) or name in defined:
-            raise FormatError(f"{kind} at {index} has an output that is no new variable")
+            raise FormatError(f"{kind} at {index} has an output that is not a new variable")
         defined.add(name)
 
 

@@ -66,7 +66,7 @@ def _upgrade_part(body: bytes) -> bytes:
         old = orjson.loads(body)
         new = _upgrade_instructions(old)
     except (TypeError, ValueError) as error:
-        raise FormatError(f"a stored trace that cannot be read: {error}") from error
+        raise FormatError(f"cannot read a stored trace: {error}") from error
     return body if new == old else canonical_json(new)
 
 

@@ -91,7 +91,7 @@ class Reader:
         self._structures: _Cache[Structure] = _Cache(_CACHE_ROWS)
         meta = self.meta()
         if "store" not in meta:
-            raise SchemaError(f"{location}: it does not say which store it is; restore a copy")
+            raise SchemaError(f"{location}: it has no store key; restore a copy")
         self.store_key: str = meta["store"]
 
     def close(self) -> None:
