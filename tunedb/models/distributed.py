@@ -96,7 +96,7 @@ def fit_on_cluster(
     if url is not None:
         examples = replace(examples, rows=examples.rows[:0])
     elif not len(examples.rows):
-        raise UsageError("examples without rows; say by url where workers can read them")
+        raise UsageError("examples have no rows; give workers the url to read them from")
     cluster = _Cluster(client, url, threads, [])
     scheduler = cluster.client.scheduler
     known = cluster.sync(scheduler.identity)["workers"]
@@ -274,7 +274,7 @@ class _Cluster:
             reason = next((line.strip(" -") for line in reversed(lines) if line.strip()), "")
             raise StorageError(
                 f"{self.client.scheduler.address}: XGBoost failed on its workers ({reason}); "
-                "are they up, and do they reach one another?"
+                "check that they run and reach one another"
             ) from None
         finally:
             if running.cancel():
@@ -292,7 +292,7 @@ class _Cluster:
             ) from None
         if not set(self.addresses) <= set(known["workers"]):
             raise StorageError(
-                f"{scheduler}: a worker was lost while it trained; run it again"
+                f"{scheduler}: a worker was lost during training; run it again"
             ) from None
 
 
@@ -442,7 +442,7 @@ def _check_workloads(store: Store, examples: Dataset) -> None:
     ids = [workload.id for workload in named]
     there = {id_: digest for id_, digest, *_ in store.query.training_workloads(ids)}
     if there != {workload.id: workload.digest for workload in named}:
-        raise StorageError(f"{store.location} is not the database that the labels came from")
+        raise StorageError(f"{store.location} is not the database of the labels")
 
 
 def _import_xgboost_dask() -> Any:

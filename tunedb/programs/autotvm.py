@@ -251,7 +251,7 @@ def _foreign_values(decisions: bytes) -> list[Any]:
     if not values:
         raise FormatError("decisions: no list of values")
     if not (values[0] is None or is_int(values[0])):
-        raise FormatError(f"decisions: {short(values[0])} is no number of a configuration")
+        raise FormatError(f"decisions: {short(values[0])} is not a number of a configuration")
     return values
 
 

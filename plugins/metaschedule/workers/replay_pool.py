@@ -157,7 +157,7 @@ def _rows(
     if isinstance(answers, str):
         raise StorageError(answers)
     if len(answers) != len(programs):
-        raise PluginError(f"{len(programs) - len(answers)} programs are gone from the database")
+        raise PluginError(f"{len(programs) - len(answers)} programs are no longer in the database")
     return [_outcome(answer) for answer in answers]
 
 

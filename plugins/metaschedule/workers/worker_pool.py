@@ -315,7 +315,7 @@ class WorkerPool:
             del self._threads[threading.current_thread()]
             # Fewer workers can go on. Without any, false failures would fill the database.
             if not self._threads:
-                self._fail(f"no worker could be started: {reason}")
+                self._fail(f"cannot start a worker: {reason}")
 
     def _start(self, worker: Worker) -> None:
         """Start a new process in place of the one that the worker has."""

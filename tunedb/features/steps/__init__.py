@@ -160,7 +160,7 @@ def _formula_of(sketch: bytes, structure: Structure, *, is_gpu: bool) -> Formula
     try:
         steps = orjson.loads(sketch)
     except orjson.JSONDecodeError as error:
-        raise FormatError(f"a sketch that is no JSON: {error}") from None
+        raise FormatError(f"a sketch is not JSON: {error}") from None
     stored, read_sketch = _READERS[structure.tool]
     builder = Builder(stored, structure.n_extents)
     schedule = read_sketch(builder, steps, structure, is_gpu)

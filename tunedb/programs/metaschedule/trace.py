@@ -139,7 +139,7 @@ def _check_decisions(instructions: list[Any], decisions: list[Any]) -> None:
             raise FormatError("a decision must be [instruction index, value]")
         index, value = pair
         if not 0 <= index < len(instructions) or instructions[index][0] not in SAMPLING:
-            raise FormatError(f"decision for instruction {index}, which takes none")
+            raise FormatError(f"instruction {index} takes no decision")
         kind = instructions[index][0]
         if kind not in TILINGS:
             value = [value]

@@ -87,7 +87,7 @@ def _upgrade(kind: str, inputs: list[Any], attrs: list[Any], outputs: list[Any])
         if instruction.becomes is not None:
             kind = instruction.becomes
         elif instruction.until is not None:
-            raise FormatError(f"{kind} is gone since TVM {instruction.until}")
+            raise FormatError(f"TVM {instruction.until} removed {kind}")
         elif form is not None and form.lost:
             raise FormatError(form.lost)
         elif form is not None and form.upgrade is not None:
