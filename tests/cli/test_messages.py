@@ -60,8 +60,7 @@ EXAMPLES = {
     errors.BusyError: (
         ["retract", "1", "--reason", "wrong clock", "--yes"],
         5,
-        "{folder}/filled.db: another process is writing; try again when it is done "
-        "(database is locked)",
+        "{folder}/filled.db: another process is writing; try again later (database is locked)",
     ),
     errors.StorageError: (
         ["bundle", "-o", "{folder}/none/a.tunedb"],

@@ -263,11 +263,11 @@ HOSTILE = {
     "a missing index": ("DROP INDEX ix_measurement_top_k", "ix_measurement_top_k is missing"),
     "a column more": (
         "ALTER TABLE source ADD COLUMN evil TEXT",
-        "the definition of source is another one",
+        "the definition of source differs",
     ),
     "a computed column": (
         "ALTER TABLE source ADD COLUMN evil TEXT AS (hex(zeroblob(400000000)))",
-        "the definition of source is another one",
+        "the definition of source differs",
     ),
     "another revision's name": (
         "UPDATE alembic_version SET version_num = '0001'",
@@ -295,7 +295,7 @@ def test_an_endless_view_instead_of_a_table(filled, table):
         "PRAGMA wal_checkpoint(TRUNCATE)",
     )
     start = time.monotonic()
-    refused(SchemaError, f"its {table} is a view, which no database of tunedb has", filled)
+    refused(SchemaError, f"its {table} is a view, which tunedb databases lack", filled)
     assert time.monotonic() - start < 5
 
 

@@ -177,7 +177,7 @@ REJECTED = {
     "no time": (wrong("run_secs", None), "has no time"),
     "TVM's word for no time": (wrong("run_secs", struct.pack("<d", 1e10)), "has no time"),
     "half a number": (wrong("run_secs", b"abc"), "out of bounds"),
-    "text as a number": (wrong("measured_at", "now"), "measured_at is of another type"),
+    "text as a number": (wrong("measured_at", "now"), "measured_at has another type"),
     "a number beyond 64 bits": (wrong("occurrence", 2**63), "out of bounds"),
     "an unknown status": (wrong("status", 9), "status is unknown"),
     "an unknown origin": (wrong("origin", "<script>"), "origin is unknown"),
