@@ -66,7 +66,7 @@ class Answer:
         Digest of the program's row.
     is_whole : bool
         Whether the digest of its row and its mean are those of what is stored. The digest of the
-        program is another question (:meth:`tunedb.storage.queries.Query.is_whole`).
+        program is another question (:meth:`tunedb.storage.answers.Answers.is_whole`).
     is_trusted, is_own : bool
         Whether its source is trusted; whether it is own, of this database.
     """

@@ -28,7 +28,7 @@ COLUMNS = tuple(
 def explain_module(settings: Settings, words: str, target: str | None, *, compatible: bool) -> None:
     """Print for each function of a module what it finds."""
     with reading(settings) as store:
-        found = one_target(store.query, target)
+        found = one_target(store, target)
         from ...plugins.metaschedule.deploy.explain import explain
         from ...plugins.metaschedule.module_source import load_module
 

@@ -163,7 +163,7 @@ def command(
         raise click.UsageError("--failures takes no --external, --no-judging or --card-only")
     with updating(settings) as store:
         train, base = _kind(failures=failures)
-        where = find_scope(store.query, target, workloads, sources)
+        where = find_scope(store, target, workloads, sources)
         recipe = _recipe(settings, store, base, features, where, choices)
         with _progress(settings) as on_step:
             try:

@@ -55,14 +55,12 @@ def open_layer(url: str | Path) -> Store:
         if not path.exists():
             raise NotFoundError(f"{where}: no such file")
         open_file(path, check=False).connection.close()
-    store = Store(url, create=False, read_only=True)
-    store.query.body_limit = limits.MAX_FOREIGN_BYTES
-    return store
+    return Store(url, create=False, read_only=True, body_limit=limits.MAX_FOREIGN_BYTES)
 
 
 def is_same(own: Store, layer: Store) -> bool:
     """Tell whether a layer is the database itself; a copy of it is not."""
-    if own.query.store_key != layer.query.store_key:
+    if own.key != layer.key:
         return False
     mine, other = sqlite_path(own.url), sqlite_path(layer.url)
     if mine is None or other is None:

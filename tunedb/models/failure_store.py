@@ -90,7 +90,7 @@ def train_failures(
     scope = Scope(workload_ids, target_ids, source_ids)
     making = Making.prepared(store, recipe, scope, external=False, threads=threads, step=on_step)
     digest = cards.model_digest(KIND, recipe.to_json(), making.labels.digest, cards.versions())
-    known = store.query.model_by_digest(digest)
+    known = store.models.find(digest)
     reason = None if known is None else unusable(store, known)
     if reason is not None:
         _log.warning("%s; it is made again", reason)
@@ -112,8 +112,8 @@ def train_failures(
         card=_card(making, fitted, body) | {"cost": cost.to_json()},
         body=body,
     )
-    id_ = store.add_model(new, replace=known is not None)
-    stored = next(one for one in store.query.models(kind=KIND) if one.id == id_)
+    id_ = store.models.add(new, replace=known is not None)
+    stored = next(one for one in store.models.all(kind=KIND) if one.id == id_)
     return TrainedFailures(fitted.model, stored, known is not None, True)
 
 
@@ -145,8 +145,8 @@ def _card(making: Making, fitted: FittedFailures, body: bytes) -> dict[str, Any]
         making.labels,
         fitted.chosen,
         kind=KIND,
-        store_key=making.store.query.store_key,
-        scope=making.scope.to_json(making.store.query),
+        store_key=making.store.key,
+        scope=making.scope.to_json(making.store),
         counts={"records": making.counts.records},
         training=_course(making, fitted),
         body=body,

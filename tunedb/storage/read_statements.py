@@ -6,12 +6,12 @@ from typing import Any
 
 from sqlalchemy import Select, and_, bindparam, case, func, literal_column, or_, select
 
-from ...records import MODULES, Trust, WorkloadFormat
-from .. import schema
-from ..attribution import last_word
-from ..engine import Prepared
-from ..retractions import is_retracted
-from ..statements import this_measurement
+from ..records import MODULES, Trust, WorkloadFormat
+from . import schema
+from .attribution import last_word
+from .engine import Prepared
+from .retractions import is_retracted
+from .statements import this_measurement
 
 _m, _p, _f = schema.measurement.c, schema.program.c, schema.failure.c
 
@@ -34,7 +34,7 @@ top_k = Prepared(
 
 
 def record_query() -> Select[Any]:
-    """Return the query whose rows :meth:`Query._record` understands."""
+    """Return the query whose rows :meth:`Loader.record` understands."""
     joined = (
         schema.measurement.join(schema.program, _p.id == _m.program_id)
         .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
@@ -74,7 +74,7 @@ record_by_id = Prepared(record_query().where(_m.id == parameter("id")))
 
 
 def answer_query() -> Select[Any]:
-    """Return the query whose rows :meth:`Query._answer` understands."""
+    """Return the query whose rows :meth:`Answers.from_row` understands."""
     joined = (
         schema.measurement.join(schema.program, _p.id == _m.program_id)
         .join(schema.sketch, schema.sketch.c.id == _p.sketch_id)
@@ -123,6 +123,7 @@ by_id = {
         schema.sketch,
         schema.tail,
         schema.session,
+        schema.counter_set,
         schema.source,
     )
 }
