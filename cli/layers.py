@@ -140,7 +140,7 @@ def keys_of(store: Store, group: list[int]) -> set[Key]:
     keys: set[Key] = {store.workloads.get(id_).digest for id_ in group}
     for id_ in group:
         keys.update(
-            (name, store.workloads.structure(id_))
+            (name, store.names.structure(id_))
             for name, standing in store.names.of(id_)
             if standing > Standing.FOREIGN and not name.scheme.endswith(LOOSE)
         )
@@ -178,7 +178,7 @@ def workloads_in(layer: Store, keys: set[Key] | None, words: str) -> list[int]:
             found.update(
                 id_
                 for id_ in layer.names.named([name], lambda _: True, links=False)
-                if layer.workloads.structure(id_).agrees(structure)
+                if layer.names.structure(id_).agrees(structure)
             )
     return sorted(found)
 

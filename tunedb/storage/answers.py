@@ -16,6 +16,7 @@ from ..errors import FormatError, LimitError, NotFoundError
 from ..records import MODULES, Alias, Origin, Status, Trace, Trust
 from ..results import Answer
 from ..run_times import mean_of
+from ..system.one_line import one_line
 from . import read_statements as st
 from . import schema
 from .database import Database
@@ -53,6 +54,8 @@ class Donor:
     trace: Trace
     seconds: float
     is_own: bool
+
+    __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,12 +17,14 @@ from typing import Any
 from sqlalchemy import Connection, and_, case, func, literal_column, or_, select
 
 from .. import identity
+from ..programs.workload_info.structure import Structure, structure_of
 from ..records import Alias, Source, Trust
 from . import read_statements as st
 from . import schema, statements
 from .attribution import is_trusted
 from .database import Database
 from .engine import Prepared
+from .loader import Cache, Loader
 from .read_statements import parameter
 from .retry import patiently
 from .rows import Rows, label
@@ -90,8 +92,10 @@ _NAMES = Prepared(
 class Names:
     """``store.names``, for rooms that look workloads up by TVM's hashes."""
 
-    def __init__(self, db: Database, rows: Rows) -> None:
+    def __init__(self, db: Database, loader: Loader, rows: Rows) -> None:
         self._db = db
+        self._loader = loader
+        self._structures: Cache[Structure] = Cache()
         self._rows = rows
 
     @patiently
@@ -146,6 +150,12 @@ class Names:
         given |= {f"key{at}": identity.clean_text(one.key) for at, one in enumerate(padded)}
         rows = self._db.tuples(_BY_NAME, store=self._db.key, **given)
         return [(id_, Standing(standing)) for id_, standing in rows]
+
+    def structure(self, workload_id: int) -> Structure:
+        """Return the structure of a stored workload."""
+        return self._structures.fetch(
+            workload_id, lambda id_: structure_of(self._loader.workload(id_))
+        )
 
     def named(
         self,

@@ -13,6 +13,7 @@ from .. import identity
 from ..programs.workload_info import is_rebuildable
 from ..records import MODULES, Failure, FailureKind, Phase, Program, Status, Trust
 from ..results import StoredProgram
+from ..system.one_line import one_line
 from . import read_statements as st
 from . import schema
 from .attribution import features_count, is_marked, last_word
@@ -57,6 +58,8 @@ class MeasuredProgram:
     run_secs: tuple[float, ...] | None
     mean: float
     failure: Failure | None = None
+
+    __repr__ = one_line
 
 
 class Programs:

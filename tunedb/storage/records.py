@@ -14,6 +14,7 @@ from ..errors import NotFoundError, UsageError
 from ..launches import Launch
 from ..records import Failure, FailureKind, Measurement, Phase, Quarantined, Source
 from ..results import AddReport, Record
+from ..system.one_line import one_line
 from . import read_statements as st
 from . import schema
 from .answers import Answers
@@ -50,6 +51,8 @@ class Word:
 
     source: Source
     said: Failure | Launch
+
+    __repr__ = one_line
 
 
 class Records:

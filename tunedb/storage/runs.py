@@ -13,6 +13,7 @@ from ..json_checks import parse_json
 from ..records import Session, Source, Status, Trust
 from ..results import Record, SessionFactor
 from ..system.host import fingerprint_of, session_class
+from ..system.one_line import one_line
 from . import read_statements as st
 from . import schema, statements
 from .database import Database
@@ -67,6 +68,8 @@ class MeasuredSession:
     records: int
     failed: int
     is_trusted: bool
+
+    __repr__ = one_line
 
     @property
     def hardware(self) -> tuple[str, str]:

@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, ScalarSelect, case, func, literal_column, 
 
 from .. import identity
 from ..records import Source, SourceKind, Trust
+from ..system.one_line import one_line
 from . import read_statements as st
 from . import schema
 from .database import Database
@@ -67,6 +68,8 @@ class SourceRow:
     reason: str | None = None
     aliases: int = 0
     aliases_reason: str | None = None
+
+    __repr__ = one_line
 
 
 class Sources:

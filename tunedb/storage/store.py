@@ -147,7 +147,7 @@ class Store:
         self._loader = loader = Loader(db)
         rows = Rows(db.key, db.ids, is_owner=db.is_owner)
         self.batches = Batches(db, rows)
-        self.names = Names(db, rows)
+        self.names = Names(db, loader, rows)
         self.answers = Answers(db, loader, self.names)
         self.programs = Programs(db, loader)
         self.provenance = Provenance(db)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Select, and_, case, func, select
 
 from ..records import FailureKind, Origin, Signature, Status, WorkloadFormat
+from ..system.one_line import one_line
 from . import schema
 from .attribution import is_believed, last_word
 from .database import Database
@@ -88,6 +89,8 @@ class TrainingRecords:
     times: NDArray[np.float64]
     n_rows: NDArray[np.int64]
     n_columns: NDArray[np.int64]
+
+    __repr__ = one_line
 
     def __len__(self) -> int:
         return len(self.ids)

@@ -11,7 +11,6 @@ from sqlalchemy import and_, case, func, literal_column, or_, select
 
 from .. import identity
 from ..programs.workload_info import is_rebuildable
-from ..programs.workload_info.structure import Structure, structure_of
 from ..records import (
     LOOSE,
     MODULES,
@@ -25,10 +24,11 @@ from ..records import (
     WorkloadFormat,
 )
 from ..results import WorkloadSummary
+from ..system.one_line import one_line
 from . import read_statements as st
 from . import schema
 from .database import Database
-from .loader import Cache, Loader
+from .loader import Loader
 from .names import Names, Standing
 from .retry import patiently
 from .rows import Rows
@@ -65,6 +65,8 @@ class Neighbour:
     distance: float
     level: Level
 
+    __repr__ = one_line
+
     @property
     def far(self) -> float:
         """Distance of workload and target together, in octaves."""
@@ -79,7 +81,6 @@ class Workloads:
         self._loader = loader
         self._rows = rows
         self._names = names
-        self._structures: Cache[Structure] = Cache()
 
     def __repr__(self) -> str:
         return f"<workloads of {self._db.location}>"
@@ -198,12 +199,6 @@ class Workloads:
 
     # ------------------------------------------------------------------ equal ones
 
-    def structure(self, workload_id: int) -> Structure:
-        """Return the structure of a stored workload."""
-        return self._structures.fetch(
-            workload_id, lambda id_: structure_of(self._loader.workload(id_))
-        )
-
     def equivalent(self, workload_id: int, *, foreign: bool = False) -> list[int]:
         """Return the ids of the workloads that are the same computation, itself included.
 
@@ -222,7 +217,7 @@ class Workloads:
         def confirm(id_: int) -> bool:
             if id_ == workload_id:
                 return True
-            return self.structure(id_).agrees(self.structure(workload_id))
+            return self._names.structure(id_).agrees(self._names.structure(workload_id))
 
         found = {workload_id}
         for name, standing in self._names.of(workload_id):

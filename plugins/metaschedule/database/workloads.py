@@ -214,7 +214,7 @@ class WorkloadTable:
             return (
                 other != id_
                 and self._read(other) is not None
-                and self._agrees(other, store.workloads.structure(id_))
+                and self._agrees(other, store.names.structure(id_))
             )
 
         for name, standing in store.names.of(id_):
@@ -231,7 +231,7 @@ class WorkloadTable:
     def _agrees(self, id_: int, structure: Structure) -> bool:
         """Tell whether the structure of a row is another one, as far as the equality looks."""
         anchor = self.equality == "anchor-block"
-        return self._store.workloads.structure(id_).agrees(structure, anchor=anchor)
+        return self._store.names.structure(id_).agrees(structure, anchor=anchor)
 
     def _remember(self, id_: int, record: Workload, workload: Any) -> Known:
         known = Known(id_, record, workload, modules.alias(workload.mod, self.equality))
