@@ -1,6 +1,6 @@
 """Frozen dataclasses that rooms pass to one another.
 
-Rows of the database never leave ``store.py`` and ``query.py``; these do. Each class that has an
+Rows of the database never leave :mod:`tunedb.storage`; these do. Each class that has an
 identity computes its ``digest`` once, when it is made.
 """
 

@@ -131,7 +131,7 @@ def reason_of(error: Exception) -> str:
 def sort_out(
     feature_set: NamedSet, outcomes: Iterable[Outcome]
 ) -> tuple[list[tuple[int, NDArray[Any]]], list[Quarantined]]:
-    """Return what ``Store.add_features`` takes, and what belongs in quarantine.
+    """Return what ``store.features.add`` takes, and what belongs in quarantine.
 
     Rows that cannot be stored count as none.
     """
