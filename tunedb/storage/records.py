@@ -83,7 +83,7 @@ class Records:
         self._programs = programs
 
     def __repr__(self) -> str:
-        return f"<records of {self._db.location}: {self.count():,}>"
+        return f"<records of {self._db.location}>"
 
     def add(
         self,
