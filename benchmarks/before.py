@@ -65,23 +65,24 @@ def work() -> dict[str, float]:
         ours, theirs = Path(folder) / "ours.db", Path(folder) / "theirs.db"
         ids = range(1, WORKLOADS + 1)
         with Store(ours) as store:
-            query = store.query
-            timed("import", lambda: store.add(records, OWN))
+            timed("import", lambda: store.records.add(records, OWN))
             for id_ in ids:
                 names = [
                     Alias("script", f"{id_:032x}"),
                     Alias("tvm:0.27.0:structural", f"{id_:016x}"),
                 ]
-                store.add_workload(query.workload(id_), names)
+                store.workloads.add(store.workloads.get(id_), names)
             batches = [live[at : at + 64] for at in range(0, len(live), 64)]
-            timed("commit", lambda: [store.add_batch(batch, OWN) for batch in batches])
+            timed("commit", lambda: [store.batches.add(batch, OWN) for batch in batches])
             timed(
-                "top-k ids", lambda: [query.top_k_ids([w], [1], 64) for _ in range(60) for w in ids]
+                "top-k ids",
+                lambda: [store.answers.best_ids([w], [1], 64) for _ in range(60) for w in ids],
             )
             timed(
-                "top-k records", lambda: [query.top_k([w], [1], 8) for _ in range(20) for w in ids]
+                "top-k records",
+                lambda: [store.records.top_k([w], [1], 8) for _ in range(20) for w in ids],
             )
-            timed("answer", lambda: [query.answer(1 + 8 * n % 8_000) for n in range(2_000)])
+            timed("answer", lambda: [store.answers.get(1 + 8 * n % 8_000) for n in range(2_000)])
         with Store(theirs) as store:
             peer = DatabasePeer(ours, own=True)
             timed("merge", lambda: merge(store, peer))

@@ -58,7 +58,7 @@ def read(folder: Path, names: Sequence[str]) -> list[Observation]:
     with tempfile.TemporaryDirectory() as scratch, Store(Path(scratch) / "gpu.db") as store:
         for name in names:
             import_log(store, LogFile(folder / name, name), source=name)
-        return load(store.query)
+        return load(store)
 
 
 def near(name: str, found: float, anchor: float) -> Row:

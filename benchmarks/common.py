@@ -80,7 +80,7 @@ def approve(path: Path) -> Path:
     from tunedb.storage.store import Store
 
     with Store(path, create=False, read_only=True) as store:
-        approval.approve(path, store.query.store_key)
+        approval.approve(path, store.key)
     return path
 
 

@@ -146,12 +146,12 @@ def add_synthetic(store: Store, ids: Any) -> None:
     for start in range(0, len(ids), 2000):
         part = ids[start : start + 2000].tolist()
         drawn = random.standard_normal((len(part), rows, columns), np.float32)
-        store.add_features(Synthetic(), zip(part, drawn, strict=True))
+        store.features.add(Synthetic(), zip(part, drawn, strict=True))
 
 
 def rebuild_rows(store: Store, threads: int) -> list[Row]:
     """Return how long it takes from what is stored to a model of all of it."""
-    source = next(one for one in range(1, 3) if store.query.source(one).name == "V100")
+    source = next(one for one in range(1, 3) if store.sources.get(one).name == "V100")
     ids = dataset.load(store, STEPS, scope=Scope(source_ids=[source]), rows=False).program_ids
     add_synthetic(store, np.unique(ids))
     rows = []

@@ -159,7 +159,7 @@ def time_steps(folder: Path) -> list[Row]:
     with tempfile.TemporaryDirectory() as scratch, Store(Path(scratch) / "steps.db") as store:
         archive = folder / ARCHIVE
         import_log(store, LogFile(archive, str(archive)), source="steps")
-        number = store.query.feature_coverage(STEPS).programs
+        number = store.features.coverage(STEPS).programs
         raw, read, computed = (
             min(seconds) / number * US
             for seconds in zip(*(_pass(store) for _ in range(BATCH_ROUNDS)), strict=True)
@@ -182,7 +182,7 @@ def _pass(store: Store) -> tuple[float, float, float]:
     raw = time.perf_counter() - start
     read = computed = 0.0
     after, start = 0, time.perf_counter()
-    while batch := store.query.programs_without(STEPS, after=after, limit=PER_QUERY):
+    while batch := store.programs.without_features(STEPS, after=after, limit=PER_QUERY):
         read += time.perf_counter() - start
         wrong = [rows for rows in STEPS.rows(batch) if isinstance(rows, Exception)]
         if wrong:

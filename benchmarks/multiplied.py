@@ -53,7 +53,7 @@ def measured(folder: Path) -> list[Measurement]:
     with Store(":memory:") as store:
         for log in find_logs([folder]):
             import_log(store, log, source=log.name)
-        found = [record.measurement for record in store.query.iterate()]
+        found = [record.measurement for record in store.records.iterate()]
     return [one for one in found if one.run_secs and _tiles(one) >= TILES]
 
 
@@ -148,5 +148,5 @@ def fill(database: Path, records: Iterator[Measurement]) -> int:
     new = 0
     with Store(database) as store:
         while batch := list(islice(records, limits.IMPORT_ROWS)):
-            new += sum(store.import_batch(batch, SOURCE))
+            new += sum(store.batches.load(batch, SOURCE))
     return new

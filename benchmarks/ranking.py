@@ -137,7 +137,7 @@ def measure(options: argparse.Namespace) -> list[Row]:
     with tempfile.TemporaryDirectory() as scratch, Store(Path(scratch) / "ranking.db") as store:
         import_logs(store, options.data)
         examples = read_examples(store, SETS)
-        programs = store.query.counts().programs
+        programs = store.counts().programs
     if min(np.bincount(examples[BASELINE].workload)) < FEWEST:
         raise SystemExit(f"{options.data}: each workload must have {FEWEST} measured programs")
     results = {

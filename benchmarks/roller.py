@@ -66,7 +66,7 @@ def import_archives(store: Store, data: Path) -> None:
         if not path.exists():
             raise SystemExit(f"{path} is missing")
         import_log(store, LogFile(path, file), source=name)
-        new = store.query.size()
+        new = store.records.count()
         if new != expected:
             raise SystemExit(f"{path}: {new} records instead of {expected}")
     extract(store, STEPS)
@@ -78,7 +78,7 @@ def read(store: Store) -> Roller:
     everything = dataset.load(store, STEPS)
     machines = np.array([group.machine for group in everything.groups])[everything.group]
     is_machine = {
-        store.query.source(one.subject_id).name: machines == str(one.machine)
+        store.sources.get(one.subject_id).name: machines == str(one.machine)
         for one in estimate.factors
     }
     tasks = np.bincount(everything.workload[is_machine["V100"]]) >= FEWEST

@@ -209,7 +209,7 @@ def _again(mod: Any, database: Any, seed: int) -> Again:
     best = database.query_ir_module(mod, this_machine(), "main")
     curve = Curve()
     (task,) = _tune(mod, database, AGAIN, seed + 100, curve).tasks
-    records = database.store.query.iterate(task.workload_id)
+    records = database.store.records.iterate(task.workload_id)
     programs = Counter(one.measurement.program.digest for one in records)
     first = zip(curve.modules[:BATCH], curve.seconds[:BATCH], strict=True)
     return Again(

@@ -138,7 +138,7 @@ def writers(
     from tunedb.storage.store import Store
 
     with Store(url) as store:
-        before = store.query.size()
+        before = store.records.count()
     gate = Path(tempfile.mkdtemp(dir=scratch))
     processes = [
         subprocess.Popen(
@@ -159,8 +159,8 @@ def writers(
         told.append(json.loads(output.splitlines()[-1]))
     number = WRITERS * batches * BATCH
     with Store(url) as store:
-        if store.query.size() - before != number:
-            raise AssertionError(f"{store.query.size() - before} of {number} records")
+        if store.records.count() - before != number:
+            raise AssertionError(f"{store.records.count() - before} of {number} records")
     seconds = max(one["ended"] for one in told) - min(one["began"] for one in told)
     longest, errors = max(one["longest"] for one in told), sum(one["errors"] for one in told)
     median = statistics.median(one["median"] for one in told)

@@ -91,7 +91,7 @@ def export_and_import(source: str, folder: str) -> Figures:
     out = Path(folder)
     began = time.perf_counter()
     with Store(source, read_only=True) as store:
-        export_metaschedule(store.query, out)
+        export_metaschedule(store, out)
     figures: Figures = {}
     # The first time the export counts too: it is how the records get there.
     for name in ("new", "known"):
@@ -164,7 +164,7 @@ def write(data: str, url: str, seed: str, batches: str, gate: str) -> Figures:
         for at in range(0, len(made), BATCH):
             start = time.perf_counter()
             try:
-                store.add_batch(made[at : at + BATCH], SOURCE)
+                store.batches.add(made[at : at + BATCH], SOURCE)
             except TuneDBError:
                 errors += 1
             waits.append(time.perf_counter() - start)

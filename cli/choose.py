@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ..models.scope import Scope
     from ..records import Target
     from ..results import WorkloadSummary
-    from ..storage.queries import Query
+    from ..storage.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -63,7 +63,7 @@ def scope_options(function: F) -> F:
 
 
 def find_scope(
-    query: Query, target: str | None, workloads: Sequence[str], sources: Sequence[str]
+    store: Store, target: str | None, workloads: Sequence[str], sources: Sequence[str]
 ) -> Scope:
     """Return which records are meant.
 
@@ -74,12 +74,12 @@ def find_scope(
     """
     from ..models.scope import Scope
 
-    of_workloads = sorted({id_ for words in workloads for id_ in find_workload(query, words)})
-    of_sources = sorted({find_source(query, words) for words in sources})
-    return Scope(of_workloads or None, find_targets(query, target), of_sources or None)
+    of_workloads = sorted({id_ for words in workloads for id_ in find_workload(store, words)})
+    of_sources = sorted({find_source(store, words) for words in sources})
+    return Scope(of_workloads or None, find_targets(store, target), of_sources or None)
 
 
-def find_source(query: Query, words: str) -> int:
+def find_source(store: Store, words: str) -> int:
     """Return the id of the source that is meant: by its id, its name or its digest's beginning.
 
     A path may be given by its last parts, as tables print it.
@@ -93,7 +93,7 @@ def find_source(query: Query, words: str) -> int:
     """
     from ..errors import NotFoundError, UsageError
 
-    known = query.numbered_sources()
+    known = store.sources.numbered()
     found = (
         [one for one in known if words == str(one[0])]
         or [one for one in known if words == one[2].name]
@@ -113,7 +113,7 @@ def find_source(query: Query, words: str) -> int:
     return found[0][0]
 
 
-def find_session(query: Query, words: str) -> int:
+def find_session(store: Store, words: str) -> int:
     """Return the id of the session that is meant: by its key, its id or its digest's beginning.
 
     Raises
@@ -124,14 +124,14 @@ def find_session(query: Query, words: str) -> int:
         Several are meant.
     """
     return _only(
-        query.find_sessions(words),
+        store.sessions.find(words),
         f"no session {words!r}; give a key or id of tunedb sessions --json or "
         "tunedb show list them",
         f"{words!r} means several sessions; give an id",
     )
 
 
-def find_workload(query: Query, words: str) -> list[int]:
+def find_workload(store: Store, words: str) -> list[int]:
     """Return the ids of the one workload that is meant, those equal to it included.
 
     Raises
@@ -143,17 +143,17 @@ def find_workload(query: Query, words: str) -> list[int]:
     """
     from ..errors import NotFoundError, UsageError
 
-    found = query.find_workloads(words)
+    found = store.workloads.find(words)
     if not found:
-        names = {summary.name for summary in query.workloads()}
+        names = {summary.name for summary in store.workloads.summaries()}
         raise NotFoundError(
             f"no workload {words!r}; {_nearest(words, names)}list them: tunedb workloads"
         )
-    groups = {tuple(query.equivalent(id_)) for id_ in found}
+    groups = {tuple(store.workloads.equivalent(id_)) for id_ in found}
     if len(groups) > 1:
         # The first of each group: an id or digest names a workload, a name need not.
         shown = [min(set(group) & set(found)) for group in sorted(groups)]
-        summaries = {summary.id: summary for summary in query.workloads()}
+        summaries = {summary.id: summary for summary in store.workloads.summaries()}
         listed = _listed(f"{id_} ({_in_short(summaries[id_])})" for id_ in shown)
         raise UsageError(
             f"{words!r} means {len(groups)} workloads; give an id: {listed}; see: tunedb workloads"
@@ -169,7 +169,7 @@ def _in_short(summary: WorkloadSummary) -> str:
     return summary.name if arguments is None else text.arguments(arguments)
 
 
-def find_targets(query: Query, words: str | None) -> list[int] | None:
+def find_targets(store: Store, words: str | None) -> list[int] | None:
     """Return the ids of the targets that are meant; None for all.
 
     Raises
@@ -181,9 +181,9 @@ def find_targets(query: Query, words: str | None) -> list[int] | None:
 
     if words is None:
         return None
-    found = query.find_targets(words)
+    found = store.targets.find(words)
     if not found:
-        known = query.targets()
+        known = store.targets.summaries()
         near = _nearest(words, {summary.target.kind for summary in known})
         listed = _listed(f"{summary.id} ({target_label(summary.target)})" for summary in known)
         listed = f"there are: {listed}; " if known else ""
@@ -191,7 +191,7 @@ def find_targets(query: Query, words: str | None) -> list[int] | None:
     return found
 
 
-def find_record(query: Query, words: str) -> int:
+def find_record(store: Store, words: str) -> int:
     """Return the id of the record that is meant.
 
     Raises
@@ -202,7 +202,7 @@ def find_record(query: Query, words: str) -> int:
         The beginning of a digest fits several.
     """
     return _only(
-        query.find_records(words),
+        store.records.find(words),
         f"no record {words!r}; give an id or four and more digits of a digest, "
         "as tunedb top lists them",
         f"{words!r} means several records; give more digits, or an id",
@@ -245,8 +245,8 @@ def complete_workload(
 ) -> list[CompletionItem]:
     """Complete names and ids of workloads."""
 
-    def items(query: Query) -> Iterable[tuple[str, str]]:
-        summaries = query.workloads()
+    def items(store: Store) -> Iterable[tuple[str, str]]:
+        summaries = store.workloads.summaries()
         for name in sorted({summary.name for summary in summaries}):
             yield name, _numbers([s for s in summaries if s.name == name])
         for summary in summaries:
@@ -262,8 +262,8 @@ def _numbers(summaries: list[WorkloadSummary]) -> str:
 def _complete_target(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    def items(query: Query) -> Iterable[tuple[str, str]]:
-        for kind in sorted({summary.target.kind for summary in query.targets()}):
+    def items(store: Store) -> Iterable[tuple[str, str]]:
+        for kind in sorted({summary.target.kind for summary in store.targets.summaries()}):
             yield kind, ""
 
     return _complete(context, items, incomplete)
@@ -274,8 +274,8 @@ def complete_source(
 ) -> list[CompletionItem]:
     """Complete names and ids of sources."""
 
-    def items(query: Query) -> Iterable[tuple[str, str]]:
-        known = query.numbered_sources()
+    def items(store: Store) -> Iterable[tuple[str, str]]:
+        known = store.sources.numbered()
         yield from sorted({(source.name, source.trust.name.lower()) for _, _, source in known})
         yield from ((str(id_), source.name) for id_, _, source in known)
 
@@ -292,7 +292,7 @@ def _complete(context: click.Context, items: Any, incomplete: str) -> list[Compl
         with reading(settings_of(context)) as store:
             return [
                 CompletionItem(value, help=help_)
-                for value, help_ in items(store.query)
+                for value, help_ in items(store)
                 # A name with a control character cannot be typed; its id can.
                 if value.startswith(incomplete) and text.clean(value) == value
             ]

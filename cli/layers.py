@@ -15,7 +15,6 @@ from .module import one_target
 if TYPE_CHECKING:
     from ..programs.workload_info.structure import Structure
     from ..records import Alias, Target
-    from ..storage.queries import Query
     from ..storage.store import Store
     from .options import Settings
 
@@ -97,12 +96,12 @@ def layered_target(
     from ..errors import NotFoundError
 
     try:
-        return one_target(own.query, words)
+        return one_target(own, words)
     except NotFoundError:
         with opened(settings, own, layers) as others:
             for other in others:
                 try:
-                    return one_target(other.query, words)
+                    return one_target(other, words)
                 except NotFoundError:
                     continue
         raise
@@ -118,31 +117,31 @@ class Answered:
     def __init__(self) -> None:
         self._seen: set[tuple[Key, bytes]] = set()
 
-    def add(self, query: Query, group: list[int], target_id: int) -> bool:
+    def add(self, store: Store, group: list[int], target_id: int) -> bool:
         """Note that a database has an answer; return whether none before it had one."""
-        target = query.target(target_id).digest
-        pairs = {(key, target) for key in keys_of(query, group)}
+        target = store.targets.get(target_id).digest
+        pairs = {(key, target) for key in keys_of(store, group)}
         is_new = pairs.isdisjoint(self._seen)
         self._seen |= pairs
         return is_new
 
 
-def keys_of(query: Query, group: list[int]) -> set[Key]:
-    """Return the digests of workloads, and their names that count (``Query.names``)."""
+def keys_of(store: Store, group: list[int]) -> set[Key]:
+    """Return the digests of workloads, and their names that count (``store.names.of``)."""
     from ..records import LOOSE
-    from ..storage.queries.equivalence import Standing
+    from ..storage.names import Standing
 
-    keys: set[Key] = {query.workload(id_).digest for id_ in group}
+    keys: set[Key] = {store.workloads.get(id_).digest for id_ in group}
     for id_ in group:
         keys.update(
-            (name, query.structure(id_))
-            for name, standing in query.names(id_)
+            (name, store.names.structure(id_))
+            for name, standing in store.names.of(id_)
             if standing > Standing.FOREIGN and not name.scheme.endswith(LOOSE)
         )
     return keys
 
 
-def workloads_in(layer: Query, keys: set[Key] | None, words: str) -> list[int]:
+def workloads_in(layer: Store, keys: set[Key] | None, words: str) -> list[int]:
     """Return a layer's workloads that are meant; none where it has none.
 
     Parameters
@@ -166,23 +165,23 @@ def workloads_in(layer: Query, keys: set[Key] | None, words: str) -> list[int]:
     found: set[int] = set()
     for key in keys:
         if isinstance(key, bytes):
-            id_ = layer.workload_id(key)
+            id_ = layer.workloads.id_of(key)
             found |= set() if id_ is None else {id_}
         else:
             name, structure = key
             found.update(
                 id_
-                for id_ in layer.named([name], lambda _: True, links=False)
-                if layer.structure(id_).agrees(structure)
+                for id_ in layer.names.named([name], lambda _: True, links=False)
+                if layer.names.structure(id_).agrees(structure)
             )
     return sorted(found)
 
 
-def targets_in(layer: Query, own: Query, words: str | None) -> list[int] | None:
+def targets_in(layer: Store, own: Store, words: str | None) -> list[int] | None:
     """Return a layer's targets that are meant, None for all; a number is of one's own database."""
     if words is None:
         return None
     if words.isdigit():
-        known = [own.target(id_).digest for id_ in own.find_targets(words)]
-        return [id_ for id_ in map(layer.target_id, known) if id_ is not None]
-    return layer.find_targets(words)
+        known = [own.targets.get(id_).digest for id_ in own.targets.find(words)]
+        return [id_ for id_ in map(layer.targets.id_of, known) if id_ is not None]
+    return layer.targets.find(words)

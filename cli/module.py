@@ -12,7 +12,7 @@ from .choose import find_targets, target_label
 
 if TYPE_CHECKING:
     from ..records import Target
-    from ..storage.queries import Query
+    from ..storage.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -35,7 +35,7 @@ def compile_target_option(function: F) -> F:
 
 
 def one_target(
-    query: Query,
+    store: Store,
     words: str | None,
     workload_ids: Iterable[int] | None = None,
     *,
@@ -45,7 +45,7 @@ def one_target(
 
     Parameters
     ----------
-    query : Query
+    store : Store
         The database.
     words : str or None
         An id, a kind, or JSON; JSON with a kind need not be of a stored target. None for the only
@@ -67,28 +67,28 @@ def one_target(
 
     if words is None:
         if workload_ids is None:
-            workload_ids = [one.id for one in query.workloads() if one.format in MODULES]
-        found = (query.targets_of if foreign else query.served_targets)(workload_ids)
+            workload_ids = [one.id for one in store.workloads.summaries() if one.format in MODULES]
+        found = (store.programs.targets if foreign else store.answers.targets)(workload_ids)
         if not found:
             raise NotFoundError("no record to serve; measure some: tunedb tune MODULE")
     else:
-        given = _given(query, words)
+        given = _given(store, words)
         if given is not None:
             return given
-        found = find_targets(query, words) or []
+        found = find_targets(store, words) or []
     if len(found) > 1:
-        listed = ", ".join(f"{id_} ({target_label(query.target(id_))})" for id_ in found)
+        listed = ", ".join(f"{id_} ({target_label(store.targets.get(id_))})" for id_ in found)
         raise UsageError(f"several targets; choose one with --target: {listed}")
-    return query.target(found[0])
+    return store.targets.get(found[0])
 
 
-def _given(query: Query, words: str) -> Target | None:
+def _given(store: Store, words: str) -> Target | None:
     """Return the target of a whole configuration, where no stored one has its attributes."""
     import orjson
 
     from ..records import Target
 
-    if query.find_targets(words) or not words.lstrip().startswith("{"):
+    if store.targets.find(words) or not words.lstrip().startswith("{"):
         return None
     config = orjson.loads(words)
     return Target.from_config(config) if "kind" in config else None

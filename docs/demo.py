@@ -126,7 +126,7 @@ def command(*arguments: str) -> None:
 def first_batches(store: tunedb.storage.store.Store, workload: int) -> list[list[float]]:
     """Return the mean times of the first batch of each session, best first, in seconds."""
     sessions: dict[bytes, list[float]] = {}
-    for record in store.query.iterate(workload):
+    for record in store.records.iterate(workload):
         session = record.measurement.session
         if session is not None and record.mean is not None and record.measurement.is_valid:
             sessions.setdefault(session.digest, []).append(record.mean)
@@ -138,7 +138,7 @@ def facts(path: Path) -> list[tuple[bytes, tuple[float, ...] | None, bytes | Non
     with tunedb.open(str(path), create=False, read_only=True) as store:
         return sorted(
             (r.measurement.program.digest, r.measurement.run_secs, r.measurement.args_info)
-            for r in store.query.iterate()
+            for r in store.records.iterate()
         )
 
 
@@ -180,7 +180,7 @@ def other_shape(path: Path, database: Database, builder: Any) -> None:
 
 
 def _best(store: tunedb.storage.store.Store, workload: int) -> float:
-    best = store.query.best([workload])
+    best = store.records.best([workload])
     return float("nan") if best is None or best.mean is None else best.mean
 
 
@@ -204,7 +204,7 @@ def compare_runs(path: Path, names: list[str]) -> None:
     """Show that the second run began where the first had ended."""
     with tunedb.open(str(path), create=False, read_only=True) as store:
         for name in names:
-            (workload,) = store.query.find_workloads(name)
+            (workload,) = store.workloads.find(name)
             first, again = first_batches(store, workload)
             medians = [statistics.median(times) * 1e6 for times in (first, again)]
             console.print(

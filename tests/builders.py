@@ -29,7 +29,7 @@ FOREIGN = Source("foreign", SourceKind.FILE, Trust.FOREIGN)
 def key_of(url):
     """Return the store key of a database whose key stays as it is."""
     with Store(url, create=False, read_only=True) as store:
-        return store.query.store_key
+        return store.key
 
 
 def copied(source, place):

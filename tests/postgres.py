@@ -60,7 +60,7 @@ class Server:
         if not empty and self._template is None:
             template = self.new_database(empty=True)
             with Store(template) as store:
-                self._key = store.query.store_key
+                self._key = store.key
             self._template = make_url(template).database
         name = f"test_{next(self._numbers)}"
         template = f" TEMPLATE {self._template} STRATEGY file_copy" if not empty else ""

@@ -56,7 +56,7 @@ def entry(folder):
 def test_what_the_user_makes_is_approved(tmp_path, folder):
     path = tmp_path / "new.db"
     with tunedb.open(path) as store:
-        key = store.query.store_key
+        key = store.key
         store.require_approved()
     require(path)
     require(f"sqlite:///{path}")
@@ -122,7 +122,7 @@ def test_a_database_that_was_replaced_by_another(tmp_path, theirs):
 
 def test_a_replaced_database_on_a_server(bare_postgres_url):
     tunedb.open(bare_postgres_url).close()
-    with Store(bare_postgres_url) as store, store._transaction() as connection:
+    with Store(bare_postgres_url) as store, store._db.transaction() as connection:
         connection.execute(
             update(schema.meta).where(schema.meta.c.key == "store").values(value="f" * 32)
         )

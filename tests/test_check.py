@@ -16,13 +16,13 @@ from tunedb.results import NewModel, SessionFactor
 
 def fill(url):
     with tunedb.open(url) as store:
-        store.add(make_batch(5, 20), OWN)
-        store.add([make_measurement(30, (2e-3,), session=make_session())], FOREIGN)
+        store.records.add(make_batch(5, 20), OWN)
+        store.records.add([make_measurement(30, (2e-3,), session=make_session())], FOREIGN)
         failure = Failure(FailureKind.CRASH, Phase.RUN, "nul \0 and more")
-        store.add([make_measurement(31, None, status=Status.FAILED, failure=failure)], OWN)
-        store.add([make_measurement(32, (1e-3,), empty=True)], OWN)
-        store.quarantine([Quarantined("log.json", 3, "not JSON", b"{\xff")], OWN)
-        store.retract([1], "no reason")
+        store.records.add([make_measurement(31, None, status=Status.FAILED, failure=failure)], OWN)
+        store.records.add([make_measurement(32, (1e-3,), empty=True)], OWN)
+        store.quarantine.add([Quarantined("log.json", 3, "not JSON", b"{\xff")], OWN)
+        store.trust.retract([1], "no reason")
         fill_derived(store)
 
 
@@ -32,10 +32,10 @@ def fill_derived(store):
     for kind, body in (("ranker", b"boosters"), ("failures", None)):
         card = {"versions": versions, "body": {"digest": body_digest(b"boosters").hex()}}
         digest = model_digest(kind, b"{}", b"t" * 16, versions)
-        store.add_model(NewModel(digest, kind, b"{}", b"t" * 16, card, body))
-    store.add_predictions(1, {1: 0.5, 2: -1.0})
+        store.models.add(NewModel(digest, kind, b"{}", b"t" * 16, card, body))
+    store.models.add_predictions(1, {1: 0.5, 2: -1.0})
     factors = [("session", 1, 0, 1.3, 0.01, 5), ("source", 1, 0, 1.0, None, 0)]
-    store.set_session_factors(1, [SessionFactor(*one) for one in factors])
+    store.runs.set_factors(1, [SessionFactor(*one) for one in factors])
 
 
 @pytest.fixture

@@ -123,11 +123,11 @@ def fill(path):
         card = {
             "versions": versions,
             "body": {"digest": body_digest(b"boosters").hex()},
-            "store": store.query.store_key,
+            "store": store.key,
         }
         digest = model_digest("ranker", b"{}", b"t" * 16, versions)
-        model = store.add_model(NewModel(digest, "ranker", b"{}", b"t" * 16, card, b"boosters"))
-        store.add_predictions(model, {1: 0.5})
+        model = store.models.add(NewModel(digest, "ranker", b"{}", b"t" * 16, card, b"boosters"))
+        store.models.add_predictions(model, {1: 0.5})
     with closing(sqlite3.connect(path)) as db, db:
         db.execute(
             "INSERT INTO foreign_feature SELECT program_id, feature_set_id, 1 FROM feature LIMIT 1"

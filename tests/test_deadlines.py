@@ -35,7 +35,7 @@ def hurried(monkeypatch):
 def own(sqlite_file):
     """A file with a record."""
     with Store(sqlite_file) as store:
-        store.add([make_measurement(0)], OWN)
+        store.records.add([make_measurement(0)], OWN)
     return sqlite_file
 
 
@@ -180,11 +180,11 @@ def test_a_server_that_falls_silent(own, proxy, hurried):
     """The handshake is answered, and then nothing any more, whoever asks."""
     with Store(own) as here, Store(proxy.url) as there:
         assert push(here, proxy.url).new == 1
-        assert there.query.size() == 1
+        assert there.records.count() == 1
         proxy.swallow()
         for work in (
-            there.query.size,
-            lambda: there.add([make_measurement(1)], OWN),
+            there.records.count,
+            lambda: there.records.add([make_measurement(1)], OWN),
             lambda: push(here, proxy.url),
         ):
             error = within_guard(lambda work=work: caught(work))
@@ -192,7 +192,7 @@ def test_a_server_that_falls_silent(own, proxy, hurried):
             assert "did not answer" in str(error)
             assert "\n" not in str(error)
         # The connections are closed: nobody waits for what was asked on them.
-        assert there.query._connection is None or there.query._connection.invalidated
+        assert there._db._reader is None or there._db._reader.invalidated
 
 
 def caught(work):
@@ -207,7 +207,7 @@ def caught(work):
 def test_who_has_not_answered_is_said(proxy, hurried):
     with Store(proxy.url) as there:
         proxy.swallow()
-        error = within_guard(lambda: caught(there.query.size))
+        error = within_guard(lambda: caught(there.records.count))
         assert f"did not answer for 0.45 s; {deadlines.VARIABLE} sets" in str(error)
 
 
@@ -220,7 +220,7 @@ def test_a_run_goes_on_with_its_file(
 
     def run(store, stack):
         outbox = delivering(store, url, stack)
-        store.add([make_measurement(1)], OWN)
+        store.records.add([make_measurement(1)], OWN)
         outbox.notify()
         return outbox.close()
 
@@ -239,7 +239,7 @@ def test_a_statement_that_takes_too_long(postgres_url, hurried):
     with (
         Store(postgres_url) as store,
         pytest.raises(BusyError, match=deadlines.VARIABLE) as error,
-        store._transaction() as connection,
+        store._db.transaction() as connection,
     ):
         connection.exec_driver_sql("SELECT pg_sleep(60)")
     assert "\n" not in str(error.value)
@@ -250,7 +250,7 @@ def test_a_pipeline_may_take_longer_than_one_statement(postgres_url, monkeypatch
     monkeypatch.setenv(deadlines.VARIABLE, "0.5")
     # The server sends its answers when there are 8 KB of them.
     statement = "SELECT pg_sleep(%s), repeat('x', 10000)"
-    with Store(postgres_url) as store, store._transaction() as connection:
+    with Store(postgres_url) as store, store._db.transaction() as connection:
         driver = connection.connection.driver_connection
         began = time.monotonic()
         driver.cursor().executemany(statement, [(0.1,)] * 15)
@@ -264,8 +264,8 @@ def test_long_statements_have_longer(postgres_url, hurried):
         return connection.exec_driver_sql("SHOW statement_timeout").scalar()
 
     with Store(postgres_url) as store:
-        reader = store.query._connected()
-        with store._transaction() as writer:
+        reader = store._db.reader()
+        with store._db.transaction() as writer:
             for connection in (reader, writer):
                 driver = connection.connection.driver_connection
                 assert (shown(connection), driver.seconds) == ("300ms", 0.3)
@@ -274,13 +274,13 @@ def test_long_statements_have_longer(postgres_url, hurried):
                     assert driver.seconds == limits.LONG_STATEMENT_S
                     connection.exec_driver_sql("SELECT pg_sleep(0.6)")
                 assert (shown(connection), driver.seconds) == ("300ms", 0.3)
-        with store._transaction() as writer:
+        with store._db.transaction() as writer:
             assert shown(writer) == "300ms"
 
 
 def test_an_upgrade_is_not_cut(bare_postgres_url, hurried, monkeypatch):
     Store(bare_postgres_url).close()
-    with Store(bare_postgres_url) as store, store._transaction() as connection:
+    with Store(bare_postgres_url) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0001'")
     monkeypatch.setattr(
         "tunedb.migrations.upgrade", lambda one: one.exec_driver_sql("SELECT pg_sleep(0.6)")
@@ -320,12 +320,12 @@ def test_no_deadline_depends_on_the_time_of_day():
 def test_a_stopped_server_process(own, postgres_server, postgres_url, hurried):
     """SIGSTOP: the kernel still takes what is sent."""
     with Store(postgres_url) as store:
-        pid = store.query._connected().exec_driver_sql("SELECT pg_backend_pid()").scalar()
+        pid = store._db.reader().exec_driver_sql("SELECT pg_backend_pid()").scalar()
         subprocess.run(["kill", "-STOP", str(pid)], check=True)
         try:
-            error = within_guard(lambda: caught(store.query.size))
+            error = within_guard(lambda: caught(store.records.count))
             assert isinstance(error, UnreachableError)
         finally:
             subprocess.run(["kill", "-CONT", str(pid)], check=True)
         # The next question has a connection of its own.
-        assert store.query.size() == 0
+        assert store.records.count() == 0

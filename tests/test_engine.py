@@ -90,10 +90,10 @@ def test_shown_urls():
 )
 def test_any_file_name(tmp_path, name):
     with Store(tmp_path / name) as store:
-        store.add([make_measurement()], OWN)
+        store.records.add([make_measurement()], OWN)
     assert [path.name for path in tmp_path.iterdir()] == [name]
     with Store(tmp_path / name, read_only=True) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
 
 
 def pragmas(store, connection):
@@ -113,8 +113,8 @@ def test_what_holds_on_every_sqlite_connection(sqlite_file):
         "busy_timeout": 30_000,
     }
     with Store(sqlite_file) as store:
-        assert pragmas(store, store.query._connected()) == expected
-        with store._transaction() as connection:
+        assert pragmas(store, store._db.reader()) == expected
+        with store._db.transaction() as connection:
             assert pragmas(store, connection) == expected
             # BEGIN IMMEDIATE: the lock is taken before the first write.
             other = sqlite3.connect(sqlite_file, timeout=0)
@@ -122,7 +122,7 @@ def test_what_holds_on_every_sqlite_connection(sqlite_file):
                 other.execute("BEGIN IMMEDIATE")
             other.close()
     with Store(sqlite_file, read_only=True) as store:
-        reading = pragmas(store, store.query._connected())
+        reading = pragmas(store, store._db.reader())
         assert reading == {**expected, "synchronous": reading["synchronous"]}
     connection = sqlite3.connect(sqlite_file)
     tables = connection.execute("PRAGMA table_list").fetchall()
@@ -137,10 +137,13 @@ def test_foreign_keys_and_types_are_enforced(store):
     feature = schema.feature.insert().values(
         program_id=77, feature_set_id=77, n_rows=1, n_columns=1, data=b""
     )
-    with pytest.raises(StorageError, match=r"(?i)foreign key"), store._transaction() as connection:
+    with (
+        pytest.raises(StorageError, match=r"(?i)foreign key"),
+        store._db.transaction() as connection,
+    ):
         connection.execute(feature)
     wrong = "INSERT INTO feature_set (name, version, columns) VALUES ('x', 'no number', '[]')"
-    with pytest.raises(StorageError), store._transaction() as connection:
+    with pytest.raises(StorageError), store._db.transaction() as connection:
         connection.exec_driver_sql(wrong)
 
 
@@ -198,7 +201,7 @@ def test_prepared_statements(store):
             meta.key == bindparam("key", type_=schema.Text)
         )
     )
-    connection = store.query._connected()
+    connection = store._db.reader()
     assert found(connection, key="format").all() == [("tunedb", "constant", 7)]
     assert found(connection, key="'; DROP TABLE meta;--").all() == []
     insert = Prepared(
@@ -206,18 +209,18 @@ def test_prepared_statements(store):
             key=bindparam("key", type_=schema.Text), value="fixed by the statement"
         )
     )
-    with store._transaction() as writer:
+    with store._db.transaction() as writer:
         insert.many(writer, [])
         insert.many(writer, [{"key": "a"}, {"key": "b"}])
         insert(writer, key="c")
-    assert [store.query.meta()[key] for key in "abc"] == ["fixed by the statement"] * 3
+    assert [store.meta()[key] for key in "abc"] == ["fixed by the statement"] * 3
 
 
 def test_prepared_statements_render_once_per_dialect(sqlite_file, postgres_url):
     statement = Prepared(select(schema.meta.c.value).where(schema.meta.c.key == "format"))
     for url in (sqlite_file, postgres_url, sqlite_file):
         with Store(url) as store:
-            assert statement(store.query._connected()).scalar() == "tunedb"
+            assert statement(store._db.reader()).scalar() == "tunedb"
     assert statement._rendered.keys() == {"sqlite", "postgresql"}
 
 

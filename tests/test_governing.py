@@ -23,18 +23,16 @@ def with_sketch(number, sketch, **fields):
 
 
 def served(store):
-    rows = store.query._select(
-        select(schema.measurement.c.served).order_by(schema.measurement.c.id)
-    )
+    rows = store._db.select(select(schema.measurement.c.served).order_by(schema.measurement.c.id))
     return [row.served for row in rows]
 
 
 def rows_of(store):
-    return {row.name: row for row in store.query.source_rows()}
+    return {row.name: row for row in store.sources.summaries()}
 
 
 def test_promotion_serves_what_is_valid(store):
-    store.add(
+    store.records.add(
         [
             make_measurement(0, (0.2,)),
             make_measurement(1, None),
@@ -43,130 +41,134 @@ def test_promotion_serves_what_is_valid(store):
         ],
         FOREIGN,
     )
-    store.add([make_measurement(9, (0.3,))], OWN)
-    store.retract([3], "wrong")
+    store.records.add([make_measurement(9, (0.3,))], OWN)
+    store.trust.retract([3], "wrong")
     assert served(store) == [0, 0, 0, 0, 1]
-    assert store.trust_source(1, Trust.VERIFIED) == 1
+    assert store.trust.set(1, Trust.VERIFIED) == 1
     assert served(store) == [1, 0, 0, 0, 1]
-    assert store.trust_source(1, Trust.OWN) == 0
-    assert store.trust_source(1, Trust.FOREIGN) == 1
+    assert store.trust.set(1, Trust.OWN) == 0
+    assert store.trust.set(1, Trust.FOREIGN) == 1
     assert served(store) == [0, 0, 0, 0, 1]
-    assert store.trust_source(2, Trust.FOREIGN) == 1
-    assert store.query.best([1]) is None
+    assert store.trust.set(2, Trust.FOREIGN) == 1
+    assert store.records.best([1]) is None
 
 
 def test_readers_of_the_same_store_hear_of_it(store):
-    store.add([make_measurement()], FOREIGN)
-    assert store.query.record(1).source.trust is Trust.FOREIGN
-    store.trust_source(1, Trust.OWN)
-    assert store.query.record(1).source.trust is Trust.OWN
-    assert store.query.source(1).trust is Trust.OWN
+    store.records.add([make_measurement()], FOREIGN)
+    assert store.records.get(1).source.trust is Trust.FOREIGN
+    store.trust.set(1, Trust.OWN)
+    assert store.records.get(1).source.trust is Trust.OWN
+    assert store.sources.get(1).trust is Trust.OWN
 
 
 def test_a_dry_run_counts_and_changes_nothing(store):
-    store.add([make_measurement(0), make_measurement(1)], FOREIGN)
-    assert store.trust_source(1, Trust.OWN, dry_run=True) == 2
-    assert store.query.source(1).trust is Trust.FOREIGN
+    store.records.add([make_measurement(0), make_measurement(1)], FOREIGN)
+    assert store.trust.set(1, Trust.OWN, dry_run=True) == 2
+    assert store.sources.get(1).trust is Trust.FOREIGN
     assert served(store) == [0, 0]
     # The store goes on as if nothing had been.
-    assert store.add([make_measurement(2)], OWN).new == 1
-    assert store.trust_source(1, Trust.OWN) == 2
+    assert store.records.add([make_measurement(2)], OWN).new == 1
+    assert store.trust.set(1, Trust.OWN) == 2
 
 
 @pytest.mark.parametrize("trust", [Trust.OWN, Trust.VERIFIED])
 def test_no_promotion_of_traces_that_are_not_allowed(store, trust):
-    store.add(
+    store.records.add(
         [make_measurement(0), with_sketch(1, EVIL), with_sketch(2, b'[["Evil",[],[],[]]]')],
         FOREIGN,
     )
     with pytest.raises(FormatError) as caught:
-        store.trust_source(1, trust)
+        store.trust.set(1, trust)
     message = str(caught.value)
     assert message.startswith("source 'foreign': 2 of its records must not reach TVM")
     assert "the first is 2 (" in message
     assert "tunedb retract --source 1 --not-allowed --reason TEXT" in message
     assert "\n" not in message
-    assert store.query.source(1).trust is Trust.FOREIGN
+    assert store.sources.get(1).trust is Trust.FOREIGN
     assert served(store) == [0, 0, 0]
-    refused = list(store.query.refused_records(1))
+    refused = list(store.answers.refused(1))
     assert [one.record_id for one in refused] == [2, 3]
     assert "Evil" in refused[1].reason
-    store.retract([one.record_id for one in refused], "not allowed")
-    assert store.trust_source(1, trust) == 1
+    store.trust.retract([one.record_id for one in refused], "not allowed")
+    assert store.trust.set(1, trust) == 1
     assert served(store) == [1, 0, 0]
 
 
 def test_failed_records_are_checked_too(store):
     """A JSON export and `get_all_tuning_records` hold them."""
-    store.add([with_sketch(1, EVIL, secs=None)], FOREIGN)
+    store.records.add([with_sketch(1, EVIL, secs=None)], FOREIGN)
     with pytest.raises(FormatError, match="1 of its records must not reach TVM"):
-        store.trust_source(1, Trust.VERIFIED)
+        store.trust.set(1, Trust.VERIFIED)
 
 
 def test_what_comes_while_a_source_is_checked_is_checked_as_well(store, store_url, monkeypatch):
-    store.add([make_measurement(0)], FOREIGN)
-    query, calls = store.query, []
-    last_record, refused_records = query.last_record, query.refused_records
+    store.records.add([make_measurement(0)], FOREIGN)
+    calls = []
+    last_record, refused_records = store.batches.last_id, store.answers.refused
 
     def then_another_comes():
         last = last_record()
         with Store(store_url) as other:
-            other.add([with_sketch(1, EVIL)], FOREIGN)
+            other.records.add([with_sketch(1, EVIL)], FOREIGN)
         return last
 
     def only_later(source_id, *, after=0):
         calls.append(after)
         return refused_records(source_id, after=after) if after else iter(())
 
-    monkeypatch.setattr(query, "last_record", then_another_comes)
-    monkeypatch.setattr(query, "refused_records", only_later)
+    monkeypatch.setattr(store.batches, "last_id", then_another_comes)
+    monkeypatch.setattr(store.answers, "refused", only_later)
     with pytest.raises(FormatError, match="the first is 2"):
-        store.trust_source(1, Trust.OWN)
+        store.trust.set(1, Trust.OWN)
     assert calls == [0, 1]
-    assert store.query.source(1).trust is Trust.FOREIGN
+    assert store.sources.get(1).trust is Trust.FOREIGN
 
 
 def test_own_records_were_never_foreign(store):
     """What was made here is not measured by the list of what strangers may send."""
-    store.add([with_sketch(1, EVIL)], OWN)
-    assert store.trust_source(1, Trust.VERIFIED) == 0
-    assert store.trust_source(1, Trust.OWN) == 0
+    store.records.add([with_sketch(1, EVIL)], OWN)
+    assert store.trust.set(1, Trust.VERIFIED) == 0
+    assert store.trust.set(1, Trust.OWN) == 0
 
 
 def test_nothing_of_a_workload_changes_with_trust(store):
     script = "# from tvm.script import tirx as T"
     workload = make_workload(1, tvm_version="0.25.0", script=script)
-    store.add([make_measurement(0, workload=workload)], FOREIGN)
-    before = store.query.workload(1)
+    store.records.add([make_measurement(0, workload=workload)], FOREIGN)
+    before = store.workloads.get(1)
     assert before.script is None
-    store.trust_source(1, Trust.OWN)
-    store.query._workloads.clear()
-    assert store.query.workload(1) == before
+    store.trust.set(1, Trust.OWN)
+    store._loader._workloads.clear()
+    assert store.workloads.get(1) == before
 
 
 def test_a_merged_source_does_not_fix_the_version_of_a_workload(store):
     """However far it is trusted, our own word counts more."""
-    store.add([make_measurement(0, workload=make_workload(1, tvm_version="0.25.0"))], FOREIGN)
-    with store._transaction() as connection:
+    store.records.add(
+        [make_measurement(0, workload=make_workload(1, tvm_version="0.25.0"))], FOREIGN
+    )
+    with store._db.transaction() as connection:
         connection.execute(schema.source.update().values(store="f" * 32))
-    store.trust_source(1, Trust.OWN)
-    store.add([make_measurement(1, workload=make_workload(1, tvm_version="0.27.0"))], OWN)
-    store.query._workloads.clear()
-    assert store.query.workload(1).tvm_version == "0.27.0"
+    store.trust.set(1, Trust.OWN)
+    store.records.add([make_measurement(1, workload=make_workload(1, tvm_version="0.27.0"))], OWN)
+    store._loader._workloads.clear()
+    assert store.workloads.get(1).tvm_version == "0.27.0"
     # The first own one counts.
     with Store(":memory:") as other:
         for version in ("0.27.0", "0.26.0"):
             workload = make_workload(1, tvm_version=version)
-            other.add([make_measurement(0, workload=workload)], Source(version))
-        assert other.query.workload(1).tvm_version == "0.27.0"
+            other.records.add([make_measurement(0, workload=workload)], Source(version))
+        assert other.workloads.get(1).tvm_version == "0.27.0"
 
 
 def test_sources_say_what_they_have(store):
-    store.add([make_measurement(n) for n in range(3)], OWN)
-    store.add([make_measurement(5, None), make_measurement(6, session=make_session())], FOREIGN)
-    store.add([], Source("nothing"))
-    store.add_batch([], Source("empty", SourceKind.LIVE, Trust.VERIFIED))
-    store.retract([1, 5], "wrong")
+    store.records.add([make_measurement(n) for n in range(3)], OWN)
+    store.records.add(
+        [make_measurement(5, None), make_measurement(6, session=make_session())], FOREIGN
+    )
+    store.records.add([], Source("nothing"))
+    store.batches.add([], Source("empty", SourceKind.LIVE, Trust.VERIFIED))
+    store.trust.retract([1, 5], "wrong")
     rows = rows_of(store)
     assert list(rows) == ["own", "foreign", "empty"]
     own, foreign, empty = rows.values()
@@ -174,50 +176,50 @@ def test_sources_say_what_they_have(store):
     assert (foreign.records, foreign.served, foreign.retracted) == (2, 0, 1)
     assert (empty.records, empty.served, empty.retracted) == (0, 0, 0)
     assert (empty.kind, empty.trust) == (SourceKind.LIVE, Trust.VERIFIED)
-    assert own.store == store.query.store_key
-    assert own.digest == store.query.source_digest(own.id)
+    assert own.store == store.key
+    assert own.digest == store.sources.numbered([own.id])[0][1]
     assert [row.reason for row in rows.values()] == [None] * 3
-    assert store.retract_source(own.id, "busy machine") == 2
+    assert store.trust.retract_source(own.id, "busy machine") == 2
     own = rows_of(store)["own"]
     assert (own.served, own.retracted, own.reason) == (0, 3, "busy machine")
 
 
 def test_how_many_records_would_stop_being_served(store):
     session = make_session()
-    store.add([make_measurement(n) for n in range(3)], OWN)
-    store.add([make_measurement(n, session=session) for n in range(3, 5)], OWN)
-    store.add([make_measurement(9)], FOREIGN)
-    count = store.query.served_of
+    store.records.add([make_measurement(n) for n in range(3)], OWN)
+    store.records.add([make_measurement(n, session=session) for n in range(3, 5)], OWN)
+    store.records.add([make_measurement(9)], FOREIGN)
+    count = store.answers.count
     assert (count(), count([1, 1, 6]), count([1], [1]), count([], [2])) == (0, 1, 5, 0)
     assert (count([], [], [1]), count([1, 4], [], [1])) == (2, 3)
     # More records than a statement takes parameters.
     assert count(range(1, 40_000)) == 5
-    assert store.retract_session(1, "x") == 2
+    assert store.trust.retract_session(1, "x") == 2
     assert count(range(1, 40_000)) == 3
-    assert store.retract_session(1, "again") == 0
+    assert store.trust.retract_session(1, "again") == 0
 
 
 def test_finding_sessions(store):
     session = make_session()
-    store.add_session(session)
-    store.add_session(make_session(1))
+    store.sessions.add(session)
+    store.sessions.add(make_session(1))
     digest = session.digest.hex()
     for text in (session.key, "1", digest, digest[:8].upper()):
-        assert store.query.find_sessions(text) == [1]
+        assert store.sessions.find(text) == [1]
     for text in ("", "9", "no", "zzzz", digest + "00", "²", "9" * 30):
-        assert store.query.find_sessions(text) == []
+        assert store.sessions.find(text) == []
 
 
 def test_what_is_not_there(store):
     for change in (
-        lambda: store.trust_source(7, Trust.OWN),
-        lambda: store.retract_source(7, "x"),
-        lambda: store.retract_session(7, "x"),
+        lambda: store.trust.set(7, Trust.OWN),
+        lambda: store.trust.retract_source(7, "x"),
+        lambda: store.trust.retract_session(7, "x"),
     ):
         with pytest.raises(NotFoundError, match="7"):
             change()
-    store.add([make_measurement(session=make_session())], OWN)
-    for change in (store.retract_source, store.retract_session):
+    store.records.add([make_measurement(session=make_session())], OWN)
+    for change in (store.trust.retract_source, store.trust.retract_session):
         with pytest.raises(UsageError, match="reason"):
             change(1, "")
     assert served(store) == [1]

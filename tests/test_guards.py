@@ -73,10 +73,10 @@ def shared(team, alices):
     with Store(alices) as store:
         assert push(store, team("alice")).new == 4
     with Store(team("tunedb_owner")) as server:
-        (source,) = server.query.source_rows()
+        (source,) = server.sources.summaries()
         assert (source.store, source.trust) == (ALICES, Trust.FOREIGN)
-        server.trust_source(source.id, Trust.VERIFIED)
-        server.add([make_measurement(9)], OWN)
+        server.trust.set(source.id, Trust.VERIFIED)
+        server.records.add([make_measurement(9)], OWN)
     return team
 
 
@@ -149,9 +149,9 @@ REFUSED = {
 def test_what_a_writer_cannot_say(shared):
     """Attack 7: who inserts is refused what identifies, ranks or serves."""
     with Store(shared("tunedb_owner")) as server:
-        server.add([make_measurement(20)], FOREIGN)
-        server.add_model(NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes"))
-        with server._transaction() as connection:
+        server.records.add([make_measurement(20)], FOREIGN)
+        server.models.add(NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes"))
+        with server._db.transaction() as connection:
             for sql in FEATURES:
                 connection.exec_driver_sql(sql)
     with session(shared("tunedb_owner")) as owner, session(shared("mallory")) as mallory:
@@ -240,8 +240,8 @@ def test_what_a_large_merge_writes_is_whole(shared):
             for n in range(100, 140)
         ]
         made += [make_measurement(n, None) for n in range(140, 150)]
-        store.add(made, OWN)
-        store.add([make_measurement(150)], FOREIGN)
+        store.records.add(made, OWN)
+        store.records.add([make_measurement(150)], FOREIGN)
     report = check.check(shared("bob"))
     assert report.problems == []
 
@@ -264,11 +264,13 @@ def test_everything_that_is_promised(shared, alices, file, tmp_path):
             30, None, status=Status.FAILED, failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "x")
         )
         launched = make_measurement(31, launches=(Launch("k", 32),), session=make_session(3))
-        store.add([make_measurement(32), failed, launched], Source("tuning", SourceKind.LIVE))
-        store.add_workload(make_workload(7, script="code"), [Alias("s", "k")])
-        store.add_session(make_session(4))
+        store.records.add(
+            [make_measurement(32), failed, launched], Source("tuning", SourceKind.LIVE)
+        )
+        store.workloads.add(make_workload(7, script="code"), [Alias("s", "k")])
+        store.sessions.add(make_session(4))
         model = NewModel(b"m" * 16, "xgboost", b"{}", b"t" * 16, {}, b"bytes")
-        store.add_predictions(store.add_model(model), {1: 0.5})
+        store.models.add_predictions(store.models.add(model), {1: 0.5})
     # A script is code, and nobody checks a model's bytes.
     assert ask(shared("bob"), "SELECT count(script) FROM workload") == [(0,)]
     assert ask(shared("bob"), "SELECT body FROM model") == [(None,)]
@@ -285,11 +287,11 @@ def test_a_known_record_gets_a_better_source(shared, alices, file):
     """A stranger had it first; alice's push takes it over, and mallory does not get it back."""
     record = make_measurement(50)
     with Store(file("f" * 32)) as theirs:
-        theirs.add([record], Source("theirs"))
+        theirs.records.add([record], Source("theirs"))
         assert push(theirs, shared("mallory")).new == 1
         assert served(shared("bob"))[-1] is False
         with Store(alices) as here:
-            here.add([record], Source("nightly"))
+            here.records.add([record], Source("nightly"))
             assert push(here, shared("alice")).moved == 1
         assert served(shared("bob"))[-1] is True
         assert push(theirs, shared("mallory"), anew=True).moved == 0
@@ -309,7 +311,7 @@ def test_retractions_come_from_the_database_s_account(shared, alices, file):
     """What is relayed for others is left out and told, and the push goes on."""
     with Store(alices) as here, Store(file(CAROLS)) as carols:
         fill(carols, 70)
-        carols.retract([1], "a test")
+        carols.trust.retract([1], "a test")
         assert pull(here, carols.location).retractions == 1
         report = push(here, shared("alice"))
         assert (report.new, report.retractions) == (1, 0)
@@ -317,7 +319,7 @@ def test_retractions_come_from_the_database_s_account(shared, alices, file):
         assert "only from the database's own account" in reason
         assert push(carols, shared("mallory")).retractions == 1
         # Alice's source is trusted there: nobody else's word counts.
-        here.retract([1], "the clock was wrong")
+        here.trust.retract([1], "the clock was wrong")
         assert pull(carols, alices).retractions == 1
         report = push(carols, shared("mallory"))
         assert report.retractions == 0
@@ -333,10 +335,10 @@ def test_retractions_come_from_the_database_s_account(shared, alices, file):
 
 def test_only_the_owner_takes_back_in_the_server_s_name(shared):
     with Store(shared("alice")) as store, pytest.raises(StorageError, match="tunedb push") as error:
-        store.retract([1], "no")
+        store.trust.retract([1], "no")
     assert "\n" not in str(error.value)
     with Store(shared("tunedb_owner")) as store:
-        assert store.retract([1], "no") == 1
+        assert store.trust.retract([1], "no") == 1
     assert served(shared("bob"))[0] is False
 
 
@@ -373,14 +375,14 @@ def test_an_account_is_the_session_s(shared):
 def test_the_owner_s_own_work(shared, alices):
     owner = shared("tunedb_owner")
     with Store(owner) as store:
-        assert store.trust_source(1, Trust.FOREIGN) == 4
+        assert store.trust.set(1, Trust.FOREIGN) == 4
         assert served(owner) == [False] * 4 + [True]
-        assert store.trust_source(1, Trust.VERIFIED) == 4
-        store.retract_source(1, "all of it")
+        assert store.trust.set(1, Trust.VERIFIED) == 4
+        store.trust.retract_source(1, "all of it")
         assert served(owner) == [False] * 4 + [True]
-        store.add_workload(make_workload(7, script="code"))
-        assert store.remove_records([1, 2]).records == 2
-        store.vacuum()
+        store.workloads.add(make_workload(7, script="code"))
+        assert store.pruning.remove_records([1, 2]).records == 2
+        store.pruning.vacuum()
     assert ask(owner, "SELECT count(script) FROM workload") == [(1,)]
     with Store(alices) as here:
         assert push(here, owner, anew=True).new == 2
@@ -397,7 +399,7 @@ def test_the_names_are_those_of_the_migration(postgres_url):
     functions = set(re.findall(r"FUNCTION\s+public\.(\w+)\([^)]*\) RETURNS (?!trigger)", made))
     assert set(guards.FUNCTIONS) == functions
     with Store(postgres_url) as store:
-        assert guards.look(store.query._connected()) == guards.Guards(is_owner=True)
+        assert guards.look(store._db.reader()) == guards.Guards(is_owner=True)
 
 
 GONE = {
@@ -436,7 +438,7 @@ def test_a_guard_that_is_gone(what, shared, alices):
         assert "its owner runs: tunedb db upgrade" in str(error.value)
         assert "\n" not in str(error.value)
     with Store(shared("bob"), read_only=True) as store:
-        assert store.query.size() == 5
+        assert store.records.count() == 5
     assert words.split(",")[0] in run("--db", shared("bob"), "db", "check", code=1).stdout
     assert words.split(",")[0] in run("db", "upgrade", owner, "--dry-run").stdout
     with pytest.raises(SchemaError):

@@ -40,24 +40,23 @@ def test_sessions_that_name_no_device_are_alone():
 
 
 def add(store, measurements, source=OWN):
-    return store.add_batch(measurements, source)[0]
+    return store.batches.add(measurements, source)[0]
 
 
 def test_sessions_compare_unless_a_factor_parts_them(store):
     sessions = [session(number) for number in range(4)] + [session(9, b'{"cpu":"other"}')]
     add(store, [make_measurement(n, session=one) for n, one in enumerate(sessions)])
-    query = store.query
-    assert query.comparable_sessions(session(99), 1) == [1, 2, 3, 4]
-    assert query.comparable_sessions(sessions[4], 1) == [5]
-    assert query.comparable_sessions(session(99, b'{"cpu":"third"}'), 1) == []
+    assert store.runs.comparable(session(99), 1) == [1, 2, 3, 4]
+    assert store.runs.comparable(sessions[4], 1) == [5]
+    assert store.runs.comparable(session(99, b'{"cpu":"third"}'), 1) == []
     # The newest is the measure: 1 is slower, 2 is another machine, 3 has no factor.
     rows = [(1, 0, 1.3), (2, 1, 1.0), (4, 0, 1.05)]
-    store.set_session_factors(
+    store.runs.set_factors(
         1,
         [SessionFactor("session", id_, machine, factor, 0.01, 40) for id_, machine, factor in rows],
     )
-    assert query.comparable_sessions(session(99), 1) == [3, 4]
-    assert query.comparable_sessions(session(99), 2) == [1, 2, 3, 4]
+    assert store.runs.comparable(session(99), 1) == [3, 4]
+    assert store.runs.comparable(session(99), 2) == [1, 2, 3, 4]
 
 
 def test_measured_programs(store):
@@ -78,20 +77,20 @@ def test_measured_programs(store):
         ],
     )
     add(store, [make_measurement(8, session=here, occurrence=8)], FOREIGN)
-    store.retract([ids[8]], "wrong")
-    found = store.query.measured_programs([1], 1, [1])
+    store.trust.retract([ids[8]], "wrong")
+    found = store.programs.measured([1], 1, [1])
     assert [one.id for one in found] == ids[:3]
     assert [one.run_secs for one in found] == [(0.002,), (0.001, 0.003), None]
     assert [one.mean for one in found] == [0.002, 0.002, float("inf")]
     assert [one.failure for one in found] == [None, None, failure]
     assert found[0].digest == make_measurement(0).program.digest
     assert found[0].program_id == found[1].program_id
-    assert [one.id for one in store.query.measured_programs([1], 1, [1], after=ids[1])] == [ids[2]]
+    assert [one.id for one in store.programs.measured([1], 1, [1], after=ids[1])] == [ids[2]]
     learnt = Failure(FailureKind.INFRASTRUCTURE, Phase.RUN, "it was the cable", 2.0)
     again = make_measurement(1, (1e10,), session=here, status=1, failure=failure)
-    store.add_failures([(again, learnt)])
-    assert store.query.measured_programs([1], 1, [1])[2].failure == learnt
-    assert store.query.measured_programs([1], 1, []) == []
+    store.batches.add_failures([(again, learnt)])
+    assert store.programs.measured([1], 1, [1])[2].failure == learnt
+    assert store.programs.measured([1], 1, []) == []
 
 
 def test_sessions_of_a_run(store):
@@ -108,16 +107,15 @@ def test_sessions_of_a_run(store):
             make_measurement(9, session=make_session()),
         ],
     )
-    query = store.query
-    assert [id_ for id_, _ in query.run_sessions("one")] == [1, 3]
-    assert query.run_sessions("three") == []
-    assert query.session_trials(1) == (3, 5)
-    assert query.session_trials(99) == (0, -1)
-    assert [r.measurement.occurrence for r in query.session_records(mine[0])] == [0, 3, 5]
-    assert query.session_records(session(77)) == []
+    assert [id_ for id_, _ in store.runs.of_key("one")] == [1, 3]
+    assert store.runs.of_key("three") == []
+    assert store.runs.trials(1) == (3, 5)
+    assert store.runs.trials(99) == (0, -1)
+    assert [r.measurement.occurrence for r in store.runs.records(mine[0])] == [0, 3, 5]
+    assert store.runs.records(session(77)) == []
 
 
 def test_records_of_an_untrusted_source_are_not_known(store):
     failed = make_measurement(1, (1e10,), session=session(), status=1)
     add(store, [failed], Source("foreign", SourceKind.FILE, FOREIGN.trust))
-    assert store.query.measured_programs([1], 1, [1]) == []
+    assert store.programs.measured([1], 1, [1]) == []

@@ -23,8 +23,8 @@ from tunedb.programs import allowlist, steps_of
 from tunedb.programs.kernel import split_parameters
 from tunedb.programs.workload_info import signature_of
 from tunedb.records import Measurement, Program, Status, Trace, Workload, WorkloadFormat
+from tunedb.storage import launches as reading
 from tunedb.storage.exchanged import Selection
-from tunedb.storage.queries import launches as reading
 from tunedb.storage.store import Store
 
 COUNTERS = CounterSet("ncu", "2026.1", "7.5", (("dram__bytes.sum", "byte"), ("ipc", "")))
@@ -191,28 +191,28 @@ def test_values_that_are_none():
 
 def test_launches_are_stored_once(store):
     records = [measured(1), measured(2, launches=(profiled(2), profiled(3, number=1)))]
-    assert store.add(records, OWN).new == 2
-    assert store.add(records, OWN).new == 0
-    assert store.query.counts().launches == 3
-    found = store.query.launches_of(2)
+    assert store.records.add(records, OWN).new == 2
+    assert store.records.add(records, OWN).new == 0
+    assert store.counts().launches == 3
+    found = store.launches.of(2)
     assert [(one.threads, one.number) for one in found] == [(64, 0), (96, 1)]
     assert found[0].counter_set == COUNTERS
     assert repr(found[0]) == repr(records[1].launches[0])
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM counter_set").scalar() == 1
     assert check(store.url).problems == []
 
 
 def test_launches_that_are_learnt_later(store):
     bare = measured(1, launches=())
-    store.add([bare], OWN)
-    assert store.query.launches_of(1) == []
-    assert store.add_launches([(bare, profiled(1)), (measured(9), profiled(9))]) == 1
-    assert store.add_launches([(bare, profiled(1))]) == 0
-    assert store.add_launches([]) == 0
+    store.records.add([bare], OWN)
+    assert store.launches.of(1) == []
+    assert store.launches.add([(bare, profiled(1)), (measured(9), profiled(9))]) == 1
+    assert store.launches.add([(bare, profiled(1))]) == 0
+    assert store.launches.add([]) == 0
     # A file that is imported again knows more: the record is known and its launch new.
-    store.add([measured(1, launches=(profiled(1, number=1),))], OWN)
-    assert [one.number for one in store.query.launches_of(1)] == [0, 1]
+    store.records.add([measured(1, launches=(profiled(1, number=1),))], OWN)
+    assert [one.number for one in store.launches.of(1)] == [0, 1]
     assert check(store.url).problems == []
 
 
@@ -222,9 +222,9 @@ def test_a_transaction_that_fails_leaves_no_set_behind(store):
     launch = Launch("k", 1, counter_set=other, values=(1.0,))
     bad = make_measurement(3, (math.inf,))
     with pytest.raises(FormatError):
-        store.add([measured(1, launches=(launch,)), bad], OWN)
-    store.add([measured(1, launches=(launch,))], OWN)
-    assert store.query.launches_of(1)[0].counter_set == other
+        store.records.add([measured(1, launches=(launch,)), bad], OWN)
+    store.records.add([measured(1, launches=(launch,))], OWN)
+    assert store.launches.of(1)[0].counter_set == other
     assert check(store.url).problems == []
 
 
@@ -236,9 +236,9 @@ def test_a_pass_over_all_launches(store, monkeypatch):
         measured(4, kernel=kernel_workload("gemm"), target=other, launches=()),
         measured(5, secs=(), status=Status.FAILED),
     ]
-    store.add(records, OWN)
-    store.add_launches([(records[3], profiled(4, counted=False)), (records[0], profiled(6))])
-    rows = list(store.query.launches())
+    store.records.add(records, OWN)
+    store.launches.add([(records[3], profiled(4, counted=False)), (records[0], profiled(6))])
+    rows = list(store.launches.iterate())
     assert [(row.record_id, row.launch.threads) for row in rows] == [
         *((1, 96), (1, 192)),
         *((2, 32), (3, 64), (4, 128)),
@@ -251,7 +251,7 @@ def test_a_pass_over_all_launches(store, monkeypatch):
     assert first.launch.counter_set is rows[2].launch.counter_set
 
     def threads(**options):
-        return [row.launch.threads for row in store.query.launches(**options)]
+        return [row.launch.threads for row in store.launches.iterate(**options)]
 
     assert threads(counted=True) == [96, 192, 32, 64]
     assert threads(counted=False) == [128]
@@ -259,32 +259,32 @@ def test_a_pass_over_all_launches(store, monkeypatch):
     assert threads(workload_ids=[]) == []
     assert threads(statuses=None) == [96, 192, 32, 64, 128, 160]
     assert threads(statuses=[Status.FAILED]) == [160]
-    store.retract([1], "measured under load")
+    store.trust.retract([1], "measured under load")
     assert threads() == [32, 64, 128]
 
 
 def test_what_is_foreign_is_told(store):
-    store.add([measured(1)], FOREIGN)
-    (row,) = store.query.launches()
+    store.records.add([measured(1)], FOREIGN)
+    (row,) = store.launches.iterate()
     assert row.trust == FOREIGN.trust
 
 
 def test_no_such_set(store):
-    assert store.query.counter_set(None) is None
+    assert reading.counter_set(store._db, None) is None
     with pytest.raises(NotFoundError):
-        store.query.counter_set(7)
+        reading.counter_set(store._db, 7)
 
 
 def test_t1_inputs(store):
     body = canonical_json({"KernelSpecification": {"KernelName": "conv"}})
-    store.add_workload(Workload(WorkloadFormat.T1, body, "conv"))
-    store.add([measured(1)], OWN)
-    assert store.query.t1_inputs() == [("conv", body)]
+    store.workloads.add(Workload(WorkloadFormat.T1, body, "conv"))
+    store.records.add([measured(1)], OWN)
+    assert store.training.t1_inputs() == [("conv", body)]
     # The kernel is meant, not what describes it.
-    kernel = store.query.workload_id(WORKLOAD.digest)
-    assert store.query.find_workloads("conv") == [kernel]
+    kernel = store.workloads.id_of(WORKLOAD.digest)
+    assert store.workloads.find("conv") == [kernel]
     described = 3 - kernel
-    assert store.query.find_workloads(str(described)) == [described]
+    assert store.workloads.find(str(described)) == [described]
 
 
 DAMAGES = [
@@ -311,7 +311,7 @@ DAMAGES = [
 @pytest.mark.parametrize(("statement", "problem"), DAMAGES, ids=[s for s, _ in DAMAGES])
 def test_damage_is_found(statement, problem, sqlite_file):
     with Store(sqlite_file) as store:
-        store.add([measured(1), measured(2)], OWN)
+        store.records.add([measured(1), measured(2)], OWN)
     with closing(sqlite3.connect(sqlite_file)) as connection, connection:
         connection.execute(statement)
     found = [(one.check, one.table, one.id) for one in check(sqlite_file).problems]
@@ -320,22 +320,22 @@ def test_damage_is_found(statement, problem, sqlite_file):
 
 def test_launches_go_with_their_record(store):
     """But those of the last one, whose number would be given again."""
-    store.add([measured(n) for n in range(1, 6)], OWN)
+    store.records.add([measured(n) for n in range(1, 6)], OWN)
     wanted = Wanted(selection=Selection(best=1, rest=0))
     chosen = plan(store, wanted)
     (part,) = (part for part in chosen.parts if part.kind == "launches")
     assert (part.rows, part.bytes > 0) == (3, True)
     assert prune(store, chosen).launches == 3
-    assert [row.record_id for row in store.query.launches()] == [1, 5]
+    assert [row.record_id for row in store.launches.iterate()] == [1, 5]
     assert check(store.url).problems == []
 
 
 def test_the_record_of_the_last_launch_stays(store):
     records = [measured(n, launches=()) for n in range(1, 6)]
-    store.add(records, OWN)
-    store.add_launches([(records[2], profiled(3))])
+    store.records.add(records, OWN)
+    store.launches.add([(records[2], profiled(3))])
     prune(store, plan(store, Wanted(selection=Selection(best=1, rest=0))))
-    assert [row.record_id for row in store.query.launches()] == [3]
+    assert [row.record_id for row in store.launches.iterate()] == [3]
 
 
 # ---------------------------------------------------------------------- what is no module
@@ -409,7 +409,7 @@ def test_parts_of_parameters_that_are_refused():
 @pytest.fixture
 def kernels(sqlite_file):
     with Store(sqlite_file) as store:
-        store.add([measured(n) for n in (3, 1, 2)], OWN)
+        store.records.add([measured(n) for n in (3, 1, 2)], OWN)
     return sqlite_file
 
 
@@ -425,18 +425,18 @@ def test_nothing_is_trained_on_kernels(kernels):
 
     with Store(kernels) as store:
         steps = feature_set("steps")
-        assert store.query.feature_coverage(steps).programs == 0
-        assert store.query.programs_without(steps) == []
+        assert store.features.coverage(steps).programs == 0
+        assert store.programs.without_features(steps) == []
         with pytest.raises(NotFoundError, match="tunedb advise learns from these"):
             load(store, steps)
-        store.add([make_measurement(1)], OWN)
-        assert len(store.query.programs_without(steps)) == 1
+        store.records.add([make_measurement(1)], OWN)
+        assert len(store.programs.without_features(steps)) == 1
     assert "configurations of GPU kernels have no features" in run(
         kernels, "extract", "--set", "steps"
     )
     with Store(kernels) as store:
-        assert len(store.query.training_records(steps)) == 1
-        assert store.query.counts().quarantined == 0
+        assert len(store.training.records(steps)) == 1
+        assert store.counts().quarantined == 0
 
 
 def test_commands_show_kernels(kernels):
@@ -466,5 +466,5 @@ def test_words_of_launches_do_no_harm(sqlite_file):
     counters = CounterSet(evil, evil, evil, ((evil, evil),))
     with Store(sqlite_file) as store:
         launch = Launch(evil, 1, counter_set=counters, values=(1.0,))
-        store.add([measured(1, launches=(launch,))], OWN)
+        store.records.add([measured(1, launches=(launch,))], OWN)
     assert not {"\x1b", "\x07"} & set(run(sqlite_file, "show", "1"))

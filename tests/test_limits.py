@@ -78,7 +78,7 @@ def test_much_junk_ends_a_file(tmp_path, monkeypatch):
         report = import_log(store, LogFile(path, "log"), source="x")
         assert (report.total.new, report.quarantined) == (1, 5)
         assert report.refused == "5 lines not understood; repair it"
-        assert store.query.counts().quarantined == 5
+        assert store.counts().quarantined == 5
 
 
 def test_targets_that_are_counted_apart(tmp_path, monkeypatch):

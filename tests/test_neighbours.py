@@ -11,7 +11,7 @@ from tunedb.errors import NotFoundError
 from tunedb.programs.workload_info import signature_of
 from tunedb.records import NO_TARGET, FailureKind, Signature, Target
 from tunedb.storage import schema
-from tunedb.storage.queries.neighbours import Neighbour
+from tunedb.storage.workloads import Neighbour
 
 HERE = make_target(0)
 #: Of the same kind and architecture, and of the same kind alone.
@@ -23,8 +23,8 @@ ANY = {"formats": None}
 
 def put(store, workload, target=HERE, **fields):
     fields.setdefault("count", 4)
-    store.add(trials(workload, target=target, **fields), OWN)
-    return store.query.workload_id(workload.digest)
+    store.records.add(trials(workload, target=target, **fields), OWN)
+    return store.workloads.id_of(workload.digest)
 
 
 def ids_of(neighbours):
@@ -34,27 +34,27 @@ def ids_of(neighbours):
 def test_the_nearest_of_the_family_come_first(store):
     far, near, middle = (put(store, matmul(n)) for n in (9, 1, 3))
     put(store, conv2d(0))
-    found = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    found = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
     assert ids_of(found) == [near, middle, far]
     assert [one.level for one in found] == ["exact"] * 3
     # 128 by (128 + 64 n) by 256: one extent of two inputs' four differs.
     assert found[0].distance == pytest.approx(0.585, abs=1e-3)
-    assert ids_of(store.query.neighbours(signature_of(matmul(0)), HERE, 1, **ANY)) == [near]
+    assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, 1, **ANY)) == [near]
 
 
 def test_a_workload_is_no_neighbour_of_its_own(store):
     own, other = put(store, matmul(0)), put(store, matmul(1))
-    assert ids_of(store.query.neighbours(own, HERE, **ANY)) == [other]
-    assert ids_of(store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [own, other]
-    without = store.query.neighbours(signature_of(matmul(0)), HERE, but=[own], **ANY)
+    assert ids_of(store.workloads.neighbours(own, HERE, **ANY)) == [other]
+    assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [own, other]
+    without = store.workloads.neighbours(signature_of(matmul(0)), HERE, but=[own], **ANY)
     assert ids_of(without) == [other]
 
 
 def test_through_another_target_it_is(store):
     own = put(store, matmul(0))
     put(store, matmul(0), LIKE)
-    (found,) = store.query.neighbours(own, HERE, **ANY)
-    like = store.query.target_id(LIKE.digest)
+    (found,) = store.workloads.neighbours(own, HERE, **ANY)
+    like = store.targets.id_of(LIKE.digest)
     assert found == Neighbour(own, (like,), 0.0, "compatible")
     assert found.far == 0.5
 
@@ -67,9 +67,9 @@ def test_the_nearest_targets_stand_for_a_workload(store):
         two = put(store, matmul(2), target)
     three = put(store, matmul(3), OTHER)
     put(store, matmul(4), GPU)
-    asked = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    asked = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
     found = {near.workload_id: (near.level, near.target_ids) for near in asked}
-    target_id = store.query.target_id
+    target_id = store.targets.id_of
     assert found == {
         one: ("exact", (target_id(HERE.digest),)),
         two: ("compatible", tuple(sorted(target_id(target.digest) for target in alike))),
@@ -79,23 +79,23 @@ def test_the_nearest_targets_stand_for_a_workload(store):
 
 def test_another_target_is_as_far_as_another_shape(store):
     other, near, far = put(store, matmul(0), OTHER), put(store, matmul(4)), put(store, matmul(40))
-    found = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    found = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
     assert ids_of(found) == [near, other, far]
 
 
 def test_only_trusted_records_that_worked_make_a_neighbour(store):
-    store.add(trials(matmul(1), count=4), FOREIGN)
-    store.add([measure(make_tiled(matmul(2), 0), 0, FailureKind.TIMEOUT)], OWN)
-    (taken_back,), _ = store.add_batch([measure(make_tiled(matmul(3), 0), 0, (1e-3,))], OWN)
-    store.retract([taken_back], "the clock was wrong")
+    store.records.add(trials(matmul(1), count=4), FOREIGN)
+    store.records.add([measure(make_tiled(matmul(2), 0), 0, FailureKind.TIMEOUT)], OWN)
+    (taken_back,), _ = store.batches.add([measure(make_tiled(matmul(3), 0), 0, (1e-3,))], OWN)
+    store.trust.retract([taken_back], "the clock was wrong")
     served = put(store, matmul(4))
-    assert ids_of(store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [served]
+    assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [served]
 
 
 def test_by_default_only_modules_are_neighbours(store):
     put(store, matmul(1))
-    assert store.query.neighbours(signature_of(matmul(0)), HERE) == []
-    assert store.query.neighbours(signature_of(matmul(0)), HERE, formats=["autotvm-task"])
+    assert store.workloads.neighbours(signature_of(matmul(0)), HERE) == []
+    assert store.workloads.neighbours(signature_of(matmul(0)), HERE, formats=["autotvm-task"])
 
 
 @pytest.mark.parametrize(
@@ -103,25 +103,25 @@ def test_by_default_only_modules_are_neighbours(store):
 )
 def test_of_an_unknown_workload_there_are_none(store, asked):
     put(store, matmul(1))
-    assert store.query.neighbours(asked, HERE, **ANY) == []
+    assert store.workloads.neighbours(asked, HERE, **ANY) == []
 
 
 def test_odd_questions(store):
     put(store, matmul(1))
     asked = signature_of(matmul(0))
-    assert store.query.neighbours(asked, HERE, 0, **ANY) == []
-    assert store.query.neighbours(asked, GPU, **ANY) == []
-    assert store.query.neighbours(asked, NO_TARGET, **ANY) == []
+    assert store.workloads.neighbours(asked, HERE, 0, **ANY) == []
+    assert store.workloads.neighbours(asked, GPU, **ANY) == []
+    assert store.workloads.neighbours(asked, NO_TARGET, **ANY) == []
     with pytest.raises(NotFoundError):
-        store.query.neighbours(99, HERE)
+        store.workloads.neighbours(99, HERE)
 
 
 def test_rows_that_say_nothing_are_read_anew(store):
     near = put(store, matmul(1))
     empty = dict.fromkeys(("function", "arguments", "family", "flops"))
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         connection.execute(update(schema.workload).values(**empty))
-    assert ids_of(store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [near]
+    assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [near]
 
 
 # ---------------------------------------------------------------------- donors
@@ -130,7 +130,7 @@ def test_rows_that_say_nothing_are_read_anew(store):
 def test_donors_are_the_best_programs_each_once(store):
     workload = matmul(1)
     program = [make_tiled(workload, number) for number in range(4)]
-    store.add(
+    store.records.add(
         [
             measure(program[0], 0, (3e-3,)),
             measure(program[1], 1, (1e-3,)),
@@ -140,21 +140,21 @@ def test_donors_are_the_best_programs_each_once(store):
         ],
         OWN,
     )
-    (near,) = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
-    found = store.query.donors(near, 3)
+    (near,) = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    found = store.answers.donors(near, 3)
     assert [one.digest for one in found] == [program[i].digest for i in (1, 0, 3)]
     assert [one.seconds for one in found] == [1e-3, 2e-3, 4e-3]
     assert [one.trace for one in found] == [program[i].trace for i in (1, 0, 3)]
-    assert store.query.donors(near, 1) == found[:1]
-    assert store.query.donors(Neighbour(99, (1,), 0.0, "exact"), 3) == []
+    assert store.answers.donors(near, 1) == found[:1]
+    assert store.answers.donors(Neighbour(99, (1,), 0.0, "exact"), 3) == []
 
 
 def test_donors_of_several_targets_are_ranked_together(store):
     workload = matmul(1)
     fast, slow = make_tiled(workload, 0, LIKE), make_tiled(workload, 1, make_target(7))
-    store.add([measure(slow, 0, (2e-3,)), measure(fast, 1, (1e-3,))], OWN)
-    (near,) = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
-    assert [one.digest for one in store.query.donors(near, 5)] == [fast.digest, slow.digest]
+    store.records.add([measure(slow, 0, (2e-3,)), measure(fast, 1, (1e-3,))], OWN)
+    (near,) = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    assert [one.digest for one in store.answers.donors(near, 5)] == [fast.digest, slow.digest]
 
 
 # ---------------------------------------------------------------------- courses
@@ -162,7 +162,7 @@ def test_donors_of_several_targets_are_ranked_together(store):
 
 def test_a_course_has_every_trial_in_order(store):
     workload = matmul(1)
-    store.add(
+    store.records.add(
         [
             measure(make_tiled(workload, 0), 3, (3e-3,)),
             measure(make_tiled(workload, 1), 1, (1e-3,)),
@@ -170,22 +170,22 @@ def test_a_course_has_every_trial_in_order(store):
         ],
         OWN,
     )
-    store.add([measure(make_tiled(workload, 3), 0, (1e-9,))], FOREIGN)
-    store.add([measure(make_tiled(workload, 4, GPU), 0, (1e-9,))], OWN)
-    (taken_back,), _ = store.add_batch([measure(make_tiled(workload, 5), 4, (1e-9,))], OWN)
-    store.retract([taken_back], "the clock was wrong")
-    near = store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)
-    assert store.query.courses(near) == [[1e-3, inf, 3e-3, inf]]
-    assert store.query.courses([]) == []
+    store.records.add([measure(make_tiled(workload, 3), 0, (1e-9,))], FOREIGN)
+    store.records.add([measure(make_tiled(workload, 4, GPU), 0, (1e-9,))], OWN)
+    (taken_back,), _ = store.batches.add([measure(make_tiled(workload, 5), 4, (1e-9,))], OWN)
+    store.trust.retract([taken_back], "the clock was wrong")
+    near = store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)
+    assert store.answers.courses(near) == [[1e-3, inf, 3e-3, inf]]
+    assert store.answers.courses([]) == []
 
 
 def test_asking_takes_two_statements(store, monkeypatch):
     for number in range(1, 6):
         put(store, matmul(number))
     asked = []
-    select = type(store.query)._select
+    select = type(store._db).select
     monkeypatch.setattr(
-        type(store.query), "_select", lambda self, one: asked.append(one) or select(self, one)
+        type(store._db), "select", lambda self, one: asked.append(one) or select(self, one)
     )
-    assert len(store.query.neighbours(signature_of(matmul(0)), HERE, **ANY)) == 5
+    assert len(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == 5
     assert len(asked) == 2

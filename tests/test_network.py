@@ -65,7 +65,7 @@ def mounted(tmp_path, monkeypatch):
 @pytest.mark.parametrize("kind", ["nfs4", "cifs", "fuse.sshfs"])
 def test_a_network_file_system(sqlite_file, mounted, monkeypatch, kind):
     with Store(sqlite_file) as store:
-        store.add([make_measurement()], OWN)
+        store.records.add([make_measurement()], OWN)
     before = sqlite_file.read_bytes()
     mounted(kind)
     new = sqlite_file.with_name("new.db")
@@ -80,12 +80,12 @@ def test_a_network_file_system(sqlite_file, mounted, monkeypatch, kind):
         assert "PostgreSQL" in str(caught.value)
     assert not new.exists()
     with Store(sqlite_file, read_only=True) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
     assert sqlite_file.read_bytes() == before
 
     monkeypatch.setenv(network_filesystem.VARIABLE, "1")
     with Store(sqlite_file) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
 
 
 def test_memory_and_servers_are_on_no_file_system(store_url, mounted):

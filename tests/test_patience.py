@@ -12,6 +12,7 @@ from sqlalchemy.engine import make_url
 from tunedb import limits
 from tunedb.errors import StorageError, UnreachableError
 from tunedb.records import Failure, FailureKind, Phase
+from tunedb.storage.database import Database
 from tunedb.storage.retry import again
 from tunedb.storage.store import Store
 
@@ -26,41 +27,41 @@ def test_a_store_that_waits(postgres_server, postgres_url):
         store.be_patient(30)
         for work in (
             lambda: fill(store, 1),
-            lambda: store.add_session(make_session(1)),
-            lambda: store.add_workload(make_measurement(9, workload=9).program.workload),
-            lambda: store.query.iterate().__next__(),
-            lambda: store.query.meta(),
+            lambda: store.sessions.add(make_session(1)),
+            lambda: store.workloads.add(make_measurement(9, workload=9).program.workload),
+            lambda: store.records.iterate().__next__(),
+            lambda: store.meta(),
         ):
             began = time.monotonic()
             with away(postgres_server, postgres_url, seconds=0.3):
                 work()
             assert time.monotonic() - began < 15
         made = make_measurement(2, None)
-        store.add([made], OWN)
+        store.records.add([made], OWN)
         with away(postgres_server, postgres_url, seconds=0.3):
-            store.add_failures([(made, Failure(FailureKind.CRASH, Phase.RUN, "x"))])
-        assert store.query.size() == 3
-        assert store.query.failures() == {"crash": 1}
+            store.batches.add_failures([(made, Failure(FailureKind.CRASH, Phase.RUN, "x"))])
+        assert store.records.count() == 3
+        assert store.records.failures() == {"crash": 1}
 
 
 def test_patience_ends(postgres_server, postgres_url):
     with Store(postgres_url) as store:
         store.be_patient(0.5)
         with away(postgres_server, postgres_url):
-            for work in (lambda: fill(store, 1), store.query.size):
+            for work in (lambda: fill(store, 1), store.records.count):
                 began = time.monotonic()
                 with pytest.raises(UnreachableError) as caught:
                     work()
                 assert "\n" not in str(caught.value)
                 assert 0.2 < time.monotonic() - began < 10
-        assert store.query.size() == 0
+        assert store.records.count() == 0
 
 
 def test_nobody_waits_unasked(postgres_server, postgres_url):
     with Store(postgres_url) as store, away(postgres_server, postgres_url):
         began = time.monotonic()
         with pytest.raises(UnreachableError):
-            store.query.size()
+            store.records.count()
         assert time.monotonic() - began < 5
 
 
@@ -93,7 +94,7 @@ def test_a_server_that_does_not_accept_is_given_up_soon():
 @pytest.mark.parametrize("name", ["connect_timeout", "keepalives_idle"])
 def test_what_a_url_says_counts(postgres_url, name):
     with Store(f"{postgres_url}&{name}=7") as store:
-        driver = store._engine.connect()
+        driver = store._db.engine.connect()
         told = driver.connection.driver_connection.info.get_parameters()
         driver.close()
     assert told[name] == "7"
@@ -112,7 +113,7 @@ def test_nothing_is_added_twice(postgres_url, monkeypatch):
     """A transaction whose end nobody heard of is made again."""
     with Store(postgres_url) as store:
         store.be_patient(5)
-        transaction = Store._transaction
+        transaction = Database.transaction
         failed = []
 
         def cut(self):
@@ -126,9 +127,9 @@ def test_nothing_is_added_twice(postgres_url, monkeypatch):
 
             return cut_after_commit()
 
-        monkeypatch.setattr(Store, "_transaction", cut)
+        monkeypatch.setattr(Database, "transaction", cut)
         made = make_measurement(3)
-        ids, new = store.add_batch([made], OWN)
+        ids, new = store.batches.add([made], OWN)
         assert failed
         assert (ids, new) == ([1], 0)
-        assert store.query.size() == 1
+        assert store.records.count() == 1

@@ -23,8 +23,8 @@ from tunedb.models.cards import model_digest
 from tunedb.records import Failure, FailureKind, Phase, Status
 from tunedb.results import NewModel
 from tunedb.storage import schema
-from tunedb.storage.deletion import Removed
 from tunedb.storage.exchanged import Selection
+from tunedb.storage.pruning import Removed
 from tunedb.storage.store import Store
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "30 s")
@@ -45,7 +45,7 @@ def add_model(store, marker, kind="ranker"):
     versions = {"numpy": "2", "tunedb": "0", "xgboost": "3"}
     digest = model_digest(kind, b"{}", bytes([marker]) * 16, versions)
     card = {"versions": versions}
-    return store.add_model(NewModel(digest, kind, b"{}", bytes([marker]) * 16, card, None))
+    return store.models.add(NewModel(digest, kind, b"{}", bytes([marker]) * 16, card, None))
 
 
 def fill(store, times, source=OWN):
@@ -59,9 +59,9 @@ def fill(store, times, source=OWN):
         )
         for number, secs in enumerate(times)
     ]
-    ids, _ = store.add_batch(batch, source)
-    programs = store.query.measurement_numbers()[:, 2].tolist()
-    store.add_features(Rows(), [(id_, np.ones((2, 2))) for id_ in programs])
+    ids, _ = store.batches.add(batch, source)
+    programs = store.pruning.measurement_numbers()[:, 2].tolist()
+    store.features.add(Rows(), [(id_, np.ones((2, 2))) for id_ in programs])
     return ids
 
 
@@ -72,15 +72,14 @@ def url_of(store):
 def rows_of(store):
     """Return the number of rows of each table."""
     return {
-        table.name: len(store.query._select(select(table)))
-        for table in schema.metadata.sorted_tables
+        table.name: len(store._db.select(select(table))) for table in schema.metadata.sorted_tables
     }
 
 
 def everything(store):
     """Return all rows of all tables."""
     return {
-        table.name: [tuple(row) for row in store.query._select(select(table))]
+        table.name: [tuple(row) for row in store._db.select(select(table))]
         for table in schema.metadata.sorted_tables
     }
 
@@ -89,7 +88,7 @@ def kept(store):
     """Return (workload, target) → means of its records, failed ones as None."""
     m = schema.measurement.c
     found = defaultdict(list)
-    for row in store.query._select(select(m.workload_id, m.target_id, m.mean).order_by(m.id)):
+    for row in store._db.select(select(m.workload_id, m.target_id, m.mean).order_by(m.id)):
         found[row.workload_id, row.target_id].append(row.mean)
     return found
 
@@ -136,15 +135,15 @@ def test_any_prune_leaves_a_whole_database(data, sqlite_template):
         with Store(path) as store:
             ids = fill(store, [None if t is None else t * 1e-6 for t in drawn])
             if taken:
-                store.retract([ids[i] for i in taken], "why")
-            tops = {w: store.query.top_k_ids([w], [1], best) for w in (1, 2)}
+                store.trust.retract([ids[i] for i in taken], "why")
+            tops = {w: store.answers.best_ids([w], [1], best) for w in (1, 2)}
             wanted = Wanted(Selection(best=best, rest=rest), retracted=True)
             chosen = plan(store, wanted)
             removed = prune(store, chosen)
             assert removed.records == chosen.rows
-            assert {w: store.query.top_k_ids([w], [1], best) for w in (1, 2)} == tops
-            left = set(store.query.measurement_numbers()[:, 0].tolist())
-            must = set(store.query.lasting_ids())
+            assert {w: store.answers.best_ids([w], [1], best) for w in (1, 2)} == tops
+            left = set(store.pruning.measurement_numbers()[:, 0].tolist())
+            must = set(store.pruning.lasting_ids())
             for number, id_ in enumerate(ids):
                 others = [
                     t
@@ -158,64 +157,64 @@ def test_any_prune_leaves_a_whole_database(data, sqlite_template):
             for group in kept(store).values():
                 assert len(group) <= best + round(best * rest) + 1 + len(must)
             assert set(rows_of_programs(store)) == set(
-                store.query.measurement_numbers()[:, 2].tolist()
+                store.pruning.measurement_numbers()[:, 2].tolist()
             )
             assert prune(store, plan(store, wanted)) == Removed()
         assert check(path).problems == []
 
 
 def rows_of_programs(store):
-    return [row.id for row in store.query._select(select(schema.program.c.id))]
+    return [row.id for row in store._db.select(select(schema.program.c.id))]
 
 
 def test_a_program_stays_while_it_has_a_record(store):
     first = make_measurement(1, (1e-3,), measured_at=1)
     slow = make_measurement(1, (2e-3,), measured_at=2)
-    ids, _ = store.add_batch([first, slow, make_measurement(9, (1e-6,))], OWN)
-    removed = store.remove_records(ids[1:2])
+    ids, _ = store.batches.add([first, slow, make_measurement(9, (1e-6,))], OWN)
+    removed = store.pruning.remove_records(ids[1:2])
     assert removed == Removed(records=1)
-    assert store.remove_records(ids[:2]) == Removed(records=1, programs=1)
-    assert store.query.size() == 1
+    assert store.pruning.remove_records(ids[:2]) == Removed(records=1, programs=1)
+    assert store.records.count() == 1
 
 
 def test_numbers_are_never_given_twice(store):
     """The last rows stay, so that new ones are numbered after them."""
     ids = fill(store, [1e-3, None, None, 2e-3, 3e-3])
-    store.add_failures([(make_measurement(1, None, workload=1), TIMEOUT)])
-    store.retract(ids, "all of it")
+    store.batches.add_failures([(make_measurement(1, None, workload=1), TIMEOUT)])
+    store.trust.retract(ids, "all of it")
     chosen = plan(store, Wanted(retracted=True))
     removed = prune(store, chosen)
-    left = store.query.measurement_numbers()
+    left = store.pruning.measurement_numbers()
     assert len(left) == chosen.lasting == 2
     assert ids[-1] in left[:, 0]
     assert removed.records + len(left) == 5
     last = [max(left[:, 0]), max(rows_of_programs(store))]
-    new, _ = store.add_batch([make_measurement(50, (1e-3,))], OWN)
+    new, _ = store.batches.add([make_measurement(50, (1e-3,))], OWN)
     assert new[0] > last[0]
     assert max(rows_of_programs(store)) > last[1]
-    store.remove_records(ids)
+    store.pruning.remove_records(ids)
     assert do(store, retracted=True) == Removed()
 
 
 def test_retracted_records_go_and_retractions_stay(store):
     ids = fill(store, [1e-3, 2e-3, 3e-3, 4e-3])
-    store.retract(ids[:2], "a busy machine")
+    store.trust.retract(ids[:2], "a busy machine")
     assert do(store, retracted=True).records == 2
     assert rows_of(store)["retraction"] == 2
     # What comes in again is still taken back.
-    again, _ = store.add_batch([make_measurement(0, (1e-3,), workload=0)], OWN)
-    assert store.query.record(again[0]).retracted
+    again, _ = store.batches.add([make_measurement(0, (1e-3,), workload=0)], OWN)
+    assert store.records.get(again[0]).retracted
 
 
 def test_only_what_is_still_retracted_goes(store):
     ids = fill(store, [1e-3, 2e-3, 3e-3])
-    assert store.remove_records(ids, if_retracted=True) == Removed()
-    assert store.query.size() == 3
+    assert store.pruning.remove_records(ids, if_retracted=True) == Removed()
+    assert store.records.count() == 3
 
 
 def test_filters_say_which_records_are_meant(store):
     fill(store, [1e-3 * (i + 1) for i in range(8)])
-    store.add_batch([make_measurement(90 + i, (1e-3,)) for i in range(4)], FOREIGN)
+    store.batches.add([make_measurement(90 + i, (1e-3,)) for i in range(4)], FOREIGN)
     wanted = Wanted(Selection(workloads=("matmul_0",), sources=("foreign",), best=1, rest=0))
     chosen = plan(store, wanted)
     assert [(one.name, one.records) for one in chosen.origins] == [("foreign", len(chosen.records))]
@@ -242,7 +241,7 @@ def test_features_of_a_set_go(store):
     fill(store, [1e-3, 2e-3, 3e-3])
     steps = feature_set("steps")
     row = np.ones((1, len(steps.columns)))
-    store.add_features(steps, [(1, row), (2, row)])
+    store.features.add(steps, [(1, row), (2, row)])
     chosen = plan(store, Wanted(features="steps"))
     (part,) = chosen.parts
     assert (part.kind, part.of, part.rows) == ("features", f"steps {steps.version}", 2)
@@ -264,9 +263,9 @@ def test_the_newest_models_of_each_kind_stay(store, monkeypatch):
     ids = [add_model(store, marker) for marker in range(3)]
     ids.append(add_model(store, 9, "failures"))
     for id_ in ids:
-        store.add_predictions(id_, dict.fromkeys(range(1, 6), 0.5))
+        store.models.add_predictions(id_, dict.fromkeys(range(1, 6), 0.5))
     assert do(store, models=2) == Removed(models=1, predictions=5)
-    assert [one.id for one in store.query.models()] == ids[1:]
+    assert [one.id for one in store.models.all()] == ids[1:]
     assert do(store, models=1) == Removed(models=1, predictions=5)
     assert do(store, models=1) == Removed()
     with pytest.raises(UsageError):
@@ -276,18 +275,18 @@ def test_the_newest_models_of_each_kind_stay(store, monkeypatch):
 def test_predictions_go_with_their_program(store):
     ids = fill(store, [1e-3, 2e-3, 3e-3])
     model = add_model(store, 1)
-    store.add_predictions(model, {1: 0.5, 2: 0.25, 3: 0.125})
-    assert store.remove_records(ids[:1]).predictions == 1
+    store.models.add_predictions(model, {1: 0.5, 2: 0.25, 3: 0.125})
+    assert store.pruning.remove_records(ids[:1]).predictions == 1
     assert rows_of(store)["prediction"] == 2
 
 
 def test_what_is_computed_for_a_removed_program_is_left_out(store):
     """A run that extracts or tunes meanwhile goes on."""
     ids = fill(store, [1e-3, 2e-3, 3e-3])
-    store.remove_records(ids[:1])
-    added = store.add_features(Rows(version=2), [(1, np.ones((1, 2))), (2, np.ones((1, 2)))])
+    store.pruning.remove_records(ids[:1])
+    added = store.features.add(Rows(version=2), [(1, np.ones((1, 2))), (2, np.ones((1, 2)))])
     assert added == 1
-    assert store.add_predictions(add_model(store, 1), {1: 0.5, 3: 0.5}) == 1
+    assert store.models.add_predictions(add_model(store, 1), {1: 0.5, 3: 0.5}) == 1
 
 
 # ---------------------------------------------------------------------- plans
@@ -295,7 +294,7 @@ def test_what_is_computed_for_a_removed_program_is_left_out(store):
 
 def test_a_plan_writes_nothing_and_says_everything(store):
     ids = fill(store, [1e-3 * (i + 1) for i in range(10)] + [None, None])
-    store.retract(ids[:1], "why")
+    store.trust.retract(ids[:1], "why")
     add_model(store, 1)
     before = everything(store)
     wanted = Wanted(Selection(best=1, rest=0), retracted=True, models=1, features="")
@@ -316,15 +315,15 @@ def test_nothing_is_removed_unasked(store):
     with pytest.raises(UsageError):
         plan(store, Wanted())
     with Store(url_of(store), read_only=True) as other, pytest.raises(StorageError):
-        other.remove_records([1])
+        other.pruning.remove_records([1])
 
 
 def test_bytes_without_the_table_of_pages(sqlite_file):
     """An SQLite that was built without it estimates about the same."""
     with Store(sqlite_file) as store:
         fill(store, [1e-3 * (i + 1) for i in range(500)])
-        real = store.query.table_bytes()
-        estimates = {t.name: store.query._estimated(t) for t in schema.metadata.sorted_tables}
+        real = store.pruning.table_bytes()
+        estimates = {t.name: store.pruning._estimated(t) for t in schema.metadata.sorted_tables}
     for name in ("measurement", "program", "feature"):
         assert real[name] / 3 < estimates[name] < real[name] * 3, name
 
@@ -345,7 +344,7 @@ def test_a_vacuum_gives_space_back(sqlite_file):
         assert done.after <= planned.bytes - planned.freed + 4096
         assert planned.freed > 100_000
         assert sqlite_file.stat().st_size == done.after
-        store.add_batch([make_measurement(9000)], OWN)
+        store.batches.add([make_measurement(9000)], OWN)
     assert check(sqlite_file).problems == []
 
 
@@ -367,13 +366,13 @@ def test_a_vacuum_of_a_server(postgres_url):
 
 
 def test_a_vacuum_waits_for_nobody_long(sqlite_file, monkeypatch):
-    monkeypatch.setattr("tunedb.storage.deletion._PATIENCE", "PRAGMA busy_timeout=100")
+    monkeypatch.setattr("tunedb.storage.pruning._PATIENCE", "PRAGMA busy_timeout=100")
     with Store(sqlite_file) as store, Store(sqlite_file) as other:
-        with other._transaction(), pytest.raises(BusyError, match="another process is writing"):
-            store.vacuum()
-        store.vacuum()
+        with other._db.transaction(), pytest.raises(BusyError, match="another process is writing"):
+            store.pruning.vacuum()
+        store.pruning.vacuum()
     with Store(sqlite_file, read_only=True) as store, pytest.raises(StorageError):
-        store.vacuum()
+        store.pruning.vacuum()
 
 
 def test_a_vacuum_needs_room(sqlite_file, tmp_path, mount, monkeypatch):
@@ -395,4 +394,4 @@ def test_a_failed_status_is_a_record_like_others(store):
     do(store, selection=Selection(best=2, rest=2.0))
     m = schema.measurement.c
     failed = select(m.id).where(m.status == int(Status.FAILED))
-    assert 2 <= len(store.query._select(failed)) <= 9
+    assert 2 <= len(store._db.select(failed)) <= 9

@@ -37,17 +37,17 @@ from tunedb.records import (
 )
 from tunedb.results import Counts
 from tunedb.run_times import NO_TIME, mean_of, status_of
-from tunedb.storage import queries, schema
-from tunedb.storage.queries import reader
-from tunedb.storage.queries import records as query_records
-from tunedb.storage.queries.equivalence import Standing
+from tunedb.storage import loader as reader
+from tunedb.storage import read_statements, schema
+from tunedb.storage import records as query_records
+from tunedb.storage.names import Standing
 from tunedb.storage.store import Store
 
 _fresh = count(1_000)
 
 
 def add(store, *measurements, source=OWN):
-    ids, _ = store.add_batch(measurements, source)
+    ids, _ = store.batches.add(measurements, source)
     return ids
 
 
@@ -89,7 +89,7 @@ def test_top_k_is_what_a_sorted_list_says(store, rows, k, data):
 
     def flush():
         for measurement, source in pending:
-            store.add_batch([measurement], SOURCES[source])
+            store.batches.add([measurement], SOURCES[source])
         pending.clear()
 
     for row in rows:
@@ -117,7 +117,7 @@ def test_top_k_is_what_a_sorted_list_says(store, rows, k, data):
             }
         if row["retract"]:
             flush()
-            store.retract([id_of(store, measurement)], "model")
+            store.trust.retract([id_of(store, measurement)], "model")
             model[measurement.digest]["served"] = False
     flush()
 
@@ -133,20 +133,20 @@ def test_top_k_is_what_a_sorted_list_says(store, rows, k, data):
         ),
         key=lambda entry: (entry["mean"], entry["order"]),
     )
-    workload_ids = [store.query.workload_id(make_workload(first + w).digest) for w in workloads]
+    workload_ids = [store.workloads.id_of(make_workload(first + w).digest) for w in workloads]
     workload_ids = [id_ for id_ in workload_ids if id_ is not None]
     target_ids = None
     if targets is not None:
-        found = [store.query.target_id(make_target(t).digest) for t in targets]
+        found = [store.targets.id_of(make_target(t).digest) for t in targets]
         target_ids = [id_ for id_ in found if id_ is not None]
-    records = store.query.top_k(workload_ids, target_ids, k)
+    records = store.records.top_k(workload_ids, target_ids, k)
     assert [r.measurement.digest for r in records] == [
         entry["measurement"].digest for entry in expected[:k]
     ]
     assert [r.mean for r in records] == [entry["mean"] for entry in expected[:k]]
-    best = store.query.best(workload_ids, target_ids)
+    best = store.records.best(workload_ids, target_ids)
     assert (best and best.measurement) == (expected[0]["measurement"] if expected else None)
-    course = store.query.history(workload_ids, target_ids)
+    course = store.records.history(workload_ids, target_ids)
     by_age = sorted(expected, key=lambda entry: entry["order"])
     assert [mean for _, mean, _ in course] == [entry["mean"] for entry in by_age]
     if course:
@@ -154,7 +154,7 @@ def test_top_k_is_what_a_sorted_list_says(store, rows, k, data):
 
 
 def id_of(store, measurement):
-    for record in store.query.iterate():
+    for record in store.records.iterate():
         if record.measurement.digest == measurement.digest:
             return record.id
     raise AssertionError("not stored")
@@ -163,15 +163,15 @@ def id_of(store, measurement):
 def test_ties_come_in_order_of_insertion(store):
     ids = add(store, *(make_measurement(i, (0.5,)) for i in range(6)))
     ids += add(store, make_measurement(6, (0.25, 0.75)), make_measurement(7, (0.5,)))
-    assert ids_of(store.query.top_k([1], [1], 5)) == ids[:5]
-    assert ids_of(store.query.top_k([1], None, 100)) == ids
+    assert ids_of(store.records.top_k([1], [1], 5)) == ids[:5]
+    assert ids_of(store.records.top_k([1], None, 100)) == ids
 
 
 def test_ties_across_workloads_and_targets_come_in_order_of_insertion(store):
     batch = [make_measurement(i, (0.5,), workload=i % 2, target=i // 2 % 2) for i in range(8)]
     ids = add(store, *batch)
-    assert ids_of(store.query.top_k([2, 1], [2, 1], 8)) == ids
-    assert ids_of(store.query.top_k([2, 1], None, 3)) == ids[:3]
+    assert ids_of(store.records.top_k([2, 1], [2, 1], 8)) == ids
+    assert ids_of(store.records.top_k([2, 1], None, 3)) == ids[:3]
 
 
 def test_a_record_of_another_target_or_workload_is_never_an_answer(store):
@@ -181,30 +181,30 @@ def test_a_record_of_another_target_or_workload_is_never_an_answer(store):
         make_measurement(0, (0.2,), workload=0, target=1),
         make_measurement(0, (0.3,), workload=1, target=0),
     )
-    assert ids_of(store.query.top_k([1], [2])) == ids[1:2]
-    assert ids_of(store.query.top_k([2], [1])) == ids[2:]
-    assert store.query.top_k([2], [2]) == []
-    assert store.query.top_k([], [1]) == store.query.top_k([1], []) == []
-    assert store.query.top_k([99], [99]) == []
+    assert ids_of(store.records.top_k([1], [2])) == ids[1:2]
+    assert ids_of(store.records.top_k([2], [1])) == ids[2:]
+    assert store.records.top_k([2], [2]) == []
+    assert store.records.top_k([], [1]) == store.records.top_k([1], []) == []
+    assert store.records.top_k([99], [99]) == []
 
 
 def test_k(store):
     ids = add(store, *(make_measurement(i, (0.1 * (i + 1),)) for i in range(12)))
-    assert len(store.query.top_k([1])) == 10
-    assert store.query.top_k([1], None, 0) == []
-    assert store.query.top_k_ids([1], [1], 3) == ids[:3]
-    assert len(store.query.top_k([1], None, 2**62)) == 12
+    assert len(store.records.top_k([1])) == 10
+    assert store.records.top_k([1], None, 0) == []
+    assert store.answers.best_ids([1], [1], 3) == ids[:3]
+    assert len(store.records.top_k([1], None, 2**62)) == 12
     with pytest.raises(UsageError, match="k must not be negative, got -1"):
-        store.query.top_k([1], None, -1)
+        store.records.top_k([1], None, -1)
 
 
 @pytest.mark.parametrize("number", [2**63, 2**70, -(2**70)])
 def test_numbers_beyond_64_bits(store, number):
     add(store, make_measurement(0))
     for ask in (
-        lambda: store.query.record(number),
-        lambda: store.query.workload(number),
-        lambda: store.query.top_k([number], [1], 1),
+        lambda: store.records.get(number),
+        lambda: store.workloads.get(number),
+        lambda: store.records.top_k([number], [1], 1),
     ):
         try:
             assert ask() == []
@@ -220,14 +220,14 @@ def test_sums_from_left_to_right_decide(store):
         make_measurement(1, (1e16, 1.0, -1e16)),
         make_measurement(2, (1e16, -1e16, 1.0)),
     )
-    assert ids_of(store.query.top_k([1])) == [ids[0], ids[1], ids[2]]
-    assert [r.mean for r in store.query.top_k([1])] == [0.0, 0.0, 1 / 3]
+    assert ids_of(store.records.top_k([1])) == [ids[0], ids[1], ids[2]]
+    assert [r.mean for r in store.records.top_k([1])] == [0.0, 0.0, 1 / 3]
 
 
 def rendered_top_k(store):
     """Return the SQL of the top-k query and its parameters, as the driver gets them."""
-    connection = store.query._connected()
-    sql, names, constants = queries.statements.top_k._render(connection)
+    connection = store._db.reader()
+    sql, names, constants = read_statements.top_k._render(connection)
     values = {**constants, "workload": 1, "target": 1, "k": 10}
     return connection, sql, values if names is None else tuple(values[n] for n in names)
 
@@ -263,8 +263,8 @@ def test_top_k_reads_only_the_index_on_postgresql(postgres_url):
 def test_the_target_check_walks_no_table_on_sqlite(sqlite_file):
     with Store(sqlite_file) as store:
         fill(store)
-        connection = store.query._connected()
-        sql, _, _ = queries.statements.served_targets._render(connection)
+        connection = store._db.reader()
+        sql, _, _ = read_statements.served_targets._render(connection)
         plan = [row[3] for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {sql}", (1,))]
     assert any("COVERING INDEX ix_measurement_top_k" in line for line in plan)
     assert not any(line.startswith("SCAN measurement") for line in plan)
@@ -275,10 +275,10 @@ def test_the_target_check_walks_no_table_on_sqlite(sqlite_file):
 
 def test_record_and_digest(store):
     (id_,) = add(store, make_measurement(0))
-    assert store.query.record(id_).measurement == make_measurement(0)
-    assert store.query.digest_of(id_) == make_measurement(0).digest
+    assert store.records.get(id_).measurement == make_measurement(0)
+    assert store.records.get(id_).measurement.digest == make_measurement(0).digest
     with pytest.raises(NotFoundError, match="no record 99") as caught:
-        store.query.record(99)
+        store.records.get(99)
     assert str(caught.value).startswith(store.location)
 
 
@@ -287,22 +287,22 @@ def test_iterate(store, monkeypatch):
     batch = [make_measurement(i, (0.1,), workload=i % 2, target=i % 3) for i in range(12)]
     batch[5] = make_measurement(5, None, workload=1, target=2)
     ids = add(store, *batch)
-    store.retract([ids[2]], "x")
-    records = list(store.query.iterate())
+    store.trust.retract([ids[2]], "x")
+    records = list(store.records.iterate())
     assert ids_of(records) == ids
     assert [r.measurement for r in records] == batch
     assert [r.retracted for r in records].index(True) == 2
-    assert ids_of(store.query.iterate(2)) == ids[1::2]
-    assert ids_of(store.query.iterate(target_ids=[1, 3])) == sorted(ids[0::3] + ids[2::3])
-    assert ids_of(store.query.iterate(1, [1])) == ids[0::6]
-    assert list(store.query.iterate(99)) == list(store.query.iterate(1, [])) == []
+    assert ids_of(store.records.iterate(2)) == ids[1::2]
+    assert ids_of(store.records.iterate(target_ids=[1, 3])) == sorted(ids[0::3] + ids[2::3])
+    assert ids_of(store.records.iterate(1, [1])) == ids[0::6]
+    assert list(store.records.iterate(99)) == list(store.records.iterate(1, [])) == []
 
 
 def test_iterate_while_records_are_added(store, monkeypatch):
     monkeypatch.setattr(query_records, "_PAGE", 2)
     add(store, *(make_measurement(i) for i in range(4)))
     seen = []
-    for record in store.query.iterate():
+    for record in store.records.iterate():
         seen.append(record.id)
         if len(seen) == 1:
             add(store, make_measurement(8), make_measurement(9))
@@ -318,28 +318,28 @@ def test_history_is_in_order_of_time(store):
         *(make_measurement(i, (secs[i],), measured_at=at[i], target=i % 2) for i in range(5)),
         make_measurement(9, None, measured_at=1),
     )
-    assert store.query.history([1]) == [
+    assert store.records.history([1]) == [
         (ids[4], 0.9, 0.9),
         (ids[1], 0.5, 0.5),
         (ids[2], 0.4, 0.4),
         (ids[3], 0.6, 0.4),
         (ids[0], 0.3, 0.3),
     ]
-    assert [row[0] for row in store.query.history([1], [2])] == [ids[1], ids[3]]
-    assert store.query.history([]) == store.query.history([99]) == []
+    assert [row[0] for row in store.records.history([1], [2])] == [ids[1], ids[3]]
+    assert store.records.history([]) == store.records.history([99]) == []
 
 
 # ---------------------------------------------------------------------- summaries
 
 
 def test_an_empty_database(store):
-    assert store.query.counts() == Counts(*[0] * 12)
-    assert store.query.size() == store.query.last_workload() == 0
-    assert store.query.workloads() == store.query.targets() == []
-    assert store.query.failures() == {}
-    assert list(store.query.iterate()) == store.query.quarantined() == []
-    assert store.query.best([1]) is None
-    assert store.query.find_workloads("x") == store.query.find_targets("llvm") == []
+    assert store.counts() == Counts(*[0] * 12)
+    assert store.records.count() == store.names.last_workload() == 0
+    assert store.workloads.summaries() == store.targets.summaries() == []
+    assert store.records.failures() == {}
+    assert list(store.records.iterate()) == store.quarantine.rows() == []
+    assert store.records.best([1]) is None
+    assert store.workloads.find("x") == store.targets.find("llvm") == []
 
 
 def test_counts(store):
@@ -349,9 +349,9 @@ def test_counts(store):
         make_measurement(0, (0.2,), workload=0),
         make_measurement(1, None, workload=1, target=1),
     )
-    store.retract(ids[:1], "x")
-    store.quarantine([Quarantined("f", 1, "r", b"")], FOREIGN)
-    assert store.query.counts() == Counts(
+    store.trust.retract(ids[:1], "x")
+    store.quarantine.add([Quarantined("f", 1, "r", b"")], FOREIGN)
+    assert store.counts() == Counts(
         workloads=2,
         targets=2,
         sketches=1,
@@ -365,11 +365,11 @@ def test_counts(store):
         retracted=1,
         launches=0,
     )
-    assert all(type(n) is int for n in vars_of(store.query.counts()))
-    assert store.query.size() == 3
-    assert store.query.size([1]) == 2
-    assert store.query.size([1, 2]) == 3
-    assert store.query.size([]) == 0
+    assert all(type(n) is int for n in vars_of(store.counts()))
+    assert store.records.count() == 3
+    assert store.records.count([1]) == 2
+    assert store.records.count([1, 2]) == 3
+    assert store.records.count([]) == 0
 
 
 def vars_of(record):
@@ -385,8 +385,8 @@ def test_workload_summaries(store):
         make_measurement(3, None, workload=1),
     )
     add(store, make_measurement(4, (0.1,), workload=0), source=FOREIGN)
-    store.add_workload(make_workload(2, tvm_version="0.27"))
-    one, two, three = store.query.workloads()
+    store.workloads.add(make_workload(2, tvm_version="0.27"))
+    one, two, three = store.workloads.summaries()
     assert (one.id, one.name, one.format, one.digest) == (
         1,
         "matmul_0",
@@ -407,8 +407,8 @@ def test_target_summaries(store):
         make_measurement(0, workload=1),
         make_measurement(1, None, workload=1, target=1),
     )
-    store.add_target(NO_TARGET)
-    summaries = store.query.targets()
+    store.targets.add(NO_TARGET)
+    summaries = store.targets.summaries()
     assert [(s.id, s.records, s.workloads) for s in summaries] == [(1, 2, 2), (2, 1, 1), (3, 0, 0)]
     assert [s.target for s in summaries] == [make_target(0), make_target(1), NO_TARGET]
 
@@ -419,63 +419,65 @@ def test_failures_are_counted_by_kind(store):
 
     timeout = fail(0, FailureKind.TIMEOUT)
     add(store, timeout, fail(1, FailureKind.TIMEOUT), fail(2, FailureKind.CRASH))
-    store.add_failures([(timeout, Failure(FailureKind.TIMEOUT, Phase.RUN, "more", 1.0))])
-    assert store.query.failures() == {"timeout": 2, "crash": 1}
+    store.batches.add_failures([(timeout, Failure(FailureKind.TIMEOUT, Phase.RUN, "more", 1.0))])
+    assert store.records.failures() == {"timeout": 2, "crash": 1}
 
 
 # ---------------------------------------------------------------------- workloads and targets
 
 
 def test_ids_by_digest(store):
-    id_ = store.add_workload(make_workload(3))
-    assert store.query.workload_id(make_workload(3).digest) == id_
-    assert store.query.workload_id(make_workload(4).digest) is None
-    target = store.add_target(make_target(3))
-    assert store.query.target_id(make_target(3).digest) == target
-    assert store.query.target_id(make_target(4).digest) is None
-    assert store.query.last_workload() == id_
+    id_ = store.workloads.add(make_workload(3))
+    assert store.workloads.id_of(make_workload(3).digest) == id_
+    assert store.workloads.id_of(make_workload(4).digest) is None
+    target = store.targets.add(make_target(3))
+    assert store.targets.id_of(make_target(3).digest) == target
+    assert store.targets.id_of(make_target(4).digest) is None
+    assert store.names.last_workload() == id_
 
 
 @pytest.mark.parametrize("table", ["workload", "target", "source", "session"])
 def test_what_is_not_there(store, table):
     with pytest.raises(NotFoundError, match=f"no {table} 7"):
-        getattr(store.query, table)(7)
+        getattr(store, f"{table}s").get(7)
 
 
 def test_names_make_equivalents(store):
     exact = "tvm:0.27:structural"
     same = [make_graph((8, 8), salt=n) for n in range(5)]
-    one = store.add_workload(same[0], [Alias(exact, "h1"), Alias("script", "s1")])
-    two = store.add_workload(same[1], [Alias(exact, "h1")])
-    three = store.add_workload(same[2], [Alias("script", "s1"), Alias(exact, "h3")])
+    one = store.workloads.add(same[0], [Alias(exact, "h1"), Alias("script", "s1")])
+    two = store.workloads.add(same[1], [Alias(exact, "h1")])
+    three = store.workloads.add(same[2], [Alias("script", "s1"), Alias(exact, "h3")])
     loose = [Alias("tvm:0.27:anchor-block", "a"), Alias("tvm:0.27:ignore-tensor", "a")]
-    four = store.add_workload(same[3], loose)
-    five = store.add_workload(same[4], loose)
-    assert store.query.equivalent(one) == [one, two, three]
-    assert store.query.equivalent(two) == [one, two]
-    assert store.query.equivalent(four) == [four]
-    assert store.query.equivalent(99) == [99]
+    four = store.workloads.add(same[3], loose)
+    five = store.workloads.add(same[4], loose)
+    assert store.workloads.equivalent(one) == [one, two, three]
+    assert store.workloads.equivalent(two) == [one, two]
+    assert store.workloads.equivalent(four) == [four]
+    assert store.workloads.equivalent(99) == [99]
     named = [(four, Standing.TRUSTED), (five, Standing.TRUSTED)]
-    assert store.query.standings_of([loose[0]]) == named
-    assert store.query.standings_of([Alias("script", "h1")]) == []
+    assert store.names.standings([loose[0]]) == named
+    assert store.names.standings([Alias("script", "h1")]) == []
     ids = [
         add(store, make_measurement(0, (secs,), workload=w))[0]
         for w, secs in zip(same, (0.3, 0.1, 0.2), strict=False)
     ]
-    assert ids_of(store.query.top_k(store.query.equivalent(one))) == [ids[1], ids[2], ids[0]]
+    assert ids_of(store.records.top_k(store.workloads.equivalent(one))) == [ids[1], ids[2], ids[0]]
 
 
 def test_a_name_needs_an_equal_structure_and_a_link_does_not(store):
     name, link = Alias("script", "s"), Alias("link", "x")
-    square = store.add_workload(make_graph((256, 256)), [name, link])
-    small = store.add_workload(make_graph((64, 64)), [name])
-    other_loops = store.add_workload(make_graph((256, 256), extents=(256, 128)), [name])
-    unreadable = store.add_workload(make_workload(1), [name])
-    assert store.query.equivalent(square) == [square]
-    linked = store.add_workload(make_workload(2), [link])
-    assert store.query.equivalent(square) == store.query.equivalent(linked) == [square, linked]
+    square = store.workloads.add(make_graph((256, 256)), [name, link])
+    small = store.workloads.add(make_graph((64, 64)), [name])
+    other_loops = store.workloads.add(make_graph((256, 256), extents=(256, 128)), [name])
+    unreadable = store.workloads.add(make_workload(1), [name])
+    assert store.workloads.equivalent(square) == [square]
+    linked = store.workloads.add(make_workload(2), [link])
+    assert (
+        store.workloads.equivalent(square) == store.workloads.equivalent(linked) == [square, linked]
+    )
     for alone in (small, other_loops, unreadable):
-        assert store.query.equivalent(alone) == [alone]
+        assert store.workloads.equivalent(alone) == [alone]
 
 
 def test_served_targets_and_targets_of(store):
@@ -483,13 +485,13 @@ def test_served_targets_and_targets_of(store):
     add(store, make_measurement(0, None, workload=0, target=1))
     add(store, make_measurement(0, (0.1,), workload=1, target=2))
     add(store, make_measurement(0, (0.1,), workload=1, target=3), source=FOREIGN)
-    assert store.query.served_targets([1]) == [1]
-    assert store.query.served_targets([1, 2]) == [1, 3]
-    assert store.query.served_targets([]) == []
-    assert store.query.targets_of([1]) == [1, 2]
-    assert store.query.targets_of([1, 2]) == [1, 2, 3, 4]
-    store.retract([1], "x")
-    assert store.query.served_targets([1]) == []
+    assert store.answers.targets([1]) == [1]
+    assert store.answers.targets([1, 2]) == [1, 3]
+    assert store.answers.targets([]) == []
+    assert store.programs.targets([1]) == [1, 2]
+    assert store.programs.targets([1, 2]) == [1, 2, 3, 4]
+    store.trust.retract([1], "x")
+    assert store.answers.targets([1]) == []
 
 
 def test_workloads_without(store):
@@ -497,18 +499,18 @@ def test_workloads_without(store):
     for number, version in enumerate(versions):
         workload = make_workload(number, tvm_version=version)
         add(store, make_measurement(0, workload=workload))
-    store.add_workload(make_workload(9, tvm_version="0.27.0"))  # nothing to serve
-    store.add_workload(make_workload(1), [Alias("tvm:0.27:structural", "h")])
-    assert store.query.workloads_without("tvm:0.27:structural", "0.27", 0) == [1, 5]
-    assert store.query.workloads_without("tvm:0.27:structural", "0.27", 1) == [5]
-    assert store.query.workloads_without("script", "0.27", 0) == [1, 2, 5]
+    store.workloads.add(make_workload(9, tvm_version="0.27.0"))  # nothing to serve
+    store.workloads.add(make_workload(1), [Alias("tvm:0.27:structural", "h")])
+    assert store.names.workloads_without("tvm:0.27:structural", "0.27", 0) == [1, 5]
+    assert store.names.workloads_without("tvm:0.27:structural", "0.27", 1) == [5]
+    assert store.names.workloads_without("script", "0.27", 0) == [1, 2, 5]
 
 
 def test_find_workloads(store):
     for number, name in enumerate(["matmul", "matmul_relu", "conv2d", "2"]):
-        store.add_workload(Workload("json", b"%d" % number, name))
-    digests = [summary.digest.hex() for summary in store.query.workloads()]
-    find = store.query.find_workloads
+        store.workloads.add(Workload("json", b"%d" % number, name))
+    digests = [summary.digest.hex() for summary in store.workloads.summaries()]
+    find = store.workloads.find
     assert find("matmul") == [1]  # an exact name before a part of one
     assert find("matmu") == [1, 2]
     assert find("2") == [2, 4]  # an id and a name
@@ -525,8 +527,8 @@ def test_find_targets(store):
         Target.from_config({"kind": "cuda", "arch": "sm_90", "num-cores": 2}),
         NO_TARGET,
     ):
-        store.add_target(target)
-    find = store.query.find_targets
+        store.targets.add(target)
+    find = store.targets.find
     assert find("llvm") == [1, 2]
     assert find("3") == find("cuda") == find('{"arch": "sm_90"}') == [3]
     assert find(' {"num-cores": 2}') == [2, 3]
@@ -540,7 +542,7 @@ def test_find_targets(store):
 
 def test_compatible_targets(store):
     ids = [
-        store.add_target(Target.from_config(config))
+        store.targets.add(Target.from_config(config))
         for config in (
             {"kind": "llvm", "mcpu": "skylake"},
             {"kind": "llvm", "mcpu": "skylake", "num-cores": 8},
@@ -550,25 +552,25 @@ def test_compatible_targets(store):
         )
     ]
     wanted = Target.from_config({"kind": "llvm", "mcpu": "skylake", "opt-level": 3})
-    assert store.query.compatible_targets(wanted) == ids[:2]
-    assert store.query.compatible_targets(Target.from_config({"kind": "llvm"})) == ids[4:]
+    assert store.targets.compatible(wanted) == ids[:2]
+    assert store.targets.compatible(Target.from_config({"kind": "llvm"})) == ids[4:]
 
 
 # ---------------------------------------------------------------------- the rest
 
 
 def test_a_database_without_its_name_is_refused(store, store_url):
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         connection.execute(schema.meta.delete().where(schema.meta.c.key == "store"))
     with pytest.raises(SchemaError, match="it has no store key"):
         Store(store_url)
 
 
 def test_meta(store):
-    meta = store.query.meta()
+    meta = store.meta()
     assert meta["format"] == "tunedb"
     assert len(meta["store"]) == 32
-    assert meta["store"] == store.query.store_key
+    assert meta["store"] == store.key
     assert int(meta["created_at"]) > 1_600_000_000_000_000
     assert meta.keys() == {"format", "store", "created_by", "created_at"}
 
@@ -580,7 +582,7 @@ def test_the_cache_forgets_what_was_used_longest_ago():
         made.append(key)
         return str(key)
 
-    cache = reader._Cache(2)
+    cache = reader.Cache(2)
     assert [cache.fetch(key, make) for key in (1, 2, 1, 3, 1, 2)] == ["1", "2", "1", "3", "1", "2"]
     assert made == [1, 2, 3, 2]
     assert len(cache) == 2
@@ -588,7 +590,7 @@ def test_the_cache_forgets_what_was_used_longest_ago():
 
 @pytest.mark.parametrize("moment", range(1, 6))
 def test_another_thread_may_empty_the_cache_at_any_moment(moment):
-    cache = reader._Cache(2)
+    cache = reader.Cache(2)
     looks = count(1)
 
     class Key(int):
@@ -610,7 +612,7 @@ def test_many_workloads_pass_through_the_caches(store):
     ids = add(store, *batch)
     random.Random(1).shuffle(ids)
     for id_ in ids:
-        measurement = store.query.record(id_).measurement
+        measurement = store.records.get(id_).measurement
         assert measurement == batch[id_ - 1]
         assert measurement.status is Status.OK
     assert make_program(0).trace.tail is not None

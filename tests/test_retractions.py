@@ -15,6 +15,7 @@ from tunedb.records import Measurement, Program, Session, Source, SourceKind, St
 from tunedb.storage import schema, statements
 from tunedb.storage.retractions import ALIASES, SUBJECTS, Retraction, is_retracted
 from tunedb.storage.store import Store
+from tunedb.storage.trust import insert_retractions
 
 #: Keys of other databases: one that a source comes from, and one that nothing comes from.
 THEIRS, OTHERS = "f" * 32, "e" * 32
@@ -27,9 +28,9 @@ OF_RECORDS = [subject for subject in SUBJECTS if subject != ALIASES]
 
 def add_source(store, name, *, key=None, trust=Trust.OWN):
     """Make a source, also one of another database as a merge would; return its id and digest."""
-    key = key or store.query.store_key
+    key = key or store.key
     digest = identity.digest("source", key.encode(), name.encode())
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         connection.execute(
             schema.source.insert().values(
                 digest=digest,
@@ -49,8 +50,8 @@ def add_source(store, name, *, key=None, trust=Trust.OWN):
 
 def add_under(store, measurement, source_id, trust):
     """Insert a measurement under any source, unless it is known; return its id."""
-    with store._transaction() as connection:
-        row = store._rows.measurement(connection, measurement, source_id, int(trust))
+    with store._db.transaction() as connection:
+        row = store.batches._rows.measurement(connection, measurement, source_id, int(trust))
         statements.insert["program"].many(connection, [row["_program"]])
         statements.insert["measurement"].many(connection, [row])
         return connection.execute(
@@ -59,12 +60,12 @@ def add_under(store, measurement, source_id, trust):
 
 
 def take_back(store, digest, key, subject="measurement"):
-    with store._transaction() as connection:
-        return store.add_retractions(connection, [Retraction(digest, key, subject, "why")])
+    with store._db.transaction() as connection:
+        return insert_retractions(connection, [Retraction(digest, key, subject, "why")])[0]
 
 
 def served(store, id_):
-    rows = store.query._select(
+    rows = store._db.select(
         select(schema.measurement.c.served).where(schema.measurement.c.id == id_)
     )
     return bool(rows[0].served)
@@ -88,7 +89,7 @@ def served(store, id_):
 )
 def test_who_may_take_back_what(store, of, by, counts, subject, later):
     """Everybody their own, and we what is here; whether the record or the word comes first."""
-    keys = {"ours": store.query.store_key, "theirs": THEIRS, "others": OTHERS}
+    keys = {"ours": store.key, "theirs": THEIRS, "others": OTHERS}
     measurement = make_measurement(0, session=make_session())
     source_id, digest = add_source(store, "them", key=keys[of])
     named = {
@@ -103,27 +104,27 @@ def test_who_may_take_back_what(store, of, by, counts, subject, later):
         assert served(store, id_)
         assert take_back(store, named[subject], keys[by], subject) == 1
     assert served(store, id_) is not counts
-    assert store.query.record(id_).retracted is counts
-    assert store.query.counts().retracted == counts
-    assert [r.id for r in store.query.top_k([1])] == ([] if counts else [id_])
-    assert [a.id for a in store.query.answers()] == ([] if counts else [id_])
+    assert store.records.get(id_).retracted is counts
+    assert store.counts().retracted == counts
+    assert [r.id for r in store.records.top_k([1])] == ([] if counts else [id_])
+    assert [a.id for a in store.answers.iterate()] == ([] if counts else [id_])
 
 
 def test_a_wrong_subject_changes_nothing(store):
     """It is a label: two databases that say it differently must come to the same."""
     source_id, digest = add_source(store, "us")
     id_ = add_under(store, make_measurement(), source_id, Trust.OWN)
-    take_back(store, digest, store.query.store_key, "session")
+    take_back(store, digest, store.key, "session")
     assert not served(store, id_)
 
 
 def test_a_retraction_is_known_once(store):
     id_ = add_under(store, make_measurement(), add_source(store, "us")[0], Trust.OWN)
-    digest = store.query.digest_of(id_)
+    digest = store.records.get(id_).measurement.digest
     assert take_back(store, digest, THEIRS) == 1
     assert take_back(store, digest, THEIRS) == 0
-    assert take_back(store, digest, store.query.store_key) == 1
-    assert store.query.counts().retracted == 1
+    assert take_back(store, digest, store.key) == 1
+    assert store.counts().retracted == 1
 
 
 def test_a_better_source_frees_a_record_of_one_that_was_taken_back(store):
@@ -131,20 +132,20 @@ def test_a_better_source_frees_a_record_of_one_that_was_taken_back(store):
     session = make_session()
     plain, throttled = make_measurement(0), make_measurement(1, session=session)
     stranger = Source("stranger", SourceKind.FILE, Trust.FOREIGN)
-    ids, _ = store.add_batch([plain, throttled], stranger)
-    store.retract_source(1, "who is that?")
-    store.retract_session(1, "throttled")
-    assert store.add_batch([plain, throttled], Source("mine"))[1] == 0
+    ids, _ = store.batches.add([plain, throttled], stranger)
+    store.trust.retract_source(1, "who is that?")
+    store.trust.retract_session(1, "throttled")
+    assert store.batches.add([plain, throttled], Source("mine"))[1] == 0
     assert [served(store, id_) for id_ in ids] == [True, False]
-    assert [store.query.record(id_).retracted for id_ in ids] == [False, True]
-    store.retract_source(2, "mine, too")
+    assert [store.records.get(id_).retracted for id_ in ids] == [False, True]
+    store.trust.retract_source(2, "mine, too")
     assert not served(store, ids[0])
 
 
 def test_an_empty_table_costs_one_look():
     """No source or session is looked up for a record as long as nothing was taken back."""
     store = Store(":memory:")
-    store.add([make_measurement(number) for number in range(50)], Source("us"))
+    store.records.add([make_measurement(number) for number in range(50)], Source("us"))
     statement = select(schema.measurement.c.id).where(~is_retracted(schema.measurement.c))
 
     def steps():
@@ -153,9 +154,9 @@ def test_an_empty_table_costs_one_look():
         def step():
             taken[0] += 1
 
-        driver = store.query._connected().connection.driver_connection
+        driver = store._db.reader().connection.driver_connection
         driver.set_progress_handler(step, 1)
-        rows = store.query._select(statement)
+        rows = store._db.select(statement)
         driver.set_progress_handler(None, 1)
         return taken[0], len(rows)
 
@@ -174,7 +175,7 @@ class Universe:
 
     def __init__(self, store):
         self.store, self.number = store, next(_fresh)
-        ours = store.query.store_key
+        ours = store.key
         self.keys = {"ours": ours, "theirs": THEIRS, "others": OTHERS}
         self.trust = [Trust.OWN, Trust.VERIFIED, Trust.FOREIGN, Trust.FOREIGN]
         self.stores = [ours, ours, ours, THEIRS]
@@ -214,7 +215,7 @@ class Universe:
                 )
                 self.known[index] = source
             return
-        self.store.add_batch([self.measurements[index]], Source(self.names[source]))
+        self.store.batches.add([self.measurements[index]], Source(self.names[source]))
         if before is None or (
             self.trust[source] >= Trust.VERIFIED and self.trust[before] < self.trust[source]
         ):
@@ -234,7 +235,7 @@ class Universe:
     def believe(self, source, trust):
         """Change the trust of a source, which says how many records it changed."""
         before = self.all_served()
-        changed = self.store.trust_source(self.sources[source][0], trust)
+        changed = self.store.trust.set(self.sources[source][0], trust)
         self.trust[source] = trust
         assert changed == len(before ^ self.all_served())
 
@@ -257,14 +258,14 @@ class Universe:
 
     def check(self):
         """Compare what the database says with the model."""
-        query = self.store.query
-        workload = query.workload_id(make_workload(self.number).digest)
+        store = self.store
+        workload = store.workloads.id_of(make_workload(self.number).digest)
         if workload is None:
             assert not self.known
             return
         by_digest = {m.digest: index for index, m in enumerate(self.measurements)}
         ids = {}
-        for record in query.iterate(workload):
+        for record in store.records.iterate(workload):
             index = by_digest[record.measurement.digest]
             ids[index] = record.id
             assert record.source.name == self.names[self.known[index]]
@@ -273,11 +274,11 @@ class Universe:
             assert served(self.store, record.id) == (index in self.all_served())
         assert ids.keys() == self.known.keys()
         for target in range(2):
-            target_id = query.target_id(make_target(target).digest)
+            target_id = store.targets.id_of(make_target(target).digest)
             expected = [index for index in self.all_served() if index % 2 == target]
             means = {index: self.measurements[index].run_secs[0] for index in expected}
             order = sorted(expected, key=lambda index: (means[index], ids[index]))
-            found = [] if target_id is None else query.top_k_ids([workload], [target_id], 10)
+            found = [] if target_id is None else store.answers.best_ids([workload], [target_id], 10)
             assert found == [ids[index] for index in order]
 
 
@@ -326,9 +327,9 @@ def test_the_check_of_a_database_derives_the_same(store, store_url):
 def test_the_check_of_a_database_finds_a_record_that_is_served_in_spite_of_its_session(
     store, store_url
 ):
-    store.add([make_measurement(0, session=make_session())], Source("us"))
-    store.retract_session(1, "throttled")
-    with store._transaction() as connection:
+    store.records.add([make_measurement(0, session=make_session())], Source("us"))
+    store.trust.retract_session(1, "throttled")
+    with store._db.transaction() as connection:
         if connection.dialect.name == "postgresql":
             # As where somebody wrote before the server had guards.
             connection.exec_driver_sql("ALTER TABLE measurement DISABLE TRIGGER tunedb_guard")
@@ -344,27 +345,27 @@ def test_readers_leave_out_what_a_session_or_source_was_taken_back_with(store):
     """Models learn nothing of it, and sessions are not compared by it."""
     first, second = make_session(0), make_session(1)
     for session in (first, second):
-        store.add([make_measurement(n, session=session) for n in range(3)], Source("us"))
-    assert len(store.query.shared_times(1)) == 6
-    assert len(store.query.measured_programs([1], 1, [1, 2])) == 6
-    store.retract_session(2, "throttled")
-    assert store.query.shared_times(1) == []
-    assert len(store.query.measured_programs([1], 1, [1, 2])) == 3
-    store.retract_source(1, "all of it")
-    assert store.query.measured_programs([1], 1, [1, 2]) == []
-    assert list(store.query.answers()) == []
+        store.records.add([make_measurement(n, session=session) for n in range(3)], Source("us"))
+    assert len(store.runs.shared_times(1)) == 6
+    assert len(store.programs.measured([1], 1, [1, 2])) == 6
+    store.trust.retract_session(2, "throttled")
+    assert store.runs.shared_times(1) == []
+    assert len(store.programs.measured([1], 1, [1, 2])) == 3
+    store.trust.retract_source(1, "all of it")
+    assert store.programs.measured([1], 1, [1, 2]) == []
+    assert list(store.answers.iterate()) == []
 
 
 def test_a_store_that_was_opened_read_only_takes_nothing_back(sqlite_file):
     from tunedb.errors import StorageError
 
     with Store(sqlite_file) as store:
-        store.add([make_measurement()], Source("us"))
+        store.records.add([make_measurement()], Source("us"))
     with Store(sqlite_file, read_only=True) as store:
         for change in (
-            lambda: store.retract([1], "x"),
-            lambda: store.retract_source(1, "x"),
-            lambda: store.trust_source(1, Trust.FOREIGN),
+            lambda: store.trust.retract([1], "x"),
+            lambda: store.trust.retract_source(1, "x"),
+            lambda: store.trust.set(1, Trust.FOREIGN),
         ):
             with pytest.raises(StorageError, match="read-only"):
                 change()

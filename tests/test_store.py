@@ -57,7 +57,7 @@ from tunedb.records import (
 from tunedb.results import AddReport
 from tunedb.run_times import mean_of
 from tunedb.storage import engine, schema
-from tunedb.storage.queries.equivalence import Standing
+from tunedb.storage.names import Standing
 from tunedb.storage.store import Store
 
 # Every example uses workloads of its own, so one store serves them all.
@@ -82,13 +82,13 @@ NASTY = [
 
 def served(store, *ids):
     """Return which of the records a top-k query serves."""
-    workloads = {store.query.record(id_).workload_id for id_ in ids}
-    found = {record.id for record in store.query.top_k(sorted(workloads), None, 1_000)}
+    workloads = {store.records.get(id_).workload_id for id_ in ids}
+    found = {record.id for record in store.records.top_k(sorted(workloads), None, 1_000)}
     return [id_ in found for id_ in ids]
 
 
 def add(store, *measurements, source=OWN):
-    ids, _ = store.add_batch(measurements, source)
+    ids, _ = store.batches.add(measurements, source)
     return ids
 
 
@@ -114,7 +114,7 @@ def test_everything_comes_back(store, store_url):
     given_ = full_measurement()
     (id_,) = add(store, given_)
     with Store(store_url) as other:
-        record = other.query.record(id_)
+        record = other.records.get(id_)
     assert record.measurement == given_
     assert record.measurement.program.workload.script == "@T.prim_func\n…"
     assert record.measurement.program.target.text == "llvm -mcpu=skylake"
@@ -128,15 +128,15 @@ def test_a_failure_comes_back(store, store_url):
     given_ = replace(full_measurement(), status=Status.FAILED, failure=why)
     (id_,) = add(store, given_)
     with Store(store_url) as other:
-        assert other.query.record(id_).measurement == given_
+        assert other.records.get(id_).measurement == given_
 
 
 def test_a_record_that_succeeded_takes_no_failure(store):
     good = make_measurement()
     (id_,) = add(store, good)
-    store.add_failures([(good, Failure(FailureKind.TIMEOUT, Phase.RUN, "a lie"))])
-    assert store.query.record(id_).measurement.failure is None
-    assert store.query.failures() == {}
+    store.batches.add_failures([(good, Failure(FailureKind.TIMEOUT, Phase.RUN, "a lie"))])
+    assert store.records.get(id_).measurement.failure is None
+    assert store.records.failures() == {}
 
 
 def test_the_smallest_record_comes_back(store):
@@ -144,36 +144,36 @@ def test_the_smallest_record_comes_back(store):
         Program(Workload("json", b""), NO_TARGET, Trace(b"[]", None, b"[]")), None, Status.FAILED
     )
     (id_,) = add(store, bare)
-    assert store.query.record(id_).measurement == bare
+    assert store.records.get(id_).measurement == bare
 
 
 def test_adding_again_changes_nothing(store):
     batch = [make_measurement(i, workload=i % 2, failure=None) for i in range(5)]
-    assert store.add(batch, OWN) == AddReport(new=5, known=0)
-    before = list(store.query.iterate())
-    counts = store.query.counts()
-    assert store.add(batch, OWN) == AddReport(new=0, known=5)
-    assert store.add(batch, Source("other name")) == AddReport(new=0, known=5)
-    assert list(store.query.iterate()) == before
-    assert replace(store.query.counts(), sources=1) == counts
+    assert store.records.add(batch, OWN) == AddReport(new=5, known=0)
+    before = list(store.records.iterate())
+    counts = store.counts()
+    assert store.records.add(batch, OWN) == AddReport(new=0, known=5)
+    assert store.records.add(batch, Source("other name")) == AddReport(new=0, known=5)
+    assert list(store.records.iterate()) == before
+    assert replace(store.counts(), sources=1) == counts
 
 
 def test_a_batch_may_hold_the_same_record_twice(store):
     one, other = make_measurement(0), make_measurement(1)
-    ids, new = store.add_batch([one, other, one], OWN)
+    ids, new = store.batches.add([one, other, one], OWN)
     assert ids[0] == ids[2] != ids[1]
     assert new == 2
-    assert store.query.size() == 2
-    ids_again, new = store.add_batch([other, one], OWN)
+    assert store.records.count() == 2
+    ids_again, new = store.batches.add([other, one], OWN)
     assert ids_again == [ids[1], ids[0]]
     assert new == 0
 
 
 def test_equal_lines_stay_two(store):
     lines = [make_measurement(0, occurrence=n) for n in range(2)]
-    assert store.add(lines, OWN) == AddReport(new=2, known=0)
-    assert store.add(lines, OWN) == AddReport(new=0, known=2)
-    counts = store.query.counts()
+    assert store.records.add(lines, OWN) == AddReport(new=2, known=0)
+    assert store.records.add(lines, OWN) == AddReport(new=0, known=2)
+    counts = store.counts()
     assert (counts.measurements, counts.programs) == (2, 1)
 
 
@@ -183,26 +183,26 @@ def test_add_works_in_batches_and_lazily(store, monkeypatch):
 
     def produce():
         for i in range(10):
-            seen.append((i, store.query.size()))
+            seen.append((i, store.records.count()))
             yield make_measurement(i)
 
-    assert store.add(produce(), OWN) == AddReport(new=10, known=0)
+    assert store.records.add(produce(), OWN) == AddReport(new=10, known=0)
     # The fifth is asked for when the first four are stored.
     assert seen[4] == (4, 4)
     assert seen[9] == (9, 8)
 
 
 def test_an_empty_batch(store):
-    assert store.add_batch([], OWN) == ([], 0)
-    assert store.add([], OWN) == AddReport(0, 0)
-    assert store.query.size() == 0
+    assert store.batches.add([], OWN) == ([], 0)
+    assert store.records.add([], OWN) == AddReport(0, 0)
+    assert store.records.count() == 0
 
 
 def test_ids_grow_in_order_of_insertion(store):
     batch = [make_measurement(i, (1.0 / (i + 1),), workload=i % 3) for i in range(20)]
     ids = add(store, *batch[:10]) + add(store, *batch[10:])
     assert ids == sorted(ids)
-    assert [r.measurement for r in store.query.iterate()] == batch
+    assert [r.measurement for r in store.records.iterate()] == batch
 
 
 def test_shared_rows_are_stored_once(store):
@@ -212,25 +212,25 @@ def test_shared_rows_are_stored_once(store):
         for n in range(2)
     ]
     add(store, *batch)
-    counts = store.query.counts()
+    counts = store.counts()
     assert (counts.measurements, counts.programs) == (6, 3)
     assert (counts.sketches, counts.tails, counts.sessions) == (1, 1, 1)
     assert (counts.workloads, counts.targets, counts.sources) == (1, 1, 1)
 
 
 def test_add_workload_and_target(store):
-    id_ = store.add_workload(make_workload(4), [Alias("script", "abc"), Alias("script", "abc")])
-    assert store.add_workload(make_workload(4), [Alias("link", "x")]) == id_
-    assert store.query.names(id_) == [
+    id_ = store.workloads.add(make_workload(4), [Alias("script", "abc"), Alias("script", "abc")])
+    assert store.workloads.add(make_workload(4), [Alias("link", "x")]) == id_
+    assert store.names.of(id_) == [
         (Alias("link", "x"), Standing.LINKED),
         (Alias("script", "abc"), Standing.TRUSTED),
     ]
-    assert store.query.workload(id_) == make_workload(4)
-    target = store.add_target(make_target(2))
-    assert store.add_target(make_target(2)) == target
-    assert store.query.target(target) == make_target(2)
+    assert store.workloads.get(id_) == make_workload(4)
+    target = store.targets.add(make_target(2))
+    assert store.targets.add(make_target(2)) == target
+    assert store.targets.get(target) == make_target(2)
     (record,) = add(store, make_measurement(workload=4, target=2))
-    found = store.query.record(record)
+    found = store.records.get(record)
     assert (found.workload_id, found.target_id) == (id_, target)
 
 
@@ -255,7 +255,7 @@ times = st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=True)
 )
 def test_times_are_kept_bit_for_bit(store, run_secs):
     (id_,) = add(store, make_measurement(0, run_secs))
-    record = store.query.record(id_)
+    record = store.records.get(id_)
     assert struct.pack(f"{len(run_secs)}d", *record.measurement.run_secs) == struct.pack(
         f"{len(run_secs)}d", *run_secs
     )
@@ -271,7 +271,7 @@ def test_any_times_come_back_or_are_refused(store, run_secs):
             add(store, measurement)
         return
     (id_,) = add(store, measurement)
-    record = store.query.record(id_)
+    record = store.records.get(id_)
     assert record.measurement.digest == measurement.digest
     if run_secs is None:
         assert record.measurement.run_secs is record.mean is None
@@ -283,7 +283,7 @@ def test_any_times_come_back_or_are_refused(store, run_secs):
 def test_no_list_and_an_empty_list_differ(store):
     none, empty = make_measurement(0, None), make_measurement(0, (), status=Status.FAILED)
     ids = add(store, none, empty)
-    assert [store.query.record(i).measurement.run_secs for i in ids] == [None, ()]
+    assert [store.records.get(i).measurement.run_secs for i in ids] == [None, ()]
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
@@ -295,7 +295,7 @@ def test_times_that_no_clock_gives_refuse_the_whole_batch(store, value, place):
     with pytest.raises(FormatError, match=r"run time .*inf|run time nan") as caught:
         add(store, *good, make_measurement(9, tuple(secs)))
     assert "\n" not in str(caught.value)
-    counts = store.query.counts()
+    counts = store.counts()
     assert (counts.measurements, counts.programs, counts.sources) == (0, 0, 0)
     assert add(store, *good)
 
@@ -303,7 +303,7 @@ def test_times_that_no_clock_gives_refuse_the_whole_batch(store, value, place):
 def test_an_infinite_mean_is_refused(store):
     with pytest.raises(FormatError, match="mean"):
         add(store, make_measurement(0, (1.7e308, 1.7e308)))
-    assert store.query.size() == 0
+    assert store.records.count() == 0
 
 
 def test_too_many_times_are_refused(store, monkeypatch):
@@ -317,9 +317,9 @@ def test_an_error_in_add_keeps_earlier_batches(store, monkeypatch):
     monkeypatch.setattr(limits, "BATCH_ROWS", 2)
     batch = [make_measurement(i) for i in range(5)] + [make_measurement(9, (math.nan,))]
     with pytest.raises(FormatError):
-        store.add(batch, OWN)
-    assert store.query.size() == 4
-    assert store.add(batch[:5], OWN) == AddReport(new=1, known=4)
+        store.records.add(batch, OWN)
+    assert store.records.count() == 4
+    assert store.records.add(batch[:5], OWN) == AddReport(new=1, known=4)
 
 
 def test_a_broken_iterable_leaves_the_store_usable(store):
@@ -328,15 +328,15 @@ def test_a_broken_iterable_leaves_the_store_usable(store):
         raise RuntimeError("the importer failed")
 
     with pytest.raises(RuntimeError, match="the importer failed"):
-        store.add(broken(), OWN)
-    assert store.add([make_measurement(1)], OWN) == AddReport(1, 0)
+        store.records.add(broken(), OWN)
+    assert store.records.add([make_measurement(1)], OWN) == AddReport(1, 0)
 
 
 def test_a_body_beyond_the_limit_is_refused(store, monkeypatch):
     monkeypatch.setattr(limits, "MAX_BODY_BYTES", 1000)
     with pytest.raises(LimitError, match="1001"):
-        store.add_workload(Workload("json", bytes(1001)))
-    assert store.query.counts().workloads == 0
+        store.workloads.add(Workload("json", bytes(1001)))
+    assert store.counts().workloads == 0
 
 
 # ---------------------------------------------------------------------- what is served
@@ -354,10 +354,10 @@ def test_what_is_never_served(store):
     ids += add(store, make_measurement(5, (0.1,)), source=FOREIGN)
     ids += add(store, make_measurement(6, (0.6,)), source=Source("v", trust=Trust.VERIFIED))
     assert served(store, *ids) == [True, False, False, False, False, False, True]
-    assert store.query.best([1]).id == ids[0]
-    assert store.query.size() == len(ids)
-    assert [i for i, _, _ in store.query.history([1])] == [ids[0], ids[6]]
-    (summary,) = store.query.workloads()
+    assert store.records.best([1]).id == ids[0]
+    assert store.records.count() == len(ids)
+    assert [i for i, _, _ in store.records.history([1])] == [ids[0], ids[6]]
+    (summary,) = store.workloads.summaries()
     assert (summary.best, summary.records, summary.failed) == (0.5, 7, 3)
 
 
@@ -365,24 +365,24 @@ def test_a_source_keeps_its_trust(store):
     (foreign,) = add(store, make_measurement(0), source=FOREIGN)
     (still,) = add(store, make_measurement(1), source=replace(FOREIGN, trust=Trust.OWN))
     assert served(store, foreign, still) == [False, False]
-    assert store.query.record(still).source == FOREIGN
-    assert store.query.counts().sources == 1
+    assert store.records.get(still).source == FOREIGN
+    assert store.counts().sources == 1
 
 
 def test_retraction(store):
     ids = add(store, *(make_measurement(i, (0.1 * (i + 1),)) for i in range(3)))
-    assert store.retract([ids[0]], "wrong machine") == 1
+    assert store.trust.retract([ids[0]], "wrong machine") == 1
     assert served(store, *ids) == [False, True, True]
-    assert [store.query.record(i).retracted for i in ids] == [True, False, False]
-    assert store.retract([ids[0], ids[1], ids[1]], "again") == 1
-    counts = store.query.counts()
+    assert [store.records.get(i).retracted for i in ids] == [True, False, False]
+    assert store.trust.retract([ids[0], ids[1], ids[1]], "again") == 1
+    counts = store.counts()
     assert (counts.measurements, counts.retracted) == (3, 2)
 
 
 def test_a_retracted_record_stays_retracted_when_it_is_added_again(store, store_url):
     (id_,) = add(store, make_measurement(0))
-    store.retract([id_], "wrong")
-    assert store.add_batch([make_measurement(0)], Source("other")) == ([id_], 0)
+    store.trust.retract([id_], "wrong")
+    assert store.batches.add([make_measurement(0)], Source("other")) == ([id_], 0)
     assert served(store, id_) == [False]
     with Store(store_url) as other:
         assert served(other, id_) == [False]
@@ -391,11 +391,11 @@ def test_a_retracted_record_stays_retracted_when_it_is_added_again(store, store_
 def test_a_retraction_may_come_before_its_record(store):
     # As after a merge: retractions travel on their own.
     measurement = make_measurement(0, (0.1,))
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         connection.execute(
             schema.retraction.insert().values(
                 digest=measurement.digest,
-                store=store.query.store_key,
+                store=store.key,
                 subject="measurement",
                 reason="x",
                 created_at=1,
@@ -412,23 +412,23 @@ def test_a_retraction_may_come_before_its_record(store):
         )
     ids = add(store, measurement, make_measurement(1, (0.2,)))
     assert served(store, *ids) == [False, True]
-    assert store.query.record(ids[0]).retracted
+    assert store.records.get(ids[0]).retracted
 
 
 @pytest.mark.parametrize("ids", [[99], [1, 99]])
 def test_retracting_what_is_not_there(store, ids):
     add(store, make_measurement(0))
     with pytest.raises(NotFoundError, match="no record 99"):
-        store.retract(ids, "x")
-    assert store.query.counts().retracted == 0
+        store.trust.retract(ids, "x")
+    assert store.counts().retracted == 0
     assert served(store, 1) == [True]
 
 
 def test_a_retraction_needs_a_reason(store):
     (id_,) = add(store, make_measurement(0))
     with pytest.raises(UsageError, match="reason"):
-        store.retract([id_], "")
-    assert store.retract([], "nothing") == 0
+        store.trust.retract([id_], "")
+    assert store.trust.retract([], "nothing") == 0
 
 
 # ---------------------------------------------------------------------- failures, quarantine
@@ -437,37 +437,37 @@ def test_a_retraction_needs_a_reason(store):
 def test_details_of_a_failure_may_be_learnt_later(store):
     failed = make_measurement(0, None)
     (id_,) = add(store, failed)
-    assert store.query.record(id_).measurement.failure is None
-    assert store.query.failures() == {}
+    assert store.records.get(id_).measurement.failure is None
+    assert store.records.failures() == {}
     first = Failure(FailureKind.UNKNOWN, Phase.RUN, "it failed")
-    store.add_failures([(failed, first), (failed, first)])
-    assert store.query.record(id_).measurement.failure == first
+    store.batches.add_failures([(failed, first), (failed, first)])
+    assert store.records.get(id_).measurement.failure == first
     last = Failure(FailureKind.TIMEOUT, Phase.RUN, "killed after 10 s", 10.5)
-    store.add_failures([(failed, last)])
-    assert store.query.record(id_).measurement.failure == last
-    assert store.query.failures() == {"unknown": 1, "timeout": 1}
-    assert store.query.size() == 1
+    store.batches.add_failures([(failed, last)])
+    assert store.records.get(id_).measurement.failure == last
+    assert store.records.failures() == {"unknown": 1, "timeout": 1}
+    assert store.records.count() == 1
 
 
 def test_a_failure_comes_with_a_known_measurement_too(store):
     failed = make_measurement(0, None)
     (id_,) = add(store, failed)
     why = Failure(FailureKind.CRASH, Phase.BUILD, "segfault")
-    assert store.add_batch([replace(failed, failure=why)], OWN) == ([id_], 0)
-    assert store.query.record(id_).measurement.failure == why
+    assert store.batches.add([replace(failed, failure=why)], OWN) == ([id_], 0)
+    assert store.records.get(id_).measurement.failure == why
 
 
 def test_a_failure_of_an_unknown_measurement_is_dropped(store):
     why = Failure(FailureKind.CRASH, Phase.BUILD, "segfault")
-    store.add_failures([(make_measurement(0, None), why)])
-    assert store.query.failures() == {}
+    store.batches.add_failures([(make_measurement(0, None), why)])
+    assert store.records.failures() == {}
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf])
 def test_failure_times_that_no_clock_gives_are_left_out(store, seconds):
     failed = make_measurement(0, None, failure=Failure(FailureKind.CRASH, Phase.RUN, "m", seconds))
     (id_,) = add(store, failed)
-    assert store.query.record(id_).measurement.failure.seconds is None
+    assert store.records.get(id_).measurement.failure.seconds is None
 
 
 @pytest.mark.parametrize("message", NASTY)
@@ -475,8 +475,8 @@ def test_the_digest_of_a_stored_failure_is_that_of_its_row(store, message):
     """A merge recomputes digests and refuses rows whose digest does not match."""
     failed = make_measurement(0, None, failure=Failure(FailureKind.CRASH, Phase.RUN, message, 1.0))
     (id_,) = add(store, failed)
-    found = store.query.record(id_).measurement
-    with store._transaction() as connection:
+    found = store.records.get(id_).measurement
+    with store._db.transaction() as connection:
         stored = connection.execute(select(schema.failure.c.digest)).scalar_one()
     assert bytes(stored) == found.failure.digest(found.digest)
 
@@ -488,13 +488,13 @@ def test_quarantine(store, monkeypatch):
         Quarantined("a.json", 2, "not JSON", b"{\xff\0"),
         Quarantined("a.json", 3, "too long", b"0123456789"),
     ]
-    assert store.quarantine([*rows, rows[0]], OWN) == 3
-    assert store.quarantine(rows, OWN) == 0
-    assert store.quarantine([], OWN) == 0
+    assert store.quarantine.add([*rows, rows[0]], OWN) == 3
+    assert store.quarantine.add(rows, OWN) == 0
+    assert store.quarantine.add([], OWN) == 0
     kept = [*rows[:2], replace(rows[2], data=b"01234567")]
-    assert [row.item for row in store.query.quarantined()] == kept[::-1]
-    assert [row.item for row in store.query.quarantined(limit=1)] == kept[2:]
-    assert store.query.counts().quarantined == 3
+    assert [row.item for row in store.quarantine.rows()] == kept[::-1]
+    assert [row.item for row in store.quarantine.rows(limit=1)] == kept[2:]
+    assert store.counts().quarantined == 3
 
 
 def test_add_keeps_what_was_not_understood(store):
@@ -504,8 +504,8 @@ def test_add_keeps_what_was_not_understood(store):
         yield make_measurement(0)
         bad.append(Quarantined("f", 2, "cut", b"{"))
 
-    assert store.add(parse(), OWN, quarantined=bad) == AddReport(1, 0)
-    assert [row.item for row in store.query.quarantined()] == bad
+    assert store.records.add(parse(), OWN, quarantined=bad) == AddReport(1, 0)
+    assert [row.item for row in store.quarantine.rows()] == bad
 
 
 # ---------------------------------------------------------------------- hostile text
@@ -516,24 +516,24 @@ def try_name(store, text):
 
 
 def try_workload(store, text):
-    store.add_workload(make_workload(next(_fresh), tvm_version=text))
+    store.workloads.add(make_workload(next(_fresh), tvm_version=text))
 
 
 def try_script(store, text):
-    id_ = store.add_workload(make_workload(next(_fresh), script=text))
-    store.query._workloads.clear()
-    assert store.query.workload(id_).script == text
+    id_ = store.workloads.add(make_workload(next(_fresh), script=text))
+    store._loader._workloads.clear()
+    assert store.workloads.get(id_).script == text
 
 
 def try_format(store, text):
     text = text.replace("\udcff\ud800", "")  # no digest, so no record: UnicodeEncodeError there
-    store.add_workload(Workload(text, b"body"))
+    store.workloads.add(Workload(text, b"body"))
 
 
 def try_target(store, text):
     target = Target.from_config({"kind": "llvm", "mcpu": text.replace("\udcff\ud800", "")}, text)
-    id_ = store.add_target(target)
-    assert store.query.compatible_targets(target) == [id_]
+    id_ = store.targets.add(target)
+    assert store.targets.compatible(target) == [id_]
 
 
 def try_source(store, text):
@@ -544,25 +544,25 @@ def try_source(store, text):
 def try_message(store, text):
     why = Failure(FailureKind.CRASH, Phase.RUN, text)
     (id_,) = add(store, make_measurement(next(_fresh), None, failure=why))
-    assert "\0" not in store.query.record(id_).measurement.failure.message
+    assert "\0" not in store.records.get(id_).measurement.failure.message
 
 
 def try_quarantine(store, text):
     row = Quarantined(text, next(_fresh), text, text.encode(errors="surrogatepass"))
-    assert store.quarantine([row], Source(text)) == 1
-    assert store.quarantine([row], Source(text)) == 0
-    assert store.query.quarantined(1)[0].item.data == row.data
+    assert store.quarantine.add([row], Source(text)) == 1
+    assert store.quarantine.add([row], Source(text)) == 0
+    assert store.quarantine.rows(1)[0].item.data == row.data
 
 
 def try_alias(store, text):
-    id_ = store.add_workload(make_workload(next(_fresh)), [Alias(text, text)])
-    assert [found for found, _ in store.query.standings_of([Alias(text, text)])] == [id_]
-    assert id_ in store.query.equivalent(id_)
+    id_ = store.workloads.add(make_workload(next(_fresh)), [Alias(text, text)])
+    assert [found for found, _ in store.names.standings([Alias(text, text)])] == [id_]
+    assert id_ in store.workloads.equivalent(id_)
 
 
 def try_reason(store, text):
-    assert store.retract([1], text) == 1
-    with store._transaction() as connection:
+    assert store.trust.retract([1], text) == 1
+    with store._db.transaction() as connection:
         connection.execute(schema.retraction.delete())
         connection.execute(schema.measurement.update().values(served=1))
 
@@ -571,22 +571,22 @@ def try_session(store, text):
     text = text.replace("\udcff\ud800", "")
     session = Session(text, 1, text.encode())
     (id_,) = add(store, make_measurement(next(_fresh), session=session))
-    assert store.query.record(id_).measurement.session == session
+    assert store.records.get(id_).measurement.session == session
 
 
 def try_decisions(store, text):
     body = text.encode(errors="surrogatepass")
     program = Program(make_workload(), make_target(), Trace(body, body, body))
     (id_,) = add(store, Measurement(program, (1.0,), args_info=body))
-    assert store.query.record(id_).measurement.program == program
+    assert store.records.get(id_).measurement.program == program
 
 
 def try_searching(store, text):
-    store.query.find_workloads(text)
-    store.query.find_targets(text)
+    store.workloads.find(text)
+    store.targets.find(text)
     with pytest.raises(UsageError, match="is not JSON"):
-        store.query.find_targets("{" + text)
-    store.query.workloads_without(text, text, 0)
+        store.targets.find("{" + text)
+    store.names.workloads_without(text, text, 0)
 
 
 ATTEMPTS = [value for name, value in sorted(globals().items()) if name.startswith("try_")]
@@ -597,17 +597,17 @@ def test_any_text_is_stored_or_refused(store, attempt):
     add(store, make_measurement(0))
     accepted = 0
     for text in NASTY:
-        before = store.query.size()
+        before = store.records.count()
         try:
             attempt(store, text)
             accepted += 1
         except TuneDBError as error:
             assert "\n" not in str(error)
-            assert store.query.size() == before
+            assert store.records.count() == before
     # All but NUL, surrogates and nothing at all are plain text.
     assert accepted >= len(NASTY) - 3
-    assert store.query.best([1]).measurement == make_measurement(0)
-    with store._transaction() as connection:
+    assert store.records.best([1]).measurement == make_measurement(0)
+    with store._db.transaction() as connection:
         for table in schema.metadata.sorted_tables:
             connection.execute(select(func.count()).select_from(table))
 
@@ -619,26 +619,29 @@ def test_read_only(store_url):
     with Store(store_url) as store:
         (id_,) = add(store, make_measurement(0))
     with Store(store_url, read_only=True) as store:
-        assert store.query.record(id_).measurement == make_measurement(0)
-        assert store.query.best([1]).id == id_
+        assert store.records.get(id_).measurement == make_measurement(0)
+        assert store.records.best([1]).id == id_
         for write in (
-            lambda: store.add([make_measurement(1)], OWN),
-            lambda: store.add_batch([], OWN),
-            lambda: store.add_workload(make_workload(7)),
-            lambda: store.add_target(make_target(7)),
-            lambda: store.add_failures([]),
-            lambda: store.quarantine([], OWN),
-            lambda: store.retract([id_], "x"),
+            lambda: store.records.add([make_measurement(1)], OWN),
+            lambda: store.batches.add([], OWN),
+            lambda: store.workloads.add(make_workload(7)),
+            lambda: store.targets.add(make_target(7)),
+            lambda: store.batches.add_failures([]),
+            lambda: store.quarantine.add([], OWN),
+            lambda: store.trust.retract([id_], "x"),
         ):
             with pytest.raises(StorageError, match="it was opened read-only") as caught:
                 write()
             assert str(caught.value).startswith(store.location)
             assert "\n" not in str(caught.value)
         # Even where our own check is passed by, the database refuses.
-        with pytest.raises(DBAPIError, match=r"read-?only"), store._engine.connect() as connection:
+        with (
+            pytest.raises(DBAPIError, match=r"read-?only"),
+            store._db.engine.connect() as connection,
+        ):
             connection.execution_options(tunedb_reads=True)
             connection.execute(schema.meta.insert().values(key="x", value="y"))
-        assert store.query.size() == 1
+        assert store.records.count() == 1
 
 
 def test_a_closed_store(store_url):
@@ -647,11 +650,11 @@ def test_a_closed_store(store_url):
     store.close()
     store.close()
     with pytest.raises(UsageError, match="the store is closed; open it again"):
-        store.add([make_measurement(1)], OWN)
+        store.records.add([make_measurement(1)], OWN)
     with pytest.raises(UsageError, match="the store is closed; open it again"):
-        store.query.size()
+        store.records.count()
     with Store(store_url) as again:
-        assert again.query.size() == 1
+        assert again.records.count() == 1
 
 
 def test_repr_and_location(store, store_url):
@@ -663,20 +666,20 @@ def test_repr_and_location(store, store_url):
 def test_open_is_the_public_name(store_url):
     with tunedb.open(store_url) as store:
         assert isinstance(store, Store)
-        assert store.query.counts().measurements == 0
+        assert store.counts().measurements == 0
 
 
 def test_memory():
     with Store(":memory:") as one, Store("sqlite://") as other:
         (id_,) = add(one, full_measurement())
-        assert one.query.record(id_).measurement == full_measurement()
-        assert one.query.best([1]).id == id_
-        assert other.query.size() == 0
-        assert one.query.store_key != other.query.store_key
+        assert one.records.get(id_).measurement == full_measurement()
+        assert one.records.best([1]).id == id_
+        assert other.records.count() == 0
+        assert one.key != other.key
         with pytest.raises(FormatError):
             add(one, make_measurement(1), make_measurement(2, (math.nan,)))
-        assert one.query.size() == 1
-        assert one.retract([id_], "x") == 1
+        assert one.records.count() == 1
+        assert one.trust.retract([id_], "x") == 1
         assert repr(one) == "Store(':memory:')"
     with pytest.raises(UsageError, match="closed"):
         add(one, make_measurement(3))
@@ -687,8 +690,8 @@ def test_a_source_of_two_stores_is_two(store):
     with Store(":memory:") as other:
         digests = []
         for one in (store, other):
-            with one._transaction() as connection:
-                one._rows.source(connection, OWN)
+            with one._db.transaction() as connection:
+                one.batches._rows.source(connection, OWN)
                 digests.append(bytes(connection.execute(select(schema.source.c.digest)).scalar()))
     # The SQLite database and the PostgreSQL one are copies of templates, the other one is not.
     assert digests[0] != digests[1]
@@ -700,26 +703,26 @@ def test_a_source_of_two_stores_is_two(store):
 def test_two_handles_see_each_other(store, store_url):
     with Store(store_url) as other:
         (one,) = add(store, make_measurement(0, (0.2,)))
-        assert other.query.best([1]).id == one
+        assert other.records.best([1]).id == one
         (two,) = add(other, make_measurement(1, (0.1,)))
-        assert store.query.best([1]).id == two
-        other.retract([two], "x")
-        assert store.query.best([1]).id == one
+        assert store.records.best([1]).id == two
+        other.trust.retract([two], "x")
+        assert store.records.best([1]).id == one
 
 
 def test_a_reader_does_not_wait_for_a_writer_nor_see_its_rows(store, store_url):
     add(store, make_measurement(0))
-    with Store(store_url) as writer, writer._transaction() as connection:
+    with Store(store_url) as writer, writer._db.transaction() as connection:
         connection.execute(schema.meta.insert().values(key="half", value="done"))
-        assert "half" not in store.query.meta()
-        assert store.query.size() == 1
+        assert "half" not in store.meta()
+        assert store.records.count() == 1
 
 
 def test_a_second_writer_waits_and_gives_up_with_one_line(store_url, monkeypatch):
     monkeypatch.setattr(engine, "BUSY_TIMEOUT_S", 0.2)
     monkeypatch.setattr(limits, "LOCK_S", 0.2)
     with Store(store_url) as holder, Store(store_url) as waiter:
-        with holder._transaction() as connection:
+        with holder._db.transaction() as connection:
             connection.execute(schema.meta.insert().values(key="half", value="done"))
             with pytest.raises(BusyError, match="another process is writing; try again") as caught:
                 add(waiter, make_measurement(0))
@@ -730,8 +733,8 @@ def test_a_second_writer_waits_and_gives_up_with_one_line(store_url, monkeypatch
 
 def test_threads_share_a_store(store, monkeypatch):
     """Eight threads on one handle, with caches that are too small for what they read."""
-    monkeypatch.setattr(store.query._workloads, "_most", 2)
-    for cache in store.query._bodies.values():
+    monkeypatch.setattr(store._loader._workloads, "_most", 2)
+    for cache in store._loader.bodies.values():
         monkeypatch.setattr(cache, "_most", 1)
     add(store, *(make_measurement(i, workload=i) for i in range(8)))
     errors, ids = [], []
@@ -747,7 +750,7 @@ def test_threads_share_a_store(store, monkeypatch):
                 )
                 ids.extend(add(store, replace(common), own))
                 for workload in range(1, 9):
-                    best = store.query.best([workload])
+                    best = store.records.best([workload])
                     assert best.workload_id == workload
                     name = best.measurement.program.workload.name
                     assert name == f"matmul_{workload - 1}"
@@ -765,7 +768,7 @@ def test_threads_share_a_store(store, monkeypatch):
     finally:
         sys.setswitchinterval(interval)
     assert errors == []
-    assert store.query.size() == 8 + 12 + 8 * 12
+    assert store.records.count() == 8 + 12 + 8 * 12
     assert len(set(ids)) == 12 + 8 * 12
 
 
@@ -781,7 +784,7 @@ def test_the_count_of_new_rows_is_exact_among_writers(store_url):
             with Store(store_url) as store:
                 barrier.wait()
                 for start in range(0, 60, 10):
-                    new.append(store.add_batch(order[start : start + 10], OWN)[1])
+                    new.append(store.batches.add(order[start : start + 10], OWN)[1])
         except BaseException as error:
             errors.append(error)
 
@@ -800,38 +803,38 @@ def test_a_cut_connection_is_one_error_and_then_forgotten(postgres_server, postg
         # Its reader and its writer; those of a test before this one may linger.
         assert postgres_server.terminate(postgres_url) >= 2
         with pytest.raises(StorageError) as reading:
-            store.query.size()
+            store.records.count()
         with pytest.raises(StorageError) as writing:
             add(store, make_measurement(1))
         for caught in (reading, writing):
             assert "\n" not in str(caught.value)
-        assert store.query.size() == 1
+        assert store.records.count() == 1
         add(store, make_measurement(1))
-        assert store.query.size() == 2
+        assert store.records.count() == 2
 
 
 def test_known_from_a_stranger_then_imported_as_own(store):
     """A record belongs to the source that is trusted most; a retraction stays."""
     kept, gone = make_measurement(occurrence=1), make_measurement(occurrence=2)
     stranger = Source("stranger", SourceKind.FILE, Trust.FOREIGN)
-    store.add([kept, gone], stranger)
-    ids = [record.id for record in store.query.iterate()]
-    store.retract(ids[1:], "measured on a busy machine")
-    assert store.query.best([1]) is None
-    report = store.add([kept, gone], Source("mine", SourceKind.FILE, Trust.OWN))
+    store.records.add([kept, gone], stranger)
+    ids = [record.id for record in store.records.iterate()]
+    store.trust.retract(ids[1:], "measured on a busy machine")
+    assert store.records.best([1]) is None
+    report = store.records.add([kept, gone], Source("mine", SourceKind.FILE, Trust.OWN))
     assert (report.new, report.known) == (0, 2)
-    assert [r.id for r in store.query.top_k([1], None, 5)] == ids[:1]
-    assert {r.source.name for r in store.query.iterate()} == {"mine"}
-    store.add([kept], stranger)
-    assert store.query.best([1]).source.name == "mine"
+    assert [r.id for r in store.records.top_k([1], None, 5)] == ids[:1]
+    assert {r.source.name for r in store.records.iterate()} == {"mine"}
+    store.records.add([kept], stranger)
+    assert store.records.best([1]).source.name == "mine"
 
 
 def test_a_script_may_be_learnt_later(store):
     """A workload that was imported without TVM has none; the first script stays."""
     bare = make_measurement().program.workload
-    store.add_workload(replace(bare, script=None))
+    store.workloads.add(replace(bare, script=None))
     for script in ("# first", "# second", None):
-        store.add_workload(replace(bare, script=script))
-    store.query._workloads.clear()
-    assert store.query.workload(1).script == "# first"
-    assert store.query.workload(1).digest == bare.digest
+        store.workloads.add(replace(bare, script=script))
+    store._loader._workloads.clear()
+    assert store.workloads.get(1).script == "# first"
+    assert store.workloads.get(1).digest == bare.digest

@@ -48,7 +48,7 @@ def is_whole(path):
     assert sql(path, "PRAGMA integrity_check") == [("ok",)]
     assert sql(path, "PRAGMA foreign_key_check") == []
     with Store(path, create=False) as store:
-        return store.query.meta()["format"] == "tunedb"
+        return store.meta()["format"] == "tunedb"
 
 
 def refused(kind, match, *stores, **options):
@@ -69,23 +69,23 @@ def test_a_new_file(tmp_path, there):
     if there == "an empty file":
         path.touch()
     with Store(path) as store:
-        store.add([make_measurement()], OWN)
+        store.records.add([make_measurement()], OWN)
     assert [p.name for p in tmp_path.iterdir()] == ["new.db"]
     assert is_whole(path)
     assert sql(path, "PRAGMA application_id") == [(schema.APPLICATION_ID,)]
     assert sql(path, "PRAGMA page_size") == [(4096,)]
     assert sql(path, "PRAGMA journal_mode") == [("wal",)]
     with Store(path) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
 
 
 def test_an_empty_server_database(bare_postgres_url):
     refused(SchemaError, "an empty database; run: tunedb db init", bare_postgres_url, create=False)
     refused(SchemaError, "an empty database", bare_postgres_url, read_only=True)
     with Store(bare_postgres_url) as store:
-        store.add([make_measurement()], OWN)
+        store.records.add([make_measurement()], OWN)
     with Store(bare_postgres_url, create=False) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
 
 
 def test_a_missing_file(tmp_path):
@@ -198,7 +198,7 @@ def test_a_database_of_another_program(tmp_path, bare_postgres_url, postgres_ser
 
 
 def test_a_newer_database(store, store_url):
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0999'")
     for options in ({}, {"create": False}, {"read_only": True}):
         refused(SchemaError, r"run: pip install --upgrade tunedb$", store_url, **options)
@@ -207,17 +207,17 @@ def test_a_newer_database(store, store_url):
 
 
 def test_a_database_that_lost_its_version(store, store_url):
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM alembic_version")
     refused(SchemaError, "it does not state its schema", store_url)
 
 
 def test_an_upgrade_of_the_newest(store_url):
     with Store(store_url) as store:
-        store.add([make_measurement()], OWN)
+        store.records.add([make_measurement()], OWN)
     assert versions.upgrade(parse_url(store_url)) == (schema.HEAD, schema.HEAD)
     with Store(store_url) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
 
 
 # ---------------------------------------------------------------------- damage
@@ -227,7 +227,7 @@ def test_an_upgrade_of_the_newest(store_url):
 def filled(sqlite_file):
     with Store(sqlite_file) as store:
         for marker in range(1, 5):
-            store.add_batch(make_batch(marker, 300), OWN)
+            store.batches.add(make_batch(marker, 300), OWN)
     return sqlite_file
 
 
@@ -235,10 +235,10 @@ def use(path):
     """Read everything and write something; return whether all went well."""
     try:
         with Store(path) as store:
-            records = list(store.query.iterate())
-            store.query.workloads(), store.query.counts(), store.query.top_k([1], None, 500)
+            records = list(store.records.iterate())
+            store.workloads.summaries(), store.counts(), store.records.top_k([1], None, 500)
             for marker in (1, 2, 3, 4, 9):  # what is known, too: so every index is read
-                store.add_batch(make_batch(marker, 300), OWN)
+                store.batches.add(make_batch(marker, 300), OWN)
             return len(records) == 1200
     except TuneDBError as error:
         assert "\n" not in str(error)
@@ -272,7 +272,7 @@ def test_the_log_of_a_deleted_database_is_not_replayed(tmp_path):
     """SQLite would put the old pages into the new file: the deleted records came back."""
     path = tmp_path / "x.db"
     store = Store(path)
-    store.add_batch(make_batch(1, 64), OWN)
+    store.batches.add(make_batch(1, 64), OWN)
     log = Path(f"{path}-wal").read_bytes()
     store.close()
     path.unlink()
@@ -282,7 +282,7 @@ def test_the_log_of_a_deleted_database_is_not_replayed(tmp_path):
     assert not path.exists()
     Path(f"{path}-wal").unlink()
     with Store(path) as store:
-        assert store.query.size() == 0
+        assert store.records.count() == 0
 
 
 # ---------------------------------------------------------------------- media
@@ -292,41 +292,41 @@ def test_a_read_only_medium(mount):
     folder = mount()
     path = folder / "x.db"
     with Store(path) as store:
-        store.add([make_measurement()], OWN)
+        store.records.add([make_measurement()], OWN)
     before = path.read_bytes()
     subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
     with pytest.raises(StorageError) as creating:
         Store(folder / "new.db")
     with pytest.raises(StorageError) as writing, Store(path) as store:
-        store.add([make_measurement(1)], OWN)
+        store.records.add([make_measurement(1)], OWN)
     for caught in (creating, writing):
         assert re.search("permissions", str(caught.value))
         assert "\n" not in str(caught.value)
     with Store(path, read_only=True) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
         with pytest.raises(StorageError, match="opened read-only"):
-            store.add([make_measurement(1)], OWN)
+            store.records.add([make_measurement(1)], OWN)
     assert path.read_bytes() == before
     assert [p.name for p in folder.iterdir()] == ["x.db"]
     subprocess.run(["mount", "-o", "remount,rw", folder], check=True)
     with Store(path) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
 
 
 def test_a_read_only_file(mount, tmp_path):
     folder = mount()
     with Store(folder / "x.db") as store:
-        store.add([make_measurement()], OWN)
+        store.records.add([make_measurement()], OWN)
     subprocess.run(["mount", "-o", "remount,ro", folder], check=True)
     path = tmp_path / "link.db"
     path.touch()
     subprocess.run(["mount", "--bind", folder / "x.db", path], check=True)
     try:
         with pytest.raises(StorageError, match="permissions") as caught, Store(path) as store:
-            store.add([make_measurement(1)], OWN)
+            store.records.add([make_measurement(1)], OWN)
         assert "\n" not in str(caught.value)
         with Store(path, read_only=True) as store:
-            assert store.query.size() == 1
+            assert store.records.count() == 1
     finally:
         subprocess.run(["umount", path], check=True)
 
@@ -335,7 +335,7 @@ def fill_up(store):
     """Add batches until the disk is full; return how many went in, and the error."""
     for marker in range(1, 10_000):
         try:
-            store.add_batch(make_batch(marker, 64), OWN)
+            store.batches.add(make_batch(marker, 64), OWN)
         except StorageError as error:
             return marker - 1, str(error)
     raise AssertionError("the disk is never full")
@@ -352,16 +352,16 @@ def test_a_full_disk(mount):
         assert "the disk is full; free some space and repeat" in error
         assert error.startswith(str(path))
         assert "\n" not in error
-        assert store.query.size() == 64 * added
+        assert store.records.count() == 64 * added
         with pytest.raises(StorageError, match="free some space"):
-            store.add_batch(make_batch(added + 1, 5000), OWN)
-        assert store.query.size() == 64 * added
+            store.batches.add(make_batch(added + 1, 5000), OWN)
+        assert store.records.count() == 64 * added
         ballast.unlink()
-        store.add_batch(make_batch(added + 1, 64), OWN)
-        assert store.query.size() == 64 * (added + 1)
+        store.batches.add(make_batch(added + 1, 64), OWN)
+        assert store.records.count() == 64 * (added + 1)
     assert is_whole(path)
     with Store(path) as store:
-        markers = [record.measurement.measured_at for record in store.query.iterate()]
+        markers = [record.measurement.measured_at for record in store.records.iterate()]
     assert markers == [m for m in range(1, added + 2) for _ in range(64)]
 
 
@@ -386,7 +386,7 @@ def test_eight_processes_make_one_file(tmp_path, there):
         assert len(set(ids.split())) == 1  # one store, not several
         assert is_whole(path)
         with Store(path) as store:
-            assert store.query.size() == 8  # nobody's record went into a file that was replaced
+            assert store.records.count() == 8  # nobody's record went into a file that was replaced
         assert [p.name for p in folder.iterdir()] == ["x.db"]
         path.unlink()
         if there == "an empty file":
@@ -397,7 +397,7 @@ def test_eight_processes_make_one_schema_on_a_server(bare_postgres_url):
     ids = run_worker("create", bare_postgres_url, 8, 0)
     assert len(set(ids.split())) == 1
     with Store(bare_postgres_url, create=False) as store:
-        assert store.query.size() == 8
+        assert store.records.count() == 8
 
 
 def test_kill_while_a_file_is_made(tmp_path):
@@ -428,7 +428,7 @@ def test_kill_while_a_file_is_made(tmp_path):
             made += 1
             assert is_whole(path)
         with Store(path) as store:
-            assert store.query.size() == 0
+            assert store.records.count() == 0
     assert 5 <= made < 20
 
 
@@ -436,11 +436,11 @@ def test_a_link_that_points_nowhere(tmp_path):
     target, link = tmp_path / "target.db", tmp_path / "link.db"
     link.symlink_to(target)
     with Store(link) as store:
-        store.add([make_measurement()], OWN)
+        store.records.add([make_measurement()], OWN)
     assert link.is_symlink()
     assert is_whole(target)
     with Store(target) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
 
 
 def test_where_there_are_no_hard_links(tmp_path, monkeypatch):
@@ -449,7 +449,7 @@ def test_where_there_are_no_hard_links(tmp_path, monkeypatch):
 
     monkeypatch.setattr(os, "link", refuse)
     with Store(tmp_path / "x.db") as store:
-        store.add([make_measurement()], OWN)
+        store.records.add([make_measurement()], OWN)
     assert [p.name for p in tmp_path.iterdir()] == ["x.db"]
     assert is_whole(tmp_path / "x.db")
 
@@ -461,26 +461,26 @@ def test_a_second_handle_does_not_drop_the_locks_of_the_first(sqlite_file):
     handle went on writing: its commits were gone.
     """
     with Store(sqlite_file) as first:
-        first.add_batch(make_batch(1, 1), OWN)
+        first.batches.add(make_batch(1, 1), OWN)
         Store(sqlite_file).close()
         Store(sqlite_file, read_only=True).close()
         assert versions.upgrade(parse_url(sqlite_file))[0] == schema.HEAD
         versions.back_up(sqlite_file, schema.HEAD)
         run_worker("write", sqlite_file, 2, 1, 1)
-        first.add_batch(make_batch(3, 1), OWN)
+        first.batches.add(make_batch(3, 1), OWN)
         run_worker("write", sqlite_file, 4, 1, 1)
-        assert first.query.size() == 4
+        assert first.records.count() == 4
     assert is_whole(sqlite_file)
     with Store(sqlite_file) as store:
-        assert store.query.size() == 4
+        assert store.records.count() == 4
 
 
 def test_backup_beside_a_writer(filled):
-    with Store(filled) as store, store._transaction() as connection:
+    with Store(filled) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM retraction")
         backup = versions.back_up(filled, "0001")
     assert backup.name == "store.db.bak-0001"
     assert is_whole(backup)
     with Store(backup) as copy:
-        assert copy.query.size() == 1200
+        assert copy.records.count() == 1200
     shutil.rmtree(filled.parent)

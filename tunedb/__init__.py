@@ -88,7 +88,7 @@ def open(url: str | Path, *, create: bool = True, read_only: bool = False) -> St
     Examples
     --------
     >>> with tunedb.open(":memory:") as store:
-    ...     store.query.counts().measurements
+    ...     store.counts().measurements
     0
     """
     from .storage.store import Store

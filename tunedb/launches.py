@@ -10,6 +10,7 @@ import orjson
 from . import identity, limits
 from .errors import FormatError
 from .json_checks import parse_json
+from .system.one_line import one_line
 
 #: Extents along x, y and z.
 Extents = tuple[int, int, int]
@@ -41,6 +42,8 @@ class CounterSet:
     compute_capability: str | None
     counters: tuple[tuple[str, str], ...]
     digest: bytes = field(init=False, repr=False)
+
+    __repr__ = one_line
 
     def __post_init__(self) -> None:
         if len(self.counters) > limits.MAX_COUNTERS:
@@ -116,6 +119,8 @@ class Launch:
     seconds: float | None = None
     counter_set: CounterSet | None = None
     values: tuple[float, ...] = ()
+
+    __repr__ = one_line
 
     def __post_init__(self) -> None:
         if len(self.kernel) > limits.MAX_KERNEL_CHARS:

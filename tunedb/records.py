@@ -1,6 +1,6 @@
 """Frozen dataclasses that rooms pass to one another.
 
-Rows of the database never leave ``store.py`` and ``query.py``; these do. Each class that has an
+Rows of the database never leave :mod:`tunedb.storage`; these do. Each class that has an
 identity computes its ``digest`` once, when it is made.
 """
 
@@ -14,6 +14,7 @@ import orjson
 
 from . import identity
 from .launches import Launch
+from .system.one_line import one_line
 
 
 class Status(IntEnum):
@@ -90,6 +91,8 @@ class Source:
     kind: SourceKind = SourceKind.API
     trust: Trust = Trust.OWN
 
+    __repr__ = one_line
+
 
 #: The source of tuning runs of a database itself.
 TUNING = Source("tuning", SourceKind.LIVE)
@@ -115,6 +118,8 @@ class Alias:
 
     scheme: str
     key: str
+
+    __repr__ = one_line
 
 
 class WorkloadFormat(StrEnum):
@@ -162,6 +167,8 @@ class Signature:
     family: str | None = None
     flops: float | None = None
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True)
 class Workload:
@@ -188,6 +195,8 @@ class Workload:
     script: str | None = None
     digest: bytes = field(init=False, repr=False)
 
+    __repr__ = one_line
+
     def __post_init__(self) -> None:
         value = identity.digest("workload", self.format.encode(), self.body)
         object.__setattr__(self, "digest", value)
@@ -211,6 +220,8 @@ class Target:
     config: bytes
     text: str | None = None
     digest: bytes = field(init=False, repr=False)
+
+    __repr__ = one_line
 
     def __post_init__(self) -> None:
         value = identity.digest("target", self.kind.encode(), self.config)
@@ -261,6 +272,8 @@ class Trace:
     tail: bytes | None
     decisions: bytes
 
+    __repr__ = one_line
+
     @property
     def is_empty(self) -> bool:
         """Whether no instruction stands before ``EnterPostproc``."""
@@ -277,6 +290,8 @@ class Program:
     sketch_digest: bytes = field(init=False, repr=False)
     tail_digest: bytes | None = field(init=False, repr=False)
     digest: bytes = field(init=False, repr=False)
+
+    __repr__ = one_line
 
     def __post_init__(self) -> None:
         sketch = identity.shared_digest("sketch", self.trace.sketch)
@@ -309,6 +324,8 @@ class Session:
     fingerprint: bytes
     digest: bytes = field(init=False, repr=False)
 
+    __repr__ = one_line
+
     def __post_init__(self) -> None:
         value = identity.digest(
             "session", self.key.encode(), identity.pack_int(self.started_at), self.fingerprint
@@ -336,6 +353,8 @@ class Failure:
     phase: Phase
     message: str
     seconds: float | None = None
+
+    __repr__ = one_line
 
     def digest(self, measurement: bytes) -> bytes:
         """Return the identity of this statement about the measurement with that digest."""
@@ -386,7 +405,7 @@ class Measurement:
         The cause, where it is known. Not part of the identity: it may be learnt later.
     launches : tuple of Launch
         GPU kernels that the program launched, with their counters. Not part of the identity: more
-        may be learnt later. Records that are read have none; see ``Query.launches_of``.
+        may be learnt later. Records that are read have none; see ``store.launches.of``.
     """
 
     program: Program
@@ -404,6 +423,8 @@ class Measurement:
     failure: Failure | None = None
     launches: tuple[Launch, ...] = ()
     digest: bytes = field(init=False, repr=False)
+
+    __repr__ = one_line
 
     def __post_init__(self) -> None:
         value = identity.measurement_digest(
@@ -436,3 +457,5 @@ class Quarantined:
     line: int
     reason: str
     data: bytes
+
+    __repr__ = one_line

@@ -17,6 +17,7 @@ from .records import (
     Trust,
     Workload,
 )
+from .system.one_line import one_line, short
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +48,14 @@ class Record:
     mean: float | None
     retracted: bool = False
 
+    def __repr__(self) -> str:
+        program = self.measurement.program
+        outcome = self.measurement.status.name if self.mean is None else f"{self.mean:.4g} s"
+        return (
+            f"Record({self.id}, {short(program.workload.name)} for {program.target.kind}, "
+            f"{outcome}, from {short(self.source.name)}{', retracted' if self.retracted else ''})"
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Answer:
@@ -66,7 +75,7 @@ class Answer:
         Digest of the program's row.
     is_whole : bool
         Whether the digest of its row and its mean are those of what is stored. The digest of the
-        program is another question (:meth:`tunedb.storage.queries.Query.is_whole`).
+        program is another question (:meth:`tunedb.storage.answers.Answers.is_whole`).
     is_trusted, is_own : bool
         Whether its source is trusted; whether it is own, of this database.
     """
@@ -81,6 +90,8 @@ class Answer:
     is_whole: bool
     is_trusted: bool
     is_own: bool
+
+    __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -127,6 +138,8 @@ class LaunchRow:
     source_id: int
     trust: Trust
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
@@ -150,6 +163,8 @@ class WorkloadSummary:
     best: float | None
     targets: int
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True)
 class QuarantineRow:
@@ -172,6 +187,8 @@ class QuarantineRow:
     created_at: int
     item: Quarantined
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True)
 class TargetSummary:
@@ -181,6 +198,8 @@ class TargetSummary:
     target: Target
     records: int
     workloads: int
+
+    __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,6 +219,8 @@ class Counts:
     retracted: int
     launches: int
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True)
 class AddReport:
@@ -207,6 +228,8 @@ class AddReport:
 
     new: int
     known: int
+
+    __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -241,6 +264,8 @@ class StoredProgram:
     tail_id: int | None
     trace: Trace
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True)
 class StoredFeatures:
@@ -269,6 +294,8 @@ class StoredFeatures:
     rows: int
     bytes: int
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True)
 class FeatureCoverage:
@@ -287,6 +314,8 @@ class FeatureCoverage:
     programs: int
     able: int
     known: int
+
+    __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -316,6 +345,8 @@ class NewModel:
     card: dict[str, Any]
     body: bytes | None
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredModel:
@@ -339,6 +370,8 @@ class StoredModel:
     card: dict[str, Any]
     created_at: int
     size: int | None
+
+    __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -370,6 +403,8 @@ class SessionFactor:
     spread: float | None
     programs: int
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
@@ -389,6 +424,8 @@ class Exchanged:
     peer: str
     at: int
 
+    __repr__ = one_line
+
 
 @dataclass(frozen=True, slots=True)
 class FileSpace:
@@ -397,6 +434,8 @@ class FileSpace:
     page_size: int
     pages: int
     free: int
+
+    __repr__ = one_line
 
 
 @dataclass(frozen=True, slots=True)
@@ -407,3 +446,5 @@ class TableSpace:
     rows: int
     dead: int
     bytes: int
+
+    __repr__ = one_line

@@ -192,7 +192,7 @@ def _store(
             variant = outcome.variant
             made = measurement(outcome, programs[variant.program], plan.device, plan.tool, session)
             # What an earlier run finished is known already, unless that was killed just then.
-            store.add([made], Source(source, SourceKind.LIVE))
+            store.records.add([made], Source(source, SourceKind.LIVE))
             rows.append(_row(outcome, rows, is_new=is_new))
             shown.describe(f"{variant.program} {variant.label}")
             shown.at(len(rows))

@@ -95,7 +95,7 @@ def evaluate(
     if report is not None and not report.absolute().parent.is_dir():
         raise NotFoundError(f"{report}: there is no folder {report.absolute().parent}; make it")
     with reading(settings) as store:
-        observations = load(store.query)
+        observations = load(store)
     with bar(settings, None) as shown:
         found = judge(
             observations,

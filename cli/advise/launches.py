@@ -54,9 +54,9 @@ def launches(settings: Settings, workload: str | None, target: str | None) -> No
 
     report = FillReport()
     with writing(settings) as store:
-        chosen = find_targets(store.query, target)
-        workloads = None if workload is None else find_workload(store.query, workload)
-        total = store.query.size(gpu_targets(store.query, chosen)) if workload is None else None
+        chosen = find_targets(store, target)
+        workloads = None if workload is None else find_workload(store, workload)
+        total = store.records.count(gpu_targets(store, chosen)) if workload is None else None
         try:
             with bar(settings, total) as shown:
                 fill_launches(

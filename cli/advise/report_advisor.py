@@ -143,7 +143,7 @@ def _load(
     from ...errors import NotFoundError
 
     with reading(settings) as store:
-        found = load(store.query, kernels=kernels or None, devices=devices or None)
+        found = load(store, kernels=kernels or None, devices=devices or None)
     if not found:
         chosen = [*kernels, *devices]
         what = f" of {', '.join(chosen)}" if chosen else ""

@@ -99,8 +99,8 @@ def show(
     from ...advisor.loading import load, t1_inputs
 
     with reading(settings) as store:
-        advisor, stored = find(store.query, model)
-        known, stated = load(store.query), t1_inputs(store.query)
+        advisor, stored = find(store, model)
+        known, stated = load(store), t1_inputs(store)
     wanted = _chosen(known, kernel, record, device)
     shown = sorted(wanted, key=lambda i: known[i].seconds)[:limit]
     rows = [_row(one, stored.id) for one in advise(advisor, known, shown, stated=stated)]

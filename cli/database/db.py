@@ -247,8 +247,8 @@ def info(settings: Settings, url: str | None) -> None:
     row = _info_row(found)
     if found.state == "current":
         with Store(location, create=False, read_only=True) as store:
-            row["counts"] = _counts(store.query.counts())
-            row["failures"] = store.query.failures()
+            row["counts"] = _counts(store.counts())
+            row["failures"] = store.records.failures()
             row["sources"] = [
                 {
                     "name": source.name,
@@ -256,7 +256,7 @@ def info(settings: Settings, url: str | None) -> None:
                     "trust": source.trust.name.lower(),
                     "records": records,
                 }
-                for source, records in store.query.sources()
+                for source, records in store.sources.counts()
             ]
     print_object(settings, INFO_COLUMNS, row, lambda: _show_info(row))
 

@@ -15,7 +15,7 @@ from ..progress import bar
 
 if TYPE_CHECKING:
     from ...maintenance.prune import Plan, Wanted
-    from ...storage.deletion import Removed
+    from ...storage.pruning import Removed
 
 COLUMNS = tuple(
     map(

@@ -99,7 +99,7 @@ def _approve(settings: Settings, url: str, *, yes: bool, dry_run: bool) -> None:
                 click.echo(text.clean(line), err=True)
         if not dry_run:
             confirm("Approve it, so that TVM may use its records?", yes=yes)
-            row = _row(approve(store.url, store.query.store_key))
+            row = _row(approve(store.url, store.key))
             said = f"{row['location']}: approved"
             print_object(settings, COLUMNS, row, lambda: click.echo(text.clean(said)))
 
@@ -109,9 +109,9 @@ def _description(store: Store) -> Iterator[str]:
     from ...storage.approval import owner_of
 
     owner = owner_of(store.url)
-    yield f"{store.location}: store {store.query.store_key}{f', file of {owner}' if owner else ''}"
-    for row in store.query.source_rows():
-        is_its_own = row.store == store.query.store_key
+    yield f"{store.location}: store {store.key}{f', file of {owner}' if owner else ''}"
+    for row in store.sources.summaries():
+        is_its_own = row.store == store.key
         kind = row.trust.name.lower() if is_its_own else f"{row.trust.name.lower()}, merged"
         yield f"  {text.count(row.records, 'record')} of {row.name} ({kind})"
 

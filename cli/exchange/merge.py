@@ -54,7 +54,7 @@ def command(
     run = _Run(settings, selection, believe=accept_trusted_names, dry_run=dry_run)
     try:
         with receiving(settings, dry_run=dry_run) as store:
-            run.ours = store.query.store_key
+            run.ours = store.key
             for other in others:
                 run.merge(store, other)
     except (Exception, KeyboardInterrupt):

@@ -102,7 +102,7 @@ def exchange(
             shown.at(report.read)
 
         report = work(store, there, show)
-        ours = store.query.store_key
+        ours = store.key
     row = report_row(report)
     print_object(settings, COLUMNS, row, lambda: show_sources([row], ours))
     tell(settings, row, is_pull=is_pull)

@@ -104,19 +104,18 @@ def command(
     _check(settings, format_, directory, file)
     to_stdout = directory is None and str(file or "-") == "-"
     with reading(settings) as store:
-        query = store.query
         chosen: dict[str, Any] = {
-            "target_ids": choose.find_targets(query, target),
-            "workload_ids": None if workload is None else choose.find_workload(query, workload),
+            "target_ids": choose.find_targets(store, target),
+            "workload_ids": None if workload is None else choose.find_workload(store, workload),
         }
-        with bar(settings, query.size(chosen["target_ids"])) as shown:
+        with bar(settings, store.records.count(chosen["target_ids"])) as shown:
             chosen["on_record"] = counter(shown)
             if directory is not None:
                 from ...formats.export import export_metaschedule
 
-                report = export_metaschedule(query, directory, force=force, **chosen)
+                report = export_metaschedule(store, directory, force=force, **chosen)
             else:
-                report = _export_lines(query, format_, None if to_stdout else file, force, chosen)
+                report = _export_lines(store, format_, None if to_stdout else file, force, chosen)
         location = store.location
     row = {
         "format": format_,
@@ -154,7 +153,7 @@ def _check(settings: Settings, format_: str, directory: Path | None, file: Path 
 
 
 def _export_lines(
-    query: Any, format_: str, file: Path | None, force: bool, chosen: dict[str, Any]
+    store: Any, format_: str, file: Path | None, force: bool, chosen: dict[str, Any]
 ) -> ExportReport:
     """Write a log to a file, or to stdout where `file` is None."""
     from ...formats.base import DocumentWriter, formats
@@ -163,7 +162,7 @@ def _export_lines(
     is_document = isinstance(formats()[format_], DocumentWriter)
     write = export_document if is_document else export_lines
     if file is None:
-        report = write(query, format_, sys.stdout.buffer, **chosen)
+        report = write(store, format_, sys.stdout.buffer, **chosen)
         sys.stdout.buffer.flush()
         return report
     from ...errors import StorageError, UsageError
@@ -172,7 +171,7 @@ def _export_lines(
     try:
         with new_file(file, force=force) as made:
             with made.open("wb") as out:
-                report = write(query, format_, out, **chosen)
+                report = write(store, format_, out, **chosen)
             if not report.records:
                 made.unlink()
     except FileExistsError:

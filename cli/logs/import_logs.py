@@ -469,7 +469,7 @@ class _Importer:
 
         if self._trust is None:
             return
-        known = {source.name: source.trust for source, _ in store.query.sources()}
+        known = {source.name: source.trust for source, _ in store.sources.counts()}
         for name in dict.fromkeys(map(self.source_of, self._run.files)):
             trust = known.get(name)
             if trust is not None and trust is not self.trust:

@@ -25,7 +25,7 @@ from ..progress import bar, counter
 if TYPE_CHECKING:
     from ...formats.importer import RetryReport
     from ...results import QuarantineRow
-    from ...storage.queries import Query
+    from ...storage.store import Store
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -135,27 +135,26 @@ def list_lines(settings: Settings, limit: int, file: str | None) -> None:
 
 def _list(settings: Settings, limit: int, file: str | None) -> None:
     with reading(settings) as store:
-        query = store.query
         if file is None:
-            total = query.counts().quarantined
-            rows = query.quarantined(limit)
+            total = store.counts().quarantined
+            rows = store.quarantine.rows(limit)
         else:
-            ids = _ids_of(query, file)
+            ids = _ids_of(store, file)
             total = len(ids)
-            rows = query.quarantined(ids=ids[-limit:])
+            rows = store.quarantine.rows(ids=ids[-limit:])
     shown = [{**_row(row), "data": _beginning(row)} for row in rows]
     print_rows(settings, COLUMNS, shown, empty=_NONE)
     if total > len(rows):
         settings.note(f"{len(rows):,} of {total:,} lines; --limit shows more")
 
 
-def _ids_of(query: Query, file: str) -> list[int]:
+def _ids_of(store: Store, file: str) -> list[int]:
     """Return the ids of a file's lines; its name may be relative or that of the import."""
     from ...errors import NotFoundError
     from ...identity import clean_text
 
     names = dict.fromkeys((clean_text(file), clean_text(str(Path(file).absolute()))))
-    ids = sorted({id_ for name in names for id_ in query.quarantined_ids(name)})
+    ids = sorted({id_ for name in names for id_ in store.quarantine.ids(name)})
     if not ids:
         raise NotFoundError(f"{file}: has no quarantined line; see: tunedb quarantine list")
     return ids
@@ -197,7 +196,7 @@ def show_line(settings: Settings, id_: int, raw: bool) -> None:
     if raw and settings.output != "table":
         raise UsageError(f"give only one of --raw and --{settings.output}")
     with reading(settings) as store:
-        rows = store.query.quarantined(ids=[id_])
+        rows = store.quarantine.rows(ids=[id_])
     if not rows:
         raise NotFoundError(f"no quarantined line {id_}; see: tunedb quarantine list")
     (row,) = rows
@@ -248,7 +247,7 @@ def retry_lines(settings: Settings, ids: tuple[int, ...], file: str | None) -> N
     if ids and file is not None:
         raise UsageError("give ids or --file, not both")
     with reading(settings) as store:
-        known = store.query.quarantined_ids() if file is None else _ids_of(store.query, file)
+        known = store.quarantine.ids() if file is None else _ids_of(store, file)
     missing = sorted(set(ids) - set(known))
     if missing:
         raise NotFoundError(f"no quarantined line {missing[0]}; see: tunedb quarantine list")

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from ...models.evaluation import Difference, Evaluation, Summary
     from ...models.recipe import Recipe
     from ...models.scope import Scope
-    from ...storage.queries import Query
     from ...storage.store import Store
 
 # ---- What an evaluation found, as people and programs read it ------------------------------------
@@ -286,7 +285,7 @@ def command(
     """
     _check_files(report, plot)
     with reading(settings) as store:
-        scope = find_scope(store.query, target, workloads, sources)
+        scope = find_scope(store, target, workloads, sources)
         values = dict(map(recipe_field, parameters)) | ({"rows": rows} if rows else {})
         recipes = _recipes(settings, store, features, losses, training_sets, values, scope)
         examples, noise = _read(settings, store, next(iter(recipes.values())), scope)
@@ -343,7 +342,7 @@ def _read(settings: Settings, store: Store, recipe: Recipe, scope: Scope) -> tup
     from ...models.dataset import load
     from ...models.evaluation import repeat_noise
 
-    _warn_of_sessions(settings, store.query, scope.target_ids)
+    _warn_of_sessions(settings, store, scope.target_ids)
     chosen = feature_set(recipe.features)
     with bar(settings, None) as shown:
         shown.describe("reading features")
@@ -360,16 +359,16 @@ def _read(settings: Settings, store: Store, recipe: Recipe, scope: Scope) -> tup
             on_read=on_read,
             scope=scope,
         )
-    noise = repeat_noise(store.query.training_records(chosen, **scope.ids()))
+    noise = repeat_noise(store.training.records(chosen, **scope.ids()))
     if noise is None:
         settings.note("Each record has one run time, so the noise floor is unknown")
     return examples, noise
 
 
-def _warn_of_sessions(settings: Settings, query: Query, target_ids: Sequence[int] | None) -> None:
+def _warn_of_sessions(settings: Settings, store: Store, target_ids: Sequence[int] | None) -> None:
     """Say where sessions of a target were never compared: they may be of several machines."""
-    for target_id, sessions in query.measured_sessions(target_ids).items():
-        if len(sessions) > 1 and not query.session_factors(target_id):
+    for target_id, sessions in store.runs.sessions(target_ids).items():
+        if len(sessions) > 1 and not store.runs.factors(target_id):
             settings.warn(
                 f"target {target_id}: {len(sessions)} sessions count as one machine until they "
                 "are compared; run: tunedb sessions --update"

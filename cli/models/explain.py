@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from ...models.explain import Contributions, Importance
     from ...models.model import Model
     from ...results import Record, StoredModel
-    from ...storage.queries import Query
     from ...storage.store import Store
 
 
@@ -147,10 +146,10 @@ def explain_model(
     if record is not None and program is not None:
         raise UsageError("give --record or --program, not both")
     with reading(settings) as store:
-        found = _newest(store.query) if words is None else find_model(store.query, words)
+        found = _newest(store) if words is None else find_model(store, words)
         loaded = load_model(store, found)
         if record is not None or program is not None:
-            asked = _asked(store.query, record, program)
+            asked = _asked(store, record, program)
             _explain_program(settings, store, found, loaded, asked, top)
             return
         with bar(settings, None) as shown:
@@ -160,11 +159,11 @@ def explain_model(
     print_rows(settings, COLUMNS, rows, show=lambda: _show_importance(found, columns, top))
 
 
-def _newest(query: Query) -> StoredModel:
+def _newest(store: Store) -> StoredModel:
     from ...errors import NotFoundError
     from ...models.store import KIND
 
-    models = query.models(kind=KIND)
+    models = store.models.all(kind=KIND)
     if not models:
         raise NotFoundError("no model yet; train one: tunedb train")
     # A tuning run leaves cards without boosters.
@@ -215,13 +214,13 @@ class _Asked:
     record: Record | None
 
 
-def _asked(query: Query, record: str | None, program: int | None) -> _Asked:
+def _asked(store: Store, record: str | None, program: int | None) -> _Asked:
     from ...errors import NotFoundError
 
-    found = None if record is None else query.record(find_record(query, record))
+    found = None if record is None else store.records.get(find_record(store, record))
     if found is not None:
-        (program,) = query.program_ids([found.measurement.program.digest])
-    programs = [] if program is None else query.programs([program])
+        (program,) = store.programs.ids([found.measurement.program.digest])
+    programs = [] if program is None else store.programs.get([program])
     if not programs:
         raise NotFoundError(
             f"no program {program}; tunedb explain model --record takes a record's id"
@@ -242,22 +241,21 @@ def _explain_program(
     from ...features.base import feature_set
     from ...models.explain import contributions
 
-    query = store.query
     features = feature_set(model.feature_set)
     model.check(features)
-    (rows,) = query.feature_rows(features, [asked.program_id])
+    (rows,) = store.features.rows(features, [asked.program_id])
     if rows is None:
         raise NotFoundError(
             f"program {asked.program_id} has no rows of {features.name}; "
             f"run: tunedb extract --set {features.name}"
         )
     told = contributions(model, rows)
-    row = _program_row(query, found, asked, told) | {"measured": _measured(store, found, asked)}
+    row = _program_row(store, found, asked, told) | {"measured": _measured(store, found, asked)}
     print_object(settings, PROGRAM_COLUMNS, row, lambda: _show_program(row, told, top))
 
 
 def _program_row(
-    query: Query, found: StoredModel, asked: _Asked, told: Contributions
+    store: Store, found: StoredModel, asked: _Asked, told: Contributions
 ) -> dict[str, Any]:
     from ...models.explain import group_of
 
@@ -268,9 +266,9 @@ def _program_row(
         "program": asked.program_id,
         "record": None if asked.record is None else asked.record.id,
         "workload_id": asked.workload_id,
-        "workload": query.workload(asked.workload_id).name,
+        "workload": store.workloads.get(asked.workload_id).name,
         "target_id": asked.target_id,
-        "target": target_label(query.target(asked.target_id)),
+        "target": target_label(store.targets.get(asked.target_id)),
         "mean": None if asked.record is None else asked.record.mean,
         "score": told.score,
         "bias": told.bias,

@@ -43,7 +43,7 @@ def explain_module(settings: Settings, words: str, target: str | None, compatibl
       tunedb explain module package.kernels:Kernels --target llvm
     """
     with reading(settings) as store:
-        found = one_target(store.query, target)
+        found = one_target(store, target)
         from ...plugins.metaschedule.deploy.explain import explain
         from ...plugins.metaschedule.module_source import load_module
 

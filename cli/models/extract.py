@@ -94,8 +94,8 @@ def command(
     reports: list[ExtractReport] = []
     with writing(settings) as store:
         where = {
-            "workload_ids": None if workload is None else find_workload(store.query, workload),
-            "target_ids": find_targets(store.query, target),
+            "workload_ids": None if workload is None else find_workload(store, workload),
+            "target_ids": find_targets(store, target),
             "limit": limit,
             "retry": retry,
         }
@@ -110,7 +110,7 @@ def command(
             # What was finished stays, so it is told before the error is.
             _tell(settings, reports)
             raise
-        kernels = store.query.has_kernels()
+        kernels = store.programs.has_kernels()
     _tell(settings, reports)
     if kernels:
         settings.note(

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from ...features.base import NamedSet
     from ...results import StoredFeatures
-    from ...storage.queries import Query
+    from ...storage.store import Store
 
 COLUMNS = (
     Column("name", "set", flexible=True),
@@ -62,8 +62,8 @@ def command(settings: Settings, name: str | None, wants_columns: bool) -> None:
         empty = f"the number of columns of {name} depends on the program"
         print_rows(settings, _COLUMN, listed, empty=empty)
         return
-    with _query(settings) as query:
-        rows = list(_rows(query))
+    with _query(settings) as store:
+        rows = list(_rows(store))
     if name is None:
         print_rows(settings, COLUMNS, rows, empty="no feature set loads; see: tunedb plugins")
         return
@@ -77,7 +77,7 @@ def command(settings: Settings, name: str | None, wants_columns: bool) -> None:
 
 
 @contextmanager
-def _query(settings: Settings) -> Iterator[Query | None]:
+def _query(settings: Settings) -> Iterator[Store | None]:
     """Yield what reads the database; None where nobody named one and there is none."""
     from ...storage.engine import parse_url, sqlite_path
 
@@ -87,19 +87,19 @@ def _query(settings: Settings) -> Iterator[Query | None]:
         yield None
         return
     with reading(settings) as store:
-        yield store.query
+        yield store
 
 
-def _rows(query: Query | None) -> Iterator[dict[str, Any]]:
+def _rows(store: Store | None) -> Iterator[dict[str, Any]]:
     from ...features.base import StepFeatures, feature_sets
 
     stored: dict[tuple[str, int], StoredFeatures] = {}
-    if query is not None:
-        stored = {(one.name, one.version): one for one in query.stored_features()}
+    if store is not None:
+        stored = {(one.name, one.version): one for one in store.features.sets()}
     for one in feature_sets().values():
         row = _row(one, stored.pop((one.name, one.version), None), needs=str(one.needs))
-        if query is not None:
-            found = query.feature_coverage(one, for_tvm=not isinstance(one, StepFeatures))
+        if store is not None:
+            found = store.features.coverage(one, for_tvm=not isinstance(one, StepFeatures))
             row |= {"without": found.able - found.known, "unable": found.programs - found.able}
             row["with"] = found.known
         yield row

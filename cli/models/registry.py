@@ -16,8 +16,8 @@ from ..output import Column, output_options, print_fields, print_object, print_r
 if TYPE_CHECKING:
     from ...models.drift import Drift
     from ...results import StoredModel
-    from ...storage.queries import Query
-    from ...storage.queries.ledger import Trial
+    from ...storage.store import Store
+    from ...storage.training import Trial
 
 #: Keys of one model.
 KEYS = ("id", "digest", "kind", "created_at", "size", "current", "card")
@@ -133,9 +133,9 @@ def _list(settings: Settings) -> None:
     from ...models.store import are_current
 
     with reading(settings) as store:
-        models = store.query.models()
-        predicted = store.query.predictions()
-        names = _target_names(store.query)
+        models = store.models.all()
+        predicted = store.training.predictions()
+        names = _target_names(store)
         current = are_current(store, models)
         rows = [
             _row_alone(one)
@@ -195,17 +195,17 @@ def _figures(card: dict[str, Any]) -> dict[str, list[float | None]]:
     return {name: figures["pairwise"] for name, figures in first["figures"].items()}
 
 
-def _target_names(query: Query) -> dict[str, str]:
+def _target_names(store: Store) -> dict[str, str]:
     from ..choose import target_label
 
-    known = (one.target for one in query.targets())
+    known = (one.target for one in store.targets.summaries())
     return {target.digest.hex(): target_label(target) for target in known}
 
 
 # ---------------------------------------------------------------------- one model
 
 
-def find_model(query: Query, words: str) -> StoredModel:
+def find_model(store: Store, words: str) -> StoredModel:
     """Return the model that is meant: by its id, or the beginning of its digest.
 
     Raises
@@ -217,7 +217,7 @@ def find_model(query: Query, words: str) -> StoredModel:
     """
     from ...errors import NotFoundError, UsageError
 
-    models = query.models()
+    models = store.models.all()
     by_id = [one for one in models if words == str(one.id)]
     if by_id:
         return by_id[0]
@@ -253,7 +253,7 @@ def show(settings: Settings, model: str) -> None:
     from ...models.store import is_current
 
     with reading(settings) as store:
-        found = find_model(store.query, model)
+        found = find_model(store, model)
         if found.card.get("card") == CARD:
             _show_advisor(settings, found)
             return
@@ -313,23 +313,22 @@ def drift(settings: Settings, model: str | None, trials: bool) -> None:
 
     empty = "no prediction yet; tuning with tunedb.plugins.metaschedule.CostModel stores them"
     with reading(settings) as store:
-        query = store.query
-        id_ = None if model is None else find_model(query, model).id
+        id_ = None if model is None else find_model(store, model).id
         if trials:
-            ranked = ledger.ranks(query.trials(id_))
+            ranked = ledger.ranks(store.training.trials(id_))
             print_rows(settings, TRIAL_COLUMNS, map(_trial_row, ranked), empty=empty)
             return
-        rows = list(_drift_rows(query, ledger.drift(query, id_)))
+        rows = list(_drift_rows(store, ledger.drift(store, id_)))
     print_rows(settings, DRIFT_COLUMNS, rows, empty=empty)
     told = sum(row["drifted"] is True for row in rows)
     if told:
         settings.note(f"{text.count(told, 'workload')} drifted; rebuild: tunedb train")
 
 
-def _drift_rows(query: Query, found: Sequence[Drift]) -> Iterator[dict[str, Any]]:
+def _drift_rows(store: Store, found: Sequence[Drift]) -> Iterator[dict[str, Any]]:
     from ..choose import target_label
 
-    workloads = {one.id: one for one in query.workloads()}
+    workloads = {one.id: one for one in store.workloads.summaries()}
     for one in found:
         workload = workloads[one.workload_id]
         yield {
@@ -338,7 +337,7 @@ def _drift_rows(query: Query, found: Sequence[Drift]) -> Iterator[dict[str, Any]
             "workload": workload.name,
             "family": workload.signature.family,
             "target_id": one.target_id,
-            "target": target_label(query.target(one.target_id)),
+            "target": target_label(store.targets.get(one.target_id)),
             "trials": one.trials,
             "failed": one.failed,
             "pairwise": one.pairwise,

@@ -175,7 +175,7 @@ def command(
         raise click.UsageError("--failures takes no --external, --no-evaluate or --card-only")
     with updating(settings) as store:
         train, base = _kind(failures=failures)
-        scope = find_scope(store.query, target, workloads, sources)
+        scope = find_scope(store, target, workloads, sources)
         recipe = _recipe(settings, store, base, features, scope, choices)
         with _progress(settings) as on_step:
             try:

@@ -47,14 +47,13 @@ def command(settings: Settings, workload: str, target: str | None) -> None:
       tunedb history 3 --csv > course.csv
     """
     with reading(settings) as store:
-        query = store.query
-        ids = choose.find_workload(query, workload)
-        wanted = choose.find_targets(query, target)
+        ids = choose.find_workload(store, workload)
+        wanted = choose.find_targets(store, target)
         courses = {}
-        for target_id in query.served_targets(ids):
+        for target_id in store.answers.targets(ids):
             if wanted is None or target_id in wanted:
-                label = choose.target_label(query.target(target_id))
-                courses[target_id, label] = query.history(ids, [target_id])
+                label = choose.target_label(store.targets.get(target_id))
+                courses[target_id, label] = store.records.history(ids, [target_id])
     if settings.output == "table":
         print_rows(
             settings,

@@ -11,7 +11,7 @@ from .. import text
 if TYPE_CHECKING:
     from ...records import Measurement
     from ...results import Record
-    from ...storage.queries import Query
+    from ...storage.store import Store
 
 #: How many donors of donors are told.
 _MOST = 16
@@ -65,12 +65,12 @@ class Step:
     other: Donor | None
 
 
-def lineage_of(query: Query, record: Record) -> list[Step]:
+def lineage_of(store: Store, record: Record) -> list[Step]:
     """Return how a record's program was made, then how its donor was, and so on.
 
     Parameters
     ----------
-    query : Query
+    store : Store
         The database.
     record : Record
         One of its records.
@@ -81,12 +81,12 @@ def lineage_of(query: Query, record: Record) -> list[Step]:
         The record's own first. It ends with a program that has no donor, or one that is not
         stored.
     """
-    return _Chain(query).steps(record)
+    return _Chain(store).steps(record)
 
 
 class _Chain:
-    def __init__(self, query: Query) -> None:
-        self._query = query
+    def __init__(self, store: Store) -> None:
+        self._store = store
         #: The first telling record of each program, of the workloads and targets that were read.
         self._first: dict[tuple[int, int], dict[bytes, Record]] = {}
 
@@ -123,8 +123,8 @@ class _Chain:
 
     def _find(self, digest: bytes) -> Record | None:
         """Return the first record of a program that tells of its origin, or its first one."""
-        (number,) = self._query.program_ids([digest])
-        programs = [] if number is None else self._query.programs([number])
+        (number,) = self._store.programs.ids([digest])
+        programs = [] if number is None else self._store.programs.get([number])
         if not programs:
             return None
         place = programs[0].workload_id, programs[0].target_id
@@ -137,7 +137,7 @@ class _Chain:
 
         silent = (Origin.UNKNOWN, Origin.MEASURED)
         first: dict[bytes, Record] = {}
-        for record in self._query.iterate(workload_id, [target_id]):
+        for record in self._store.records.iterate(workload_id, [target_id]):
             digest = record.measurement.program.digest
             known = first.get(digest)
             if known is None or (

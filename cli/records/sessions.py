@@ -15,7 +15,7 @@ from ..output import Column, output_options, print_rows
 
 if TYPE_CHECKING:
     from ...models.sessions import Estimate
-    from ...storage.queries.sessions import MeasuredSession
+    from ...storage.runs import MeasuredSession
     from ...storage.store import Store
 
 
@@ -75,7 +75,7 @@ def command(settings: Settings, target: str | None, update: bool) -> None:
     with (updating if update else reading)(settings) as store:
         from ...models import sessions
 
-        target_ids = find_targets(store.query, target)
+        target_ids = find_targets(store, target)
         estimates = (sessions.update if update else sessions.estimates)(store, target_ids)
         rows = [row for one in estimates for row in _rows(store, one)]
     print_rows(settings, COLUMNS, rows, empty="no record yet; see: tunedb import --help")
@@ -87,10 +87,10 @@ def command(settings: Settings, target: str | None, update: bool) -> None:
 
 def _rows(store: Store, estimated: Estimate) -> Iterator[dict[str, Any]]:
     """Yield a row for each session of a target."""
-    target = target_label(store.query.target(estimated.target_id))
+    target = target_label(store.targets.get(estimated.target_id))
     stored = {
         (known.subject, known.subject_id): known.factor
-        for known in store.query.session_factors(estimated.target_id)
+        for known in store.runs.factors(estimated.target_id)
     }
     for index, one in enumerate(estimated.sessions):
         known = stored.get((one.subject, one.subject_id))

@@ -16,7 +16,7 @@ from . import launches, lineage
 if TYPE_CHECKING:
     from ...records import Failure, Session
     from ...results import Record
-    from ...storage.queries.foreign_words import Word
+    from ...storage.records import Word
 
 #: What others say of a record and is not believed, in lines; JSON has more.
 _MOST_WORDS = 10
@@ -57,10 +57,10 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
       tunedb show 42 --json | jq '.steps[] | select(.name == "split")'
     """
     with reading(settings) as store:
-        found = store.query.record(choose.find_record(store.query, record))
-        steps = lineage.lineage_of(store.query, found)
-        kernels = launches.rows_of(store.query.launches_of(found.id))
-        others = [_word(word) for word in store.query.unbelieved(found.id)]
+        found = store.records.get(choose.find_record(store, record))
+        steps = lineage.lineage_of(store, found)
+        kernels = launches.rows_of(store.launches.of(found.id))
+        others = [_word(word) for word in store.records.unbelieved(found.id)]
 
     def show() -> None:
         _show_record(found, steps, others)

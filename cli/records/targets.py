@@ -42,6 +42,6 @@ def command(settings: Settings) -> None:
                 "records": summary.records,
                 "workloads": summary.workloads,
             }
-            for summary in store.query.targets()
+            for summary in store.targets.summaries()
         ]
     print_rows(settings, COLUMNS, rows, empty="no target yet; see: tunedb import --help")

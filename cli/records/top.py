@@ -26,7 +26,6 @@ from ..output import Column, output_options, print_rows
 
 if TYPE_CHECKING:
     from ...results import Record
-    from ...storage.queries import Query
     from ...storage.store import Store
 
 COLUMNS = (
@@ -110,19 +109,18 @@ def command(
         )
     behind = () if corrected else layers_of(settings, layers)
     with reading(settings) as store, opened(settings, store, behind) as others:
-        query = store.query
         count = most or (1 if workload is None else 10)
-        wanted = None if step is None else _Wanted(query, step)
-        best = _Best(query, count, wanted, corrected=corrected)
-        groups, target_ids = _meant(query, workload, target, strict=not others)
-        rows = list(_rows(query, groups, target_ids, best))
+        wanted = None if step is None else _Wanted(store, step)
+        best = _Best(store, count, wanted, corrected=corrected)
+        groups, target_ids = _meant(store, workload, target, strict=not others)
+        rows = list(_rows(store, groups, target_ids, best))
         if others:
             asked = _Asked(workload, target, count, step)
-            rows += _rows_behind(settings, query, groups, others, asked)
+            rows += _rows_behind(settings, store, groups, others, asked)
             if not rows:
-                _meant(query, workload, target, strict=True)
+                _meant(store, workload, target, strict=True)
         if corrected:
-            _tell_sessions(settings, query, {row["target_id"] for row in rows})
+            _tell_sessions(settings, store, {row["target_id"] for row in rows})
     if len({(row["layer"], row["target_id"]) for row in rows}) > 1:
         settings.note("Several targets: ranks count within each target.")
     if corrected and len({(row["target_id"], row["machine"]) for row in rows}) > len(
@@ -147,14 +145,14 @@ class _Asked:
 class _Wanted:
     """A step that programs must have, by name or code: many programs share each structure."""
 
-    def __init__(self, query: Query, word: str) -> None:
+    def __init__(self, store: Store, word: str) -> None:
         from ...errors import FormatError
         from ...programs import steps_of
 
         self._word = word
         self._met: set[str] = set()
         self.structures: set[tuple[int, int | None]] = set()
-        for sketch, tail, program in query.structures():
+        for sketch, tail, program in store.programs.structures():
             try:
                 steps = steps_of(program)
             except FormatError:  # of a newer tunedb, or damaged
@@ -175,7 +173,7 @@ class _Best:
 
     Parameters
     ----------
-    query : Query
+    store : Store
         The database.
     most : int
         How many, of each machine with `corrected`.
@@ -185,8 +183,8 @@ class _Best:
         By time / factor of the session.
     """
 
-    def __init__(self, query: Query, most: int, wanted: _Wanted | None, *, corrected: bool) -> None:
-        self._query = query
+    def __init__(self, store: Store, most: int, wanted: _Wanted | None, *, corrected: bool) -> None:
+        self._store = store
         self._most = most
         self._wanted = wanted
         self._corrected = corrected
@@ -199,30 +197,33 @@ class _Best:
             return
         structures = None if self._wanted is None else self._wanted.structures
         rank, machine = 0, None
-        for found in self._query.top_k_corrected(group, target_id, self._most, structures):
+        for found in self._store.runs.top_k_corrected(group, target_id, self._most, structures):
             rank, machine = (rank + 1 if found.machine == machine else 1), found.machine
-            yield _row(rank, self._query.record(found.id)) | {
+            yield _row(rank, self._store.records.get(found.id)) | {
                 "corrected": found.seconds,
                 "factor": found.factor,
                 "machine": found.machine,
             }
 
     def _by_mean(self, group: list[int], target_id: int) -> Iterator[Record]:
-        query = self._query
+        store = self._store
         if self._wanted is None:
-            return iter(query.top_k(group, [target_id], self._most))
+            return iter(store.records.top_k(group, [target_id], self._most))
         structures = self._wanted.structures
-        return map(query.record, query.top_k_with(group, [target_id], self._most, structures))
+        return map(
+            store.records.get,
+            store.answers.best_ids_with(group, [target_id], self._most, structures),
+        )
 
 
-def _tell_sessions(settings: Settings, query: Query, target_ids: set[int]) -> None:
+def _tell_sessions(settings: Settings, store: Store, target_ids: set[int]) -> None:
     """Say which targets have nothing to correct, or what is not estimated yet."""
-    sessions = query.measured_sessions(sorted(target_ids))
+    sessions = store.runs.sessions(sorted(target_ids))
     if sessions and all(len(found) == 1 for found in sessions.values()):
         settings.note("One session for each target: there is nothing to correct.")
         return
     for target_id, found in sessions.items():
-        known = {(one.subject, one.subject_id) for one in query.session_factors(target_id)}
+        known = {(one.subject, one.subject_id) for one in store.runs.factors(target_id)}
         missing = sum((one.subject, one.subject_id) not in known for one in found)
         if missing and len(found) > 1:
             settings.note(
@@ -245,20 +246,20 @@ def _columns(rows: Sequence[dict[str, Any]], *, one: bool, corrected: bool) -> l
     return [Column(column.key) if column.key in hidden else column for column in columns]
 
 
-def _groups(query: Query) -> list[list[int]]:
+def _groups(store: Store) -> list[list[int]]:
     """Return the ids of all workloads, equal ones together."""
     groups = []
     seen: set[int] = set()
-    for summary in query.workloads():
+    for summary in store.workloads.summaries():
         if summary.id not in seen:
-            group = query.equivalent(summary.id)
+            group = store.workloads.equivalent(summary.id)
             groups.append(group)
             seen.update(group)
     return groups
 
 
 def _meant(
-    query: Query, workload: str | None, target: str | None, *, strict: bool
+    store: Store, workload: str | None, target: str | None, *, strict: bool
 ) -> tuple[list[list[int]], list[int] | None]:
     """Return the workloads, equal ones together, and the targets (None for all) that are meant.
 
@@ -270,13 +271,13 @@ def _meant(
     from ...errors import NotFoundError
 
     try:
-        groups = _groups(query) if workload is None else [choose.find_workload(query, workload)]
+        groups = _groups(store) if workload is None else [choose.find_workload(store, workload)]
     except NotFoundError:
         if strict:
             raise
         groups = []
     try:
-        return groups, choose.find_targets(query, target)
+        return groups, choose.find_targets(store, target)
     except NotFoundError:
         if strict:
             raise
@@ -284,24 +285,24 @@ def _meant(
 
 
 def _rows(
-    query: Query, groups: list[list[int]], target_ids: list[int] | None, best: _Best
+    store: Store, groups: list[list[int]], target_ids: list[int] | None, best: _Best
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of every workload and target, best first."""
     for group in groups:
-        for target_id in query.served_targets(group):
+        for target_id in store.answers.targets(group):
             if target_ids is None or target_id in target_ids:
                 yield from best.rows(group, target_id)
 
 
 def _rows_behind(
-    settings: Settings, own: Query, groups: list[list[int]], others: list[Store], asked: _Asked
+    settings: Settings, own: Store, groups: list[list[int]], others: list[Store], asked: _Asked
 ) -> list[dict[str, Any]]:
     """Return the rows of workloads and targets that layers answer, each by the first that can."""
     from ...exchange.layer import left_out
 
     answered = Answered()
     for group in groups:
-        for target_id in own.served_targets(group):
+        for target_id in own.answers.targets(group):
             answered.add(own, group, target_id)
     keys = None
     if asked.workload is not None and groups:
@@ -316,23 +317,22 @@ def _rows_behind(
 
 
 def _rows_of_layer(
-    store: Store, own: Query, keys: set[Key] | None, answered: Answered, asked: _Asked
+    store: Store, own: Store, keys: set[Key] | None, answered: Answered, asked: _Asked
 ) -> list[dict[str, Any]]:
-    query = store.query
     if asked.workload is None:
-        groups = _groups(query)
+        groups = _groups(store)
     else:
-        found = workloads_in(query, keys, asked.workload)
+        found = workloads_in(store, keys, asked.workload)
         groups = [found] if found else []
-    target_ids = targets_in(query, own, asked.target)
-    wanted = None if asked.step is None else _Wanted(query, asked.step)
-    best = _Best(query, asked.most, wanted, corrected=False)
+    target_ids = targets_in(store, own, asked.target)
+    wanted = None if asked.step is None else _Wanted(store, asked.step)
+    best = _Best(store, asked.most, wanted, corrected=False)
     rows = []
     for group in groups:
-        for target_id in query.served_targets(group):
+        for target_id in store.answers.targets(group):
             if target_ids is not None and target_id not in target_ids:
                 continue
-            if answered.add(query, group, target_id):
+            if answered.add(store, group, target_id):
                 rows += [row | {"layer": store.location} for row in best.rows(group, target_id)]
     return rows
 

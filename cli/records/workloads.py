@@ -13,7 +13,7 @@ from ..output import Column, output_options, print_rows
 
 if TYPE_CHECKING:
     from ...results import WorkloadSummary
-    from ...storage.queries import Query
+    from ...storage.store import Store
 
 #: Formats of workloads by the tool that people know.
 _TOOLS = {
@@ -72,14 +72,14 @@ def command(settings: Settings, tool: str | None, family: str | None) -> None:
       tunedb workloads --csv > workloads.csv
     """
     with reading(settings) as store:
-        summaries = store.query.workloads()
+        summaries = store.workloads.summaries()
         shown = [
             summary
             for summary in summaries
             if (tool is None or summary.format in _TOOLS[tool][1])
             and (family is None or summary.signature.family == family.lower())
         ]
-        rows = list(_rows(store.query, shown))
+        rows = list(_rows(store, shown))
     print_rows(settings, COLUMNS, rows, empty=_why_empty(summaries, family))
 
 
@@ -92,14 +92,14 @@ def _why_empty(summaries: list[WorkloadSummary], family: str | None) -> str:
     return f"no workload of the family {family!r}; there are: {', '.join(families)}"
 
 
-def _rows(query: Query, summaries: list[WorkloadSummary]) -> Iterator[dict[str, Any]]:
+def _rows(store: Store, summaries: list[WorkloadSummary]) -> Iterator[dict[str, Any]]:
     import orjson
 
     from ..steps import described
 
     # Records say it too, where the workload itself does not.
     needed = any(summary.signature.arguments is None for summary in summaries)
-    said = query.args_info() if needed else {}
+    said = store.programs.args_info() if needed else {}
     for summary in summaries:
         signature, best = summary.signature, summary.best
         arguments = described(signature) or orjson.loads(said.get(summary.id, b"null"))

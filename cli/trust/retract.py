@@ -12,7 +12,6 @@ from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_object
 
 if TYPE_CHECKING:
-    from ...storage.queries import Query
     from ...storage.store import Store
 
 COLUMNS = (
@@ -65,10 +64,10 @@ def command(settings: Settings, dry_run: bool, yes: bool, reason: str, **words: 
     from ...errors import UsageError
 
     with updating(settings) as store:
-        chosen = _chosen(store.query, **words)
+        chosen = _chosen(store, **words)
         if not any(words.values()):
             raise UsageError("choose what to retract: RECORD, --source or --session")
-        stopped = store.query.served_of(chosen["records"], chosen["sources"], chosen["sessions"])
+        stopped = store.answers.count(chosen["records"], chosen["sources"], chosen["sessions"])
         if not dry_run and any(chosen.values()):
             told = f"{text.count(stopped, 'record')} would no longer be served, for good"
             confirm(f"Retract {_named(chosen)}? {told}", yes=yes)
@@ -78,7 +77,7 @@ def command(settings: Settings, dry_run: bool, yes: bool, reason: str, **words: 
 
 
 def _chosen(
-    query: Query,
+    store: Store,
     records: tuple[str, ...],
     sources: tuple[str, ...],
     sessions: tuple[str, ...],
@@ -88,14 +87,14 @@ def _chosen(
     from ...errors import UsageError
 
     chosen = {
-        "records": sorted({choose.find_record(query, words) for words in records}),
-        "sources": sorted({choose.find_source(query, words) for words in sources}),
-        "sessions": sorted({choose.find_session(query, words) for words in sessions}),
+        "records": sorted({choose.find_record(store, words) for words in records}),
+        "sources": sorted({choose.find_source(store, words) for words in sources}),
+        "sessions": sorted({choose.find_session(store, words) for words in sessions}),
     }
     if not_allowed:
         if not sources or records or sessions:
             raise UsageError("--not-allowed needs --source, and nothing else")
-        refused = {one.record_id for id_ in chosen["sources"] for one in query.refused_records(id_)}
+        refused = {one.record_id for id_ in chosen["sources"] for one in store.answers.refused(id_)}
         chosen |= {"records": sorted(refused), "sources": []}
     return chosen
 
@@ -108,11 +107,11 @@ def _named(chosen: dict[str, list[int]]) -> str:
 def _retract(store: Store, chosen: dict[str, list[int]], reason: str) -> None:
     """Take everything back that is meant; what is known already stays as it is."""
     if chosen["records"]:
-        store.retract(chosen["records"], reason)
+        store.trust.retract(chosen["records"], reason)
     for id_ in chosen["sources"]:
-        store.retract_source(id_, reason)
+        store.trust.retract_source(id_, reason)
     for id_ in chosen["sessions"]:
-        store.retract_session(id_, reason)
+        store.trust.retract_session(id_, reason)
 
 
 def _show(row: dict[str, Any]) -> None:

@@ -12,7 +12,7 @@ from ..options import Settings, common_options, pass_settings, reading, updating
 from ..output import Column, output_options, print_rows
 
 if TYPE_CHECKING:
-    from ...storage.queries.sources import SourceRow
+    from ...storage.sources import SourceRow
 
 #: Characters of another database's key that a table shows.
 _SHORT = 8
@@ -73,8 +73,8 @@ def command(settings: Settings, retract_aliases: str | None, reason: str | None,
     if retract_aliases is not None:
         _retract_aliases(settings, retract_aliases, reason, yes=yes)
     with reading(settings) as store:
-        rows = [_row(row) for row in store.query.source_rows()]
-        shown = columns(store.query.store_key)
+        rows = [_row(row) for row in store.sources.summaries()]
+        shown = columns(store.key)
     print_rows(settings, shown, rows, empty="no source yet; see: tunedb import --help")
     taken = [str(row["id"]) for row in rows if row["reason"] is not None]
     if taken:
@@ -89,11 +89,11 @@ def _retract_aliases(settings: Settings, words: str, reason: str | None, *, yes:
     if reason is None:
         raise click.UsageError("--retract-aliases needs --reason TEXT")
     with updating(settings) as store:
-        source_id = choose.find_source(store.query, words)
-        (row,) = (row for row in store.query.source_rows() if row.id == source_id)
+        source_id = choose.find_source(store, words)
+        (row,) = (row for row in store.sources.summaries() if row.id == source_id)
         told = text.count(row.aliases, "alias")
         confirm(f"Retract {told} of source {source_id}, for good?", yes=yes)
-        store.retract_aliases(source_id, reason)
+        store.trust.retract_aliases(source_id, reason)
 
 
 def _row(row: SourceRow) -> dict[str, Any]:

@@ -44,9 +44,9 @@ def command(settings: Settings, source: str, trust: str, dry_run: bool) -> None:
     from ...records import Trust
 
     with updating(settings) as store:
-        id_ = choose.find_source(store.query, source)
-        before = store.query.source(id_)
-        changed = store.trust_source(id_, Trust[trust.upper()], dry_run=dry_run)
+        id_ = choose.find_source(store, source)
+        before = store.sources.get(id_)
+        changed = store.trust.set(id_, Trust[trust.upper()], dry_run=dry_run)
     row = {
         "id": id_,
         "name": before.name,

@@ -14,7 +14,6 @@ from ..progress import bar
 
 if TYPE_CHECKING:
     from ...plugins.metaschedule.deploy.revalidation import Revalidation, Verdict
-    from ...storage.queries import Query
     from ...storage.store import Store
 
 _INTERRUPTED = 130
@@ -120,7 +119,7 @@ def command(
         updating(settings) as store,
         Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
     ):
-        found = [choose.find_workload(store.query, words) for words in workloads]
+        found = [choose.find_workload(store, words) for words in workloads]
         jobs = _jobs(store, found, modules, target, revalidation, foreign=foreign)
         try:
             with bar(settings, len(jobs)) as shown:
@@ -164,28 +163,31 @@ def _jobs(
     """
     from ...errors import NotFoundError
 
-    query = store.query
     if not (groups or modules):
-        groups = _all(query)
+        groups = _all(store)
     named = {id_ for group in groups for id_ in group} if groups else None
-    target = one_target(query, words, named, foreign=foreign)
+    target = one_target(store, words, named, foreign=foreign)
     if modules:
         from ...plugins.metaschedule.module_source import load_module
 
         for spec in modules:
             mod = load_module(spec)
             groups += revalidation.workloads_of(mod, target.attributes, foreign=foreign)
-    target_id = query.target_id(target.digest)
-    having = query.targets_of if foreign else query.served_targets
+    target_id = store.targets.id_of(target.digest)
+    having = store.programs.targets if foreign else store.answers.targets
     jobs = [(g, target_id) for g in groups if target_id is not None and target_id in having(g)]
     if not jobs:
         raise NotFoundError(f"no program of these workloads for {label(target)}; see: tunedb top")
     return jobs
 
 
-def _all(query: Query) -> list[list[int]]:
+def _all(store: Store) -> list[list[int]]:
     """Return the ids of all workloads of which TVM can make modules, equal ones together."""
-    groups = {tuple(query.equivalent(one.id)): None for one in query.workloads() if one.rebuildable}
+    groups = {
+        tuple(store.workloads.equivalent(one.id)): None
+        for one in store.workloads.summaries()
+        if one.rebuildable
+    }
     return [list(group) for group in groups]
 
 

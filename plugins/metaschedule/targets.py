@@ -65,7 +65,7 @@ class TargetTable:
     def object_of(self, id_: int) -> Any:
         """Return the TVM target of a row, or None for records without target."""
         if id_ not in self._objects:
-            attributes = self._store.query.target(id_).attributes
+            attributes = self._store.targets.get(id_).attributes
             self._objects[id_] = None if attributes is None else as_target(attributes)
         return self._objects[id_]
 
@@ -73,7 +73,7 @@ class TargetTable:
         """Return the row of a target; rows stay, so one that was found is remembered."""
         row = self._rows.get(target.digest)
         if row is None:
-            row = self._store.query.target_id(target.digest)
+            row = self._store.targets.id_of(target.digest)
             if row is not None:
                 self._rows[target.digest] = row
         return row
@@ -88,7 +88,7 @@ class TargetTable:
         exact = self._row(target)
         if level == 0:
             return [] if exact is None else [exact]
-        return [id_ for id_ in self._store.query.compatible_targets(target) if id_ != exact]
+        return [id_ for id_ in self._store.targets.compatible(target) if id_ != exact]
 
     def groups(self, target: Target) -> list[list[int]]:
         """Return groups of rows for a target; a later one answers only where earlier ones cannot.
@@ -109,26 +109,26 @@ class TargetTable:
             return self.group(self.bound, level)
         if level:
             return []
-        ids = self._store.query.served_targets(workload_ids)
+        ids = self._store.answers.targets(workload_ids)
         return self._one_kind(ids, "of this workload")
 
     def shown(self) -> list[int] | None:
         """Return the rows whose records the handle shows, or None for all there are."""
-        ids = self._store.query.target_ids()
+        ids = self._store.targets.find()
         if self.bound is not None:
             mine = self._row(self.bound)
             return None if ids == [mine] else [id_ for id_ in ids if id_ == mine]
-        kinds = {self._store.query.target(id_).kind for id_ in ids} - {NO_TARGET.kind}
+        kinds = {self._store.targets.get(id_).kind for id_ in ids} - {NO_TARGET.kind}
         if len(kinds) > 1:
             # Logs of other tools, whose programs are never shown, may be for other devices.
-            workloads = self._store.query.workloads()
-            ids = self._store.query.targets_of(w.id for w in workloads if w.format in MODULES)
+            workloads = self._store.workloads.summaries()
+            ids = self._store.programs.targets(w.id for w in workloads if w.format in MODULES)
         shown = self._one_kind(ids, "")
-        return None if shown == self._store.query.target_ids() else shown
+        return None if shown == self._store.targets.find() else shown
 
     def _one_kind(self, ids: list[int], what: str) -> list[int]:
         """Return rows of one kind, without those of records that name no target."""
-        kinds = {id_: self._store.query.target(id_).kind for id_ in ids}
+        kinds = {id_: self._store.targets.get(id_).kind for id_ in ids}
         named = set(kinds.values()) - {NO_TARGET.kind}
         if len(named) > 1:
             raise TargetError(

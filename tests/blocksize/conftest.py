@@ -24,4 +24,4 @@ def profiled_runs(tmp_path_factory):
     with Store(tmp_path_factory.mktemp("ktt") / "ktt.db") as store:
         for name in PROFILED:
             import_log(store, LogFile(DATA / "ktt" / f"{name}.json.gz", name), source=name)
-        return load(store.query, profiled=True)
+        return load(store, profiled=True)

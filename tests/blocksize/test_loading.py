@@ -34,7 +34,7 @@ def store(sqlite_file):
 
 
 def add(store, *measurements, source=OWN):
-    ids, _ = store.add_batch(measurements, source)
+    ids, _ = store.batches.add(measurements, source)
     return ids
 
 
@@ -52,7 +52,7 @@ def test_an_observation(store):
         **counted(7.0),
     }
     (id_,) = add(store, scale(64, secs=(1.0, 3.0), launch=launch))
-    (found,) = load(store.query)
+    (found,) = load(store)
     assert (found.record, found.kernel, found.workload) == (id_, "scale", "scale")
     assert found.device == "NVIDIA GeForce RTX 2080 Ti"
     assert found.compute_capability == "7.5"
@@ -73,7 +73,7 @@ def test_slices_differ_in_the_block_alone(store):
         scale(64, device="NVIDIA GeForce RTX 3090"),
         scale(64, kernel="other"),
     )
-    found = load(store.query)
+    found = load(store)
     assert [len(positions) for positions in by_slice(found)] == [2, 1, 1, 1]
     assert [observation.threads for observation in found] == [32, 64, 64, 64, 64]
 
@@ -88,22 +88,22 @@ def test_what_has_no_time_is_left_out(store):
         scale(256),
         make_measurement(),
     )
-    store.retract([ids[3]], "wrong")
-    assert [observation.record for observation in load(store.query)] == [ids[0]]
+    store.trust.retract([ids[3]], "wrong")
+    assert [observation.record for observation in load(store)] == [ids[0]]
 
 
 def test_foreign_sources_count(store):
     add(store, scale(32), source=FOREIGN)
-    assert len(load(store.query)) == 1
+    assert len(load(store)) == 1
 
 
 def test_measurements_of_one_configuration_are_one_observation(store):
     add(store, scale(32, secs=(1.0,)), scale(32, secs=(9.0,)), scale(32, secs=(2.0,)))
-    (found,) = load(store.query)
+    (found,) = load(store)
     assert found.seconds == 2.0
     assert found.spread == pytest.approx(math.sqrt(19) / 4)
     (id_,) = add(store, scale(64, secs=(4.0,)))
-    alone = load(store.query)[-1]
+    alone = load(store)[-1]
     assert (alone.record, alone.spread) == (id_, None)
 
 
@@ -111,7 +111,7 @@ def test_times_under_a_profiler_are_kept_apart(store):
     """Three blocks without a profiler, two with: those without are compared."""
     add(store, *(scale(x, secs=(1.0,)) for x in (32, 64, 128)))
     profiled = add(store, *(scale(x, secs=(2.0,), launch=counted(x)) for x in (32, 64)))
-    found = {observation.threads: observation for observation in load(store.query)}
+    found = {observation.threads: observation for observation in load(store)}
     assert [found[x].seconds for x in (32, 64, 128)] == [1.0] * 3
     assert [found[x].counters for x in (32, 64, 128)] == [
         {"inst_executed": 32.0},
@@ -120,10 +120,10 @@ def test_times_under_a_profiler_are_kept_apart(store):
     ]
     # The counters' measurement is the one that is named.
     assert [found[x].record for x in (32, 64)] == profiled
-    assert [o.seconds for o in load(store.query, profiled=True)] == [2.0] * 2
-    assert [o.seconds for o in load(store.query, profiled=False)] == [1.0] * 3
+    assert [o.seconds for o in load(store, profiled=True)] == [2.0] * 2
+    assert [o.seconds for o in load(store, profiled=False)] == [1.0] * 3
     add(store, scale(128, secs=(2.0,), launch=counted()))
-    assert [observation.seconds for observation in load(store.query)] == [2.0] * 3
+    assert [observation.seconds for observation in load(store)] == [2.0] * 3
 
 
 def test_other_tools_time_apart_from_profiling(store):
@@ -132,7 +132,7 @@ def test_other_tools_time_apart_from_profiling(store):
         measure({"block_size_x": 32}, (1.0,), (32, 1, 1), log="kernel-tuner", launch=counted()),
         measure({"block_size_x": 64}, (2.0,), (64, 1, 1), log="kernel-tuner"),
     )
-    assert [observation.seconds for observation in load(store.query)] == [1.0, 2.0]
+    assert [observation.seconds for observation in load(store)] == [1.0, 2.0]
 
 
 def test_a_kernel_of_several_has_its_own_time(store):
@@ -142,11 +142,11 @@ def test_a_kernel_of_several_has_its_own_time(store):
         Launch("third", 64, (64, 1, 1), number=2),
     )
     add(store, scale(32, launches=launches))
-    found = load(store.query)
+    found = load(store)
     assert [(o.kernel, o.seconds) for o in found] == [("first", 0.25), ("second", 0.75)]
     # Also where only one of them is asked for.
-    assert [o.seconds for o in load(store.query, kernels=["second"])] == [0.75]
-    assert load(store.query, kernels=["third"]) == []
+    assert [o.seconds for o in load(store, kernels=["second"])] == [0.75]
+    assert load(store, kernels=["third"]) == []
 
 
 def test_what_kernel_tuner_computes_of_the_time_is_no_counter(store):
@@ -158,9 +158,9 @@ def test_what_kernel_tuner_computes_of_the_time_is_no_counter(store):
         scale(32, log="kernel-tuner", launch={"counter_set": both, "values": (5.0, 6.0)}),
         scale(64, log="kernel-tuner", launch={"counter_set": computed, "values": (5.0,)}),
     )
-    first, second = load(store.query)
+    first, second = load(store)
     assert (first.counters, second.counters) == ({"inst_executed": 6.0}, {})
-    assert [o.threads for o in load(store.query, profiled=True)] == [32]
+    assert [o.threads for o in load(store, profiled=True)] == [32]
 
 
 def test_kernels_and_devices_are_chosen_by_their_names(store):
@@ -170,17 +170,17 @@ def test_kernels_and_devices_are_chosen_by_their_names(store):
         scale(64, device="NVIDIA GeForce RTX 3090"),
     )
     for name in ("scale", "void scale<int=1>(int)"):
-        assert 32 in {o.threads for o in load(store.query, kernels=[name])}
-    assert load(store.query, kernels=[]) == []
+        assert 32 in {o.threads for o in load(store, kernels=[name])}
+    assert load(store, kernels=[]) == []
     for name in ("NVIDIA GeForce RTX 3090", "RTX 3090", "rtx_3090"):
-        assert [o.threads for o in load(store.query, devices=[name])] == [64]
-    assert load(store.query, devices=["RTX 4090"]) == []
+        assert [o.threads for o in load(store, devices=[name])] == [64]
+    assert load(store, devices=["RTX 4090"]) == []
 
 
 def test_blocks_are_found_by_what_was_launched(store):
     rows = [({"multiply": 32, "n": 1}, 32), ({"multiply": 64, "n": 1}, 64)]
     add(store, *(measure(parameters, (1.0,), (x, 1, 1)) for parameters, x in rows))
-    first, second = load(store.query)
+    first, second = load(store)
     assert first.slice == second.slice
 
 
@@ -195,14 +195,14 @@ def test_blocks_are_found_by_the_input_of_the_kernel(store):
         measure({"w": 1, "block_size_x": 7}, (1.0,), (32, 1, 1)),
         measure({"w": 2, "block_size_x": 7}, (1.0,), (64, 1, 1)),
     )
-    assert len(by_slice(load(store.query))) == 2
-    store.add_workload(Workload(WorkloadFormat.T1, body, "scale"))
-    assert len(by_slice(load(store.query))) == 1
+    assert len(by_slice(load(store))) == 2
+    store.workloads.add(Workload(WorkloadFormat.T1, body, "scale"))
+    assert len(by_slice(load(store))) == 1
     # A second input of the kernel contradicts it, so neither counts.
-    store.add_workload(Workload(WorkloadFormat.T1, body.replace(b"32 * w", b"64 * w"), "scale"))
-    store.add_workload(Workload(WorkloadFormat.T1, b'{"broken":1}', "broken"))
-    assert t1_inputs(store.query) == {}
-    assert len(by_slice(load(store.query))) == 2
+    store.workloads.add(Workload(WorkloadFormat.T1, body.replace(b"32 * w", b"64 * w"), "scale"))
+    store.workloads.add(Workload(WorkloadFormat.T1, b'{"broken":1}', "broken"))
+    assert t1_inputs(store) == {}
+    assert len(by_slice(load(store))) == 2
 
 
 def test_problems_of_a_profilers_kernel_are_kept_apart(store):
@@ -216,7 +216,7 @@ def test_problems_of_a_profilers_kernel_are_kept_apart(store):
         )
 
     add(store, seen(64, 100), seen(128, 50), seen(256, 50))
-    slices = [[load(store.query)[i].threads for i in s] for s in by_slice(load(store.query))]
+    slices = [[load(store)[i].threads for i in s] for s in by_slice(load(store))]
     assert slices == [[64, 128], [256]]
 
 
@@ -228,7 +228,7 @@ def test_programs_of_metaschedule(store):
         program = Program(workload, target, elementwise(threads, tile))
         launch = Launch("main_kernel", threads, (threads, 1, 1))
         add(store, Measurement(program, (1.0,), launches=(launch,)))
-    found = load(store.query)
+    found = load(store)
     assert [sorted(found[i].threads for i in s) for s in by_slice(found)] == [[32, 64, 128], [32]]
     assert (found[0].kernel, found[0].workload) == ("main_kernel", "main")
     assert (found[0].device, found[0].compute_capability) == ("cuda", "8.0")
@@ -240,7 +240,7 @@ def test_programs_of_other_tools_are_compared_with_nothing(store):
     for number in range(2):
         program = replace(make_program(number), workload=workload)
         add(store, Measurement(program, (1.0,), launches=(Launch("k", 32 * (number + 1)),)))
-    assert len(by_slice(load(store.query))) == 2
+    assert len(by_slice(load(store))) == 2
 
 
 @pytest.mark.parametrize(
@@ -258,7 +258,7 @@ def test_devices(store, target, device, capability):
     assert device_of(target) == device
     measurement = scale(32)
     add(store, replace(measurement, program=replace(measurement.program, target=target)))
-    (found,) = load(store.query)
+    (found,) = load(store)
     assert (found.device, found.compute_capability) == (device, capability)
 
 
@@ -278,7 +278,7 @@ def loaded(path, *names):
     with Store(path) as store:
         for name in names:
             import_log(store, LogFile(DATA / name, name), source=name)
-        return load(store.query)
+        return load(store)
 
 
 @pytest.mark.skipif(not DATA.is_dir(), reason="the real files are not there")

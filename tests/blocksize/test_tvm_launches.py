@@ -58,8 +58,8 @@ def memory():
 def told(store):
     """Return the blocks and grids of each record."""
     return [
-        [(one.block, one.grid) for one in store.query.launches_of(record.id)]
-        for record in store.query.iterate()
+        [(one.block, one.grid) for one in store.launches.of(record.id)]
+        for record in store.records.iterate()
     ]
 
 
@@ -75,7 +75,7 @@ def test_records_of_each_kind(store):
         measured(256, secs=None, status=Status.FAILED),
     ]
     for one in records:
-        store.add([one], OWN)
+        store.records.add([one], OWN)
     first = fill_launches(store)
     assert first == FillReport(records=4, known=0, filled=3, unknown=1, launches=3)
     expected = [
@@ -90,13 +90,13 @@ def test_records_of_each_kind(store):
     again = fill_launches(store)
     assert again == FillReport(records=4, known=3, filled=0, unknown=1, launches=0)
     assert told(store) == expected
-    names = [one.kernel for one in store.query.launches_of(1)]
+    names = [one.kernel for one in store.launches.of(1)]
     assert names == ["matmul_1_kernel"]
 
 
 def test_features_know_more(memory):
     for threads in (64, 0, 32):
-        memory.add([measured(threads)], OWN)
+        memory.records.add([measured(threads)], OWN)
     rows = np.zeros((2, len(NAMES)), np.float32)
     rows[:, NAMES.index("is_gpu")] = 1
     for name, extent in (("threadIdx_x", 64), ("threadIdx_y", 1), ("threadIdx_z", 1)):
@@ -104,10 +104,10 @@ def test_features_know_more(memory):
     for name, extent in (("blockIdx_x", 9), ("blockIdx_y", 1), ("blockIdx_z", 1)):
         rows[:, NAMES.index(f"{name}_len")] = np.log2(extent + 1)
     one = feature_set("ansor.per_store/tvm")
-    ids = memory.query.program_ids(
-        [record.measurement.program.digest for record in memory.query.iterate()]
+    ids = memory.programs.ids(
+        [record.measurement.program.digest for record in memory.records.iterate()]
     )
-    memory.add_features(one, [(id_, rows) for id_ in ids])
+    memory.features.add(one, [(id_, rows) for id_ in ids])
     report = fill_launches(memory)
     # The third program's rows contradict its trace.
     assert (report.filled, report.unknown) == (2, 1)
@@ -116,14 +116,14 @@ def test_features_know_more(memory):
 
 def test_equal_programs_are_several_records(memory):
     for number in range(3):
-        memory.add([measured(64, secs=(0.5 + number,))], OWN if number else FOREIGN)
+        memory.records.add([measured(64, secs=(0.5 + number,))], OWN if number else FOREIGN)
     assert fill_launches(memory).launches == 3
 
 
 def test_batches_and_progress(memory, monkeypatch):
     monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 4)
     for number in range(10):
-        memory.add([measured(2 + number)], OWN)
+        memory.records.add([measured(2 + number)], OWN)
     seen = []
     report = FillReport()
 
@@ -142,29 +142,29 @@ def test_batches_and_progress(memory, monkeypatch):
 
 def test_only_what_is_asked_for(memory):
     other = Target.from_config({"kind": "rocm"})
-    memory.add([measured(64)], OWN)
-    memory.add([measured(32, workload=make_workload(2))], OWN)
-    memory.add([measured(16, target=other)], OWN)
-    memory.add([make_measurement()], OWN)
-    query = memory.query
-    targets = gpu_targets(query)
-    assert {query.target(id_).kind for id_ in targets} == {"cuda", "rocm"}
-    second = query.find_workloads("matmul_2")
+    memory.records.add([measured(64)], OWN)
+    memory.records.add([measured(32, workload=make_workload(2))], OWN)
+    memory.records.add([measured(16, target=other)], OWN)
+    memory.records.add([make_measurement()], OWN)
+    store = memory
+    targets = gpu_targets(store)
+    assert {store.targets.get(id_).kind for id_ in targets} == {"cuda", "rocm"}
+    second = store.workloads.find("matmul_2")
     assert fill_launches(memory, workload_ids=second).filled == 1
-    assert fill_launches(memory, target_ids=query.find_targets("rocm")).filled == 1
-    assert fill_launches(memory, target_ids=query.find_targets("llvm")) == FillReport()
+    assert fill_launches(memory, target_ids=store.targets.find("rocm")).filled == 1
+    assert fill_launches(memory, target_ids=store.targets.find("llvm")) == FillReport()
     assert told(memory) == [[], [((32, 1, 1), None)], [((16, 1, 1), None)], []]
 
 
 def test_retracted_records_are_left_out(memory):
-    memory.add([measured(64)], OWN)
-    memory.retract([1], reason="wrong")
+    memory.records.add([measured(64)], OWN)
+    memory.trust.retract([1], reason="wrong")
     assert fill_launches(memory) == FillReport()
 
 
 def test_damaged_programs_have_none(memory):
     bad = split_trace([["Bind", ["l9"], ["threadIdx.x"], []]], [])
-    memory.add([Measurement(Program(make_workload(1), CUDA, bad), (0.5,))], OWN)
-    memory.add([measured(64)], OWN)
+    memory.records.add([Measurement(Program(make_workload(1), CUDA, bad), (0.5,))], OWN)
+    memory.records.add([measured(64)], OWN)
     report = fill_launches(memory)
     assert (report.filled, report.unknown) == (1, 1)

@@ -35,7 +35,7 @@ def launches(sqlite_file):
                     )
                 )
     with Store(sqlite_file) as store:
-        store.add(rows, OWN)
+        store.records.add(rows, OWN)
     return sqlite_file
 
 

@@ -60,8 +60,8 @@ def test_from_configure_to_observations(run, collect, sqlite_file, tmp_path):
     assert rows[2]["speedup"] == pytest.approx(33.25 / 17.625)
     assert rows[2]["counters"] == 44
     with Store(sqlite_file, create=False) as store:
-        observations = load(store.query)
-        assert store.query.counts().measurements == 6
+        observations = load(store)
+        assert store.counts().measurements == 6
     assert len({o.slice for o in observations}) == 2
     assert len(observations) == 4
     assert all(len(o.counters) == 26 for o in observations)
@@ -108,7 +108,7 @@ def test_the_second_time_nothing_is_run(collect, sqlite_file, tmp_path):
     assert [row.pop("new") for row in first + again] == [True] * 4 + [False] * 4
     assert first == again
     with Store(sqlite_file, create=False) as store:
-        assert store.query.counts().measurements == 4
+        assert store.counts().measurements == 4
 
 
 def test_what_was_finished_is_stored_in_another_database(run, collect, tmp_path):
@@ -118,7 +118,7 @@ def test_what_was_finished_is_stored_in_another_database(run, collect, tmp_path)
     other = tmp_path / "other.db"
     run("--db", other, "advise", "collect", path)
     with Store(other, create=False) as store:
-        assert store.query.counts().measurements == 4
+        assert store.counts().measurements == 4
 
 
 def test_what_the_original_does_wrong_is_told(collect, tmp_path):
@@ -160,7 +160,7 @@ def test_a_run_that_was_stopped_goes_on(start, collect, sqlite_file, tmp_path, n
     assert "2 variants run, 2 of an earlier run" in told
     assert all(row["failure"] is None for row in rows)
     with Store(sqlite_file, create=False) as store:
-        assert store.query.counts().measurements == 4
+        assert store.counts().measurements == 4
 
 
 def test_two_at_once(start, run, sqlite_file, tmp_path):

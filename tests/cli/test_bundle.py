@@ -187,7 +187,7 @@ def test_two_teams_exchange_bundles(run, run_json, tmp_path):
         log = workdirs.write(tmp_path / f"log_{team}", records, graphs)
         run("--db", tmp_path / f"{team}.db", "import", "logs", log, "--source", f"team {team}")
     with tunedb.open(tmp_path / "a.db") as store:
-        store.retract([2], "measured under load")
+        store.trust.retract([2], "measured under load")
     before = {team: digests(tmp_path / f"{team}.db") for team in "ab"}
     served = {team: best(run_json, tmp_path / f"{team}.db") for team in "ab"}
     assert not set(before["a"]) & set(before["b"])
@@ -236,7 +236,7 @@ def test_a_bundle_is_made_while_others_write(filled, tmp_path, run):
     code = (
         "import sys, tunedb\n"
         "with tunedb.open(sys.argv[1]) as store:\n"
-        "    with store._engine.begin() as connection:\n"
+        "    with store._db.engine.begin() as connection:\n"
         "        print('writing', flush=True)\n"
         "        sys.stdin.read()\n"
     )

@@ -132,7 +132,7 @@ def test_error_numbersbody_thought_of(run, filled, monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("one\ntwo\x1b[2J")
 
-    monkeypatch.setattr("tunedb.storage.queries.Query.workloads", fail)
+    monkeypatch.setattr("tunedb.storage.workloads.Workloads.summaries", fail)
     message = one_line(run("--db", filled, "workloads", code=1))
     assert "ZeroDivisionError: one\\ntwo\\x1b[2J" in message
     assert "--debug" in message
@@ -140,18 +140,18 @@ def test_error_numbersbody_thought_of(run, filled, monkeypatch):
 
 def test_what_was_imported_is_told_before_an_error(run, filled, tmp_path, monkeypatch):
     from tunedb.errors import StorageError
-    from tunedb.storage.store import Store
+    from tunedb.storage.batches import Batches
 
-    import_batch = Store.import_batch
+    load = Batches.load
     calls = []
 
     def fail(*args, **kwargs):
         calls.append(1)
         if len(calls) > 1:
             raise StorageError("disk full")
-        return import_batch(*args, **kwargs)
+        return load(*args, **kwargs)
 
-    monkeypatch.setattr(Store, "import_batch", fail)
+    monkeypatch.setattr(Batches, "load", fail)
     for name in ("a", "b"):
         workdirs.write(tmp_path / "logs" / name, [workdirs.record([0.25])])
     result = run("--db", filled, "import", "logs", tmp_path / "logs", "--csv", code=1)
@@ -163,7 +163,7 @@ def test_interrupted(run, filled, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tunedb.storage.queries.Query.workloads", interrupt)
+    monkeypatch.setattr("tunedb.storage.workloads.Workloads.summaries", interrupt)
     assert "Interrupted" in run("--db", filled, "workloads", code=app.INTERRUPTED).stderr
 
 

@@ -42,10 +42,10 @@ def small(sqlite_file):
 def made_of(path, batch):
     """Put records with their features into a database."""
     with Store(path) as store:
-        store.add(batch, OWN)
-        programs = store.query.programs_without(SMALL_STEPS)
+        store.records.add(batch, OWN)
+        programs = store.programs.without_features(SMALL_STEPS)
         rows = SMALL_STEPS.rows(programs)
-        store.add_features(SMALL_STEPS, [(p.id, r) for p, r in zip(programs, rows, strict=True)])
+        store.features.add(SMALL_STEPS, [(p.id, r) for p, r in zip(programs, rows, strict=True)])
     return path
 
 

@@ -40,7 +40,7 @@ def small(sqlite_file):
 
 def program_id(path, number):
     with Store(path) as store:
-        (found,) = store.query.program_ids([tiled(WORKLOADS[0], number).digest])
+        (found,) = store.programs.ids([tiled(WORKLOADS[0], number).digest])
     return found
 
 
@@ -83,7 +83,7 @@ def test_a_program_is_compared_on_its_own_machine(small, run, run_json):
         for n in range(24)
     ]
     with Store(small) as store:
-        store.add(slow, Source("slow"))
+        store.records.add(slow, Source("slow"))
         update(store)
     told = run_json("--db", small, "explain", "model", "--program", program_id(small, 11))[
         "measured"
@@ -119,7 +119,7 @@ def test_what_cannot_be_explained(small, run, sets):
     assert "no record" in fails("--record", 9999, code=3)
     assert "not both" in fails("--record", 1, "--program", 1, code=2)
     assert "no model '9'" in fails(9, code=3)
-    with Store(small) as store, store._transaction() as connection:
+    with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM feature WHERE program_id = 2")
     without = fails("--program", 2, code=3)
     assert "has no rows of small.steps; run: tunedb extract --set small.steps" in without

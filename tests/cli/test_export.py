@@ -42,7 +42,7 @@ def test_what_is_left_out_is_told(run, run_json, sqlite_file, tmp_path):
     run("--db", sqlite_file, "import", "logs", own)
     run("--db", sqlite_file, "import", "logs", foreign, "--trust", "foreign")
     with tunedb.open(sqlite_file) as store:
-        store.retract([1], "measured under load")
+        store.trust.retract([1], "measured under load")
     report = run_json("--db", sqlite_file, "export", tmp_path / "out")
     assert report["records"] == 1
     assert report["left_out"] == {"retracted": 1, "foreign source": 1}

@@ -41,7 +41,7 @@ def replay(monkeypatch):
 
 def written_by(path, version):
     """Let all workloads of a database be of a version of TVM."""
-    with Store(path) as store, store._transaction() as connection:
+    with Store(path) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE workload SET tvm_version = ?", (version,))
     return path
 
@@ -132,7 +132,7 @@ def test_an_interrupted_run(modules, run, run_json, sets, replay):
 def test_sets_and_their_coverage(modules, run_json, run, sets, replay):
     run("--db", modules, "extract", "--set", "tunedb.scheduled", "--limit", 4)
     with Store(modules) as store:
-        store.add_features(Steps("gone", version=3), [(1, [[1.0, 2.0]])])
+        store.features.add(Steps("gone", version=3), [(1, [[1.0, 2.0]])])
     rows = {row["name"]: row for row in run_json("--db", modules, "features")}
     assert list(rows) == ["steps", "tunedb.scheduled", "varying", "gone"]
     row = rows["tunedb.scheduled"]

@@ -34,8 +34,8 @@ def test_import_makes_the_database(run, run_json, log, tmp_path):
         *(("metaschedule", 5), ("metaschedule", 1), ("metaschedule", 1)),
     ]
     with tunedb.open(path, create=False) as store:
-        assert store.query.counts().measurements == 7
-        assert [r.id for r in store.query.iterate() if r.measurement.status is Status.FAILED]
+        assert store.counts().measurements == 7
+        assert [r.id for r in store.records.iterate() if r.measurement.status is Status.FAILED]
 
 
 def test_import_makes_the_default_database(run, log, tmp_path):
@@ -185,7 +185,7 @@ def test_trust(run, run_json, log, sqlite_file, tmp_path):
     run("--db", sqlite_file, "import", "logs", log, "--source", "them", "--trust", "foreign")
     assert run_json("--db", sqlite_file, "top", "matmul") == []
     with tunedb.open(sqlite_file) as store:
-        assert [(s.name, s.trust, n) for s, n in store.query.sources()] == [
+        assert [(s.name, s.trust, n) for s, n in store.sources.counts()] == [
             ("them", Trust.FOREIGN, 7)
         ]
     # A source keeps its trust: asking for another one must not end in silence.

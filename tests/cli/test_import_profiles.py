@@ -20,7 +20,7 @@ def folder(tmp_path):
 def stored(path):
     """Return the launches of a database, with what they belong to."""
     with tunedb.open(path, create=False, read_only=True) as store:
-        return list(store.query.launches(statuses=None))
+        return list(store.launches.iterate(statuses=None))
 
 
 def test_a_trace_is_named_beside_the_counters(run_json, sqlite_file, folder):

@@ -28,7 +28,7 @@ def team(tmp_path):
             make_measurement(3, (2.0,), workload=1),
             make_measurement(4, None, workload=2),
         ]
-        store.add(found, OWN)
+        store.records.add(found, OWN)
     return path
 
 
@@ -36,7 +36,7 @@ def team(tmp_path):
 def mine(sqlite_file):
     """Workload 0 for target 0."""
     with Store(sqlite_file) as store:
-        store.add([make_measurement(9, (1.0,))], OWN)
+        store.records.add([make_measurement(9, (1.0,))], OWN)
     return sqlite_file
 
 
@@ -88,17 +88,17 @@ def test_targets(run, run_json, mine, team):
 def test_the_first_layer_that_can(run_json, mine, team, tmp_path):
     other = tmp_path / "other.db"
     with Store(other) as store:
-        store.add([make_measurement(0, (3.0,), workload=1)], OWN)
+        store.records.add([make_measurement(0, (3.0,), workload=1)], OWN)
     rows = run_json("--db", mine, "top", "matmul_1", "--layer", other, "--layer", team)
     assert told(rows) == [("matmul_1", 3.0, str(other))]
 
 
 def test_workloads_that_are_known_to_be_equal(run_json, mine, team):
     with Store(mine) as store:
-        store.add_workload(make_measurement().program.workload, [Alias("link", "one")])
+        store.workloads.add(make_measurement().program.workload, [Alias("link", "one")])
     with Store(team) as store:
         workload = make_measurement(workload=1).program.workload
-        store.add_workload(workload, [Alias("link", "one")])
+        store.workloads.add(workload, [Alias("link", "one")])
     rows = run_json("--db", mine, "top", "--layer", team, "--target", 1)
     assert told(rows) == [("matmul_0", 1.0, None)]
 
@@ -123,7 +123,7 @@ def test_names_of_a_layer_are_harmless(run, mine, tmp_path):
     path = tmp_path / "evil.db"
     measurement = make_measurement(0, (0.5,), workload=3)
     with Store(path) as store:
-        store.add([measurement], OWN)
+        store.records.add([measurement], OWN)
     import sqlite3
     from contextlib import closing
 

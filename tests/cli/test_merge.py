@@ -27,8 +27,10 @@ def theirs(sqlite_template, tmp_path):
     """A database of another team."""
     path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), "b" * 32)
     with Store(path) as store:
-        store.add([make_measurement(n, (1e-3 * (n + 1),)) for n in range(4)], Source("nightly"))
-        store.add([make_measurement(9, workload=1)], Source("board"))
+        store.records.add(
+            [make_measurement(n, (1e-3 * (n + 1),)) for n in range(4)], Source("nightly")
+        )
+        store.records.add([make_measurement(9, workload=1)], Source("board"))
     return path
 
 
@@ -51,7 +53,7 @@ def test_a_database_is_merged_and_told(run, theirs, store_url):
     again = run("--db", store_url, "merge", theirs)
     assert "nothing new" in again.stderr
     with Store(store_url) as store:
-        assert {row.trust for row in store.query.source_rows()} == {Trust.FOREIGN}
+        assert {row.trust for row in store.sources.summaries()} == {Trust.FOREIGN}
     assert check(store_url).problems == []
 
 
@@ -108,15 +110,15 @@ def test_what_is_left_out_is_told(run, theirs, store_url):
     assert "its source was rejected" in done.stderr
     assert "\x1b" not in done.output
     with Store(store_url) as store:
-        assert store.query.size() == 3
-        assert [row.name for row in store.query.source_rows()] == ["nightly"]
+        assert store.records.count() == 3
+        assert [row.name for row in store.sources.summaries()] == ["nightly"]
 
 
 def test_a_source_that_is_trusted_here(run, run_json, theirs, store_url):
     run("--db", store_url, "merge", theirs)
     run("--db", store_url, "trust", "nightly", "verified")
     with Store(theirs) as store:
-        store.add([make_measurement(77, (1e-9,))], Source("nightly"))
+        store.records.add([make_measurement(77, (1e-9,))], Source("nightly"))
     done = run("--db", store_url, "merge", theirs, code=1)
     assert "give --accept-trusted-names if this really comes from it" in done.stderr
     (row,) = run_json("--db", store_url, "merge", theirs, "--accept-trusted-names")

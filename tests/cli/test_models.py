@@ -60,7 +60,7 @@ def test_the_list(small, run, run_json):
 
 def test_a_model_of_other_data_is_not_current(small, run, run_json):
     with Store(small) as store:
-        store.add([measure(tiled(WORKLOADS[0], 0), 50, (1e-4,))], OWN)
+        store.records.add([measure(tiled(WORKLOADS[0], 0), 50, (1e-4,))], OWN)
     (row,) = run_json("--db", small, "models")
     assert row["current"] is False
     shown = run("--db", small, "models", "show", 1)
@@ -69,13 +69,13 @@ def test_a_model_of_other_data_is_not_current(small, run, run_json):
 
 def test_a_model_is_not_current_where_features_are_to_be_computed(small, run_json):
     with Store(small) as store:
-        store.add_batch([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+        store.batches.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     (row,) = run_json("--db", small, "models")
     assert row["current"] is False
 
 
 def test_a_card_of_another_layout(small, run, run_json):
-    with Store(small) as store, store._transaction() as connection:
+    with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE model SET card = '{}'")
     (row,) = run_json("--db", small, "models")
     assert (row["id"], row["kind"], row["current"], row["loss"]) == (1, "ranker", False, None)
@@ -86,7 +86,7 @@ def test_a_card_of_another_layout(small, run, run_json):
 
 
 def test_a_card_that_is_not_json(small, run):
-    with Store(small) as store, store._transaction() as connection:
+    with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE model SET card = '{'")
     for command in (("models",), ("models", "show", 1), ("explain", "model")):
         told = run("--db", small, *command, code=1).stderr
@@ -122,7 +122,7 @@ def test_the_card(small, run, run_json):
 
 def test_a_digest_that_fits_several(small, run):
     other = add_model(small, Recipe(features="small.steps", rounds=2))
-    with Store(small) as store, store._transaction() as connection:
+    with Store(small) as store, store._db.transaction() as connection:
         for id_ in (1, 2):
             connection.exec_driver_sql(
                 "UPDATE model SET digest = ? WHERE id = ?", (b"\xab\xcd\xef%16d" % id_, id_)
@@ -132,9 +132,9 @@ def test_a_digest_that_fits_several(small, run):
 
 
 def test_a_row_of_another_database_is_shown_and_never_used(small, run, run_json):
-    with Store(small) as store, store._transaction() as connection:
+    with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql(
-            "UPDATE model SET card = replace(card, ?, ?)", (store.query.store_key, "0" * 32)
+            "UPDATE model SET card = replace(card, ?, ?)", (store.key, "0" * 32)
         )
     assert run_json("--db", small, "models")[0]["current"] is False
     assert run_json("--db", small, "models", "show", 1)["card"]["store"] == "0" * 32
@@ -155,7 +155,7 @@ def test_a_model_of_a_database_that_is_not_approved(small, run, run_json):
 
 def test_names_are_escaped(small, run):
     evil = "\x1b]0;owned\x07"
-    with Store(small) as store, store._transaction() as connection:
+    with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql(
             'UPDATE model SET card = replace(card, \'"numpy":"\', \'"numpy":"\\u001b\')'
         )
@@ -173,10 +173,10 @@ def predicted(small):
     with Store(small) as store:
         for sign, workload in ((-1, WORKLOADS[1]), (1, WORKLOADS[4])):
             batch = trials(workload, size=3.0, failing=0)
-            ids = store.query.program_ids([one.program.digest for one in batch])
-            best = {r.measurement.program.digest: r.mean for r in store.query.iterate()}
+            ids = store.programs.ids([one.program.digest for one in batch])
+            best = {r.measurement.program.digest: r.mean for r in store.records.iterate()}
             scores = [sign * (best[one.program.digest] or 1.0) for one in batch]
-            store.add_predictions(1, dict(zip(ids, scores, strict=True)))
+            store.models.add_predictions(1, dict(zip(ids, scores, strict=True)))
     return small
 
 

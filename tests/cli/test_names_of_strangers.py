@@ -49,13 +49,13 @@ def victim(tmp_path, run):
         commit(database, matmul(256), 1e-3, (64, 4))
     run("--db", path, "merge", tmp_path / "team.db")
     with tunedb.open(path) as store:
-        (theirs,) = [row.id for row in store.query.source_rows() if row.store != store_key(store)]
+        (theirs,) = [row.id for row in store.sources.summaries() if row.store != store_key(store)]
     run("--db", path, "trust", str(theirs), "verified")
     return path
 
 
 def store_key(store):
-    return store.query.store_key
+    return store.key
 
 
 @pytest.fixture

@@ -23,18 +23,18 @@ def pruned(sqlite_file):
     """A database with twelve records of two workloads, two taken back, some foreign."""
     with tunedb.open(sqlite_file) as store:
         batch = [make_measurement(i, (1e-3 * (i + 1),), workload=i % 2) for i in range(COUNT)]
-        ids, _ = store.add_batch(batch, OWN)
-        store.add_batch([make_measurement(40, (9e-3,)), make_measurement(41, (8e-3,))], FOREIGN)
-        store.retract(ids[:2], "a busy machine")
+        ids, _ = store.batches.add(batch, OWN)
+        store.batches.add([make_measurement(40, (9e-3,)), make_measurement(41, (8e-3,))], FOREIGN)
+        store.trust.retract(ids[:2], "a busy machine")
         steps = feature_set("steps")
-        found = rows_of_steps(steps, store.query.programs([1, 2, 3, 4]))
-        store.add_features(steps, [(program.id, rows) for program, rows in found])
+        found = rows_of_steps(steps, store.programs.get([1, 2, 3, 4]))
+        store.features.add(steps, [(program.id, rows) for program, rows in found])
     return sqlite_file
 
 
 def size(file):
     with tunedb.open(file, read_only=True) as store:
-        return store.query.size()
+        return store.records.count()
 
 
 def test_a_dry_run_says_what_goes_and_what_it_costs(run, run_json, pruned):
@@ -126,7 +126,7 @@ def test_what_cannot_be_meant(run, pruned):
 def test_names_of_sources_are_shown_clean(run, sqlite_file):
     with tunedb.open(sqlite_file) as store:
         batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(4)]
-        store.add_batch(batch, Source("x\x1b[2J"))
+        store.batches.add(batch, Source("x\x1b[2J"))
     shown = run("--db", sqlite_file, "prune", "--best", 1, "--rest", 0, "--dry-run")
     assert "\x1b" not in shown.stdout
     assert "x\\x1b[2J" in shown.stdout
@@ -135,8 +135,8 @@ def test_names_of_sources_are_shown_clean(run, sqlite_file):
 def test_vacuum(run, run_json, sqlite_file):
     with tunedb.open(sqlite_file) as store:
         batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(2000)]
-        ids, _ = store.add_batch(batch, OWN)
-        store.remove_records(ids[:-1])
+        ids, _ = store.batches.add(batch, OWN)
+        store.pruning.remove_records(ids[:-1])
     planned = run_json("--db", sqlite_file, "vacuum", "--dry-run")
     assert (planned["dry_run"], planned["after"]) == (True, None)
     assert planned["free"] > 50_000

@@ -91,7 +91,7 @@ def test_errors_are_one_line(run, filled, tmp_path, postgres_server, postgres_ur
             assert "did not answer" in result.stderr
             assert "hush" not in result.output
     with Store(filled) as store:
-        assert store.query.size() == 7
+        assert store.records.count() == 7
     itself = run("--db", filled, "push", filled, code=2)
     assert "this is the database itself" in itself.stderr
     run("--db", filled, "pull", tmp_path / "none.db", code=3)

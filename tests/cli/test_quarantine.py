@@ -17,8 +17,8 @@ def kept(sqlite_file):
     good = json.dumps(ANSOR[0]).encode()
     with tunedb.open(sqlite_file) as store:
         source = Source("old", SourceKind.FILE)
-        store.quarantine([Quarantined("/logs/a.log", 3, "not JSON", BAD)], source)
-        store.quarantine([Quarantined("/logs/b.log", 8, "unknown", good)], source)
+        store.quarantine.add([Quarantined("/logs/a.log", 3, "not JSON", BAD)], source)
+        store.quarantine.add([Quarantined("/logs/b.log", 8, "unknown", good)], source)
     return sqlite_file
 
 
@@ -52,7 +52,7 @@ def test_show(run, run_json, kept):
 def test_long_lines_are_shown_whole(run, sqlite_file):
     data = bytes(range(48, 58)) * 25
     with tunedb.open(sqlite_file) as store:
-        store.quarantine([Quarantined("x", 1, "long", data)], Source("s"))
+        store.quarantine.add([Quarantined("x", 1, "long", data)], Source("s"))
     shown = run("--db", sqlite_file, "quarantine", "show", 1).stdout.partition("Bytes\n")[2]
     assert [len(line) for line in shown.splitlines()] == [100, 100, 50]
     assert shown.replace("\n", "").encode() == data

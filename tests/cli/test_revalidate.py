@@ -83,7 +83,7 @@ def test_foreign_programs(run, run_json, sqlite_file, kernels, runs, tmp_path):
     tune(theirs, kernels, "twice")
     with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
         source = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
-        store.add([record.measurement for record in other.query.iterate()], source)
+        store.records.add([record.measurement for record in other.records.iterate()], source)
     run("--db", sqlite_file, "revalidate", code=3)
     done = run("--db", sqlite_file, "revalidate", "--foreign", code=3)
     assert "tunedb revalidate --module MODULE" in done.stderr
@@ -101,7 +101,7 @@ def test_a_workload_without_foreign_programs_keeps_no_other_one_from_it(
     tune(theirs, kernels, "thrice")
     with tunedb.open(theirs) as other, tunedb.open(sqlite_file) as store:
         source = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
-        store.add([record.measurement for record in other.query.iterate()], source)
+        store.records.add([record.measurement for record in other.records.iterate()], source)
     done = run("--db", sqlite_file, "revalidate", "--module", kernels, "--foreign")
     assert "thrice" in done.stdout and "passed" in done.stdout
     assert "left out:" in done.stderr and "no foreign program of workload 1" in done.stderr

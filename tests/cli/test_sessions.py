@@ -20,7 +20,7 @@ def make_session(number, cpu="Xeon", **named):
 def add(path, session, factor=1.0, numbers=range(8), source=builders.OWN, scatter=None):
     """Measure programs `factor` times as long, with a ratio of its own for each."""
     with tunedb.open(path) as store:
-        store.add(
+        store.records.add(
             [
                 builders.make_measurement(
                     n,
@@ -114,7 +114,7 @@ def test_one_session_has_nothing_to_compare(run, run_json, sqlite_file):
 
 def test_one_target_of_several(run, run_json, drifted):
     with tunedb.open(drifted) as store:
-        store.add([builders.make_measurement(0, (1.0,), target=1)], builders.OWN)
+        store.records.add([builders.make_measurement(0, (1.0,), target=1)], builders.OWN)
     assert {row["target_id"] for row in run_json("--db", drifted, "sessions")} == {1, 2}
     assert {row["target_id"] for row in run_json("--db", drifted, "sessions", "--target", 2)} == {2}
     run("--db", drifted, "sessions", "--target", "cuda", code=3)

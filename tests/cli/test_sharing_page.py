@@ -59,7 +59,7 @@ def test_the_roles_of_the_page(team, run, run_json, filled, tmp_path, sqlite_tem
     run("--db", team("tunedb_owner"), "trust", "1", "verified")
     run("--db", team("tunedb_owner"), *RETRACT)
     with Store(bob, read_only=True) as store:
-        assert store.query.source_rows()[0].trust is Trust.VERIFIED
+        assert store.sources.summaries()[0].trust is Trust.VERIFIED
     for account in (alice, bob):
         refused = run("--db", account, *RETRACT, code=1).stderr
         assert "only the server's owner retracts records there" in refused

@@ -70,7 +70,7 @@ def test_steps_stop_at_post_processing(run, filled):
 def rich_file(filled):
     """A database with a failed live record that has everything."""
     with tunedb.open(filled) as store:
-        known = store.query.record(1).measurement.program
+        known = store.records.get(1).measurement.program
         workload = Workload(
             known.workload.format,
             b'{"nodes":[]}',
@@ -91,7 +91,7 @@ def rich_file(filled):
                 FailureKind.TIMEOUT, Phase.RUN, "the runner said:\n\ttoo slow\x1b[2J", 2.5
             ),
         )
-        store.add([measurement], Source("live"))
+        store.records.add([measurement], Source("live"))
     return filled
 
 
@@ -99,13 +99,13 @@ def test_what_a_stranger_says_of_a_record_is_marked(run, run_json, rich_file, tm
     """It stood there as the record's own failure and kernel."""
     theirs = tmp_path / "theirs.db"
     with Store(rich_file) as store, Store(theirs) as other:
-        record = store.query.record(8)
-        other.add([record.measurement], Source("x"))
+        record = store.records.get(8)
+        other.records.add([record.measurement], Source("x"))
         lie = Failure(FailureKind.CRASH, Phase.BUILD, "not shown", 9.0)
         kernel = Launch("evil\x1b[2J", 64, (64, 1, 1), (1, 1, 1), seconds=1e-9)
         failures = [lie] + [replace(lie, message=f"{n}") for n in range(10)]
-        other.add_failures([(record.measurement, one) for one in failures])
-        other.add_launches([(record.measurement, kernel)])
+        other.batches.add_failures([(record.measurement, one) for one in failures])
+        other.launches.add([(record.measurement, kernel)])
         with closing(DatabasePeer(theirs)) as peer:
             assert merge(store, peer).failures == 12  # the record's own too
     shown = run_json("--db", rich_file, "show", 8)
@@ -156,7 +156,7 @@ def test_scripts_are_cut_unless_asked_for(run, run_json, rich_file):
 
 def test_retracted_records_say_so(run, run_json, filled):
     with tunedb.open(filled) as store:
-        store.retract([2], "measured under load")
+        store.trust.retract([2], "measured under load")
     assert run_json("--db", filled, "show", 2)["retracted"] is True
     assert "ok (retracted)" in run("--db", filled, "show", 2).stdout
     assert run_json("--db", filled, "top", "1", "--target", "llvm")[0]["id"] == 3
@@ -176,7 +176,7 @@ def descend(path, number, origin, donor=None, *, workload=0, operators=(), other
     extra = json.dumps({"search": said}).encode() if operators or other else None
     measurement = Measurement(program, (1e-3,), origin=origin, donor=donor, extra=extra, **fields)
     with tunedb.open(path) as store:
-        store.add([measurement], OWN)
+        store.records.add([measurement], OWN)
     return program.digest
 
 
@@ -237,7 +237,7 @@ def test_a_donor_is_told_by_the_record_that_says_where_it_came_from(run_json, sq
 )
 def test_what_a_log_said_is_no_lineage(run_json, sqlite_file, extra):
     with tunedb.open(sqlite_file) as store:
-        store.add([Measurement(made(1), (1e-3,), extra=extra)], OWN)
+        store.records.add([Measurement(made(1), (1e-3,), extra=extra)], OWN)
     (step,) = run_json("--db", sqlite_file, "show", 1)["lineage"]
     assert (step["operators"], step["other"]) == ([], None)
 

@@ -168,7 +168,7 @@ def test_special_files_in_a_directory_are_skipped_and_told(own, tmp_path):
     told = [line for line in lines if "no regular file" in line]
     assert len(told) == 3
     with Store(own) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
 
 
 def test_a_stream_is_read_where_it_is_asked_for(own, tmp_path):
@@ -190,6 +190,6 @@ def test_a_stream_is_read_where_it_is_asked_for(own, tmp_path):
 
     fed(lines, "import", "logs", "-")
     with Store(own) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
     bundle = fed(b"", "bundle", "-o", "-")
     assert b"1 record" in fed(bundle, "bundle", "--info", "-")

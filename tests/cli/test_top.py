@@ -85,7 +85,7 @@ def test_several_workloads_of_a_name_need_an_id(run, run_json, sqlite_file, tmp_
 def test_equal_workloads_count_as_one(run, run_json, filled):
     with tunedb.open(filled) as store:
         for id_ in (1, 2):
-            store.add_workload(store.query.workload(id_), [Alias("link", "the same")])
+            store.workloads.add(store.workloads.get(id_), [Alias("link", "the same")])
     rows = run_json("--db", filled, "top", "softmax", "--target", "llvm")
     assert [row["id"] for row in rows] == [2, 3, 5, 1]
     assert [row["id"] for row in run_json("--db", filled, "top", "--target", "llvm")] == [2]
@@ -150,7 +150,7 @@ def test_the_best_by_corrected_time(run, run_json, two_days):
     assert "4.000 ms" in result.stdout
     # TVM's order stays.
     with tunedb.open(two_days) as store:
-        assert store.query.top_k_ids([1], [1], 3) == [6, 5, 13]
+        assert store.answers.best_ids([1], [1], 3) == [6, 5, 13]
 
 
 def test_corrected_times_of_a_step(run, run_json, two_days):

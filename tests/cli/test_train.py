@@ -63,7 +63,7 @@ def test_a_model_is_made_and_found_again(small, run, run_json):
 def test_new_records_make_a_new_model(small, run_json):
     assert run_json("--db", small, "train", *QUICK)["id"] == 1
     with Store(small) as store:
-        store.add_batch([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+        store.batches.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     row = run_json("--db", small, "train", *QUICK)
     assert (row["id"], row["was_there"]) == (2, False)
 
@@ -196,7 +196,7 @@ def test_what_is_wrong_with_a_choice(small, run, arguments, code, words):
 )
 def test_nothing_to_learn_from(sqlite_file, run, records, code, words):
     with Store(sqlite_file) as store:
-        store.add(records, OWN)
+        store.records.add(records, OWN)
     told = run("--db", sqlite_file, "train", code=code).stderr.splitlines()
     assert words in told[-1]
     assert "run: tunedb import logs PATH" in told[-1] or "then: tunedb train" in told[-1]
@@ -221,7 +221,7 @@ def test_without_xgboost_nothing_is_computed(small, run, monkeypatch):
 
 def test_a_classifier_that_cannot_be_judged(sqlite_file, run):
     with Store(sqlite_file) as store:
-        store.add(trials(WORKLOADS[0]), OWN)
+        store.records.add(trials(WORKLOADS[0]), OWN)
     told = run("--db", sqlite_file, "train", "--failures", "-p", "rounds=5").stdout
     assert "Not evaluated: failures, or working programs, come from one workload only" in told
 
@@ -243,7 +243,7 @@ def test_a_database_that_is_not_there_is_not_made(tmp_path, run):
 @pytest.mark.parametrize("options", [QUICK, ("--failures", "-p", "rounds=5")], ids=("r", "f"))
 def test_a_row_that_cannot_be_used_is_made_again(small, run, run_json, damage, options):
     first = run_json("--db", small, "train", *options)
-    with Store(small) as store, store._transaction() as connection:
+    with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql(damage)
     told = run("--db", small, "train", *options).stderr
     assert "model 1" in told and "; it is trained again" in told

@@ -22,9 +22,11 @@ def file(sqlite_file):
     """Three own records, 1 to 3, the last two of a session; a stranger's two, 4 and 5."""
     session = builders.make_session()
     with tunedb.open(sqlite_file) as store:
-        store.add([builders.make_measurement(0)], builders.OWN)
-        store.add([builders.make_measurement(n, session=session) for n in (1, 2)], builders.OWN)
-        store.add([builders.make_measurement(3), builders.make_measurement(4)], STRANGER)
+        store.records.add([builders.make_measurement(0)], builders.OWN)
+        store.records.add(
+            [builders.make_measurement(n, session=session) for n in (1, 2)], builders.OWN
+        )
+        store.records.add([builders.make_measurement(3), builders.make_measurement(4)], STRANGER)
     return sqlite_file
 
 
@@ -38,12 +40,12 @@ def evil(path, number=50, source=STRANGER):
     trace = Trace(b'[["Annotate",["l1",{}],["pragma_import_llvm"],[]]]', trace.tail, b"[[],[],[]]")
     program = Program(measurement.program.workload, measurement.program.target, trace)
     with tunedb.open(path) as store:
-        store.add([replace(measurement, program=program)], source)
+        store.records.add([replace(measurement, program=program)], source)
 
 
 def served(path):
     with tunedb.open(path, read_only=True) as store:
-        return sorted(record.id for record in store.query.top_k([1], None, 100))
+        return sorted(record.id for record in store.records.top_k([1], None, 100))
 
 
 # ---------------------------------------------------------------------- sources
@@ -79,7 +81,7 @@ def test_sources(run, run_json, file):
 
 
 def test_sources_of_others_are_told_apart(run, file):
-    with tunedb.open(file) as store, store._transaction() as connection:
+    with tunedb.open(file) as store, store._db.transaction() as connection:
         change = schema.source.update().where(schema.source.c.id == 2)
         connection.execute(change.values(store="deadbeef" * 4, name=HOSTILE))
     table = run("--db", file, "sources").stdout
@@ -98,8 +100,8 @@ def test_aliases_of_a_source_are_taken_back(run, run_json, file):
     name = Alias("script", "ab" * 16)
     with tunedb.open(file) as store:
         same = [builders.make_graph((8, 8), salt=n) for n in range(2)]
-        own, other = (store.add_workload(one, [name], Source("own")) for one in same)
-        assert store.query.equivalent(own) == [own, other]
+        own, other = (store.workloads.add(one, [name], Source("own")) for one in same)
+        assert store.workloads.equivalent(own) == [own, other]
     assert [row["aliases"] for row in run_json("--db", file, "sources")] == [2, 0]
     words = ("--db", file, "sources", "--retract-aliases", "own")
     assert "--reason" in run(*words, code=2).stderr
@@ -108,7 +110,7 @@ def test_aliases_of_a_source_are_taken_back(run, run_json, file):
     (row, _) = run_json("--db", file, "sources")
     assert (row["aliases_reason"], row["reason"], row["served"]) == ("wrong", None, 3)
     with tunedb.open(file) as store:
-        assert store.query.equivalent(own) == [own]
+        assert store.workloads.equivalent(own) == [own]
 
 
 def test_a_source_that_was_taken_back_is_named(run, run_json, file):
@@ -150,10 +152,12 @@ def test_trust(run, run_json, file, by):
 def test_a_source_by_the_end_of_its_path(run, file):
     with tunedb.open(file) as store:
         for name in ("/logs/a/tuning.json", "/logs/b/tuning.json"):
-            store.add([builders.make_measurement(9)], Source(name, SourceKind.FILE, Trust.FOREIGN))
+            store.records.add(
+                [builders.make_measurement(9)], Source(name, SourceKind.FILE, Trust.FOREIGN)
+            )
     run("--db", file, "trust", "b/tuning.json", "verified")
     with tunedb.open(file, read_only=True) as store:
-        trusted = {row.name: row.trust for row in store.query.source_rows()}
+        trusted = {row.name: row.trust for row in store.sources.summaries()}
     assert trusted["/logs/b/tuning.json"] is Trust.VERIFIED
     assert trusted["/logs/a/tuning.json"] is Trust.FOREIGN
     done = run("--db", file, "trust", "tuning.json", "verified", code=2)
@@ -161,7 +165,7 @@ def test_a_source_by_the_end_of_its_path(run, file):
 
 
 def test_an_ambiguous_source(run, file):
-    with tunedb.open(file) as store, store._transaction() as connection:
+    with tunedb.open(file) as store, store._db.transaction() as connection:
         change = schema.source.update().where(schema.source.c.id == 2)
         connection.execute(change.values(store="e" * 32, name="own"))
     line = run("--db", file, "trust", "own", "own", code=2).stderr
@@ -220,7 +224,7 @@ def test_sources_complete(run, file):
 
 def test_retracting_records(run, run_json, file):
     with tunedb.open(file, read_only=True) as store:
-        digest = store.query.digest_of(3).hex()
+        digest = store.records.get(3).measurement.digest.hex()
     row = run_json("--db", file, "retract", 1, digest[:10], 4, "--reason", "busy", "--dry-run")
     assert row == {
         "records": [1, 3, 4],
@@ -248,7 +252,7 @@ def test_retracting_a_session_and_a_source(run, run_json, file):
     assert (row["sources"], row["stopped"]) == ([1], 1)
     assert served(file) == []
     with tunedb.open(file) as store:
-        store.add([builders.make_measurement(30)], builders.OWN)
+        store.records.add([builders.make_measurement(30)], builders.OWN)
     assert served(file) == []
 
 
@@ -292,7 +296,9 @@ def test_what_cannot_be_taken_back(run, file, arguments, code, line):
 
 def test_names_and_reasons_of_strangers_are_shown_harmless(run, run_json, file):
     with tunedb.open(file) as store:
-        store.add([builders.make_measurement(9)], Source(HOSTILE, SourceKind.FILE, Trust.FOREIGN))
+        store.records.add(
+            [builders.make_measurement(9)], Source(HOSTILE, SourceKind.FILE, Trust.FOREIGN)
+        )
     told = run("--db", file, "trust", "3", "own").stdout
     assert not {"\x1b", "\u202e"} & set(told)
     assert run_json("--db", file, "trust", HOSTILE, "foreign")["id"] == 3

@@ -79,7 +79,7 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
     assert f"Its origin: tunedb show {record}" in said
     assert f"Compile it: tunedb apply {module} -o lib.so" in said
     with Store(str(tmp_path / "tune.db")) as store:
-        assert store.query.size() == 8
+        assert store.records.count() == 8
 
 
 def test_keys_are_documented_data(module, fakes, run_json):
@@ -237,7 +237,7 @@ def test_ctrl_c_ends_with_what_is_stored(tmp_path, module):
     assert re.search(r"Interrupted after \d+ of 400 trials; measurements are stored", err)
     assert "Traceback" not in err
     with Store(str(path)) as store:
-        assert store.query.size() >= 16
+        assert store.records.count() >= 16
 
 
 @pytest.mark.stress
@@ -264,7 +264,7 @@ def test_a_server_beside_the_database(module, fakes, run, tmp_path, postgres_ser
     tune = ("tune", f"{module}:small", "--trials", 4, *SHORT, "--server", postgres_url)
     assert "4 records delivered: postgresql+psycopg://" in run(*tune).stderr
     with Store(postgres_url) as store:
-        assert store.query.size() == 4
+        assert store.records.count() == 4
     with away(postgres_server, postgres_url):
         said = run(*tune, "--remeasure").stderr
     assert "the run continues without it and pushes later" in said
@@ -272,4 +272,4 @@ def test_a_server_beside_the_database(module, fakes, run, tmp_path, postgres_ser
     assert "push later with: tunedb push postgresql+psycopg://" in said
     run("push", postgres_url)
     with Store(postgres_url) as store:
-        assert store.query.size() == 8
+        assert store.records.count() == 8

@@ -27,14 +27,13 @@ def fill(store, count=10, source=OWN, first=0, **fields):
     """Add programs with these numbers; return their ids."""
     fields.setdefault("workload", workload())
     batch = [make_measurement(i, **fields) for i in range(first, first + count)]
-    store.add_batch(batch, source)
-    return store.query.program_ids([m.program.digest for m in batch])
+    store.batches.add(batch, source)
+    return store.programs.ids([m.program.digest for m in batch])
 
 
 def rows_of(store, feature_set, ids):
     return [
-        None if rows is None else rows.tolist()
-        for rows in store.query.feature_rows(feature_set, ids)
+        None if rows is None else rows.tolist() for rows in store.features.rows(feature_set, ids)
     ]
 
 
@@ -45,13 +44,13 @@ def test_rows_are_stored_once(store):
     ids = fill(store, 3)
     steps = Steps()
     first = [(id_, np.array([[id_, 1.5]])) for id_ in ids[:2]]
-    assert store.add_features(steps, first) == 2
+    assert store.features.add(steps, first) == 2
     again = [(id_, np.array([[0.0, 0.0]])) for id_ in ids]
-    assert store.add_features(steps, again) == 1
-    assert store.add_features(steps, []) == 0
+    assert store.features.add(steps, again) == 1
+    assert store.features.add(steps, []) == 0
     assert rows_of(store, steps, [ids[2], ids[0], 10**6]) == [[[0, 0]], [[ids[0], 1.5]], None]
     assert rows_of(store, Steps(version=2), ids) == [None] * 3
-    (stored,) = store.query.stored_features()
+    (stored,) = store.features.sets()
     assert (stored.name, stored.version, stored.columns) == ("fake.steps", 1, steps.columns)
     assert (stored.programs, stored.rows) == (3, 3)
     assert 3 * 9 < stored.bytes < 3 * 40
@@ -60,40 +59,40 @@ def test_rows_are_stored_once(store):
 
 def test_versions_stand_side_by_side_and_columns_are_part_of_one(store):
     (id_,) = fill(store, 1)
-    store.add_features(Steps(), [(id_, np.ones((1, 2)))])
-    store.add_features(Steps(version=2, columns=("a",)), [(id_, np.zeros((2, 1)))])
-    assert [(s.version, s.columns) for s in store.query.stored_features()] == [
+    store.features.add(Steps(), [(id_, np.ones((1, 2)))])
+    store.features.add(Steps(version=2, columns=("a",)), [(id_, np.zeros((2, 1)))])
+    assert [(s.version, s.columns) for s in store.features.sets()] == [
         (1, ("id", "decisions")),
         (2, ("a",)),
     ]
     other = Steps(columns=("id", "other"))
     for _ in range(2):
         with pytest.raises(UsageError, match=r"version 1 of .* is stored with other col"):
-            store.add_features(other, [(id_, np.ones((1, 2)))])
+            store.features.add(other, [(id_, np.ones((1, 2)))])
     assert rows_of(store, Steps(), [id_]) == [[[1, 1]]]
 
 
 def test_nothing_of_a_batch_with_bad_rows_is_stored(store):
     ids = fill(store, 2)
     with pytest.raises(FormatError, match="nan"):
-        store.add_features(Steps(), [(ids[0], np.ones((1, 2))), (ids[1], [[1, np.nan]])])
+        store.features.add(Steps(), [(ids[0], np.ones((1, 2))), (ids[1], [[1, np.nan]])])
     assert rows_of(store, Steps(), ids) == [None, None]
     # One that was removed meanwhile (tunedb prune) is left out.
-    assert store.add_features(Steps(), [(ids[0], np.ones((1, 2))), (10**6, np.ones((1, 2)))]) == 1
+    assert store.features.add(Steps(), [(ids[0], np.ones((1, 2))), (10**6, np.ones((1, 2)))]) == 1
 
 
 def test_programs_without_rows_and_columns(store):
     ids = fill(store, 3)
     empty = Steps("fake.empty", columns=())
     rows = [np.zeros((0, 5)), np.zeros((2, 0)), np.zeros((0, 0))]
-    store.add_features(empty, zip(ids, rows, strict=True))
-    assert [r.shape for r in store.query.feature_rows(empty, ids)] == [(0, 5), (2, 0), (0, 0)]
-    assert store.query.programs_without(empty) == []
+    store.features.add(empty, zip(ids, rows, strict=True))
+    assert [r.shape for r in store.features.rows(empty, ids)] == [(0, 5), (2, 0), (0, 0)]
+    assert store.programs.without_features(empty) == []
 
 
 def test_a_read_only_store_takes_none(sqlite_file):
     with Store(sqlite_file, read_only=True) as store, pytest.raises(StorageError, match="read-on"):
-        store.add_features(Steps(), [(1, np.ones((1, 2)))])
+        store.features.add(Steps(), [(1, np.ones((1, 2)))])
 
 
 # ---------------------------------------------------------------------- reading programs
@@ -102,7 +101,7 @@ def test_a_read_only_store_takes_none(sqlite_file):
 def test_programs_share_their_parts(store):
     fill(store, 4)
     fill(store, 4, workload=workload(1), target=1)
-    programs = store.query.programs_without(Steps())
+    programs = store.programs.without_features(Steps())
     assert [p.id for p in programs] == sorted(p.id for p in programs)
     assert len(programs) == 8
     for name, count in (("workload", 2), ("target", 2), ("signature", 2)):
@@ -112,8 +111,8 @@ def test_programs_share_their_parts(store):
     expected = make_program(2, workload=workload(1), target=1)
     (found,) = [p for p in programs if p.trace == expected.trace and p.target == expected.target]
     assert found.workload == expected.workload
-    assert store.query.programs([found.id, 10**6, programs[0].id])[1].trace == programs[0].trace
-    assert store.query.program_ids([expected.digest, b"x" * 16]) == [found.id, None]
+    assert store.programs.get([found.id, 10**6, programs[0].id])[1].trace == programs[0].trace
+    assert store.programs.ids([expected.digest, b"x" * 16]) == [found.id, None]
 
 
 def test_pages_and_filters(store):
@@ -121,30 +120,33 @@ def test_pages_and_filters(store):
     second = fill(store, 5, workload=workload(1))
     third = fill(store, 5, target=1)
     everything = sorted(first + second + third)
-    query, steps = store.query, Steps()
+    steps = Steps()
 
     def ids(**where):
-        return [p.id for p in query.programs_without(steps, **where)]
+        return [p.id for p in store.programs.without_features(steps, **where)]
 
     assert ids() == everything
     assert ids(limit=4) == everything[:4]
     assert ids(limit=4, after=everything[3]) == everything[4:8]
-    workloads = {p.workload.name: p.workload_id for p in query.programs_without(steps)}
-    targets = {p.target.attributes["num-cores"]: p.target_id for p in query.programs_without(steps)}
+    workloads = {p.workload.name: p.workload_id for p in store.programs.without_features(steps)}
+    targets = {
+        p.target.attributes["num-cores"]: p.target_id
+        for p in store.programs.without_features(steps)
+    }
     one = [workloads["matmul_1"]]
     assert ids(workload_ids=one) == sorted(second)
     assert ids(target_ids=[targets[2]]) == sorted(third)
     assert ids(workload_ids=one, target_ids=[targets[2]]) == []
     assert ids(workload_ids=[]) == []
     assert ids(workload_ids=[*range(40_000)]) == everything
-    store.add_features(steps, [(i, np.ones((1, 2))) for i in second])
+    store.features.add(steps, [(i, np.ones((1, 2))) for i in second])
     assert ids() == sorted(first + third)
     assert ids(workload_ids=one) == []
-    found = query.feature_coverage(steps)
+    found = store.features.coverage(steps)
     assert (found.programs, found.able, found.known) == (15, 15, 5)
-    found = query.feature_coverage(steps, workload_ids=one)
+    found = store.features.coverage(steps, workload_ids=one)
     assert (found.programs, found.able, found.known) == (5, 5, 5)
-    found = query.feature_coverage(Steps(version=3), target_ids=[targets[2]])
+    found = store.features.coverage(Steps(version=3), target_ids=[targets[2]])
     assert (found.programs, found.able, found.known) == (5, 5, 0)
 
 
@@ -153,18 +155,24 @@ def test_what_tvm_may_get(store):
     foreign = replace(FOREIGN, name="f")
     verified = Source("v", SourceKind.FILE, Trust.VERIFIED)
     own = fill(store, 2)
-    query, scheduled = store.query, Scheduled()
+    scheduled = Scheduled()
     fill(store, 2, workload=make_workload(5, tvm_version="0.26.0"))
     fill(store, 2, workload=make_workload(6))
-    assert [p.id for p in query.programs_without(scheduled, for_tvm=True)] == own
+    assert [p.id for p in store.programs.without_features(scheduled, for_tvm=True)] == own
     lost = fill(store, 2, source=foreign, first=20)
     both = fill(store, 2, source=foreign, first=30)
     fill(store, 2, source=verified, first=30)
     scripted = fill(store, 1, workload=make_workload(7, tvm_version="0.26.0", script="def f(): …"))
     wanted = [*own, *both, *scripted]
-    assert [p.id for p in query.programs_without(scheduled, for_tvm=True)] == sorted(wanted)
-    assert [query.is_trusted(i) for i in (own[0], lost[0], both[0])] == [True, False, True]
-    found = query.feature_coverage(scheduled, for_tvm=True)
+    assert [p.id for p in store.programs.without_features(scheduled, for_tvm=True)] == sorted(
+        wanted
+    )
+    assert [store.provenance.is_trusted_program(i) for i in (own[0], lost[0], both[0])] == [
+        True,
+        False,
+        True,
+    ]
+    found = store.features.coverage(scheduled, for_tvm=True)
     assert (found.programs, found.able, found.known) == (11, 5, 0)
 
 
@@ -174,13 +182,13 @@ def test_what_tvm_may_get(store):
 def test_what_is_missing_is_computed_in_batches(store, monkeypatch):
     monkeypatch.setattr(limits, "FEATURE_PROGRAMS", 4)
     ids = fill(store, 10)
-    store.add_features(Steps(), [(ids[3], np.zeros((1, 2)))])
+    store.features.add(Steps(), [(ids[3], np.zeros((1, 2)))])
     steps, begun, seen = Steps(), [], []
     report = extract(
         store,
         steps,
         on_begin=lambda r: begun.append((r.missing, r.known)),
-        on_program=lambda: seen.append(len(store.query.programs_without(steps, limit=100))),
+        on_program=lambda: seen.append(len(store.programs.without_features(steps, limit=100))),
     )
     assert begun == [(9, 1)]
     assert steps.calls == [4, 4, 1]
@@ -197,10 +205,10 @@ def test_what_is_missing_is_computed_in_batches(store, monkeypatch):
 def test_limit_and_filters(store):
     fill(store, 6)
     other = fill(store, 6, workload=workload(1))
-    (wanted,) = {p.workload_id for p in store.query.programs(other)}
+    (wanted,) = {p.workload_id for p in store.programs.get(other)}
     report = extract(store, Steps(), workload_ids=[wanted], limit=4)
     assert (report.programs, report.done, report.missing) == (6, 4, 6)
-    stored = [rows is not None for rows in store.query.feature_rows(Steps(), other)]
+    stored = [rows is not None for rows in store.features.rows(Steps(), other)]
     assert stored == [True] * 4 + [False] * 2
     assert extract(store, Steps(), limit=0).done == 0
     assert extract(store, Steps()).done == 8
@@ -215,7 +223,7 @@ def test_a_program_that_fails_is_remembered(store):
         f"ValueError: no rows of {ids[1]}": 1,
         f"ValueError: no rows of {ids[2]}": 1,
     }
-    rows = {row.item.line: row.item for row in store.query.quarantined()}
+    rows = {row.item.line: row.item for row in store.quarantine.rows()}
     assert set(rows) == set(ids[1:3])
     assert rows[ids[1]].file == place_of(steps) == "features fake.steps version 1"
     kept = orjson.loads(rows[ids[1]].data)
@@ -231,10 +239,10 @@ def test_a_program_that_fails_is_remembered(store):
 
     still = extract(store, steps, retry=True)
     assert (still.done, still.failed, still.passed) == (0, 2, 0)
-    assert len(store.query.quarantined()) == 2
+    assert len(store.quarantine.rows()) == 2
     cured = extract(store, Steps(), retry=True)
     assert (cured.done, cured.failed) == (2, 0)
-    assert store.query.quarantined() == []
+    assert store.quarantine.rows() == []
     assert extract(store, Steps()).known == 5
 
 
@@ -278,7 +286,7 @@ def test_sets_of_modules_need_a_rebuilder(store):
     assert rebuilder.asked == ids
     assert (report.programs, report.unable, report.done, report.failed) == (8, 2, 5, 1)
     shapes = [
-        None if rows is None else rows.shape for rows in store.query.feature_rows(Scheduled(), ids)
+        None if rows is None else rows.shape for rows in store.features.rows(Scheduled(), ids)
     ]
     assert shapes == [None if i == ids[4] else (i % 3, 1) for i in ids]
     rebuilder.asked.clear()
@@ -323,18 +331,18 @@ def test_reasons_are_bounded(store, monkeypatch):
 
 def test_a_damaged_database_is_found_out(store, store_url):
     ids = fill(store, 4)
-    store.add_features(Steps(), [(i, np.ones((1, 2))) for i in ids])
+    store.features.add(Steps(), [(i, np.ones((1, 2))) for i in ids])
     assert check(store_url).problems == []
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         feature = schema.feature
         for id_, change in ((ids[0], {"n_rows": 2}), (ids[1], {"data": b"junk"})):
             connection.execute(feature.update().where(feature.c.program_id == id_).values(**change))
-        frame = store.query._select(feature.select().where(feature.c.program_id == ids[3]))[0].data
+        frame = store._db.select(feature.select().where(feature.c.program_id == ids[3]))[0].data
         change = {"n_rows": 2, "n_columns": 1, "data": bytes(frame)}
         connection.execute(feature.update().where(feature.c.program_id == ids[2]).values(**change))
     for id_ in ids[:2]:
         with pytest.raises(StorageError, match="damaged"):
-            store.query.feature_rows(Steps(), [id_])
+            store.features.rows(Steps(), [id_])
     report = check(store_url)
     assert [(p.check, p.table, p.id) for p in report.problems] == [
         ("readable", "feature", ids[0]),
@@ -351,7 +359,7 @@ def test_reasons_survive_json(store):
     steps = Steps()
     steps.rows = lambda programs: [ValueError("a\0b\ud800" + "x" * 50_000)] * len(programs)
     extract(store, steps)
-    (row,) = store.query.quarantined()
+    (row,) = store.quarantine.rows()
     assert row.item.line == ids[0]
     assert len(row.item.reason) < 400
     kept = json.loads(row.item.data)

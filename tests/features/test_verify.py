@@ -18,8 +18,8 @@ from tunedb.storage.store import Store
 def programs(sqlite_file):
     batch = [make_measurement(number, workload=make_graph((8, 8))) for number in range(1, 6)]
     with Store(sqlite_file) as store:
-        store.add_batch(batch, OWN)
-        return store.query.programs(range(1, 6))
+        store.batches.add(batch, OWN)
+        return store.programs.get(range(1, 6))
 
 
 def test_rows_that_differ(programs):

@@ -321,8 +321,8 @@ class Campaign:
         with run, Store(self.victim) as store, revalidation.Revalidation(store) as asked:
             for mod in victim.ASKED.values():
                 for ids in asked.workloads_of(mod, victim.TARGET, foreign=True):
-                    for target in store.query.targets_of(ids):
-                        found = best_programs.foreign_programs(store.query, ids, target, 20)
+                    for target in store.programs.targets(ids):
+                        found = best_programs.foreign_programs(store, ids, target, 20)
                         for record in found:
                             if refusing.why_refused(record, mod) is None:
                                 trace = record.measurement.program.trace
@@ -332,10 +332,10 @@ class Campaign:
     def _trust(self):
         """Give all sources trust, and ask for what is served then; nothing is replayed."""
         with Store(self.victim) as store:
-            for row in store.query.source_rows():
+            for row in store.sources.summaries():
                 if row.trust is Trust.FOREIGN:
                     try:
-                        store.trust_source(row.id, Trust.VERIFIED)
+                        store.trust.set(row.id, Trust.VERIFIED)
                         self.tally["trusted"] += 1
                     except TuneDBError:
                         self.tally["not trusted"] += 1

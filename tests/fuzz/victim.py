@@ -108,11 +108,11 @@ def _fill(path, key, records, source):
     Store(path).close()
     rename(path, key)
     with Store(path) as store:
-        store.add(records, source)
+        store.records.add(records, source)
         for mod in ASKED.values():
             workload = modules.to_workload(mod)
-            if store.query.workload_id(workload.digest) is not None:
-                store.add_workload(workload, modules.aliases(mod, workload.script), source)
+            if store.workloads.id_of(workload.digest) is not None:
+                store.workloads.add(workload, modules.aliases(mod, workload.script), source)
         extract(store, STEPS)
     return path
 
@@ -142,15 +142,15 @@ def build(folder: Path) -> Databases:
     _take(victim, team)
     _take(victim, stranger)
     with Store(victim) as store:
-        (id_,) = [row.id for row in store.query.source_rows() if row.name == "team"]
-        store.trust_source(id_, Trust.VERIFIED)
+        (id_,) = [row.id for row in store.sources.summaries() if row.name == "team"]
+        store.trust.set(id_, Trust.VERIFIED)
         # The best of one module, which must not be served again.
-        store.retract([5], "wrong results")
+        store.trust.retract([5], "wrong results")
     world = copied(stranger, folder / "world.db")
     # The victim has the stranger's own records too.
     _take(world, victim, believe=True)
     with Store(world) as store:
-        store.add(theirs[-1:], Source("stranger", SourceKind.FILE))
+        store.records.add(theirs[-1:], Source("stranger", SourceKind.FILE))
     return Databases(victim, stranger, world)
 
 
@@ -177,18 +177,17 @@ def facts(path: Path) -> dict[str, str]:
     """Return what readers are told of the victim's own records."""
     found = {}
     with Store(path, read_only=True) as store:
-        query = store.query
-        own = [one for one in query.iterate() if one.source.trust is Trust.OWN]
+        own = [one for one in store.records.iterate() if one.source.trust is Trust.OWN]
         digests = [one.measurement.program.digest for one in own]
-        rows = query.feature_rows(STEPS, query.program_ids(digests))
+        rows = store.features.rows(STEPS, store.programs.ids(digests))
         for record, features in zip(own, rows, strict=True):
-            where, measurement = f"record {record.id}", query.record(record.id).measurement
+            where, measurement = f"record {record.id}", store.records.get(record.id).measurement
             found[f"failures: {where}"] = repr((measurement.failure, record.measurement.failure))
-            found[f"launches: {where}"] = repr(query.launches_of(record.id))
+            found[f"launches: {where}"] = repr(store.launches.of(record.id))
             found[f"features: {where}"] = str(None if features is None else features.tolist())
         # Others may have one of that key; the own one is older.
-        session = min(query.find_sessions(OWN_SESSION.key))
-        found["trials: own session"] = repr(query.session_trials(session))
+        session = min(store.sessions.find(OWN_SESSION.key))
+        found["trials: own session"] = repr(store.runs.trials(session))
     return found
 
 

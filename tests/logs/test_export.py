@@ -143,7 +143,7 @@ def write(path, lines):
 
 def exported(store, name, **options):
     out = io.BytesIO()
-    report = export_lines(store.query, name, out, **options)
+    report = export_lines(store, name, out, **options)
     lines = out.getvalue().splitlines(keepends=True)
     assert report.records == len(lines)
     assert all(line.endswith(b"\n") and b"\n" not in line[:-1] for line in lines)
@@ -151,7 +151,7 @@ def exported(store, name, **options):
 
 
 def digests(store):
-    return [record.measurement.digest for record in store.query.iterate()]
+    return [record.measurement.digest for record in store.records.iterate()]
 
 
 # ------------------------------------------------------------------ lines
@@ -165,7 +165,7 @@ def test_lines_come_back_as_they_were(name, store, tmp_path):
     written, report = exported(store, name)
     assert [canonical(line) for line in written] == [canonical(line) for line in lines]
     assert report.left_out == {}
-    assert report.workloads == store.query.counts().workloads
+    assert report.workloads == store.counts().workloads
 
     # The other database gets the same records, occurrences and failures included.
     (tmp_path / "again").write_bytes(b"".join(written))
@@ -173,8 +173,8 @@ def test_lines_come_back_as_they_were(name, store, tmp_path):
         assert bring(other, tmp_path / "again").total.new == len(lines)
         assert digests(other) == digests(store)
         assert exported(other, name)[0] == written
-        assert {r.measurement.occurrence for r in other.query.iterate()} >= {0, 1}
-        causes = [[r.measurement.failure for r in s.query.iterate()] for s in (store, other)]
+        assert {r.measurement.occurrence for r in other.records.iterate()} >= {0, 1}
+        causes = [[r.measurement.failure for r in s.records.iterate()] for s in (store, other)]
         assert causes[0] == causes[1]
 
 
@@ -198,7 +198,7 @@ def test_each_format_takes_its_own(memory, tmp_path):
         written, report = exported(memory, name)
         assert [canonical(line) for line in written] == [canonical(line) for line in lines]
         assert report.left_out == {f"no {name} workload": 6 - len(lines)}
-    report = export_metaschedule(memory.query, tmp_path / "out")
+    report = export_metaschedule(memory, tmp_path / "out")
     assert (report.records, report.left_out) == (1, {"no MetaSchedule workload": 5})
 
 
@@ -206,7 +206,7 @@ def test_what_is_left_out(store, tmp_path):
     bring(store, write(tmp_path / "a", ANSOR[:4]))
     bring(store, write(tmp_path / "b", ANSOR[4:7]), source="a friend", trust=Trust.FOREIGN)
     bring(store, write(tmp_path / "c", ANSOR[7:8]), source="checked", trust=Trust.VERIFIED)
-    store.retract([2], "wrong machine")
+    store.trust.retract([2], "wrong machine")
     calls = []
     written, report = exported(store, "ansor", on_record=lambda: calls.append(1))
     kept = [ANSOR[0], *ANSOR[2:4], ANSOR[7]]
@@ -217,7 +217,7 @@ def test_what_is_left_out(store, tmp_path):
 
 def test_only_some(memory, tmp_path):
     bring(memory, write(tmp_path / "a", ANSOR[:4]))
-    records = list(memory.query.iterate())
+    records = list(memory.records.iterate())
     (target,) = {records[1].target_id, records[2].target_id}
     written, report = exported(memory, "ansor", target_ids=[target])
     assert [canonical(line) for line in written] == [canonical(line) for line in ANSOR[1:4]]
@@ -243,10 +243,10 @@ def with_trace(measurement, sketch, decisions=b""):
 @pytest.mark.parametrize(("name", "line"), [("ansor", ANSOR[0]), ("autotvm", AUTOTVM[0])])
 def test_damaged_records_are_left_out(name, line, memory, tmp_path):
     bring(memory, write(tmp_path / "log", [line]))
-    good = memory.query.record(1).measurement
+    good = memory.records.get(1).measurement
     bare = Measurement(good.program, good.run_secs, measured_at=1)
     damaged = [with_trace(good, sketch) for sketch in (b"{}", b'[["SP"]]', b"[[]]", b"junk")]
-    memory.add([bare, *damaged], Source("damage"))
+    memory.records.add([bare, *damaged], Source("damage"))
     written, report = exported(memory, name)
     assert [canonical(text) for text in written] == [canonical(line)]
     assert sum(report.left_out.values()) == 5
@@ -255,7 +255,7 @@ def test_damaged_records_are_left_out(name, line, memory, tmp_path):
 @pytest.mark.parametrize("name", ["metaschedule", "metaschedule-sqlite", "nonsense", ""])
 def test_formats_that_are_not_written_as_lines(name, memory):
     with pytest.raises(UsageError, match=r"not a format of lines \(.*ansor.*\)"):
-        export_lines(memory.query, name, io.BytesIO())
+        export_lines(memory, name, io.BytesIO())
 
 
 def test_a_disk_that_is_full(memory, tmp_path):
@@ -266,7 +266,7 @@ def test_a_disk_that_is_full(memory, tmp_path):
             raise OSError(28, "No space left on device")
 
     with pytest.raises(StorageError, match="No space left on device"):
-        export_lines(memory.query, "ansor", Full())
+        export_lines(memory, "ansor", Full())
 
 
 def test_a_format_of_another_package(memory, tmp_path, monkeypatch):
@@ -298,7 +298,7 @@ def graph_of(line):
 
 def write_all(store, folder):
     """Export all records of MetaSchedule; return the one directory that they need."""
-    report = export_metaschedule(store.query, folder)
+    report = export_metaschedule(store, folder)
     (directory,) = report.directories
     return Path(directory), report
 
@@ -346,7 +346,7 @@ def test_records_whose_workload_file_is_lost(memory, tmp_path):
     (folder / WORKLOADS).unlink()
     bring(memory, workdirs.write(tmp_path / "whole", [workdirs.record([4.0])]) / RECORDS)
     assert bring(memory, folder / RECORDS).total.new == 3
-    report = export_metaschedule(memory.query, tmp_path / "out")
+    report = export_metaschedule(memory, tmp_path / "out")
     assert (report.records, report.workloads, report.left_out) == (4, 4, {})
     lost = tmp_path / "out" / "without-workloads"
     assert sorted(report.directories) == [str(tmp_path / "out"), str(lost)]
@@ -368,8 +368,8 @@ def test_what_a_work_directory_leaves_out(memory, tmp_path):
     friend = workdirs.write(tmp_path / "friend", lines[3:])
     bring(memory, own / RECORDS)
     bring(memory, friend / RECORDS, source="a friend", trust=Trust.FOREIGN)
-    memory.retract([1], "wrong machine")
-    report = export_metaschedule(memory.query, tmp_path / "out")
+    memory.trust.retract([1], "wrong machine")
+    report = export_metaschedule(memory, tmp_path / "out")
     assert report.left_out == {"retracted": 1, "foreign source": 2}
     assert [record for _, record in pairs(tmp_path / "out")] == [
         canonical(line[1]) for line in lines[1:3]
@@ -382,8 +382,8 @@ def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path):
     lines = [workdirs.record([float(n + 1)], workload=n % 3) for n in range(6)]
     folder = workdirs.write(tmp_path / "in", lines, graphs)
     bring(memory, folder / RECORDS)
-    damaged = memory.query.workloads()[0]
-    good = memory.query.workload(damaged.id)
+    damaged = memory.workloads.summaries()[0]
+    good = memory.workloads.get(damaged.id)
 
     def workload_line(workload):
         if workload == good:
@@ -396,7 +396,7 @@ def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path):
     base_error, real = FormatError("damaged"), export.workload_line
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(export, "workload_line", workload_line)
-        report = export_metaschedule(memory.query, tmp_path / "out")
+        report = export_metaschedule(memory, tmp_path / "out")
     assert (report.records, report.workloads) == (4, 2)
     assert sum(report.left_out.values()) == 2
     bad = {"a": 0, "b": 1, "c": 2}[good.name]
@@ -409,9 +409,9 @@ def test_files_that_are_there_stay(memory, tmp_path):
     bring(memory, folder / RECORDS)
     before = {path: path.read_bytes() for path in folder.iterdir()}
     with pytest.raises(UsageError, match="--force"):
-        export_metaschedule(memory.query, folder)
+        export_metaschedule(memory, folder)
     assert {path: path.read_bytes() for path in folder.iterdir()} == before
-    export_metaschedule(memory.query, folder, force=True)
+    export_metaschedule(memory, folder, force=True)
     assert {path.name for path in folder.iterdir()} == {RECORDS, WORKLOADS}
 
 
@@ -429,6 +429,6 @@ def test_a_killed_export_leaves_no_records_of_other_workloads(memory, tmp_path, 
 
     monkeypatch.setattr(Path, "replace", die)
     with pytest.raises(KeyboardInterrupt):
-        export_metaschedule(memory.query, folder, force=True)
+        export_metaschedule(memory, folder, force=True)
     assert moved == [WORKLOADS, RECORDS]
     assert {path.name for path in folder.iterdir()} == {WORKLOADS}

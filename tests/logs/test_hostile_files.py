@@ -105,4 +105,4 @@ def test_peak_memory_of_importing_a_hostile_file(name, sqlite_file, tmp_path):
     peak = int(done.stdout.split("peak ")[-1])
     assert peak < MOST, f"{peak / 10**6:.0f} MB\n{done.stderr}"
     with Store(sqlite_file) as store:
-        assert store.query.size() <= 1
+        assert store.records.count() <= 1

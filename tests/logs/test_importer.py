@@ -48,12 +48,12 @@ def autotvm(cost=0.001, error=0, *, tile=8, target="cuda", time=1600000000.5):
 
 def rows(store):
     """All records in order of insertion, by digest."""
-    return [record.measurement.digest for record in store.query.iterate()]
+    return [record.measurement.digest for record in store.records.iterate()]
 
 
 def kept(store):
     """What is in quarantine, oldest first."""
-    return [(row.item.line, row.item.data, row.item.reason) for row in store.query.quarantined()][
+    return [(row.item.line, row.item.data, row.item.reason) for row in store.quarantine.rows()][
         ::-1
     ]
 
@@ -107,20 +107,20 @@ def test_counts_by_format_and_target(store, tmp_path):
     assert (report.workloads, report.skipped, report.quarantined) == (1, 2, 1)
     assert report.refused is None
     assert report.file == str(path)
-    counts = store.query.counts()
+    counts = store.counts()
     assert (counts.measurements, counts.failed, counts.quarantined) == (7, 2, 1)
 
     grown = write(tmp_path / "log", path.read_bytes().rstrip(), ansor(3.0, tile=1))
     report = bring(store, grown)
     assert report.groups[("ansor", "llvm")] == Tally(read=4, new=1, known=3, failed=1, unmeasured=1)
     assert report.total == Tally(read=8, new=1, known=7, failed=2, unmeasured=1)
-    assert store.query.counts().quarantined == 1
+    assert store.counts().quarantined == 1
     assert check(store.url).problems == []
 
 
 def test_what_a_record_keeps(store, tmp_path):
     bring(store, write(tmp_path / "log", autotvm(1e9, 7), ansor([0.25, 0.5])))
-    failed, good = (record.measurement for record in store.query.iterate())
+    failed, good = (record.measurement for record in store.records.iterate())
     assert (failed.status, failed.failure.message) == (Status.FAILED, "RUN_TIMEOUT")
     assert failed.measured_at == 1_600_000_000_500_000
     assert failed.program.target.text == "cuda"
@@ -163,7 +163,7 @@ def test_a_report_is_bounded(store, tmp_path, monkeypatch):
 
 
 def occurrences(store):
-    return [record.measurement.occurrence for record in store.query.iterate()]
+    return [record.measurement.occurrence for record in store.records.iterate()]
 
 
 def test_equal_lines_are_as_many_records(store, tmp_path):
@@ -217,7 +217,7 @@ def test_equal_lines_of_two_files_are_one(store, tmp_path):
     bring(store, write(tmp_path / "a", ansor(), ansor()))
     report = bring(store, write(tmp_path / "copy", ansor(), ansor(), ansor()), source="copy")
     assert report.total == Tally(read=3, new=1, known=2)
-    assert [record.source.name for record in store.query.iterate()] == ["mine", "mine", "copy"]
+    assert [record.source.name for record in store.records.iterate()] == ["mine", "mine", "copy"]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -243,7 +243,7 @@ def test_small_batches_store_the_same(name, size, sqlite_file, expected, tmp_pat
     monkeypatch.setattr(limits, "IMPORT_ROWS", size)
     batches = []
     with Store(sqlite_file) as store:
-        report = bring(store, path, on_batch=lambda: batches.append(store.query.size()))
+        report = bring(store, path, on_batch=lambda: batches.append(store.records.count()))
         assert (rows(store), kept(store)) == expected(name)
     assert report.total.new == small_logs.RECORDS
     assert batches == list(range(size, small_logs.RECORDS + 1, size))
@@ -256,7 +256,7 @@ def test_batches_of_workloads_and_of_bad_lines(store, tmp_path, monkeypatch):
     batches = []
 
     def on_batch():
-        counts = store.query.counts()
+        counts = store.counts()
         batches.append((counts.workloads, counts.quarantined))
 
     report = bring(store, path, on_batch=on_batch)
@@ -345,7 +345,7 @@ def assert_stopped_and_continued(store, path, stop, expected):
     with pytest.raises(_Stop):
         bring(store, path, on_batch=on_batch, report=report)
     # What the report says is what is stored.
-    assert report.total.new == store.query.size() == 5 * stop
+    assert report.total.new == store.records.count() == 5 * stop
     assert rows(store) == expected[0][: 5 * stop]
     second = bring(store, path)
     assert (second.total.known, second.total.new) == (5 * stop, small_logs.RECORDS - 5 * stop)
@@ -375,10 +375,10 @@ def test_a_damaged_compressed_file(cut, store, tmp_path):
     path.write_bytes(gzip.compress("\n".join(lines).encode())[:cut])
     report = bring(store, path)
     assert "truncated (the gzip data has no end)" in report.refused
-    assert report.total.read == store.query.size()
+    assert report.total.read == store.records.count()
     if cut < 0:
         assert report.total.read > 2000
-        assert [r.measurement.measured_at for r in store.query.iterate()][:2] == [
+        assert [r.measurement.measured_at for r in store.records.iterate()][:2] == [
             1700000001000000,
             1700000008000000,
         ]
@@ -386,14 +386,14 @@ def test_a_damaged_compressed_file(cut, store, tmp_path):
     again = bring(store, path)
     assert again.refused is None
     assert again.total.read == 2999
-    assert store.query.size() == 2999
+    assert store.records.count() == 2999
 
 
 def test_a_file_that_is_no_log(store, tmp_path):
     report = bring(store, write(tmp_path / "table.tsv", "a\tb", "1\t2"))
     assert report.refused.startswith("no tuning log that tunedb knows")
     assert report.total == Tally()
-    counts = store.query.counts()
+    counts = store.counts()
     assert (counts.measurements, counts.quarantined, counts.sources) == (0, 0, 0)
 
 
@@ -420,14 +420,14 @@ ODD = [
 def test_no_line_hurts_the_others_of_its_batch(store, tmp_path):
     """What a reader lets through can be stored, on both databases."""
     for number, line in enumerate(ODD):
-        before = store.query.size()
+        before = store.records.count()
         first, last = ansor(tile=10_000 + number), autotvm(tile=10_000 + number)
         report = bring(store, write(tmp_path / "log", first, line, last))
         assert report.refused is None
         assert report.total.new + report.quarantined == 3, line[:300]
         assert report.quarantined <= 1
-        assert store.query.size() == before + report.total.new
-    assert len(rows(store)) == store.query.size()
+        assert store.records.count() == before + report.total.new
+    assert len(rows(store)) == store.records.count()
     assert check(store.url).problems == []
 
 
@@ -437,9 +437,9 @@ def test_no_line_hurts_the_others_of_its_batch(store, tmp_path):
 @pytest.mark.parametrize("name", ["autotvm v0.1", "ansor v0.6", "metaschedule stream"])
 def test_a_dry_run_counts_and_writes_nothing(name, store, tmp_path):
     path = small_logs.write(tmp_path, small_logs.LOGS[name])
-    tables = store.query.counts()
+    tables = store.counts()
     dry = bring(store, path, dry_run=True)
-    assert store.query.counts() == tables
+    assert store.counts() == tables
     wet = bring(store, path)
     assert dry == wet
     known = bring(store, path, dry_run=True)
@@ -461,22 +461,21 @@ def test_a_dry_run_needs_no_right_to_write(sqlite_file, tmp_path):
 
 
 def served(store):
-    query = store.query
-    ids = [workload.id for workload in query.workloads()]
-    return [record.measurement.digest for record in query.top_k(ids, k=100)]
+    ids = [workload.id for workload in store.workloads.summaries()]
+    return [record.measurement.digest for record in store.records.top_k(ids, k=100)]
 
 
 def test_foreign_records_are_stored_and_not_served(store, tmp_path):
     path = write(tmp_path / "log", ansor(0.5, tile=1), ansor(0.25, tile=2), ansor(1e10, 2))
     bring(store, path, source="a friend", trust=Trust.FOREIGN)
-    assert store.query.size() == 3
+    assert store.records.count() == 3
     assert served(store) == []
-    assert {r.source.trust for r in store.query.iterate()} == {Trust.FOREIGN}
+    assert {r.source.trust for r in store.records.iterate()} == {Trust.FOREIGN}
 
     report = bring(store, write(tmp_path / "own", ansor(0.25, tile=2)), source="own")
     assert report.total == Tally(read=1, known=1)
     assert served(store) == [rows(store)[1]]
-    assert [r.source.name for r in store.query.iterate()] == ["a friend", "own", "a friend"]
+    assert [r.source.name for r in store.records.iterate()] == ["a friend", "own", "a friend"]
 
     # The friend cannot take it back.
     bring(store, path, source="a friend", trust=Trust.FOREIGN)
@@ -493,7 +492,7 @@ def test_a_source_keeps_its_trust(store, tmp_path):
     bring(store, write(tmp_path / "a", ansor(tile=1)), source="s", trust=Trust.FOREIGN)
     bring(store, write(tmp_path / "b", ansor(tile=2)), source="s", trust=Trust.OWN)
     assert served(store) == []
-    assert [(s.name, s.trust, n) for s, n in store.query.sources()] == [("s", Trust.FOREIGN, 2)]
+    assert [(s.name, s.trust, n) for s, n in store.sources.counts()] == [("s", Trust.FOREIGN, 2)]
 
 
 def with_step(line, step):
@@ -509,7 +508,7 @@ def test_a_foreign_log_with_an_evil_annotation(store, tmp_path):
     folder = workdirs.write(tmp_path / "log", [workdirs.record(), evil, workdirs.record([2.0])])
     report = bring(store, folder / "database_tuning_record.json", trust=Trust.FOREIGN)
     assert (report.total.new, report.quarantined) == (2, 1)
-    (row,) = store.query.quarantined()
+    (row,) = store.quarantine.rows()
     assert row.item.line == 2
     assert row.item.reason == (
         "not allowed from a foreign source: tail: Annotate at 3: the annotation "
@@ -519,10 +518,10 @@ def test_a_foreign_log_with_an_evil_annotation(store, tmp_path):
     again = bring(store, folder / "database_tuning_record.json", trust=Trust.OWN)
     assert (again.total.new, again.quarantined) == (0, 1)
     assert retry_quarantine(store).left == 1
-    (source,) = store.query.source_rows()
-    store.trust_source(source.id, Trust.OWN)
+    (source,) = store.sources.summaries()
+    store.trust.set(source.id, Trust.OWN)
     assert retry_quarantine(store).recovered == 1
-    assert store.query.counts().quarantined == 0
+    assert store.counts().quarantined == 0
 
 
 @pytest.mark.parametrize("step", [["PR", 2, 0, "import_llvm$1"], ["CHW", 0, "evil"]])
@@ -534,7 +533,7 @@ def test_foreign_logs_of_other_tools(step, store, tmp_path):
 
 def test_quarantine_has_the_source_too(store, tmp_path):
     bring(store, write(tmp_path / "log", ansor(), "junk"), source="s", trust=Trust.FOREIGN)
-    (row,) = store.query.quarantined()
+    (row,) = store.quarantine.rows()
     assert (row.source.name, row.source.trust) == ("s", Trust.FOREIGN)
 
 
@@ -575,14 +574,14 @@ def test_workloads_without_records_are_stored(store, tmp_path):
     folder = workdirs.write(tmp_path, [workdirs.record(workload=1)], graphs)
     report = bring(store, folder / "database_tuning_record.json")
     assert (report.workloads, report.total.read) == (3, 1)
-    assert sorted((w.name, w.records) for w in store.query.workloads()) == [
+    assert sorted((w.name, w.records) for w in store.workloads.summaries()) == [
         ("a", 0),
         ("b", 1),
         ("c", 0),
     ]
     report = bring(store, folder / "database_workload.json")
     assert (report.workloads, report.total.read) == (3, 0)
-    assert store.query.counts().workloads == 3
+    assert store.counts().workloads == 3
 
 
 # ------------------------------------------------------------------ sentinels
@@ -610,11 +609,10 @@ def test_sentinels_are_never_a_best_time(store, tmp_path):
     assert report.total.read + report.quarantined == len(NEVER_TIMES)
     assert report.total.failed + report.total.unmeasured == report.total.read
     assert served(store) == []
-    query = store.query
-    assert all(workload.best is None for workload in query.workloads())
-    for workload in query.workloads():
-        assert query.best([workload.id]) is None
-        assert query.history([workload.id]) == []
+    assert all(workload.best is None for workload in store.workloads.summaries())
+    for workload in store.workloads.summaries():
+        assert store.records.best([workload.id]) is None
+        assert store.records.history([workload.id]) == []
 
 
 @pytest.mark.parametrize(
@@ -624,21 +622,20 @@ def test_sentinels_are_never_a_best_time(store, tmp_path):
 )
 def test_the_worst_time_beats_all_sentinels(good, store, tmp_path):
     bring(store, write(tmp_path / "log", *NEVER_TIMES, good, *NEVER_TIMES))
-    query = store.query
-    (workload,) = [w for w in query.workloads() if w.best is not None]
+    (workload,) = [w for w in store.workloads.summaries() if w.best is not None]
     assert workload.best == 123.0
-    assert query.best([workload.id]).mean == 123.0
-    assert len(query.top_k([workload.id], k=100)) == 1
+    assert store.records.best([workload.id]).mean == 123.0
+    assert len(store.records.top_k([workload.id], k=100)) == 1
 
 
 def test_unmeasured_programs(store, tmp_path):
     """TenSet's ``to_measure_programs``: kept as programs, neither served nor failed."""
     bring(store, write(tmp_path / "log", ansor([0]), ansor([0], tile=2)))
-    assert {r.measurement.status for r in store.query.iterate()} == {Status.UNMEASURED}
-    counts = store.query.counts()
+    assert {r.measurement.status for r in store.records.iterate()} == {Status.UNMEASURED}
+    counts = store.counts()
     assert (counts.programs, counts.failed) == (2, 0)
     bring(store, write(tmp_path / "measured", ansor(0.5)))
-    assert store.query.counts().programs == 2
+    assert store.counts().programs == 2
     assert len(served(store)) == 1
 
 
@@ -651,8 +648,8 @@ def test_a_line_that_was_cut_off_leaves_quarantine_when_it_is_whole(store, tmp_p
     report = import_log(store, LogFile(path, "log"), source="x")
     assert (report.total.new, report.quarantined) == (2, 1)
     again = import_log(store, LogFile(path, "log"), source="x", dry_run=True)
-    assert (again.quarantined, store.query.counts().quarantined) == (1, 1)
+    assert (again.quarantined, store.counts().quarantined) == (1, 1)
     path.write_text(whole)
     report = import_log(store, LogFile(path, "log"), source="x")
     assert (report.total.new, report.total.known, report.quarantined) == (1, 2, 0)
-    assert store.query.counts().quarantined == 0
+    assert store.counts().quarantined == 0

@@ -776,7 +776,7 @@ def test_import_counts(memory, tmp_path):
     assert {format_ for format_, _ in report.groups} == {"metaschedule"}
     (again,) = import_all(memory, folder)
     assert (again.total.read, again.total.new, again.total.known) == (3, 0, 3)
-    assert memory.query.counts().quarantined == 3
+    assert memory.counts().quarantined == 3
 
 
 def test_one_workload_in_two_files_is_one(memory, tmp_path):
@@ -787,16 +787,16 @@ def test_one_workload_in_two_files_is_one(memory, tmp_path):
         import_all(
             memory, workdirs.write(tmp_path / name, [workdirs.record(workload=index)], graphs)
         )
-    assert sorted(w.name for w in memory.query.workloads()) == ["x", "y"]
-    assert memory.query.counts().measurements == 1
+    assert sorted(w.name for w in memory.workloads.summaries()) == ["x", "y"]
+    assert memory.counts().measurements == 1
 
 
 def test_dry_run(memory, tmp_path):
     folder = workdirs.write(tmp_path, [workdirs.record(), "bad"])
     (report,) = import_all(memory, folder, dry_run=True)
     assert (report.total.new, report.quarantined) == (1, 1)
-    assert memory.query.counts().measurements == 0
-    assert memory.query.counts().sources == 0
+    assert memory.counts().measurements == 0
+    assert memory.counts().sources == 0
     import_all(memory, folder)
     assert import_all(memory, folder, dry_run=True)[0].total.new == 0
 
@@ -804,15 +804,15 @@ def test_dry_run(memory, tmp_path):
 def test_sources(memory, tmp_path):
     folder = workdirs.write(tmp_path, [workdirs.record()])
     import_all(memory, folder, "them", trust=Trust.FOREIGN)
-    assert [(s.name, s.trust) for s, _ in memory.query.sources()] == [("them", Trust.FOREIGN)]
-    assert memory.query.best([1]) is None
+    assert [(s.name, s.trust) for s, _ in memory.sources.counts()] == [("them", Trust.FOREIGN)]
+    assert memory.records.best([1]) is None
 
 
 # ---------------------------------------------------------------------- exporting
 
 
 def export(store, folder, **options):
-    return export_metaschedule(store.query, folder, **options)
+    return export_metaschedule(store, folder, **options)
 
 
 numbers = st.integers(0, 3)
@@ -912,7 +912,7 @@ def test_what_is_left_out(memory, tmp_path):
     import_all(memory, workdirs.write(tmp_path / "own", [workdirs.record()] * 3))
     foreign = workdirs.write(tmp_path / "foreign", [workdirs.record([7.0])])
     import_all(memory, foreign, "them", trust=Trust.FOREIGN)
-    memory.retract([2], "measured under load")
+    memory.trust.retract([2], "measured under load")
     report = export(memory, tmp_path / "out")
     assert report.records == 2
     assert report.left_out == {"retracted": 1, "foreign source": 1}
@@ -926,7 +926,7 @@ def test_equal_workloads_go_to_directories_of_their_own(memory, tmp_path):
     lines = [workdirs.record([1.0 + i], workload=i) for i in range(3)]
     import_all(memory, workdirs.write(tmp_path / "log", lines, GRAPHS))
     for id_ in (1, 3):
-        memory.add_workload(memory.query.workload(id_), [Alias("link", "same")])
+        memory.workloads.add(memory.workloads.get(id_), [Alias("link", "same")])
     report = export(memory, tmp_path / "out")
     assert report.directories == [str(tmp_path / "out"), str(tmp_path / "out" / "variant-1")]
     assert len(read_all(tmp_path / "out" / WORKLOADS)) == 2
@@ -964,10 +964,10 @@ def test_no_blank_line_is_written(memory, tmp_path):
 
 def test_records_of_other_formats_are_left_out(memory, tmp_path):
     import_all(memory, workdirs.write(tmp_path / "log", [workdirs.record()]))
-    known = memory.query.record(1).measurement.program
+    known = memory.records.get(1).measurement.program
     # What has no graph of an IRModule has no place in a work directory.
     other = Program(Workload("autotvm", b"[]"), known.target, known.trace)
-    memory.add([Measurement(other, (1.0,))], Source("own"))
+    memory.records.add([Measurement(other, (1.0,))], Source("own"))
     report = export(memory, tmp_path / "out")
     assert (report.records, report.left_out) == (1, {"no MetaSchedule workload": 1})
 

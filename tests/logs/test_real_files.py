@@ -136,7 +136,7 @@ def test_nothing_is_refused_or_quarantined(everything):
     store, reports = everything
     for report in reports.values():
         assert (report.file, report.refused, report.quarantined) == (report.file, None, 0)
-    assert store.query.counts().quarantined == 0
+    assert store.counts().quarantined == 0
 
 
 def test_the_formats_of_the_folders(everything):
@@ -164,21 +164,21 @@ def test_tenset(everything):
         # Only measured programs have a folder with the processor's name.
         model = "core-avx2" if "to_measure_programs" in path else "e5-2673"
         assert {label for _, label in report.groups} == {f"llvm {model}"}
-    counts = Counter(r.measurement.status for r in store.query.iterate())
+    counts = Counter(r.measurement.status for r in store.records.iterate())
     assert counts[Status.UNMEASURED] == 6
 
 
 def test_a_second_import_adds_nothing(everything):
     store, reports = everything
-    before = store.query.counts()
+    before = store.counts()
     first = add_up(reports.values())
     second = add_up(bring(store, file) for file in find(*SECTIONS))
     assert second == Tally(first.read, 0, first.read, first.failed, first.unmeasured)
-    assert store.query.counts() == before
+    assert store.counts() == before
 
 
 def test_no_sentinel_is_a_best_time(everything):
-    best = [w.best for w in everything[0].query.workloads() if w.best is not None]
+    best = [w.best for w in everything[0].workloads.summaries() if w.best is not None]
     assert len(best) > 2000
     assert min(best) > 0
     assert max(best) < 1e6
@@ -186,7 +186,7 @@ def test_no_sentinel_is_a_best_time(everything):
 
 def test_other_files_are_no_logs(everything):
     store, _ = everything
-    before = store.query.counts()
+    before = store.counts()
     tables = [file for file in find("costmodel", "SOURCES.md") if not file.name.endswith(".xz")]
     assert {file.path.suffix for file in tables} == {".tsv", ".md"}
     assert len(tables) > 10
@@ -195,7 +195,7 @@ def test_other_files_are_no_logs(everything):
         assert report.refused.startswith("no tuning log that tunedb knows (line ")
         assert "\n" not in report.refused
         assert report.total.read == report.quarantined == 0
-    assert store.query.counts() == before
+    assert store.counts() == before
 
 
 # ------------------------------------------------------------------ and back
@@ -215,7 +215,7 @@ def lines_of(data):
 
 def assert_lines_come_back(store, name, data):
     out = io.BytesIO()
-    report = export_lines(store.query, name, out)
+    report = export_lines(store, name, out)
     lines = lines_of(data)
     assert (report.records, report.left_out) == (len(lines), {})
     for number, (written, read) in enumerate(zip(lines_of(out.getvalue()), lines, strict=True)):
@@ -271,7 +271,7 @@ def test_work_directories_come_back(file, sqlite_file, tmp_path):
         pytest.skip("half of mshr-h's pair: its records are in the other file, which is tested")
     with Store(sqlite_file) as store:
         bring(store, file)
-        report = export_metaschedule(store.query, tmp_path / "out")
+        report = export_metaschedule(store, tmp_path / "out")
     is_sqlite = file.path.suffix == ".sqlite"
     expected = pairs_of_sqlite(file.path) if is_sqlite else pairs_of_directory(file.path)
     assert (report.records, report.left_out) == (len(expected), {})
@@ -300,7 +300,7 @@ def expected_of(data):
 def assert_archive(store, file, data):
     records, failed, tasks = expected_of(data)
     assert bring(store, file).total == Tally(records, records, 0, failed)
-    counts = store.query.counts()
+    counts = store.counts()
     assert (counts.measurements, counts.workloads, counts.quarantined) == (records, tasks, 0)
     assert bring(store, file).total == Tally(records, 0, records, failed)
     assert_lines_come_back(store, "ansor", data)
@@ -331,5 +331,5 @@ def test_a_whole_archive(name, records, workloads, sqlite_file):
     data = lzma.decompress((ARCHIVES / f"{name}.jsonl.xz").read_bytes())
     with Store(sqlite_file) as store:
         assert_archive(store, *find_logs([ARCHIVES / f"{name}.jsonl.xz"]), data)
-        counts = store.query.counts()
+        counts = store.counts()
         assert (counts.measurements, counts.workloads) == (records, workloads)

@@ -27,11 +27,11 @@ def ansor(tile=8, cost=0.001):
 
 
 def rows(store):
-    return [record.measurement.digest for record in store.query.iterate()]
+    return [record.measurement.digest for record in store.records.iterate()]
 
 
 def lines_left(store):
-    return sorted((row.item.file, row.item.line) for row in store.query.quarantined())
+    return sorted((row.item.file, row.item.line) for row in store.quarantine.rows())
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_nothing_to_do(store):
 def test_lines_that_are_understood_now(store, old, tmp_path):
     path = write(tmp_path / "log", ansor(1), ansor(50), "junk", ansor(60), ansor(2))
     bring(store, path, source="a friend", trust=Trust.FOREIGN)
-    assert (store.query.size(), store.query.counts().quarantined) == (2, 3)
+    assert (store.records.count(), store.counts().quarantined) == (2, 3)
 
     # With the old reader, nothing changes.
     report = retry_quarantine(store)
@@ -76,7 +76,7 @@ def test_lines_that_are_understood_now(store, old, tmp_path):
     assert reason.startswith("not JSON")
     assert len(calls) == 3
     assert lines_left(store) == [(str(path), 3)]
-    records = list(store.query.iterate())
+    records = list(store.records.iterate())
     assert len(records) == 4
     assert {(r.source.name, r.source.trust) for r in records} == {("a friend", Trust.FOREIGN)}
 
@@ -90,10 +90,10 @@ def test_lines_that_are_understood_now(store, old, tmp_path):
 def test_only_some_rows(store, old, tmp_path):
     bring(store, write(tmp_path / "log", ansor(1), ansor(50), ansor(60), ansor(70)))
     old.undo()
-    first, second, third = store.query.quarantined_ids()
+    first, second, third = store.quarantine.ids()
     report = retry_quarantine(store, [third, first, first])
     assert (report.tried, report.recovered) == (2, 2)
-    assert store.query.quarantined_ids() == [second]
+    assert store.quarantine.ids() == [second]
     assert retry_quarantine(store, [first]) == RetryReport()
     assert retry_quarantine(store, [second]).recovered == 1
 
@@ -105,8 +105,8 @@ def test_lines_that_came_in_meanwhile(store, old, tmp_path):
     bring(store, write(tmp_path / "copy", ansor(1), ansor(50)))
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.known, report.left) == (1, 0, 1, 0)
-    assert store.query.counts().quarantined == 0
-    assert store.query.size() == 2
+    assert store.counts().quarantined == 0
+    assert store.records.count() == 2
 
 
 def test_equal_lines_stay_as_many(store, old, tmp_path):
@@ -116,7 +116,7 @@ def test_equal_lines_stay_as_many(store, old, tmp_path):
     bring(store, other)
     old.undo()
     assert retry_quarantine(store).recovered == 3
-    assert store.query.size() == 4
+    assert store.records.count() == 4
     assert bring(store, path).total.new == 0
     assert bring(store, other).total.new == 0
 
@@ -138,7 +138,7 @@ def test_files_that_are_gone(store, old, tmp_path):
     path.unlink()
     old.undo()
     assert retry_quarantine(store).recovered == 1
-    assert store.query.size() == 2
+    assert store.records.count() == 2
 
 
 def test_the_folder_of_a_file_still_counts(store, old, tmp_path):
@@ -150,7 +150,7 @@ def test_the_folder_of_a_file_still_counts(store, old, tmp_path):
     path.unlink()
     old.undo()
     retry_quarantine(store)
-    models = [r.measurement.program.target.attributes["model"] for r in store.query.iterate()]
+    models = [r.measurement.program.target.attributes["model"] for r in store.records.iterate()]
     assert models == ["e5-2673", "e5-2673"]
 
 
@@ -169,13 +169,17 @@ def test_data_that_is_a_record_but_cut(store, monkeypatch):
     """The first bytes may be a whole record, and still are not what stood there."""
     data = ansor(1).encode()
     monkeypatch.setattr(limits, "MAX_QUARANTINE_BYTES", len(data))
-    store.quarantine([Quarantined("log", 1, "longer than 9 bytes", data + b" more")], Source("s"))
+    store.quarantine.add(
+        [Quarantined("log", 1, "longer than 9 bytes", data + b" more")], Source("s")
+    )
     assert retry_quarantine(store).left == 1
-    assert store.query.size() == 0
+    assert store.records.count() == 0
 
 
 def test_standard_input(store, old):
-    store.quarantine([Quarantined("<stdin>", 7, "a tile of 50", ansor(50).encode())], Source("s"))
+    store.quarantine.add(
+        [Quarantined("<stdin>", 7, "a tile of 50", ansor(50).encode())], Source("s")
+    )
     old.undo()
     assert retry_quarantine(store).recovered == 1
 
@@ -199,7 +203,7 @@ def old_records(monkeypatch):
 
 
 def formats(store):
-    return Counter(r.measurement.program.workload.format for r in store.query.iterate())
+    return Counter(r.measurement.program.workload.format for r in store.records.iterate())
 
 
 def test_records_with_workloads_beside(store, old_records, tmp_path):
@@ -211,7 +215,7 @@ def test_records_with_workloads_beside(store, old_records, tmp_path):
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.left) == (1, 1, 0)
     assert formats(store) == {WorkloadFormat.GRAPH: 3}
-    names = [r.measurement.program.workload.name for r in store.query.iterate()]
+    names = [r.measurement.program.workload.name for r in store.records.iterate()]
     assert names == ["a", "a", "b"]
     assert bring(store, folder / "database_tuning_record.json").total.new == 0
 
@@ -228,7 +232,7 @@ def test_records_whose_workloads_are_gone(gone, store, old_records, tmp_path):
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.left) == (1, 0, 1)
     assert "workloads" in next(iter(report.reasons))
-    assert store.query.counts().quarantined == 1
+    assert store.counts().quarantined == 1
     assert formats(store) == {WorkloadFormat.GRAPH: 1}
 
 
@@ -261,7 +265,7 @@ def test_workload_lines(store, tmp_path, monkeypatch):
     assert (report.tried, report.recovered, report.workloads) == (2, 1, 1)
     assert (report.known, report.left) == (1, 0)
     assert formats(store) == {WorkloadFormat.GRAPH: 1}
-    assert store.query.counts().quarantined == 0
+    assert store.counts().quarantined == 0
     assert bring(store, path).total.new == 0
 
 
@@ -277,4 +281,4 @@ def test_workload_lines_alone_count(store, tmp_path, monkeypatch):
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.workloads) == (2, 0, 1)
     assert (report.known, report.left) == (0, 1)
-    assert store.query.counts().workloads == 1
+    assert store.counts().workloads == 1

@@ -126,4 +126,4 @@ def encode(line):
 
 def digests(store):
     """The digests of all measurements, with their occurrence already in them."""
-    return sorted(row.measurement.digest for row in store.query.iterate())
+    return sorted(row.measurement.digest for row in store.records.iterate())

@@ -46,6 +46,7 @@ from tunedb.storage import schema, statements
 from tunedb.storage.retractions import Retraction
 from tunedb.storage.rows import failure_row_of
 from tunedb.storage.store import Store
+from tunedb.storage.trust import insert_retractions
 from tunedb.system.compression import compress
 
 HERE = Path(__file__).parent
@@ -152,12 +153,12 @@ def launched():
 def share(store):
     """Put in what databases tell each other."""
     throttled, theirs = shared()
-    store.add_batch([throttled], OWN)
-    store.retract_session(2, "throttled")
-    store.retract_source(2, "nobody knows this machine")
-    store.add_batch([theirs], Source("theirs", SourceKind.FILE, Trust.FOREIGN))
+    store.batches.add([throttled], OWN)
+    store.trust.retract_session(2, "throttled")
+    store.trust.retract_source(2, "nobody knows this machine")
+    store.batches.add([theirs], Source("theirs", SourceKind.FILE, Trust.FOREIGN))
     digest = identity.digest("source", THEIRS.encode(), b"theirs")
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         connection.execute(
             schema.source.update()
             .where(schema.source.c.name == "theirs")
@@ -165,7 +166,7 @@ def share(store):
         )
         # Theirs to take back, and ours.
         rows = [(theirs.digest, "their clock was wrong"), (measurements()[0].digest, "a lie")]
-        store.add_retractions(
+        insert_retractions(
             connection, [Retraction(digest, THEIRS, "measurement", why) for digest, why in rows]
         )
         connection.execute(
@@ -188,7 +189,7 @@ def attribute(store):
     digest = measurements()[5].digest
     program = measurements()[5].program.digest
     said = Failure(FailureKind.WRONG_RESULT, Phase.RUN, "a lie")
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         theirs = connection.execute(
             schema.source.select().where(schema.source.c.name == "theirs")
         ).one()
@@ -203,7 +204,7 @@ def attribute(store):
                 program_id=1, feature_set_id=1, source_id=theirs.id
             )
         )
-        store.add_retractions(
+        insert_retractions(
             connection, [Retraction(theirs.digest, THEIRS, "aliases", "they were wrong")]
         )
 
@@ -212,22 +213,22 @@ def fill(path):
     """Put at least one row into every table."""
     with Store(path) as store:
         rows = measurements()
-        ids, _ = store.add_batch(rows, OWN)
-        store.add_batch([make_measurement(9, (1e-9,), workload=1)], FOREIGN)
-        store.retract(ids[-1:], "the clock was wrong")
+        ids, _ = store.batches.add(rows, OWN)
+        store.batches.add([make_measurement(9, (1e-9,), workload=1)], FOREIGN)
+        store.trust.retract(ids[-1:], "the clock was wrong")
         later = Failure(FailureKind.CRASH, Phase.BUILD, "Segmentation fault (é)")
-        store.add_failures([(rows[6], later)])
-        store.quarantine([Quarantined("old.json", 3, "not JSON", b"{\xff\0")], OWN)
-        store.add_workload(
+        store.batches.add_failures([(rows[6], later)])
+        store.quarantine.add([Quarantined("old.json", 3, "not JSON", b"{\xff\0")], OWN)
+        store.workloads.add(
             make_workload(1), [Alias("tvm:0.27:structural", "17"), Alias("script", "ab" * 16)]
         )
-        store.add_workload(make_workload(3), [Alias("tvm:0.27:structural", "17")])
-        store.add_batch(logged(), OWN)
+        store.workloads.add(make_workload(3), [Alias("tvm:0.27:structural", "17")])
+        store.batches.add(logged(), OWN)
         share(store)
-        store.add_batch(launched(), OWN)
+        store.batches.add(launched(), OWN)
         data = compress(identity.pack_floats([1.0] * 4))
         parameters = identity.canonical_json({"max_depth": 6})
-        with store._transaction() as connection:
+        with store._db.transaction() as connection:
             add = connection.execute
             add(schema.feature_set.insert().values(id=1, name="x", version=1, columns='["a","b"]'))
             add(

@@ -56,9 +56,9 @@ def contents(url):
     with Store(url) as store:
         records = {
             r.measurement.digest: (r.measurement, r.mean, r.retracted, r.source)
-            for r in store.query.iterate()
+            for r in store.records.iterate()
         }
-        return records, store.query.counts(), store.query.quarantined(), store.query.failures()
+        return records, store.counts(), store.quarantine.rows(), store.records.failures()
 
 
 # ---------------------------------------------------------------------- revisions
@@ -79,7 +79,7 @@ def test_every_revision_has_a_frozen_database():
 
 def test_the_code_says_what_the_migrations_make(store):
     """`alembic check`: nothing would be generated."""
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         context = MigrationContext.configure(
             connection, opts={"compare_type": True, "compare_server_default": True}
         )
@@ -132,7 +132,7 @@ def test_threads_may_make_databases_at_the_same_time(tmp_path):
     def make(number):
         try:
             with Store(tmp_path / f"{number}.db") as store:
-                store.add([make_measurement()], OWN)
+                store.records.add([make_measurement()], OWN)
         except BaseException as error:
             errors.append(error)
 
@@ -179,7 +179,7 @@ def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
     assert (before, after) == (before, schema.HEAD)
     assert dump(str(frozen)) == (HERE / "schema_sqlite.sql").read_text()
     with Store(frozen) as store:
-        records = list(store.query.iterate())
+        records = list(store.records.iterate())
         expected = make_frozen.measurements()
         later = make_frozen.logged() if frozen_revision > "0001" else []
         shared = make_frozen.shared() if frozen_revision > "0003" else []
@@ -190,41 +190,41 @@ def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
         assert last == [m.digest for m in shared + launched]
         profiled = records[len(records) - len(launched) :]
         for record, measurement in zip(profiled, launched, strict=True):
-            found = store.query.launches_of(record.id)
+            found = store.launches.of(record.id)
             assert repr(found) == repr(list(measurement.launches))
         # Alone, by their session, by the database that they come from.
         gone = [record.id for record in records if record.retracted]
         assert gone == ([11, 12, 16, 17] if shared else [11])
-        stored = store.query._select(select(schema.measurement.c.id, schema.measurement.c.digest))
+        stored = store._db.select(select(schema.measurement.c.id, schema.measurement.c.digest))
         assert {r.id: r.measurement.digest for r in records} == {
             row.id: bytes(row.digest) for row in stored
         }
         assert [r.measurement.run_secs for r in records[:11]] == [m.run_secs for m in expected]
-        top = store.query.top_k([1], None, 10)
+        top = store.records.top_k([1], None, 10)
         assert [r.id for r in top] == [9, 5, 2, 3, 1, 4]
         assert records[10].retracted
         assert records[6].measurement.failure.kind is FailureKind.CRASH
         assert records[5].measurement.failure.seconds == 10.0
         assert records[3].measurement.origin is Origin.MUTATED
         assert records[0].measurement.program.workload.script.startswith("# from tvm.script")
-        assert store.query.equivalent(1) == [1]
-        assert Alias("script", "ab" * 16) in [name for name, _ in store.query.names(1)]
-        (quarantined,) = [row.item for row in store.query.quarantined()]
+        assert store.workloads.equivalent(1) == [1]
+        assert Alias("script", "ab" * 16) in [name for name, _ in store.names.of(1)]
+        (quarantined,) = [row.item for row in store.quarantine.rows()]
         assert quarantined.data == b"{\xff\0"
 
-        assert store.add(expected, OWN).new == 0
+        assert store.records.add(expected, OWN).new == 0
         best = make_measurement(0, (1e-12,), workload=expected[0].program.workload)
-        (id_,), new = store.add_batch([best], OWN)
+        (id_,), new = store.batches.add([best], OWN)
         # The denormal time of the ninth record has the mean 0.
-        assert (new, [r.id for r in store.query.top_k([1], None, 2)]) == (1, [9, id_])
-        assert store.retract([9], "x") == 1
-        assert store.query.best([1]).id == id_
+        assert (new, [r.id for r in store.records.top_k([1], None, 2)]) == (1, [9, id_])
+        assert store.trust.retract([9], "x") == 1
+        assert store.records.best([1]).id == id_
 
 
 def test_down_to_the_first_schema_and_up_again(store_url):
     with Store(store_url) as store:
-        store.add(make_frozen.measurements(), OWN)
-        store.retract([1], "x")
+        store.records.add(make_frozen.measurements(), OWN)
+        store.trust.retract([1], "x")
     before = contents(store_url)
     engine = make_engine(parse_url(store_url))
     with engine.connect() as connection:
@@ -237,7 +237,7 @@ def test_down_to_the_first_schema_and_up_again(store_url):
     assert versions.upgrade(parse_url(store_url)) == ("0001", schema.HEAD)
     assert contents(store_url) == before
     with Store(store_url) as store:
-        assert store.add(make_frozen.measurements(), OWN).new == 0
+        assert store.records.add(make_frozen.measurements(), OWN).new == 0
 
 
 def test_a_frozen_database_is_made_the_same_way_twice(tmp_path, monkeypatch):
@@ -326,8 +326,8 @@ def old_url(store_url):
     """A database with records, of what will be the last revision but one."""
     if "://" in store_url:
         with Store(store_url) as store:
-            store.add(make_frozen.measurements(), OWN)
-            store.retract([1], "x")
+            store.records.add(make_frozen.measurements(), OWN)
+            store.trust.retract([1], "x")
     else:
         shutil.copyfile(HERE / "frozen" / f"{schema.HEAD}.db", store_url)
     return store_url
@@ -371,7 +371,7 @@ def test_upgrade_keeps_every_record(old_url, next_revision, body):
             strict = "SELECT strict FROM pragma_table_list WHERE name = 'workload'"
             assert connection.execute(strict).fetchall() == [(1,)]
     with Store(old_url) as store:
-        assert store.add([make_measurement(50, workload=50)], OWN).new == 1
+        assert store.records.add([make_measurement(50, workload=50)], OWN).new == 1
 
 
 def test_upgrade_and_downgrade_with_records(old_url, next_revision):
@@ -497,8 +497,8 @@ def test_half_a_backup_is_removed(mount, next_revision):
     folder = mount("1m")
     database = folder / "x.db"
     with Store(":memory:") as memory, closing(sqlite3.connect(database)) as copy:
-        memory.add([make_measurement(i, workload=i) for i in range(400)], OWN)
-        memory.query._connected().connection.driver_connection.backup(copy)
+        memory.records.add([make_measurement(i, workload=i) for i in range(400)], OWN)
+        memory._db.reader().connection.driver_connection.backup(copy)
     next_revision(ADD_COLUMN)
     size = database.stat().st_size
     with (folder / "ballast").open("wb") as ballast:

@@ -141,22 +141,22 @@ def fill(store, features=SMALL_STEPS):
         measure(make_tiled(first, 31), 104, None, status=Status.UNMEASURED, all_cost=None),
         measure(make_tiled(first, 32), 105, (1e10,), status=Status.FAILED),
     ]
-    store.add(batch, OWN)
+    store.records.add(batch, OWN)
     # Another target measured two of the workloads, half as fast; others' logs too.
     elsewhere = [m for w in (WORKLOADS[0], WORKLOADS[3]) for m in trials(w, target=1, size=2.0)]
-    store.add(elsewhere, OWN)
-    store.add([measure(make_tiled(first, 33), 106, (1e-3,))], FOREIGN)
-    (taken_back,), _ = store.add_batch([measure(make_tiled(first, 34), 107, (1e-9,))], OWN)
-    store.retract([taken_back], "the clock was wrong")
+    store.records.add(elsewhere, OWN)
+    store.records.add([measure(make_tiled(first, 33), 106, (1e-3,))], FOREIGN)
+    (taken_back,), _ = store.batches.add([measure(make_tiled(first, 34), 107, (1e-9,))], OWN)
+    store.trust.retract([taken_back], "the clock was wrong")
     add_rows(store, features, without={make_tiled(first, 5).digest})
 
 
 def add_rows(store, features=SMALL_STEPS, without=()):
     """Compute the rows of all programs, but for those with some digests."""
-    programs = store.query.programs_without(features)
+    programs = store.programs.without_features(features)
     able = [p for p in programs if Program(p.workload, p.target, p.trace).digest not in without]
     rows = features.rows(able)
-    store.add_features(features, [(p.id, r) for p, r in zip(able, rows, strict=True)])
+    store.features.add(features, [(p.id, r) for p, r in zip(able, rows, strict=True)])
 
 
 def sessions_of(workload, factor=1.3, count=PROGRAMS):

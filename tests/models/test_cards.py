@@ -75,19 +75,19 @@ def test_data_without_a_program_that_worked():
 
 
 def test_a_scope_comes_back_by_digests(stored):
-    query = stored.query
+    store = stored
     scope = Scope(workload_ids=[2, 1], target_ids=[2], source_ids=[1])
-    values = json.loads(json.dumps(scope.to_json(query)))
+    values = json.loads(json.dumps(scope.to_json(store)))
     assert values["workloads"][0] == {
-        "digest": query.workload(2).digest.hex(),
-        "name": query.workload(2).name,
+        "digest": store.workloads.get(2).digest.hex(),
+        "name": store.workloads.get(2).name,
     }
     assert values["sources"][0]["name"] == "own"
-    assert Scope.from_json(query, values) == scope
-    assert Scope.from_json(query, Scope().to_json(query)) == Scope()
+    assert Scope.from_json(store, values) == scope
+    assert Scope.from_json(store, Scope().to_json(store)) == Scope()
     # What is gone is left out, and is not everything.
     values["targets"][0]["digest"] = "00" * 16
-    assert Scope.from_json(query, values).target_ids == []
+    assert Scope.from_json(store, values).target_ids == []
 
 
 def row(told, **changes):

@@ -11,14 +11,14 @@ from tunedb.results import NewModel
 def add_model(store, marker=0, threshold=None):
     """Add the card of a model that does not exist; return its id."""
     card = {"marker": marker, "drift": {"pairwise_p5": threshold}}
-    return store.add_model(NewModel(bytes([marker]) * 16, "ranker", b"{}", b"t" * 16, card, None))
+    return store.models.add(NewModel(bytes([marker]) * 16, "ranker", b"{}", b"t" * 16, card, None))
 
 
 def predict(store, model, scores, measurements, source=OWN):
     """Store measurements, and what a model said of their programs; return the programs' ids."""
-    store.add_batch(measurements, source)
-    ids = store.query.program_ids([one.program.digest for one in measurements])
-    store.add_predictions(model, dict(zip(ids, scores, strict=True)))
+    store.batches.add(measurements, source)
+    ids = store.programs.ids([one.program.digest for one in measurements])
+    store.models.add_predictions(model, dict(zip(ids, scores, strict=True)))
     return ids
 
 
@@ -32,7 +32,7 @@ def test_pairs_in_the_right_order_by_hand(store):
     # Scores 4, 3, 2, 1 of programs that took 1, 3, 2 ms and failed: of six pairs one is wrong.
     batch = [make_measurement(i, (secs,)) for i, secs in enumerate((1e-3, 3e-3, 2e-3))]
     predict(store, model, (4.0, 3.0, 2.0, 1.0), [*batch, failed(3)])
-    (found,) = drift.drift(store.query)
+    (found,) = drift.drift(store)
     assert (found.model_id, found.trials, found.failed) == (model, 4, 1)
     assert found.pairwise == pytest.approx(5 / 6)
     assert found.threshold == 0.9
@@ -43,20 +43,20 @@ def test_drift_is_told_below_the_cards_promise(store):
     model = add_model(store, threshold=0.6)
     batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(drift.FEWEST)]
     predict(store, model, range(drift.FEWEST), batch)  # the slowest one has the highest score
-    (found,) = drift.drift(store.query, model)
+    (found,) = drift.drift(store, model)
     assert (found.pairwise, found.drifted) == (0.0, True)
     other = add_model(store, 1, threshold=0.6)
     predict(store, other, [-i for i in range(drift.FEWEST)], batch)
-    (found,) = drift.drift(store.query, other)
+    (found,) = drift.drift(store, other)
     assert (found.pairwise, found.drifted) == (1.0, False)
-    assert [one.model_id for one in drift.drift(store.query)] == [model, other]
+    assert [one.model_id for one in drift.drift(store)] == [model, other]
 
 
 def test_a_model_that_was_not_judged_promises_nothing(store):
     model = add_model(store)
     batch = [make_measurement(i, (1e-3 * (i + 1),)) for i in range(drift.FEWEST)]
     predict(store, model, range(drift.FEWEST), batch)
-    (found,) = drift.drift(store.query)
+    (found,) = drift.drift(store)
     assert (found.pairwise, found.threshold, found.drifted) == (0.0, None, None)
 
 
@@ -68,7 +68,7 @@ def test_models_workloads_and_targets_are_ranked_apart(store):
         *(make_measurement(i, (1e-3 * (i + 1),), target=1) for i in range(4)),
     ]
     predict(store, model, range(9), batch)
-    found = drift.drift(store.query)
+    found = drift.drift(store)
     assert [(one.workload_id, one.target_id, one.trials) for one in found] == [
         (1, 1, 2),
         (1, 2, 4),
@@ -79,7 +79,7 @@ def test_models_workloads_and_targets_are_ranked_apart(store):
 
 def test_equally_fast_programs_cannot_be_ranked(store):
     predict(store, add_model(store), (1.0, 2.0), [failed(0), failed(1)])
-    (found,) = drift.drift(store.query)
+    (found,) = drift.drift(store)
     assert (found.trials, found.failed, found.pairwise, found.drifted) == (2, 2, None, None)
 
 
@@ -94,12 +94,12 @@ def test_what_says_nothing_about_a_program_is_left_out(store):
         taken_back,
     ]
     ids = predict(store, model, range(5), batch)
-    store.retract([store.query.find_records(taken_back.digest.hex())[0]], "the clock was wrong")
-    found = store.query.trials(model)
+    store.trust.retract([store.records.find(taken_back.digest.hex())[0]], "the clock was wrong")
+    found = store.training.trials(model)
     assert [one.program_id for one in found] == [ids[0], ids[3]]
     assert [one.mean for one in found] == [2e-3, None]
-    assert store.query.predictions() == {model: 5}
-    assert store.query.trials(model + 1) == []
+    assert store.training.predictions() == {model: 5}
+    assert store.training.trials(model + 1) == []
 
 
 def test_the_fastest_measurement_of_a_program_counts(store):
@@ -109,9 +109,9 @@ def test_the_fastest_measurement_of_a_program_counts(store):
         make_measurement(0, (2e-3, 2e-3), measured_at=2),
         failed(0, measured_at=3),
     ]
-    store.add(batch, OWN)
-    store.add_predictions(model, {1: 0.5})
-    (found,) = store.query.trials()
+    store.records.add(batch, OWN)
+    store.models.add_predictions(model, {1: 0.5})
+    (found,) = store.training.trials()
     assert (found.mean, found.score, found.record_id) == (2e-3, 0.5, 1)
 
 
@@ -119,16 +119,16 @@ def test_places_of_trials(store):
     model = add_model(store)
     batch = [make_measurement(i, (secs,)) for i, secs in enumerate((1e-3, 3e-3, 2e-3))]
     predict(store, model, (1.0, 3.0, 2.0, 4.0), [*batch, failed(3)])
-    found = drift.ranks(store.query.trials())
+    found = drift.ranks(store.training.trials())
     assert [(place, real) for _, place, real in found] == [(4, 1), (2, 3), (3, 2), (1, None)]
 
 
 def test_sources_by_number(store):
-    store.add([make_measurement(0)], OWN)
-    ((id_, digest, source),) = store.query.numbered_sources()
+    store.records.add([make_measurement(0)], OWN)
+    ((id_, digest, source),) = store.sources.numbered()
     assert (source, len(digest)) == (OWN, 16)
-    assert store.query.numbered_sources([id_]) == [(id_, digest, source)]
-    assert store.query.numbered_sources([id_ + 1]) == []
+    assert store.sources.numbered([id_]) == [(id_, digest, source)]
+    assert store.sources.numbered([id_ + 1]) == []
 
 
 def test_what_was_measured_before_a_moment(store):
@@ -142,10 +142,10 @@ def test_what_was_measured_before_a_moment(store):
         make_measurement(5, measured_at=0),  # nobody knows when
         make_measurement(1, measured_at=30),
     ]
-    store.add_batch(batch, OWN)
-    ids = store.query.program_ids([one.program.digest for one in batch[:6]])
-    store.retract([store.query.find_records(taken_back.digest.hex())[0]], "the clock was wrong")
-    found = [store.query.measured_before(ids, moment) for moment in (10, 20, 21)]
+    store.batches.add(batch, OWN)
+    ids = store.programs.ids([one.program.digest for one in batch[:6]])
+    store.trust.retract([store.records.find(taken_back.digest.hex())[0]], "the clock was wrong")
+    found = [store.training.measured_before(ids, moment) for moment in (10, 20, 21)]
     assert found == [{ids[5]}, {ids[0], ids[2], ids[5]}, {ids[0], ids[1], ids[2], ids[5]}]
-    assert store.query.measured_before([ids[0]], 20) == {ids[0]}
-    assert store.query.measured_before([], 20) == set()
+    assert store.training.measured_before([ids[0]], 20) == {ids[0]}
+    assert store.training.measured_before([], 20) == set()

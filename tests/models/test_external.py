@@ -27,17 +27,17 @@ class Memory:
 
     def __init__(self, examples):
         starts = examples.starts
-        self.rows = {
+        self.held = {
             id_: examples.rows[starts[i] : starts[i + 1]]
             for i, id_ in enumerate(examples.program_ids.tolist())
         }
-        self.query = self
+        self.features = self
         self.asked = []
 
-    def feature_rows(self, feature_set, ids):
+    def rows(self, feature_set, ids):
         assert (feature_set.name, feature_set.version) == ("small", 3)
         self.asked += ids
-        return [self.rows.get(id_) for id_ in ids]
+        return [self.held.get(id_) for id_ in ids]
 
 
 def bare(examples):
@@ -149,7 +149,7 @@ def train(store, examples=EXAMPLES, **options):
 
 def test_rows_that_are_gone(folder):
     store = Memory(EXAMPLES)
-    del store.rows[EXAMPLES.program_ids[70]]
+    del store.held[EXAMPLES.program_ids[70]]
     with pytest.raises(StorageError, match="features of program 170 changed during"):
         train(store, cache_dir=folder)
 
@@ -225,7 +225,7 @@ def test_bins_take_no_more_than_is_asked_for(columns, page_bytes, folder, monkey
 
 def test_interrupted_while_it_reads(folder):
     store = Memory(EXAMPLES)
-    rows = store.rows
+    rows = store.held
 
     class Interrupting(dict):
         def get(self, id_):
@@ -233,7 +233,7 @@ def test_interrupted_while_it_reads(folder):
                 raise KeyboardInterrupt
             return rows.get(id_)
 
-    store.rows = Interrupting()
+    store.held = Interrupting()
     with pytest.raises(KeyboardInterrupt):
         train(store, cache_dir=folder)
 

@@ -42,7 +42,7 @@ from tunedb.system import compression
 
 def find(store, examples, program, machine=""):
     """Return the number of the example of a program."""
-    (id_,) = store.query.program_ids([program.digest])
+    (id_,) = store.programs.ids([program.digest])
     found = [
         i
         for i in np.flatnonzero(examples.program_ids == id_)
@@ -57,7 +57,7 @@ def kind(examples, number):
 
 
 def fill_with(store, batch, source=OWN, features=SMALL_STEPS):
-    store.add(batch, source)
+    store.records.add(batch, source)
     add_rows(store, features)
 
 
@@ -102,7 +102,7 @@ def test_what_is_read_of_the_small_store(stored):
 
 def test_order_depends_on_digests_alone(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
-    programs = {p.id: p for p in stored.query.programs(examples.program_ids.tolist())}
+    programs = {p.id: p for p in stored.programs.get(examples.program_ids.tolist())}
     keys = []
     for id_, group in zip(examples.program_ids.tolist(), examples.group.tolist(), strict=True):
         of = examples.groups[group]
@@ -128,7 +128,7 @@ def test_each_program_has_its_own_rows(stored):
     assert pages == [(197, 197)]
     assert examples.rows.dtype == np.float32
     assert len(examples.rows) == examples.starts[-1]
-    expected = stored.query.feature_rows(SMALL_STEPS, examples.program_ids.tolist())
+    expected = stored.features.rows(SMALL_STEPS, examples.program_ids.tolist())
     for rows, first, end in zip(expected, examples.starts[:-1], examples.starts[1:], strict=True):
         assert np.array_equal(examples.rows[first:end], rows)
 
@@ -196,9 +196,9 @@ def test_what_failed_and_why(stored):
 
 def test_what_is_no_fault_of_a_program_or_was_taken_back_is_left_out(stored):
     examples = load(stored, SMALL_STEPS, rows=False)
-    gone = stored.query.program_ids([make_tiled(FIRST, n).digest for n in (5, 30, 31, 34)])
+    gone = stored.programs.ids([make_tiled(FIRST, n).digest for n in (5, 30, 31, 34)])
     assert not np.isin(examples.program_ids, gone).any()
-    foreign = stored.query.program_ids([make_tiled(FIRST, 33).digest])
+    foreign = stored.programs.ids([make_tiled(FIRST, 33).digest])
     assert np.isin(foreign, examples.program_ids).all()
 
 
@@ -233,7 +233,7 @@ def test_what_failed_last_counts(empty):
 def test_what_was_said_last_about_a_failure_counts(empty):
     record = measure(make_tiled(FIRST, 0), 0, FailureKind.UNKNOWN)
     fill_with(empty, [record])
-    empty.add_failures([(record, replace(record.failure, kind=FailureKind.WRONG_RESULT))])
+    empty.batches.add_failures([(record, replace(record.failure, kind=FailureKind.WRONG_RESULT))])
     examples = load(empty, SMALL_STEPS)
     assert kind(examples, 0) is FailureKind.WRONG_RESULT
 
@@ -284,10 +284,10 @@ def test_a_trial_has_its_number_for_every_feature_set(stored):
 def test_programs_without_a_single_row(empty):
     """A module without stores has no rows and is an example nevertheless."""
     store = empty
-    store.add(trials(FIRST, count=3, failing=0), OWN)
-    ids = store.query.program_ids([make_tiled(FIRST, n).digest for n in range(3)])
+    store.records.add(trials(FIRST, count=3, failing=0), OWN)
+    ids = store.programs.ids([make_tiled(FIRST, n).digest for n in range(3)])
     shapes = [np.ones((2, 4)), np.zeros((0, 4)), np.full((1, 4), 7.0)]
-    store.add_features(SMALL_STEPS, list(zip(ids, shapes, strict=True)))
+    store.features.add(SMALL_STEPS, list(zip(ids, shapes, strict=True)))
     examples = load(store, SMALL_STEPS)
     assert sorted(examples.sizes.tolist()) == [0, 1, 2]
     (one,) = np.flatnonzero(examples.sizes == 1)
@@ -298,12 +298,12 @@ def test_programs_without_a_single_row(empty):
 
 
 def test_only_some_workloads_targets_and_sources(stored):
-    query = stored.query
-    workload = query.workload_id(WORKLOADS[3].digest)
+    store = stored
+    workload = store.workloads.id_of(WORKLOADS[3].digest)
     examples = load(stored, SMALL_STEPS, scope=Scope(workload_ids=[workload]))
     assert [w.digest for w in examples.workloads] == [WORKLOADS[3].digest]
     assert len(examples) == 48
-    target = query.target_id(make_target(1).digest)
+    target = store.targets.id_of(make_target(1).digest)
     examples = load(stored, SMALL_STEPS, scope=Scope(target_ids=[target]))
     assert {g.target for g in examples.groups} == {make_target(1).digest}
     assert len(examples.workloads) == 2
@@ -331,7 +331,7 @@ def digest_of(*given, **choices):
 def test_the_digest_needs_no_rows(stored):
     whole = load(stored, SMALL_STEPS)
     assert digest_of(stored, SMALL_STEPS) == whole.digest
-    target = [stored.query.target_id(make_target(1).digest)]
+    target = [stored.targets.id_of(make_target(1).digest)]
     assert digest_of(stored, SMALL_STEPS, scope=Scope(target_ids=target)) != whole.digest
     some = load(stored, SMALL_STEPS, scope=Scope(target_ids=target), label="mean", corrected=True)
     given = {"scope": Scope(target_ids=target), "label": "mean", "corrected": True}
@@ -344,13 +344,13 @@ def test_the_digest_changes_with_what_is_learnt_from(stored):
     digests.append(digest_of(stored, SMALL_STEPS, label="minimum"))
     add_rows(stored, SMALL_STEPS)  # number 5 gets its rows
     digests.append(digest_of(stored, SMALL_STEPS))
-    stored.add([measure(make_tiled(FIRST, 40), 900, (1e-3,))], OWN)
+    stored.records.add([measure(make_tiled(FIRST, 40), 900, (1e-3,))], OWN)
     digests.append(digest_of(stored, SMALL_STEPS))  # it has no rows yet
     assert digests.pop() == digests[-1]
-    stored.add([measure(make_tiled(FIRST, 40), 901, FailureKind.CRASH)], OWN)
+    stored.records.add([measure(make_tiled(FIRST, 40), 901, FailureKind.CRASH)], OWN)
     add_rows(stored, SMALL_STEPS)
     digests.append(digest_of(stored, SMALL_STEPS))
-    stored.add([measure(make_tiled(FIRST, 15), 902, FailureKind.CRASH)], OWN)
+    stored.records.add([measure(make_tiled(FIRST, 15), 902, FailureKind.CRASH)], OWN)
     digests.append(digest_of(stored, SMALL_STEPS))
     newer = SmallSteps(version=2)
     add_rows(stored, newer)
@@ -392,10 +392,10 @@ def two_sessions(store, factor=1.5):
     """Measure a workload in two sessions, the second slower, and a third program in none."""
     sessions = [make_session(n) for n in range(2)]
     for session, slow in zip(sessions, (1.0, factor), strict=True):
-        store.add(trials(FIRST, count=4, failing=0, session=session, size=slow), OWN)
-    store.add([measure(make_tiled(FIRST, 9), 9, (seconds_of(9),))], OWN)
+        store.records.add(trials(FIRST, count=4, failing=0, session=session, size=slow), OWN)
+    store.records.add([measure(make_tiled(FIRST, 9), 9, (seconds_of(9),))], OWN)
     add_rows(store, SMALL_STEPS)
-    (target,) = store.query.target_ids()
+    (target,) = store.targets.find()
     return target
 
 
@@ -405,9 +405,7 @@ def factor_of(subject, id_, machine=0, factor=1.0):
 
 def test_corrected_times(empty):
     target = two_sessions(empty)
-    empty.set_session_factors(
-        target, [factor_of("session", 1), factor_of("session", 2, factor=1.5)]
-    )
+    empty.runs.set_factors(target, [factor_of("session", 1), factor_of("session", 2, factor=1.5)])
     raw, corrected = (load(empty, SMALL_STEPS, corrected=c) for c in (False, True))
     number = find(empty, raw, make_tiled(FIRST, 2))
     # 0.9, 1, 1.4 of both; the second session's times 1.5: 0.9, 1, 1.35, 1.4, 1.5, 2.1.
@@ -421,7 +419,7 @@ def test_corrected_times(empty):
 
 def test_machines_of_one_target_are_groups_of_their_own(empty):
     target = two_sessions(empty, factor=3.0)
-    empty.set_session_factors(target, [factor_of("session", 1), factor_of("session", 2, machine=1)])
+    empty.runs.set_factors(target, [factor_of("session", 1), factor_of("session", 2, machine=1)])
     examples = load(empty, SMALL_STEPS)
     assert [group.machine for group in examples.groups] == ["0", "1"]
     assert len(examples) == 9
@@ -439,7 +437,7 @@ def test_machines_of_one_target_are_groups_of_their_own(empty):
         assert np.array_equal(rows[0], rows[1])
     # A record of a source without an estimate is the first machine's.
     assert find(empty, examples, make_tiled(FIRST, 9), "0") is not None
-    empty.set_session_factors(
+    empty.runs.set_factors(
         target,
         [factor_of("session", 1), factor_of("session", 2, 1), factor_of("source", 1, 2, 2.0)],
     )
@@ -450,10 +448,10 @@ def test_machines_of_one_target_are_groups_of_their_own(empty):
 
 def test_machines_keep_their_names_when_one_is_asked_for(empty):
     target = two_sessions(empty)
-    empty.add([measure(make_tiled(FIRST, 11), 11, (1e-3,))], FOREIGN)
+    empty.records.add([measure(make_tiled(FIRST, 11), 11, (1e-3,))], FOREIGN)
     add_rows(empty, SMALL_STEPS)
     before = digest_of(empty, SMALL_STEPS, scope=Scope(source_ids=[2]))
-    empty.set_session_factors(target, [factor_of("session", 1), factor_of("source", 2, machine=1)])
+    empty.runs.set_factors(target, [factor_of("session", 1), factor_of("source", 2, machine=1)])
     examples = load(empty, SMALL_STEPS, scope=Scope(source_ids=[2]))
     assert [group.machine for group in examples.groups] == ["1"]
     assert examples.digest != before
@@ -486,16 +484,18 @@ def test_nothing_of_what_was_asked_for(stored):
 
 def test_nothing_measured(empty):
     program = make_tiled(FIRST, 0)
-    empty.add([measure(program, 0, None, status=Status.UNMEASURED)], OWN)
+    empty.records.add([measure(program, 0, None, status=Status.UNMEASURED)], OWN)
     with pytest.raises(NotFoundError, match="none of its records was measured"):
         load(empty, SMALL_STEPS)
-    empty.add([measure(program, 1, FailureKind.INFRASTRUCTURE), measure(program, 2, (0.0,))], OWN)
+    empty.records.add(
+        [measure(program, 1, FailureKind.INFRASTRUCTURE), measure(program, 2, (0.0,))], OWN
+    )
     with pytest.raises(NotFoundError, match="2 records have neither a run time nor a failure"):
         load(empty, SMALL_STEPS)
 
 
 def test_no_features(empty):
-    empty.add(trials(FIRST, count=3), OWN)
+    empty.records.add(trials(FIRST, count=3), OWN)
     with pytest.raises(NotFoundError) as raised:
         load(empty, SMALL_STEPS)
     assert message(raised) == (
@@ -518,7 +518,7 @@ def test_features_that_no_program_could_get(empty):
         def rows(self, programs):
             return [ValueError("no such step")] * len(programs)
 
-    empty.add(trials(FIRST, count=3), OWN)
+    empty.records.add(trials(FIRST, count=3), OWN)
     extract(empty, Broken())
     with pytest.raises(NotFoundError, match=r"version 1; all failed; see: tunedb quarantine$"):
         load(empty, Broken())

@@ -59,8 +59,8 @@ def machines_of(estimated):
 
 def test_the_factor_of_a_slower_day(store):
     # By hand: medians 1 : 1.32 for each program, so no spread; seven programs of eight are shared.
-    store.add(measure(make_session(0), 1.0, range(8)), OWN)
-    store.add(measure(make_session(9), 1.32, range(1, 10)), OWN)
+    store.records.add(measure(make_session(0), 1.0, range(8)), OWN)
+    store.records.add(measure(make_session(9), 1.32, range(1, 10)), OWN)
     found = estimate(store, 1)
     assert factors_of(found) == pytest.approx([1.0, 1.32])
     assert [factor.programs for factor in found.factors] == [7, 7]
@@ -77,7 +77,7 @@ def test_what_a_pair_says(here):
     ratios = [1.0, 1.1, 1.2, 1.3, 1.4]
     for day, scale in enumerate(([1.0] * 5, ratios)):
         session = make_session(day)
-        here.add([m for i, x in enumerate(scale) for m in measure(session, x, [i])], OWN)
+        here.records.add([m for i, x in enumerate(scale) for m in measure(session, x, [i])], OWN)
     (pair,) = estimate(here, 1).pairs
     assert (pair.first, pair.second, pair.programs) == (0, 1, 5)
     assert (pair.low, pair.factor, pair.high) == pytest.approx((1.0, 1.2, 1.4))
@@ -87,10 +87,10 @@ def test_what_a_pair_says(here):
 
 def test_repeats_of_a_session_are_pooled(here):
     one, other = make_session(0), make_session(1)
-    here.add(measure(one, 1.0, range(6)), OWN)
-    here.add(measure(other, 1.0, range(6)), OWN)
+    here.records.add(measure(one, 1.0, range(6)), OWN)
+    here.records.add(measure(other, 1.0, range(6)), OWN)
     # The median of 0.9, 1, 1.5 and twice 2 is 1.5.
-    here.add(
+    here.records.add(
         (make_measurement(n, (2e-3 * (1 + n),) * 2, session=other, occurrence=1) for n in range(6)),
         OWN,
     )
@@ -99,41 +99,41 @@ def test_repeats_of_a_session_are_pooled(here):
 
 def test_raw_times_stay_as_they_are(store):
     batch = [*measure(make_session(0), 1.0, range(6)), *measure(make_session(1), 1.3, range(6))]
-    store.add(batch, OWN)
-    before = list(store.query.iterate())
+    store.records.add(batch, OWN)
+    before = list(store.records.iterate())
     (found,) = update(store)
-    assert list(store.query.iterate()) == before
-    assert store.query.session_factors(1) == list(found.factors)
+    assert list(store.records.iterate()) == before
+    assert store.runs.factors(1) == list(found.factors)
 
 
 def test_one_session_has_no_factors(here):
-    here.add(measure(make_session(0), 1.0, range(6)), OWN)
+    here.records.add(measure(make_session(0), 1.0, range(6)), OWN)
     (found,) = update(here)
     assert factors_of(found) == [1.0]
-    assert here.query.session_factors(1) == []
+    assert here.runs.factors(1) == []
     assert estimates(here, [7]) == []
 
 
 def test_an_update_replaces_what_is_no_longer_so(store, monkeypatch):
-    store.add(measure(make_session(0), 1.0, range(6)), OWN)
-    store.add(measure(make_session(1), 1.3, range(6)), OWN)
+    store.records.add(measure(make_session(0), 1.0, range(6)), OWN)
+    store.records.add(measure(make_session(1), 1.3, range(6)), OWN)
     update(store)
     written = []
-    monkeypatch.setattr(store, "set_session_factors", lambda *args: written.append(args))
+    monkeypatch.setattr(store.runs, "set_factors", lambda *args: written.append(args))
     update(store)
     assert written == [], "equal factors are not written again"
     monkeypatch.undo()
-    taken = [r.id for r in store.query.iterate() if r.measurement.session.key == "session-1"]
-    store.retract(taken, "the machine was throttled")
+    taken = [r.id for r in store.records.iterate() if r.measurement.session.key == "session-1"]
+    store.trust.retract(taken, "the machine was throttled")
     update(store)
-    assert [f.factor for f in store.query.session_factors(1)] == [1.0, 1.0]
+    assert [f.factor for f in store.runs.factors(1)] == [1.0, 1.0]
 
 
 def test_records_without_session_count_by_their_source(store):
     logs = [Source("monday.json"), Source("tuesday.json")]
-    store.add(measure(None, 1.0, range(6)), logs[0])
-    store.add(measure(None, 0.5, range(6)), logs[1])
-    store.add(measure(make_session(0), 2.0, range(6)), OWN)
+    store.records.add(measure(None, 1.0, range(6)), logs[0])
+    store.records.add(measure(None, 0.5, range(6)), logs[1])
+    store.records.add(measure(make_session(0), 2.0, range(6)), OWN)
     found = estimate(store, 1)
     assert [(f.subject, f.factor) for f in found.factors] == [
         # Its start is known; that of the logs is not.
@@ -144,9 +144,9 @@ def test_records_without_session_count_by_their_source(store):
 
 
 def test_targets_have_nothing_to_do_with_each_other(store):
-    store.add(measure(make_session(0), 1.0, range(6)), OWN)
+    store.records.add(measure(make_session(0), 1.0, range(6)), OWN)
     elsewhere = make_target(1)
-    store.add(
+    store.records.add(
         (
             Measurement(
                 Program(m.program.workload, elsewhere, m.program.trace),
@@ -158,14 +158,14 @@ def test_targets_have_nothing_to_do_with_each_other(store):
         OWN,
     )
     assert [factors_of(one) for one in update(store)] == [[1.0], [1.0]]
-    assert store.query.session_factors(2) == []
+    assert store.runs.factors(2) == []
 
 
 def test_failed_and_meaningless_times_say_nothing(store):
     one, other = make_session(0), make_session(1)
-    store.add(measure(one, 1.0, range(6)), OWN)
-    store.add([make_measurement(i, None, session=other) for i in range(3)], OWN)
-    store.add([make_measurement(i, (0.0, 1e10), session=other) for i in range(3, 6)], OWN)
+    store.records.add(measure(one, 1.0, range(6)), OWN)
+    store.records.add([make_measurement(i, None, session=other) for i in range(3)], OWN)
+    store.records.add([make_measurement(i, (0.0, 1e10), session=other) for i in range(3, 6)], OWN)
     found = estimate(store, 1)
     assert found.pairs == ()
     assert factors_of(found) == [1.0, 1.0]
@@ -179,9 +179,9 @@ def test_different_hardware_under_one_target(here):
     rng = np.random.default_rng(0)
     v100, k80 = Source("v100"), Source("k80")
     scatter = np.exp(rng.normal(1.2, 0.25, 40))
-    here.add(measure(None, 1.0, range(40)), v100)
-    here.add([m for i in range(40) for m in measure(None, scatter[i], [i])], k80)
-    here.add(measure(None, 1.0, range(90, 95)), k80)
+    here.records.add(measure(None, 1.0, range(40)), v100)
+    here.records.add([m for i in range(40) for m in measure(None, scatter[i], [i])], k80)
+    here.records.add(measure(None, 1.0, range(90, 95)), k80)
     found = estimate(here, 1)
     # The larger one is machine 0.
     assert machines_of(found) == [1, 0]
@@ -195,11 +195,13 @@ def test_a_chance_likeness_joins_no_machines(here):
     rng = np.random.default_rng(1)
     scatter = np.exp(rng.normal(0, 0.4, 60))
     scatter[:LEAST_SHARED] = 1
-    here.add(measure(make_session(0), 1.0, range(60)), OWN)
-    here.add([m for i in range(60) for m in measure(make_session(1), scatter[i], [i])], OWN)
-    here.add(measure(make_session(2), 1.1, range(5, 60)), OWN)
-    here.add([m for i in range(60) for m in measure(make_session(3), 1.2 * scatter[i], [i])], OWN)
-    here.add(measure(make_session(4), 1.3, range(LEAST_SHARED)), OWN)
+    here.records.add(measure(make_session(0), 1.0, range(60)), OWN)
+    here.records.add([m for i in range(60) for m in measure(make_session(1), scatter[i], [i])], OWN)
+    here.records.add(measure(make_session(2), 1.1, range(5, 60)), OWN)
+    here.records.add(
+        [m for i in range(60) for m in measure(make_session(3), 1.2 * scatter[i], [i])], OWN
+    )
+    here.records.add(measure(make_session(4), 1.3, range(LEAST_SHARED)), OWN)
     found = estimate(here, 1)
     assert machines_of(found)[:4] == [0, 1, 0, 1] or machines_of(found)[:4] == [1, 0, 1, 0]
     assert factors_of(found)[2:4] == pytest.approx([1.1, 1.2])
@@ -217,10 +219,10 @@ def test_a_chance_likeness_joins_no_machines(here):
     ],
 )
 def test_what_shares_too_little_goes_by_its_hardware(third, machines, here):
-    here.add(measure(make_session(0), 1.0, range(10)), OWN)
-    here.add(measure(make_session(1), 1.3, range(10)), OWN)
+    here.records.add(measure(make_session(0), 1.0, range(10)), OWN)
+    here.records.add(measure(make_session(1), 1.3, range(10)), OWN)
     few = range(LEAST_SHARED - 1)
-    here.add(measure(third, 5.0, few), OWN)
+    here.records.add(measure(third, 5.0, few), OWN)
     found = estimate(here, 1)
     assert machines_of(found) == machines
     assert found.factors[2].factor == 1.0
@@ -229,7 +231,7 @@ def test_what_shares_too_little_goes_by_its_hardware(third, machines, here):
 
 def test_hardware_that_nobody_shares_is_a_machine(here):
     for number, cpu in enumerate(("x", "y", "x", "y", "y")):
-        here.add(measure(make_session(number, cpu), 1.0, [number]), OWN)
+        here.records.add(measure(make_session(number, cpu), 1.0, [number]), OWN)
     assert machines_of(estimate(here, 1)) == [1, 0, 1, 0, 0]
 
 
@@ -271,7 +273,9 @@ def test_noise_averages_over_ways_and_is_told(here):
     """Three sessions, 5 % noise: every error is covered by its interval, more or less."""
     truth = [1.0, 1.2, 0.9]
     for number, factor in enumerate(truth):
-        here.add(measure(make_session(number), factor, range(200), noise=0.05, seed=number), OWN)
+        here.records.add(
+            measure(make_session(number), factor, range(200), noise=0.05, seed=number), OWN
+        )
     found = estimate(here, 1)
     assert factors_of(found) == pytest.approx(truth, rel=0.02)
     for index in (1, 2):
@@ -294,8 +298,8 @@ def test_noise_is_no_drift():
 
 
 def test_a_likely_but_tiny_factor_is_no_drift(here):
-    here.add(measure(make_session(0), 1.0, range(50)), OWN)
-    here.add(measure(make_session(1), 1.005, range(50)), OWN)
+    here.records.add(measure(make_session(0), 1.0, range(50)), OWN)
+    here.records.add(measure(make_session(1), 1.005, range(50)), OWN)
     found = estimate(here, 1)
     assert found.errors[1] < math.log(1.005)
     assert not found.drifted(1)
@@ -352,10 +356,10 @@ def test_verdicts():
 
 
 def test_sessions_as_the_database_sees_them(store):
-    store.add(measure(make_session(3), 1.0, range(2)), OWN)
-    store.add([make_measurement(5, None, session=make_session(3))], OWN)
-    store.add([make_measurement(7, (1.0,), measured_at=START)], OWN)
-    (found,) = store.query.measured_sessions().values()
+    store.records.add(measure(make_session(3), 1.0, range(2)), OWN)
+    store.records.add([make_measurement(5, None, session=make_session(3))], OWN)
+    store.records.add([make_measurement(7, (1.0,), measured_at=START)], OWN)
+    (found,) = store.runs.sessions().values()
     assert [(s.subject, s.subject_id, s.started_at, s.first) for s in found] == [
         ("source", 1, START, 4),
         ("session", 1, START + 3 * DAY, 1),
@@ -363,7 +367,7 @@ def test_sessions_as_the_database_sees_them(store):
     assert [(s.records, s.failed) for s in found] == [(1, 0), (3, 1)]
     assert found[0].origin == OWN
     assert found[1].origin == make_session(3)
-    assert store.query.measured_sessions([2]) == {}
+    assert store.runs.sessions([2]) == {}
 
 
 def test_factors_are_frozen_values():
@@ -373,12 +377,12 @@ def test_factors_are_frozen_values():
 
 def test_records_by_corrected_time(store):
     """Each record divided by the factor of its session, or of its source; others as they are."""
-    store.add(measure(make_session(0), 1.0, range(1, 7)), OWN)
-    store.add(measure(make_session(1), 2.0, range(7)), OWN)
-    store.add(measure(None, 4.0, range(1, 7)), Source("log"))
-    store.add(measure(make_session(0), 1.0, [0]), FOREIGN)
+    store.records.add(measure(make_session(0), 1.0, range(1, 7)), OWN)
+    store.records.add(measure(make_session(1), 2.0, range(7)), OWN)
+    store.records.add(measure(None, 4.0, range(1, 7)), Source("log"))
+    store.records.add(measure(make_session(0), 1.0, [0]), FOREIGN)
     update(store)
-    found = store.query.top_k_corrected([1], 1, 4)
+    found = store.runs.top_k_corrected([1], 1, 4)
     # Means are 1.133 of the median. Number 0 was measured by the second session alone, but for a
     # foreign source's record, which is served to nobody.
     mean = 1e-3 * (1 + 0.9 + 1.5) / 3
@@ -386,10 +390,10 @@ def test_records_by_corrected_time(store):
     assert [one.factor for one in found] == pytest.approx([2.0, 1.0, 2.0, 4.0])
     assert [one.id for one in found] == [7, 1, 8, 14]
     assert {one.machine for one in found} == {0}
-    assert store.query.top_k_corrected([1], 1, 2) == found[:2]
-    (structure,) = {(sketch, tail) for sketch, tail, _ in store.query.structures()}
-    assert store.query.top_k_corrected([1], 1, 4, {structure}) == found
-    assert store.query.top_k_corrected([1], 1, 4, set()) == []
-    store.set_session_factors(1, [])
-    raw = store.query.top_k_corrected([1], 1, 2)
+    assert store.runs.top_k_corrected([1], 1, 2) == found[:2]
+    (structure,) = {(sketch, tail) for sketch, tail, _ in store.programs.structures()}
+    assert store.runs.top_k_corrected([1], 1, 4, {structure}) == found
+    assert store.runs.top_k_corrected([1], 1, 4, set()) == []
+    store.runs.set_factors(1, [])
+    raw = store.runs.top_k_corrected([1], 1, 2)
     assert [(one.id, one.factor, one.machine) for one in raw] == [(1, 1.0, 0), (7, 1.0, 0)]

@@ -89,7 +89,7 @@ def test_a_model_is_found_again_by_what_it_was_made_from(stored, monkeypatch):
     assert (again.was_there, again.trained) == (True, False)
     assert again.stored.digest == made.stored.digest
     assert np.array_equal(scores(stored, again.model), scores(stored, made.model))
-    assert len(stored.query.models()) == 1
+    assert len(stored.models.all()) == 1
 
 
 def test_on_both_kinds_of_database(store):
@@ -117,7 +117,7 @@ def test_another_recipe_makes_another_model(stored, change):
 
 def test_new_data_make_another_model(stored):
     old = quick(stored)
-    stored.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+    stored.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     new = quick(stored)
     assert not new.was_there
     assert new.stored.training_digest != old.stored.training_digest
@@ -126,13 +126,11 @@ def test_new_data_make_another_model(stored):
 
 def test_the_scope_is_part_of_the_data_not_of_the_digest(stored):
     everything = quick(stored)
-    same = quick(stored, scope=Scope(workload_ids=[one.id for one in stored.query.workloads()]))
+    same = quick(stored, scope=Scope(workload_ids=[one.id for one in stored.workloads.summaries()]))
     assert same.was_there and same.stored.id == everything.stored.id
     part = quick(stored, scope=Scope(target_ids=[2]))
     assert part.stored.id != everything.stored.id
-    assert part.stored.card["scope"]["targets"][0]["digest"] == (
-        stored.query.target(2).digest.hex()
-    )
+    assert part.stored.card["scope"]["targets"][0]["digest"] == (stored.targets.get(2).digest.hex())
     assert part.stored.card["data"]["workloads"] == 2
     assert is_current(stored, part.stored)
 
@@ -159,7 +157,7 @@ def test_a_model_is_found_again_for_any_number_of_threads(stored):
 def test_a_card_alone_is_trained_again_to_the_byte(stored, warnings):
     made = quick(stored, keep_body=False)
     assert made.stored.size is None
-    assert stored.query.model_body(made.stored.id) is None
+    assert stored.models.body(made.stored.id) is None
     rebuilt = load_model(stored, made.stored, threads=1)
     assert cards.body_digest(rebuilt.to_bytes()).hex() == made.stored.card["body"]["digest"]
     still = quick(stored, keep_body=False)
@@ -174,7 +172,7 @@ def test_a_card_alone_is_trained_again_to_the_byte(stored, warnings):
 
 def test_a_card_alone_of_other_data_cannot_be_rebuilt(stored):
     made = quick(stored, keep_body=False)
-    stored.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+    stored.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     add_rows(stored)
     with pytest.raises(UsageError, match=r"only its card is stored.*tunedb train"):
         load_model(stored, made.stored)
@@ -186,7 +184,7 @@ def test_training_again_by_force_compares(stored, warnings):
     assert (again.was_there, again.trained) == (True, True)
     assert again.model.to_bytes() == made.model.to_bytes()
     assert warnings == []
-    with stored._transaction() as connection:
+    with stored._db.transaction() as connection:
         connection.exec_driver_sql(
             "UPDATE model SET card = replace(card, ?, ?), body = ?",
             (made.stored.card["body"]["digest"], cards.body_digest(b"other").hex(), b"other"),
@@ -215,7 +213,7 @@ def test_records_that_come_while_it_trains_do_not_mix_in(stored, monkeypatch):
     reading = training_job.with_rows
 
     def busy(store, examples, **options):
-        store.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+        store.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
         add_rows(store)
         return reading(store, examples, **options)
 
@@ -233,7 +231,7 @@ def test_features_of_steps_are_computed_first(sqlite_file):
         fill(store, features=SmallSteps("other"))
         seen = []
         made = quick(store, on_step=lambda *step: seen.append(step))
-        programs = store.query.feature_coverage(SMALL_STEPS).known
+        programs = store.features.coverage(SMALL_STEPS).known
         assert made.stored.card["data"]["left_out"]["without features"] == 0
         assert ("features", 0, programs) in seen and ("features", programs, programs) in seen
         kinds = list(dict.fromkeys(step for step, _, _ in seen))
@@ -244,7 +242,7 @@ def test_features_of_steps_are_computed_first(sqlite_file):
 def test_features_of_modules_are_asked_for(stored):
     with pytest.raises(NotFoundError, match=r"run: tunedb extract --set tunedb\.scheduled"):
         quick(stored, dataclasses.replace(RECIPE, features="tunedb.scheduled"))
-    assert stored.query.models() == []
+    assert stored.models.all() == []
 
 
 def test_a_set_without_fixed_columns_is_refused(stored):
@@ -256,9 +254,9 @@ def test_the_factors_of_sessions_are_estimated_first(sqlite_file):
     from small_data import sessions_of
 
     with Store(sqlite_file) as store:
-        store.add([one for workload in WORKLOADS[:2] for one in sessions_of(workload)], OWN)
+        store.records.add([one for workload in WORKLOADS[:2] for one in sessions_of(workload)], OWN)
         made = quick(store)
-        assert [round(one.factor, 3) for one in store.query.session_factors(1)] == [1.0, 1.3]
+        assert [round(one.factor, 3) for one in store.runs.factors(1)] == [1.0, 1.3]
         corrected = quick(store, dataclasses.replace(RECIPE, corrected=True))
         assert corrected.stored.training_digest != made.stored.training_digest
 
@@ -281,16 +279,16 @@ def test_no_data(store):
 )
 def test_nothing_to_learn_from(sqlite_file, records):
     with Store(sqlite_file) as store:
-        store.add(records, OWN)
+        store.records.add(records, OWN)
         with pytest.raises(UsageError, match=r"nothing to learn from.*tunedb train") as told:
             quick(store)
         assert "\n" not in str(told.value)
-        assert store.query.models() == []
+        assert store.models.all() == []
 
 
 def test_one_workload_is_learnt_from_and_not_judged(sqlite_file):
     with Store(sqlite_file) as store:
-        store.add(trials(WORKLOADS[0]), OWN)
+        store.records.add(trials(WORKLOADS[0]), OWN)
         card = quick(store, evaluate=True).stored.card
         assert card["training"]["rounds"] == RECIPE.rounds
         assert card["evaluation"]["pairwise"] is None
@@ -309,10 +307,10 @@ def copied(stored, made, **changes):
         parameters=made.parameters,
         training_digest=made.training_digest,
         card={**made.card, **changes},
-        body=stored.query.model_body(made.id),
+        body=stored.models.body(made.id),
     )
-    id_ = stored.add_model(row)
-    return next(one for one in stored.query.models() if one.id == id_)
+    id_ = stored.models.add(row)
+    return next(one for one in stored.models.all() if one.id == id_)
 
 
 def test_a_row_of_another_database_is_refused(stored, tmp_path):
@@ -337,16 +335,16 @@ def test_a_booster_of_a_newer_xgboost_is_refused(stored):
 
 def test_boosters_that_changed_are_refused_and_made_again(stored, warnings):
     made = quick(stored).stored
-    with stored._transaction() as connection:
+    with stored._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE model SET body = ?", (b"x" * 100,))
     with pytest.raises(IntegrityError, match=r"same options: tunedb train$"):
         body_of(stored, made)
-    stored.add_predictions(made.id, {1: 0.5})
+    stored.models.add_predictions(made.id, {1: 0.5})
     again = quick(stored)
     assert (again.stored.id, again.was_there, again.trained) == (made.id, True, True)
     assert warnings == ["model 1: its boosters do not match its card; it is trained again"]
     assert load_model(stored, again.stored).to_bytes() == again.model.to_bytes()
-    assert stored.query.predictions() == {made.id: 1}
+    assert stored.training.predictions() == {made.id: 1}
 
 
 def test_a_model_of_failures_ranks_nothing(stored):
@@ -373,7 +371,7 @@ def test_the_best_model_is_current_then_large_then_good(stored, monkeypatch):
     )
     assert find(stored, feature_set=SMALL_STEPS).id == large.id
     # Other data: the small one is still of today's.
-    stored.add(trials(WORKLOADS[5], target=1), OWN)
+    stored.records.add(trials(WORKLOADS[5], target=1), OWN)
     add_rows(stored)
     assert is_current(stored, small)
     assert find(stored, feature_set=SMALL_STEPS).id == small.id
@@ -392,7 +390,7 @@ def test_no_model_for_a_target_or_feature_set(stored):
 def test_a_card_alone_of_other_data_is_not_found(stored):
     quick(stored, keep_body=False)
     assert find(stored, feature_set=SMALL_STEPS).size is None
-    stored.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+    stored.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     add_rows(stored)
     assert find(stored, feature_set=SMALL_STEPS) is None
 
@@ -405,7 +403,7 @@ def test_data_are_read_once_for_many_models(stored, monkeypatch):
     monkeypatch.setattr(
         training_job, "load_counted", lambda *a, **k: calls.append(k) or read(*a, **k)
     )
-    assert are_current(stored, stored.query.models()) == [True] * 3
+    assert are_current(stored, stored.models.all()) == [True] * 3
     assert len(calls) == 1
 
 
@@ -424,7 +422,7 @@ def test_features_that_were_asked_for_in_vain_are_not_asked_for_again(sqlite_fil
         assert quick(store, on_step=lambda *step: seen.append(step[0])).was_there
         assert "features" not in seen
         assert is_current(store, made.stored)
-        store.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
+        store.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
         assert not is_current(store, made.stored)
 
 
@@ -434,7 +432,7 @@ def test_a_part_that_does_not_exist_is_told_first(sqlite_file):
         for change in ({"loss": "x"}, {"rows": "x"}, {"label": "x"}, {"training_set": "x"}):
             with pytest.raises(NotFoundError, match=r"no .* 'x'; there are: "):
                 quick(store, dataclasses.replace(RECIPE, **change))
-        assert store.query.feature_coverage(SMALL_STEPS).known == 0
+        assert store.features.coverage(SMALL_STEPS).known == 0
 
 
 def test_what_is_learnt_from(stored):
@@ -450,12 +448,12 @@ def test_what_is_learnt_from(stored):
 
 def test_the_set_that_covers_most_is_chosen(stored, sets):
     assert choose_features(stored) == "small.steps"
-    few = stored.query.programs_without(Modules(), limit=20)
-    stored.add_features(Modules(), [(one.id, np.ones((1, 1))) for one in few])
+    few = stored.programs.without_features(Modules(), limit=20)
+    stored.features.add(Modules(), [(one.id, np.ones((1, 1))) for one in few])
     assert choose_features(stored) == "small.steps"
-    rest = stored.query.programs_without(Modules(), limit=1000)
+    rest = stored.programs.without_features(Modules(), limit=1000)
     # All but a few that TVM could not lower.
-    stored.add_features(Modules(), [(one.id, np.ones((1, 1))) for one in rest[3:]])
+    stored.features.add(Modules(), [(one.id, np.ones((1, 1))) for one in rest[3:]])
     assert choose_features(stored) == "tunedb.scheduled"
     sets["small.steps"] = SmallSteps(version=2)
     assert choose_features(stored) == "tunedb.scheduled"
@@ -470,7 +468,7 @@ def test_a_copy_of_the_database_may_use_its_models(stored, tmp_path):
     made = quick(stored).stored
     with closing(sqlite3.connect(stored.url.database)) as connection:
         connection.execute("VACUUM INTO ?", (str(tmp_path / "copy.db"),))
-    approve(tmp_path / "copy.db", stored.query.store_key)
+    approve(tmp_path / "copy.db", stored.key)
     with Store(tmp_path / "copy.db") as copy:
         assert is_current(copy, made)
         assert find(copy, feature_set=SMALL_STEPS).digest == made.digest

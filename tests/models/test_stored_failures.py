@@ -34,7 +34,7 @@ def test_it_is_kept_and_found_again(stored):
     forced = train_failures(stored, SMALL, threads=1, force=True)
     assert (forced.was_there, forced.trained) == (True, True)
     assert forced.model.to_bytes() == made.model.to_bytes()
-    assert [one.id for one in stored.query.models()] == [made.stored.id]
+    assert [one.id for one in stored.models.all()] == [made.stored.id]
 
 
 def test_its_card(stored):
@@ -62,8 +62,8 @@ def test_its_card(stored):
 
 def test_other_data_make_another_one(stored):
     first = train_failures(stored, SMALL, threads=1).stored
-    taken = next(r.id for r in stored.query.iterate() if r.measurement.failure is not None)
-    stored.retract([taken], "the machine was full")
+    taken = next(r.id for r in stored.records.iterate() if r.measurement.failure is not None)
+    stored.trust.retract([taken], "the machine was full")
     assert not is_current(stored, first)
     second = train_failures(stored, SMALL, threads=1).stored
     assert second.digest != first.digest
@@ -87,7 +87,7 @@ def test_rows_of_another_database_are_refused(stored):
 
 def test_a_scope_without_failures_is_one_line(stored):
     # Records of a foreign source: one program, which worked.
-    foreign = next(r for r in stored.query.iterate() if r.source.name == "foreign")
-    ids = {id_ for id_, _, one in stored.query.numbered_sources() if one == foreign.source}
+    foreign = next(r for r in stored.records.iterate() if r.source.name == "foreign")
+    ids = {id_ for id_, _, one in stored.sources.numbered() if one == foreign.source}
     with pytest.raises(UsageError, match="none of 1 program failed"):
         train_failures(stored, SMALL, scope=Scope(source_ids=sorted(ids)), threads=1)

@@ -13,7 +13,7 @@ from tunedb.errors import NotFoundError
 from tunedb.models.dataset import FAILURES, dataset_of
 from tunedb.records import FailureKind, Signature
 from tunedb.results import SessionFactor
-from tunedb.storage.queries.training import TrainingRecords
+from tunedb.storage.training import TrainingRecords
 
 INFRASTRUCTURE = FAILURES.index(FailureKind.INFRASTRUCTURE)
 UNKNOWN = FAILURES.index(FailureKind.UNKNOWN)
@@ -33,14 +33,17 @@ FACTORS = {
 class Catalog:
     """The little that is asked of a database."""
 
-    def training_workloads(self, ids):
+    def __init__(self):
+        self.training = self.runs = self
+
+    def workloads(self, ids):
         found = [(i, d, f"w{i}", Signature()) for i, d in WORKLOADS.items() if i in ids]
         return sorted(found, key=lambda one: one[1])
 
     def target_digests(self):
         return TARGETS
 
-    def session_factors(self, target_id):
+    def factors(self, target_id):
         return [
             SessionFactor("session" if s > 0 else "source", abs(s), machine, factor, None, 0)
             for (target, s), (machine, factor) in FACTORS.items()

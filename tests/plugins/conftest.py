@@ -75,6 +75,6 @@ def live(tmp_path, tools):
     database.commit_tuning_record(
         tools.record(mod, database.commit_workload(mod), [0.5], target=tools.llvm)
     )
-    (record,) = database.store.query.iterate()
+    (record,) = database.store.records.iterate()
     database.close()
     return mod, record.measurement

@@ -164,7 +164,7 @@ def test_a_record_that_does_not_replay_is_passed_over(database, tools):
     database.commit_tuning_record(record)
     _, (use,) = schedule(database, mod)
     assert use.record_id == 1
-    assert database.store.query.counts().quarantined == 1
+    assert database.store.counts().quarantined == 1
 
 
 def test_records_of_equal_workloads_answer_each_with_its_own_module(database, tools):

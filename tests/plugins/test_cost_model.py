@@ -447,7 +447,7 @@ def test_nothing_is_extracted_twice(database, make, monkeypatch):
     store_batch(database, context, candidates, make.ok(range(24)))
     model._online.update(context, candidates, make.ok(range(24)))
     assert counted == [24]
-    stored = database.store.query.stored_features()
+    stored = database.store.features.sets()
     assert [(one.name, one.programs) for one in stored] == [("tunedb.scheduled", 24)]
     # Another schedule of the same program: its rows are stored.
     again = make.candidates(range(24), fresh=True)
@@ -468,7 +468,7 @@ def test_the_callback_stores_what_was_asked_about(order, predict, database, make
     model = CostModel(database, recipe=QUICK)
     measure(model, database, make, range(24), predict=predict, order=order)
     assert counted == [24]
-    stored = database.store.query.feature_rows(SCHEDULED, range(1, 25))
+    stored = database.store.features.rows(SCHEDULED, range(1, 25))
     context, candidates = make.context(), make.candidates(range(24))
     modules = [candidate.sch.mod for candidate in candidates]
     rows = np.concatenate(compute(modules, context.target, SCHEDULED))
@@ -572,9 +572,9 @@ def test_a_set_of_steps_works_without_modules(path, make, tools):
     task = model._online._task(make.context())
     (mine,) = model._online.rows.of(task, make.candidates([3]))
     program = model._online._program(task, make.candidates([3])[0])
-    ids = database.store.query.program_ids([program.digest])
+    ids = database.store.programs.ids([program.digest])
     np.testing.assert_array_equal(
-        mine.rows, database.store.query.feature_rows(feature_set("steps"), ids)[0]
+        mine.rows, database.store.features.rows(feature_set("steps"), ids)[0]
     )
     database.close()
 
@@ -622,10 +622,10 @@ def test_the_ledger_has_what_was_predicted_before_it_was_measured(order, databas
     said = measure(model, database, make, range(40, 44), order=order)
     told = model._online.predict(make.context(), make.candidates([50]))
     model.flush()
-    trials = database.store.query.trials()
+    trials = database.store.training.trials()
     assert len(trials) == 4  # the first batch had no model
     assert [trial.score for trial in trials] == pytest.approx(said.tolist(), abs=0)
-    (row,) = database.store.query.models()
+    (row,) = database.store.models.all()
     assert {trial.model_id for trial in trials} == {row.id} == {scorer(model).id}
     assert row.size is None
     assert row.card["training"]["tuning"]
@@ -664,7 +664,7 @@ def test_the_ledger_has_what_failed_to_build(order, database, make):
     if order == "before":
         update()
     model.flush()
-    trials = database.store.query.trials()
+    trials = database.store.training.trials()
     assert len(trials) == 8
     scores = {trial.record_id: trial.score for trial in trials}
     assert [scores[id_] for id_ in sorted(scores)] == pytest.approx(said.tolist(), abs=0)
@@ -674,7 +674,7 @@ def test_the_ledger_has_what_failed_to_build(order, database, make):
     model._online.predict(context, again)
     record(database._handle, context, again, builds, results)
     assert len(model._online.ledger) == 0
-    assert len(database.store.query.trials()) == 8
+    assert len(database.store.training.trials()) == 8
 
 
 def test_a_prediction_stays_that_of_the_model_that_made_it(database, make):
@@ -688,7 +688,7 @@ def test_a_prediction_stays_that_of_the_model_that_made_it(database, make):
     assert scorer(model) is not first
     store_batch(database, context, candidates, make.ok(range(40, 48)))
     model._online.update(context, candidates, make.ok(range(40, 48)))
-    mine = [trial for trial in database.store.query.trials() if trial.model_id == first.id]
+    mine = [trial for trial in database.store.training.trials() if trial.model_id == first.id]
     assert [trial.score for trial in mine if trial.workload_id == 1] == pytest.approx(said, abs=0)
 
 
@@ -698,9 +698,9 @@ def test_what_nobody_asked_about_is_scored_before_it_is_learnt(database, make):
     first = scorer(model)
     measure(model, database, make, range(40, 52), predict=False)
     assert scorer(model) is not first
-    assert {trial.model_id for trial in database.store.query.trials()} == {first.id}
-    rows = database.store.query.feature_rows(SCHEDULED, range(41, 53))
-    assert [trial.score for trial in database.store.query.trials()] == pytest.approx(
+    assert {trial.model_id for trial in database.store.training.trials()} == {first.id}
+    rows = database.store.features.rows(SCHEDULED, range(41, 53))
+    assert [trial.score for trial in database.store.training.trials()] == pytest.approx(
         first.model.score_programs(rows), abs=0
     )
 
@@ -710,13 +710,13 @@ def test_programs_that_were_measured_before_are_no_predictions(path, make, tools
     for _ in range(2):
         database = Database(path, target=tools.llvm)
         measure(CostModel(database, recipe=QUICK), database, make, range(40))
-        assert database.store.query.trials() == []
+        assert database.store.training.trials() == []
         database.close()
     database = Database(path, target=tools.llvm)
     model = CostModel(database, recipe=QUICK)
     measure(model, database, make, range(30, 44))
     model.flush()
-    trials = database.store.query.trials()
+    trials = database.store.training.trials()
     assert [one.program_id for one in trials] == [41, 42, 43, 44]
     # Nor do they count as trials that the model has not seen.
     (learnt,) = model._online._learners.values()
@@ -735,10 +735,10 @@ def test_what_failed_for_other_reasons_was_not_measured(order, database, make):
     if order == "before":
         store_batch(database, context, candidates, [lost] * 4)
     model._online.update(context, candidates, [lost] * 4)
-    assert database.store.query.trials() == []
+    assert database.store.training.trials() == []
     measure(model, database, make, range(40, 44), order=order)
     model.flush()
-    assert len(database.store.query.trials()) == 4
+    assert len(database.store.training.trials()) == 4
 
 
 def test_a_ledger_that_cannot_be_written_ends_nothing(database, make, monkeypatch):
@@ -748,7 +748,7 @@ def test_a_ledger_that_cannot_be_written_ends_nothing(database, make, monkeypatc
     def full(*_):
         raise StorageError(f"{database.store.location}: the disk is full")
 
-    monkeypatch.setattr(database.store, "add_predictions", full)
+    monkeypatch.setattr(database.store.models, "add_predictions", full)
     with logged(logging.DEBUG) as told:
         measure(model, database, make, range(40, 44))
         measure(model, database, make, range(44, 46))
@@ -757,7 +757,7 @@ def test_a_ledger_that_cannot_be_written_ends_nothing(database, make, monkeypatc
     assert set(levels[1:]) == {logging.DEBUG}
     monkeypatch.undo()
     model.flush()
-    assert len(database.store.query.trials()) == 6
+    assert len(database.store.training.trials()) == 6
 
 
 def test_a_model_that_was_pruned_while_it_is_in_use_is_added_again(store):
@@ -767,17 +767,17 @@ def test_a_model_that_was_pruned_while_it_is_in_use_is_added_again(store):
     from tunedb.results import NewModel
 
     made = [make_measurement(n) for n in range(2)]
-    store.add_batch(made, OWN)
+    store.batches.add(made, OWN)
     scorer = Scorer(None, NewModel(bytes(16), "ranker", b"{}", bytes(16), {}, None), 0)
     ledger = Ledger(store)
     ledger.note(scorer, made[0].program.digest, 1.0)
     ledger.write()
-    assert store.remove_model(scorer.id).predictions == 1
+    assert store.pruning.remove_model(scorer.id).predictions == 1
     ledger.note(scorer, made[1].program.digest, 2.0)
     ledger.write()
     ledger.write()
     assert len(ledger) == 0
-    assert [trial.score for trial in store.query.trials()] == [2.0]
+    assert [trial.score for trial in store.training.trials()] == [2.0]
 
 
 def test_programs_that_nobody_stores_are_forgotten_in_the_end(database, make, monkeypatch):
@@ -789,23 +789,23 @@ def test_programs_that_nobody_stores_are_forgotten_in_the_end(database, make, mo
     context, candidates = make.context(), make.candidates(range(40, 48))
     model._online.update(context, candidates, make.ok(range(40, 48)))
     assert len(model._online.ledger) == 5
-    assert len(database.store.query.trials()) == 0
+    assert len(database.store.training.trials()) == 0
 
 
 def test_the_last_batch_is_written_when_the_model_is_dropped(database, make):
     model = CostModel(database, recipe=QUICK)
     measure(model, database, make, range(40))
     measure(model, database, make, range(40, 44), order="after")
-    assert len(database.store.query.trials()) == 0
+    assert len(database.store.training.trials()) == 0
     del model
     gc.collect()
-    assert len(database.store.query.trials()) == 4
+    assert len(database.store.training.trials()) == 4
 
 
 def test_a_read_only_database_is_learnt_from_and_not_written(database, make, path, tools):
     model = CostModel(database, recipe=QUICK)
     measure(model, database, make, range(40))
-    before = database.store.query.counts()
+    before = database.store.counts()
     database.close()
     reader = Database(path, target=tools.llvm, read_only=True)
     model = CostModel(reader, recipe=QUICK)
@@ -813,8 +813,8 @@ def test_a_read_only_database_is_learnt_from_and_not_written(database, make, pat
     assert make.accuracy(model._online.predict(context, candidates), range(40, 50)) > 0.6
     model._online.update(context, candidates, make.ok(range(40, 50)))
     assert scorer(model).learnt == 50
-    assert reader.store.query.counts() == before
-    assert reader.store.query.models() == []
+    assert reader.store.counts() == before
+    assert reader.store.models.all() == []
     reader.close()
 
 
@@ -896,7 +896,7 @@ def test_a_residual_corrects_where_it_helps(database, make, monkeypatch):
     scores = model._online.predict(make.context(), make.candidates(unseen))
     assert make.accuracy(scores, unseen) > 0.7
     # The ledger has the model's own word, and other workloads are left alone.
-    assert {trial.score for trial in database.store.query.trials()} == {0.0}
+    assert {trial.score for trial in database.store.training.trials()} == {0.0}
     other = model._online.predict(make.context(128), make.candidates(range(8), 128))
     np.testing.assert_array_equal(other, np.zeros(8))
     # A batch of which nothing is known has nothing to correct.
@@ -929,9 +929,9 @@ def test_a_saved_model_says_the_same_elsewhere(database, make, tmp_path):
     np.testing.assert_array_equal(loaded._online.predict(make.context(), candidates), said)
     # Its predictions are traced to the model that was saved.
     measure(loaded, other, make, range(40, 44))
-    (row,) = other.store.query.models()
+    (row,) = other.store.models.all()
     assert row.digest == scorer(model).row.digest
-    assert len(other.store.query.trials(row.id)) == 4
+    assert len(other.store.training.trials(row.id)) == 4
     other.close()
 
 

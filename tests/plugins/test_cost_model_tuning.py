@@ -160,10 +160,8 @@ def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watche
         for trace, score in zip(traces, scores, strict=True):
             if scorer is not None:
                 said[online.trace_codec.encode(trace)] = (scorer, score)
-    trials = database.store.query.trials()
-    programs = {
-        one.id: one for one in database.store.query.programs([t.program_id for t in trials])
-    }
+    trials = database.store.training.trials()
+    programs = {one.id: one for one in database.store.programs.get([t.program_id for t in trials])}
     # Of the first 16, those that were built are too few; one round at least had a model.
     assert len(trials) >= 0.8 * TRIALS
     for trial in trials:
@@ -171,13 +169,13 @@ def test_the_ledger_equals_what_was_predicted(callbacks, tools, tmp_path, watche
         # The search gets scores that are positive, the ledger has the model's own.
         assert trial.model_id == scorer.id
         assert positive(np.array([trial.score]), QUICK.loss)[0] == pytest.approx(score, rel=1e-12)
-    assert {row.id for row in database.store.query.models()} >= {t.model_id for t in trials}
+    assert {row.id for row in database.store.models.all()} >= {t.model_id for t in trials}
     if callbacks == "ours":
         # Each trial that was predicted, those that failed to build too. When those of the first two
         # rounds were measured, there was no model yet.
         known = {trial.program_id for trial in trials}
-        rest = range(1 + 2 * TRIALS, 1 + database.store.query.size())
-        programs = database.store.query.programs(rest)
+        rest = range(1 + 2 * TRIALS, 1 + database.store.records.count())
+        programs = database.store.programs.get(rest)
         missing = [one for one in programs if one.trace in said and one.id not in known]
         assert missing == []
         assert any(trial.mean is None for trial in trials)
@@ -202,7 +200,7 @@ def test_a_second_run_predicts_from_the_first_round_on(tools, tmp_path, watched)
     assert len(np.unique(scores)) > 4
     # The first batch of the second run was predicted, and is in the ledger.
     database = Database(path, target=tools.llvm, read_only=True)
-    assert first.id in {trial.model_id for trial in database.store.query.trials()}
+    assert first.id in {trial.model_id for trial in database.store.training.trials()}
     database.close()
 
 
@@ -212,7 +210,7 @@ def test_no_schedule_is_extracted_twice(tools, tmp_path, extracted):
     assert len(extracted) > 2 * TRIALS
     assert len({mod.__chandle__() for mod in extracted}) == len(extracted)
     # All that could be learnt from is stored for the next model.
-    (stored,) = database.store.query.stored_features()
+    (stored,) = database.store.features.sets()
     failed_to_build = ROUNDS * TRIALS // 7
     assert stored.programs >= ROUNDS * TRIALS - failed_to_build - 2
     database.close()
@@ -263,14 +261,14 @@ def test_real_run_end_to_end(tools, tmp_path, watched):
             measure_callbacks=CALLBACKS["ours"](database),
         )
     assert len(database) == ROUNDS * 10
-    assert len(database.store.query.trials()) == 10
+    assert len(database.store.training.trials()) == 10
     model.save(str(tmp_path / "model"))
     loaded = CostModel(tmp_path / "other.db")
     loaded.load(str(tmp_path / "model"))
     scorer = loaded._online._loaded
-    records = [one for one in database.store.query.iterate() if one.mean is not None]
-    ids = database.store.query.program_ids([one.measurement.program.digest for one in records])
-    rows = database.store.query.feature_rows(loaded._online.rows.feature_set, ids)
+    records = [one for one in database.store.records.iterate() if one.mean is not None]
+    ids = database.store.programs.ids([one.measurement.program.digest for one in records])
+    rows = database.store.features.rows(loaded._online.rows.feature_set, ids)
     scores = scorer.model.score_programs(rows)
     assert pairwise_accuracy(np.array([1 / one.mean for one in records]), scores) > 0.6
     database.close()

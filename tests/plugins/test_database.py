@@ -394,11 +394,11 @@ def test_foreign_records_do_not_reach_tvm(path, tools):
     workload = database.commit_workload(mod)
     record = tools.record(mod, workload, [0.1], target=tools.llvm)
     database.commit_tuning_record(record)
-    (own,) = database.store.query.iterate()
+    (own,) = database.store.records.iterate()
     database.close()
     other = path.with_name("other.db")
     with tunedb.open(other) as store:
-        store.add([own.measurement], Source("stranger", SourceKind.FILE, Trust.FOREIGN))
+        store.records.add([own.measurement], Source("stranger", SourceKind.FILE, Trust.FOREIGN))
     foreign = Database(other, target=tools.llvm)
     assert foreign.get_top_k(foreign.commit_workload(mod), 5) == []
     assert foreign.query_schedule(mod, tools.llvm, "main") is None
@@ -425,9 +425,9 @@ def test_record_that_does_not_replay_is_skipped_and_quarantined(path, tools):
         assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.2]]
         database.close()
     with tunedb.open(path) as store:
-        (row,) = store.query.quarantined()
+        (row,) = store.quarantine.rows()
         assert "cannot be rebuilt" in row.item.reason
-        assert store.query.size() == 2
+        assert store.records.count() == 2
 
 
 def test_unknown_instruction_is_skipped_and_quarantined(path, tools):
@@ -435,10 +435,10 @@ def test_unknown_instruction_is_skipped_and_quarantined(path, tools):
     database = Database(path, target=tools.llvm)
     workload = database.commit_workload(mod)
     database.commit_tuning_record(tools.record(mod, workload, [0.2], target=tools.llvm))
-    (record,) = database.store.query.iterate()
+    (record,) = database.store.records.iterate()
     _add_with_unknown_instruction(database.store, record.measurement)
     assert tools.seconds(database.get_top_k(workload, 5)) == [[0.2]]
-    assert "record 2 cannot be rebuilt" in database.store.query.quarantined()[0].item.reason
+    assert "record 2 cannot be rebuilt" in database.store.quarantine.rows()[0].item.reason
     database.close()
 
 
@@ -447,7 +447,7 @@ def _add_with_unknown_instruction(store, measurement):
 
     trace = replace(measurement.program.trace, sketch=b'[["Teleport",[],[],[]]]')
     program = replace(measurement.program, trace=trace)
-    store.add([replace(measurement, program=program, run_secs=(0.1,))], Source("file"))
+    store.records.add([replace(measurement, program=program, run_secs=(0.1,))], Source("file"))
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -458,7 +458,7 @@ def test_times_that_are_not_finite_are_quarantined(database, tools, value):
     with pytest.warns(RuntimeWarning, match="not finite; measure the program again"):
         database.commit_tuning_record(record)
     assert len(database) == 0
-    (row,) = database.store.query.quarantined()
+    (row,) = database.store.quarantine.rows()
     assert "not finite" in row.item.reason
     database.commit_tuning_record(tools.record(mod, workload, [1.0], target=tools.llvm))
     assert len(database) == 1
@@ -653,7 +653,7 @@ def test_export_is_what_tvm_reads(tmp_path, path, tools):
             database.commit_tuning_record(
                 tools.record(mod, workload, seconds, tile=tile, target=tools.llvm)
             )
-    report = export_metaschedule(database.store.query, tmp_path / "out")
+    report = export_metaschedule(database.store, tmp_path / "out")
     assert (report.records, report.workloads, report.left_out) == (6, 2, {})
     theirs = ms.database.JSONDatabase(work_dir=str(tmp_path / "out"))
     assert len(theirs) == 6

@@ -63,7 +63,7 @@ def test_a_run_pulls_and_delivers(quick, tools, postgres_url):
     result = quick(tools.matmul(32), server=postgres_url, on_progress=told.append)
     assert [progress.trials for progress in told] == [4, 8]
     with result.database.store as store:
-        assert store.query.size() == 10
+        assert store.records.count() == 10
         assert digests(store) == digests(postgres_url)
     assert result.delivery.delivered == 8
     assert result.delivery.is_complete
@@ -76,9 +76,9 @@ def test_a_writer_tunes_into_a_server(quick, tools, team):
     result = quick(mod, database=team("alice"))
     assert result.trials == 8
     with result.database.store as store:
-        assert store.query.size() == 8
-        (workload,) = store.query.workloads()
-        assert store.query.workload(workload.id).script is None
+        assert store.records.count() == 8
+        (workload,) = store.workloads.summaries()
+        assert store.workloads.get(workload.id).script is None
     handle = Database(team("bob"), target=LLVM, read_only=True)
     assert len(handle.get_top_k(handle.commit_workload(mod), 1)) == 1
     handle.store.close()
@@ -135,7 +135,7 @@ def test_a_server_that_restarts_while_it_is_tuned_into(
     assert len(cuts) == 2
     with result.database.store as store:
         assert store.patience == limits.RECONNECT_S
-        assert store.query.size() == 8
+        assert store.records.count() == 8
     assert not list(Path.cwd().glob("*.spool-*.json"))
 
 

@@ -70,12 +70,12 @@ def test_rows_are_stored_with_the_batch(sets, batch, tmp_path):
     names = ("fake.scheduled", "fake.steps")
     with_features = Database(tmp_path / "a.db", features=names)
     record(with_features._handle, *batch((4, 4), (2, 8), (4, 4)))
-    query = with_features.store.query
-    assert query.counts().measurements == 3
-    ids = [program.id for program in query.programs([1, 2, 3])]
+    store = with_features.store
+    assert store.counts().measurements == 3
+    ids = [program.id for program in store.programs.get([1, 2, 3])]
     assert ids == [1, 2]
-    assert [r.tolist() for r in query.feature_rows(sets["fake.scheduled"], ids)] == [[[1]], [[1]]]
-    assert [r[0, 0] for r in query.feature_rows(sets["fake.steps"], ids)] == [1, 2]
+    assert [r.tolist() for r in store.features.rows(sets["fake.scheduled"], ids)] == [[[1]], [[1]]]
+    assert [r[0, 0] for r in store.features.rows(sets["fake.steps"], ids)] == [1, 2]
     # Those that TVM's AddToDatabase has stored before get theirs too.
     context, candidates, builds, runs = batch((8, 2))
     from tvm.s_tir import meta_schedule as ms
@@ -85,15 +85,15 @@ def test_rows_are_stored_with_the_batch(sets, batch, tmp_path):
     tuned = ms.database.TuningRecord(trace, workload, [1e-3], context.target)
     with_features.commit_tuning_record(tuned)
     record(with_features._handle, context, candidates, builds, runs)
-    assert query.counts().measurements == 4
-    assert query.programs_without(sets["fake.scheduled"]) == []
+    assert store.counts().measurements == 4
+    assert store.programs.without_features(sets["fake.scheduled"]) == []
     with_features.close()
 
 
 def test_no_features(sets, batch, tmp_path):
     database = Database(tmp_path / "a.db", features=())
     record(database._handle, *batch((4, 4)))
-    assert database.store.query.stored_features() == []
+    assert database.store.features.sets() == []
     database.close()
 
 
@@ -104,10 +104,10 @@ def test_failures_stop_nothing_and_are_said_once(sets, batch, tmp_path, warnings
     database = Database(tmp_path / "a.db", features=("fake.scheduled", "fake.steps"))
     for tile in ((4, 4), (2, 8), (8, 2)):
         record(database._handle, *batch(tile))
-    query = database.store.query
-    assert query.counts().measurements == 3
-    assert len(query.quarantined()) == 6
-    reasons = {row.item.reason for row in query.quarantined()}
+    store = database.store
+    assert store.counts().measurements == 3
+    assert len(store.quarantine.rows()) == 6
+    reasons = {row.item.reason for row in store.quarantine.rows()}
     assert reasons == {"ValueError: too hard", "fake.scheduled: one is nan in row 0"}
     loud = [text for level, text in warnings if level >= 30]
     assert len(loud) == 2
@@ -123,10 +123,10 @@ def test_an_error_of_the_machinery_stops_nothing(sets, batch, tmp_path, warnings
 
     monkeypatch.setattr("tunedb.plugins.metaschedule.features.rows.rows_of", fail)
     record(database._handle, *batch((4, 4)))
-    monkeypatch.setattr(database.store, "add_features", fail)
-    monkeypatch.setattr(database.store.query, "program_ids", fail)
+    monkeypatch.setattr(database.store.features, "add", fail)
+    monkeypatch.setattr(database.store.programs, "ids", fail)
     record(database._handle, *batch((2, 8)))
-    assert database.store.query.counts().measurements == 2
+    assert database.store.counts().measurements == 2
     assert [level for level, _ in warnings] == [30, 30]
     database.close()
 
@@ -151,7 +151,7 @@ def test_names_are_checked_when_they_are_given(tmp_path):
 def test_the_default_is_the_scheduled_set(batch, tmp_path):
     database = Database(tmp_path / "a.db")
     record(database._handle, *batch((4, 4), (2, 8)))
-    (stored,) = database.store.query.stored_features()
+    (stored,) = database.store.features.sets()
     scheduled = base.feature_set("tunedb.scheduled")
     assert (stored.name, stored.version, stored.programs) == (
         "tunedb.scheduled",

@@ -112,8 +112,8 @@ def merge_in(path, measurements, source=THEIRS, aliases=()):
     A source of another database cannot be made through the store.
     """
     with tunedb.open(path) as store:
-        store.add(measurements, source)
-        known = [store.query.workload_id(one.program.workload.digest) for one in measurements]
+        store.records.add(measurements, source)
+        known = [store.workloads.id_of(one.program.workload.digest) for one in measurements]
     with closing(sqlite3.connect(path)) as db, db:
         db.execute("UPDATE source SET store = ? WHERE name = ?", ("f" * 32, source.name))
         for id_ in known:
@@ -151,7 +151,7 @@ def test_a_teams_records_after_a_merge(path, tmp_path, tools, monkeypatch, trust
     with tunedb.open(path) as store:
         report = merge(store, open_peer(tmp_path / "team.db"))
         assert report.new == 1, report
-        (theirs,) = [one.id for one in store.query.source_rows() if one.trust is Trust.FOREIGN]
+        (theirs,) = [one.id for one in store.sources.summaries() if one.trust is Trust.FOREIGN]
 
     def served():
         with closing(Database(path, target=tools.llvm)) as database:
@@ -172,7 +172,7 @@ def test_a_teams_records_after_a_merge(path, tmp_path, tools, monkeypatch, trust
         )
         assert served() == []
         with tunedb.open(path) as store:
-            assert store.trust_source(theirs, trust) == 1
+            assert store.trust.set(theirs, trust) == 1
         assert served() == [[0.25]]
         with closing(Database(path, target=tools.llvm)) as database:
             assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
@@ -197,7 +197,7 @@ def test_promise_18_bodies_of_others_are_never_parsed(path, live, tools, body, s
     assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
     (record,) = database.get_top_k(database.commit_workload(mod), 5)
     applies(record, mod)
-    assert database.store.query.quarantined() == []
+    assert database.store.quarantine.rows() == []
     database.close()
 
 
@@ -235,8 +235,8 @@ def test_nothing_is_written_down_for_them(path, live, tools):
     merge_in(path, [theirs(measurement, b"garbage")], THEIRS)
     database = Database(path, target=tools.llvm)
     assert not database.has_workload(mod)
-    assert database.store.query.names(1) == []
-    assert database.store.query.workload(1).script is None
+    assert database.store.names.of(1) == []
+    assert database.store.workloads.get(1).script is None
     database.close()
 
 
@@ -288,9 +288,9 @@ def test_own_failed_records_are_still_among_all(path, live, tools):
         status=Status.FAILED,
     )
     with tunedb.open(path) as store:
-        store.add([failed], OWN)
-        assert not store.query.is_own(1)
-        assert store.query.own_workloads() == {1}
+        store.records.add([failed], OWN)
+        assert not store.provenance.is_own_workload(1)
+        assert store.provenance.own_workloads() == {1}
     database = Database(path, target=tools.llvm)
     assert tools.seconds(database.get_all_tuning_records()) == [[1e10]]
     database.close()
@@ -300,9 +300,9 @@ def test_an_own_record_vouches_for_the_body(path, live, tools):
     mod, measurement = live
     merge_in(path, [theirs(measurement, measurement.program.workload.body)])
     with tunedb.open(path) as store:
-        assert not store.query.is_own(1)
-        store.add([measurement], OWN)
-        assert store.query.is_own(1)
+        assert not store.provenance.is_own_workload(1)
+        store.records.add([measurement], OWN)
+        assert store.provenance.is_own_workload(1)
     database = Database(path, target=tools.llvm)
     assert tools.seconds(database.get_all_tuning_records()) == [[0.25], [0.5]]
     applies(database.get_all_tuning_records()[0], mod)
@@ -313,7 +313,7 @@ def test_features_of_their_programs_come_from_own_modules(path, live, tools, mon
     mod, measurement = live
     merge_in(path, [theirs(measurement, strange(mod))], THEIRS, names(mod))
     with tunedb.open(path) as store:
-        (program,) = store.query.programs([1])
+        (program,) = store.programs.get([1])
         with pytest.raises(tunedb.PluginError, match="it came from others"):
             Replayer(store).module(program)
     Database(path, target=tools.llvm).commit_workload(mod)
@@ -332,9 +332,9 @@ def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source):
         (ids,) = revalidation.workloads_of(mod, tools.llvm, foreign=foreign)
         (verdict,) = revalidation.run(ids, 1, 1, foreign=foreign)
         assert verdict.outcome == "passed"
-        assert not store.query.is_own(1)
-        assert store.query.own_workloads() == set()
-        *_, last = store.query.iterate()
+        assert not store.provenance.is_own_workload(1)
+        assert store.provenance.own_workloads() == set()
+        *_, last = store.records.iterate()
         assert last.source.trust is Trust.VERIFIED
     database = Database(path, target=tools.llvm)
     assert database._handle.workloads.get(1).is_exact is False
@@ -359,7 +359,7 @@ def test_a_name_that_lies(path, live, tools):
     merge_in(path, lies, THEIRS, names(mod))
     database = Database(path, target=tools.llvm)
     assert "T.parallel" in database.query_schedule(mod, tools.llvm, "main").mod.script()
-    (row,) = database.store.query.quarantined()
+    (row,) = database.store.quarantine.rows()
     assert "record 1 cannot be rebuilt" in row.item.reason
     workload = database.commit_workload(mod)
     # The module that is committed has another Workload object, but the same blocks.
@@ -407,8 +407,8 @@ def test_a_name_on_an_own_row_does_nothing(path, live, tools):
     mod, measurement = live
     small = tools.matmul(8)
     with tunedb.open(path) as store:
-        store.add([measurement], OWN)
-        store.add_workload(measurement.program.workload, names(mod))
+        store.records.add([measurement], OWN)
+        store.workloads.add(measurement.program.workload, names(mod))
     with closing(sqlite3.connect(path)) as db, db:
         for alias in names(small):
             db.execute("INSERT INTO workload_alias VALUES (?, ?, 1, 1)", (alias.scheme, alias.key))
@@ -428,7 +428,7 @@ def test_what_is_measured_belongs_to_the_own_module(path, live, tools):
     database.commit_tuning_record(
         tools.record(mod, workload, [0.1], tile=(8, 2), target=tools.llvm)
     )
-    *_, last = database.store.query.iterate()
+    *_, last = database.store.records.iterate()
     assert last.measurement.program.workload.digest == modules.to_workload(mod).digest
     assert tools.seconds(database.get_top_k(workload, 5)) == [[0.1], [0.25]]
     database.close()

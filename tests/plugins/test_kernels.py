@@ -16,15 +16,15 @@ def test_kernels_never_reach_tvm(tmp_path, tools):
         record = tools.record(mod, workload, [0.25], target=tools.llvm)
         database.commit_tuning_record(record)
         with tunedb.open(path) as store:
-            (target_id,) = store.query.target_ids()
+            (target_id,) = store.targets.find()
             program = Program(
                 kernel_workload("main", [64]),
-                store.query.target(target_id),
+                store.targets.get(target_id),
                 split_parameters({"block_size_x": 32}),
             )
             fast = Measurement(program, (1e-9,), launches=(Launch("main", 32),))
-            store.add([fast], Source("kernels"))
-            store.add_workload(Workload(WorkloadFormat.T1, b"{}", "main"))
+            store.records.add([fast], Source("kernels"))
+            store.workloads.add(Workload(WorkloadFormat.T1, b"{}", "main"))
         assert [float(s) for r in database.get_all_tuning_records() for s in r.run_secs] == [0.25]
         assert [float(r.run_secs[0]) for r in database.get_top_k(workload, 5)] == [0.25]
         served = database.query_tuning_record(mod, tools.llvm, "main")
@@ -39,7 +39,7 @@ def test_kernels_do_not_bind_a_handle(tmp_path, tools):
     gpu = Target.from_config({"kind": "cuda", "model": "Tesla K40c"})
     program = Program(kernel_workload("main"), gpu, split_parameters({"block_size_x": 32}))
     with tunedb.open(path) as store:
-        store.add([Measurement(program, (1e-9,))], Source("kernels"))
+        store.records.add([Measurement(program, (1e-9,))], Source("kernels"))
     with Database(path) as database:
         assert database.get_all_tuning_records() == []
         workload = database.commit_workload(mod)

@@ -76,7 +76,7 @@ def test_what_an_earlier_run_measured_is_known(tuner, tools):
     found = [known.find(one, tools.llvm) for one in mods]
     assert [one.run_secs for one in found] == [(0.001 * n, 0.002) for n in range(1, 5)]
     assert not any(one.failed for one in found)
-    digests = {one.measurement.program.digest for one in second.database.store.query.iterate(1)}
+    digests = {one.measurement.program.digest for one in second.database.store.records.iterate(1)}
     assert {one.digest for one in found} == digests
     unknown = scheduled(
         mod, tools.record(mod, first.handle.commit_workload(mod), [1.0], tile=(1, 16)).trace

@@ -148,7 +148,7 @@ def test_what_is_measured_goes_into_the_own_file(own_path, team_url, tools):
         assert len(database) == 1
         assert tools.seconds(database.get_top_k(workload, 5)) == [[0.5]]
     with Store(own_path) as own, closing(open_layer(team_url, own)) as store:
-        assert store.query.size() == 1
+        assert store.records.count() == 1
         assert store.read_only
 
 
@@ -390,7 +390,7 @@ def test_a_layer_that_goes_while_a_record_is_tried(own_path, tmp_path, tools, mo
         def gone(*_):
             raise UnreachableError("team.db: the server does not answer")
 
-        monkeypatch.setattr(layer.open().store.query, "answer", gone)
+        monkeypatch.setattr(layer.open().store.answers, "get", gone)
         assert record is not None
         layer.open().records.discard(record, ValueError("no such block"))
         assert database.query_tuning_record(mod, tools.llvm, "main") is None

@@ -104,7 +104,7 @@ def test_it_is_stored_with_the_measurement(callbacks, batch, tools):
                     one.trace, one.workload, one.run_secs, tools.llvm, one.args_info
                 )
             )
-    stored = [one.measurement for one in database.store.query.iterate()]
+    stored = [one.measurement for one in database.store.records.iterate()]
     assert [one.origin for one in stored] == [
         Origin.RANDOM,
         Origin.WARM,
@@ -125,7 +125,7 @@ def test_a_served_candidate_is_not_stored_and_takes_a_number(batch, tools, tmp_p
     database.commit_tuning_record(
         ms.database.TuningRecord(one.trace, one.workload, one.run_secs, tools.llvm, one.args_info)
     )
-    stored = [one.measurement for one in database.store.query.iterate()]
+    stored = [one.measurement for one in database.store.records.iterate()]
     assert [one.run_secs for one in stored] == [(1e-3,), (3e-3,), (4e-3,)]
     assert [one.occurrence for one in stored] == [0, 2, 3]
     database.close()
@@ -157,7 +157,7 @@ def test_a_batch_that_cannot_be_stored_is_kept(batch, tools, tmp_path):
     with tunedb.open(":memory:") as store:
         (file,) = find_logs([kept])
         import_log(store, file, source="kept")
-        assert [one.measurement.run_secs for one in store.query.iterate()] == [
+        assert [one.measurement.run_secs for one in store.records.iterate()] == [
             (1e-3,),
             (2e-3,),
             (3e-3,),

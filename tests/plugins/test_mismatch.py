@@ -190,9 +190,9 @@ def test_another_target(path, tools):
 def store_as(path, source, tools, **fields):
     """Store the program of record 1 again, in another way."""
     with tunedb.open(path) as store:
-        program = store.query.record(1).measurement.program
-        store.add([Measurement(program, (1e-3,), measured_at=7, **fields)], source)
-        store.retract([1], "no reason")
+        program = store.records.get(1).measurement.program
+        store.records.add([Measurement(program, (1e-3,), measured_at=7, **fields)], source)
+        store.trust.retract([1], "no reason")
 
 
 def test_records_that_do_not_count(path, tools):
@@ -214,7 +214,9 @@ def test_records_that_do_not_count(path, tools):
 def test_a_workload_of_foreign_sources_alone(tmp_path, path, tools):
     commit(tmp_path / "theirs.db", tools, tools.matmul())
     with tunedb.open(tmp_path / "theirs.db") as theirs, tunedb.open(path) as store:
-        store.add([theirs.query.record(1).measurement], Source("x", SourceKind.FILE, Trust.FOREIGN))
+        store.records.add(
+            [theirs.records.get(1).measurement], Source("x", SourceKind.FILE, Trust.FOREIGN)
+        )
     (found,) = findings(path, tools.matmul(), tools.llvm)
     assert (codes(found), found.workload_ids) == (["foreign"], (1,))
 
@@ -245,7 +247,7 @@ def test_records_that_do_not_replay(path, tools):
 def test_a_workload_that_tvm_cannot_read_is_named(path, tools):
     commit(path, tools, tools.matmul())
     with tunedb.open(path) as store:
-        store.retract([1], "so that it is not served")
+        store.trust.retract([1], "so that it is not served")
     (found,) = findings(path, tools.matmul(32), tools.llvm)
     assert [near.difference for near in found.nearest] == [None]
 

@@ -95,7 +95,7 @@ def no_parser(monkeypatch):
 def test_an_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form, read_only):
     mod, _ = live
     with tunedb.open(path) as store:
-        store.add([old_measurement(live, form)], OWN)
+        store.records.add([old_measurement(live, form)], OWN)
     for _ in range(2):  # the second handle finds the names that the first wrote
         database = Database(path, target=tools.llvm, read_only=read_only)
         assert database.has_workload(mod)
@@ -111,9 +111,9 @@ def test_an_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form,
         assert len(database) == 1
         database.close()
     with tunedb.open(path) as store:
-        assert store.query.quarantined() == []
+        assert store.quarantine.rows() == []
         # What was measured stays as it was written.
-        (record,) = store.query.iterate()
+        (record,) = store.records.iterate()
         assert b"GetBlock" in record.measurement.program.trace.sketch
         assert record.measurement.program.workload.body == form[1]
 
@@ -121,8 +121,8 @@ def test_an_old_own_workload_is_rebuilt_from_its_script(path, live, tools, form,
 def test_an_old_record_stands_beside_live_ones(path, live, tools):
     mod, measurement = live
     with tunedb.open(path) as store:
-        store.add([old_measurement(live, OLD[0], seconds=0.25)], OWN)
-        store.add([measurement], OWN)
+        store.records.add([old_measurement(live, OLD[0], seconds=0.25)], OWN)
+        store.records.add([measurement], OWN)
     database = Database(path, target=tools.llvm)
     assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.25], [0.5]]
     assert tools.seconds(database.get_all_tuning_records()) == [[0.25], [0.5]]
@@ -132,7 +132,7 @@ def test_an_old_record_stands_beside_live_ones(path, live, tools):
 def test_an_upgraded_trace_makes_the_same_module(path, live, tools):
     mod, _ = live
     with tunedb.open(path) as store:
-        store.add([old_measurement(live, OLD[0])], OWN)
+        store.records.add([old_measurement(live, OLD[0])], OWN)
     database = Database(path, target=tools.llvm)
     found = database.query_schedule(mod, tools.llvm, "main")
     database.close()
@@ -148,7 +148,7 @@ def test_an_upgraded_trace_makes_the_same_module(path, live, tools):
 def test_scripts_of_others_are_never_parsed(path, live, tools, form, source):
     mod, _ = live
     with tunedb.open(path) as store:
-        store.add([old_measurement(live, form)], source)
+        store.records.add([old_measurement(live, form)], source)
     served_to_nobody(path, mod, tools)
 
 
@@ -157,8 +157,8 @@ def test_a_script_that_came_from_others_stays_unread(path, live, tools):
     """Even where an own log holds a record of the same workload, without a script."""
     mod, _ = live
     with tunedb.open(path) as store:
-        store.add([old_measurement(live, OLD[0], seconds=0.25)], FOREIGN)
-        store.add([old_measurement(live, OLD[0], script=None)], OWN)
+        store.records.add([old_measurement(live, OLD[0], seconds=0.25)], FOREIGN)
+        store.records.add([old_measurement(live, OLD[0], script=None)], OWN)
     served_to_nobody(path, mod, tools, records=2)
 
 
@@ -166,7 +166,7 @@ def test_a_script_that_came_from_others_stays_unread(path, live, tools):
 def test_an_old_workload_without_script(path, live, tools):
     mod, _ = live
     with tunedb.open(path) as store:
-        store.add([old_measurement(live, form, script=None) for form in OLD], OWN)
+        store.records.add([old_measurement(live, form, script=None) for form in OLD], OWN)
     served_to_nobody(path, mod, tools, records=2)
 
 
@@ -179,7 +179,7 @@ def served_to_nobody(path, mod, tools, records=1):
         assert database.query_tuning_record(mod, tools.llvm, "main") is None
         assert database.query_schedule(mod, tools.llvm, "main") is None
         assert len(database) == records
-        assert database.store.query.quarantined() == []
+        assert database.store.quarantine.rows() == []
         if not read_only:
             assert database.get_top_k(database.commit_workload(mod), 5) == []
             assert database.has_workload(mod)
@@ -190,7 +190,7 @@ def served_to_nobody(path, mod, tools, records=1):
 def test_a_script_that_does_not_parse(path, live, tools, script):
     mod, _ = live
     with tunedb.open(path) as store:
-        store.add([old_measurement(live, OLD[0], script=script)], OWN)
+        store.records.add([old_measurement(live, OLD[0], script=script)], OWN)
     served_to_nobody(path, mod, tools)
 
 
@@ -205,11 +205,13 @@ def test_a_trace_that_cannot_be_upgraded(path, live, tools):
     moved = [[index + 1, value] for index, value in decisions]
     program = replace(measurement.program, trace=split_trace(gone, moved))
     with tunedb.open(path) as store:
-        store.add([measurement, replace(measurement, program=program, run_secs=(0.25,))], OWN)
+        store.records.add(
+            [measurement, replace(measurement, program=program, run_secs=(0.25,))], OWN
+        )
     database = Database(path, target=tools.llvm)
     assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.5]]
     assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
-    (row,) = database.store.query.quarantined()
+    (row,) = database.store.quarantine.rows()
     assert "SetAxisSeparator" in row.item.reason
     database.close()
 
@@ -237,7 +239,7 @@ def legacy(target):
 def test_logs_of_other_tools_are_for_models_and_people(path, live, tools):
     mod, measurement = live
     with tunedb.open(path) as store:
-        store.add(legacy(measurement.program.target), OWN)
+        store.records.add(legacy(measurement.program.target), OWN)
     database = Database(path, target=tools.llvm)
     assert not database.has_workload(mod)
     workload = database.commit_workload(mod)
@@ -248,7 +250,7 @@ def test_logs_of_other_tools_are_for_models_and_people(path, live, tools):
     assert tools.seconds(database.get_top_k(workload, 5)) == [[0.5]]
     assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
     assert len(database) == 4
-    assert database.store.query.quarantined() == []
+    assert database.store.quarantine.rows() == []
     database.close()
 
 
@@ -256,7 +258,7 @@ def test_their_targets_leave_an_unbound_handle_alone(path, live, tools):
     """A log of another device does not make it unclear which device is meant."""
     mod, measurement = live
     with tunedb.open(path) as store:
-        store.add([measurement, *legacy(measurement.program.target)], OWN)
+        store.records.add([measurement, *legacy(measurement.program.target)], OWN)
     database = Database(path)
     assert tools.seconds(database.get_all_tuning_records()) == [[0.5]]
     assert tools.seconds(database.get_top_k(database.commit_workload(mod), 5)) == [[0.5]]
@@ -270,10 +272,10 @@ def test_their_targets_leave_an_unbound_handle_alone(path, live, tools):
 def test_foreign_records_are_not_among_all(path, live, tools):
     _, measurement = live
     with tunedb.open(path) as store:
-        store.add([measurement], FOREIGN)
+        store.records.add([measurement], FOREIGN)
     database = Database(path, target=tools.llvm)
     assert database.get_all_tuning_records() == []
-    assert database.store.query.quarantined() == []
+    assert database.store.quarantine.rows() == []
     database.close()
 
 
@@ -288,8 +290,8 @@ def test_a_graph_is_judged_by_what_it_holds(path, live, tools):
     wrong = Workload(WorkloadFormat.GRAPH, orjson.dumps(graph), tvm_version=str(tvm.__version__))
     with tunedb.open(str(path)) as store:
         program = replace(measurement.program, workload=wrong)
-        store.add([replace(measurement, program=program)], OWN)
-        assert modules.is_readable(store.query.workload(1))
+        store.records.add([replace(measurement, program=program)], OWN)
+        assert modules.is_readable(store.workloads.get(1))
     database = Database(path, target=tools.llvm)
     assert not database.has_workload(mod)
     assert list(database.get_all_tuning_records()) == []
@@ -308,13 +310,13 @@ def test_an_own_source_corrects_what_a_foreign_one_said(path, live, tools):
         return replace(measurement, program=program)
 
     with tunedb.open(str(path)) as store:
-        store.add([labelled("0.1.0")], FOREIGN)
-        assert store.query.workload(1).tvm_version == "0.1.0"
-        store.add([replace(labelled("0.27.0"), measured_at=1)], OWN)
+        store.records.add([labelled("0.1.0")], FOREIGN)
+        assert store.workloads.get(1).tvm_version == "0.1.0"
+        store.records.add([replace(labelled("0.27.0"), measured_at=1)], OWN)
     with tunedb.open(str(path)) as store:
-        assert store.query.workload(1).tvm_version == "0.27.0"
-        store.add([replace(labelled("0.2.0"), measured_at=2)], FOREIGN)
-        assert store.query.workload(1).tvm_version == "0.27.0"
+        assert store.workloads.get(1).tvm_version == "0.27.0"
+        store.records.add([replace(labelled("0.2.0"), measured_at=2)], FOREIGN)
+        assert store.workloads.get(1).tvm_version == "0.27.0"
     database = Database(path, target=tools.llvm)
     assert database.has_workload(mod)
     database.close()
@@ -327,7 +329,7 @@ def test_tensors_in_a_script_are_graphs_too(path, live, tools, monkeypatch):
     monkeypatch.setattr(modules, "from_script", lambda text: pytest.fail("it was read"))
     with tunedb.open(str(path)) as store:
         program = replace(measurement.program, workload=old)
-        store.add([replace(measurement, program=program)], OWN)
+        store.records.add([replace(measurement, program=program)], OWN)
     database = Database(path, target=tools.llvm)
     assert not database.has_workload(mod)
     database.close()
@@ -338,8 +340,8 @@ def test_records_of_other_tools_are_not_even_read(path, live, tools, monkeypatch
     key = Workload(WorkloadFormat.ANSOR, b'["matmul", 1, 2, 3]')
     program = Program(key, measurement.program.target, Trace(b'{"steps":[]}', None, b"\x80"))
     with tunedb.open(str(path)) as store:
-        store.add([Measurement(program, (0.5,)), measurement], OWN)
-        assert store.query.workloads_without("any", modules.tvm_version(), 0) == [2]
-        assert [answer.workload_id for answer in store.query.answers()] == [2]
-        assert store.query.is_own(1)
-        assert not store.query.is_own(3)
+        store.records.add([Measurement(program, (0.5,)), measurement], OWN)
+        assert store.names.workloads_without("any", modules.tvm_version(), 0) == [2]
+        assert [answer.workload_id for answer in store.answers.iterate()] == [2]
+        assert store.provenance.is_own_workload(1)
+        assert not store.provenance.is_own_workload(3)

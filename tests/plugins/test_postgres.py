@@ -39,7 +39,7 @@ def test_two_handles_on_one_server(postgres_url, tools):
     assert tools.seconds(top) == [[0.1], [0.2], [0.3]]
     assert [r.as_json() for r in top] == [records[i].as_json() for i in (1, 2, 0)]
     assert len(second) == 4
-    assert second.store.query.failures() == {"timeout": 1}
+    assert second.store.records.failures() == {"timeout": 1}
     assert second.query_schedule(mod, tools.llvm, "main") is not None
     pruned = ms.database.MemoryDatabase()
     second.dump_pruned(pruned)

@@ -63,8 +63,8 @@ def make(tools):
 
 
 def add(store, *measurements, source=OWN):
-    store.add_batch(measurements, source)
-    return store.query.program_ids([m.program.digest for m in measurements])
+    store.batches.add(measurements, source)
+    return store.programs.ids([m.program.digest for m in measurements])
 
 
 # ---------------------------------------------------------------------- in this process
@@ -75,7 +75,7 @@ def test_modules_are_those_that_were_measured(make, tools, sqlite_file):
     with Store(sqlite_file) as store:
         ids = add(store, *(measurement for measurement, _ in made))
         replayer = Replayer(store)
-        for program, (_, mod) in zip(store.query.programs(ids), made, strict=True):
+        for program, (_, mod) in zip(store.programs.get(ids), made, strict=True):
             assert tvm_ffi.structural_equal(replayer.module(program), mod)
             assert str(replayer.target(program).kind.name) == program.target.kind
 
@@ -90,13 +90,13 @@ def test_tvm_never_reads_what_is_foreign(make, sqlite_file, monkeypatch):
         with monkeypatch.context() as patched:
             for name in ("to_module", "from_script"):
                 patched.setattr(modules, name, read)
-            (program,) = store.query.programs([foreign])
+            (program,) = store.programs.get([foreign])
             with pytest.raises(PluginError, match="only from foreign sources"):
                 Replayer(store).module(program)
         # An own record of the same workload makes the module ours, but not the foreign trace.
         (own,) = add(store, known)
         replayer = Replayer(store)
-        replayer.module(store.query.programs([own])[0])
+        replayer.module(store.programs.get([own])[0])
         with pytest.raises(PluginError, match="only from foreign sources"):
             replayer.module(program)
         add(store, other, source=replace(FOREIGN, name="v", trust=Trust.VERIFIED))
@@ -107,7 +107,7 @@ def test_what_does_not_fit_says_so_in_tvms_words(make, sqlite_file):
     with Store(sqlite_file) as store:
         ids = add(store, make(fits=False)[0])
         with pytest.raises(Exception, match="other") as caught:
-            Replayer(store).module(store.query.programs(ids)[0])
+            Replayer(store).module(store.programs.get(ids)[0])
         assert "Cannot find a block" in str(caught.value) or "block" in str(caught.value)
 
 
@@ -121,7 +121,7 @@ def test_a_workload_that_is_no_module(make, sqlite_file):
     with Store(sqlite_file) as store:
         ids = add(store, replace(measurement, program=program))
         with pytest.raises(PluginError, match=r"TVM can make no module of workload 1: .{10}"):
-            Replayer(store).module(store.query.programs(ids)[0])
+            Replayer(store).module(store.programs.get(ids)[0])
 
 
 # ---------------------------------------------------------------------- in processes
@@ -134,7 +134,7 @@ def test_a_pool_answers_for_each_program_in_order(make, tools, loops, sqlite_fil
     batch.insert(5, make(fits=False)[0])
     with Store(sqlite_file) as store, ReplayPool(store, "other.loops", workers=2) as pool:
         ids = add(store, *batch)
-        programs = store.query.programs(ids)
+        programs = store.programs.get(ids)
         found = list(pool.rows(iter(programs)))
         assert [program for program, _ in found] == programs
         rows = [r if isinstance(r, Exception) else r.tolist() for _, r in found]
@@ -161,10 +161,10 @@ def test_a_crash_and_a_hang_cost_one_program_each(make, loops, sqlite_file):
         crash, hang = sorted(report.reasons)
         assert crash.startswith("replaying it crashed TVM (signal 6, SIGABRT")
         assert hang == "replaying it took longer than 3 s"
-        by_line = {row.item.line: row.item for row in store.query.quarantined()}
+        by_line = {row.item.line: row.item for row in store.quarantine.rows()}
         assert set(by_line) == {ids[3], ids[5]}
         assert "about to crash" in json.loads(by_line[ids[3]].data)["error"]
-        known = [rows is not None for rows in store.query.feature_rows(loops, ids)]
+        known = [rows is not None for rows in store.features.rows(loops, ids)]
         assert known == [True, True, True, False, True, False, True]
         # Nothing is left that would be tried: no process is even started.
         with ReplayPool(store, "other.loops", workers=1) as pool:
@@ -180,7 +180,7 @@ def test_a_pool_that_cannot_work_says_so(make, loops, sqlite_file, monkeypatch):
         add(store, make()[0])
         with pytest.raises(UsageError, match="positive"):
             ReplayPool(store, "other.loops", workers=0)
-        programs = store.query.programs([1])
+        programs = store.programs.get([1])
 
         def fails(name, reason):
             with (
@@ -193,7 +193,7 @@ def test_a_pool_that_cannot_work_says_so(make, loops, sqlite_file, monkeypatch):
         fails("steps", "steps is not computed from modules")
         monkeypatch.setenv("TUNEDB_PLUGINS", "")
         fails("other.loops", "a worker process cannot start: no feature set")
-        assert store.query.quarantined() == []
+        assert store.quarantine.rows() == []
 
 
 def test_programs_without_target(make, loops, sqlite_file):
@@ -271,7 +271,7 @@ def started(path):
 
 def known_in(store):
     """Return how many programs have rows."""
-    return sum(stored.programs for stored in store.query.stored_features())
+    return sum(stored.programs for stored in store.features.sets())
 
 
 def kill_one(path, moment):
@@ -309,6 +309,6 @@ def test_killed_runs_with_workers(many, loops):
     (row,) = json.loads(done.stdout)
     assert row["known"] + row["done"] == 240
     with Store(many, read_only=True) as store:
-        rows = store.query.feature_rows(loops, range(1, 242))
+        rows = store.features.rows(loops, range(1, 242))
         assert sum(r is not None for r in rows) == 240
         assert all(r is None or r.shape == (1, 3) for r in rows)

@@ -153,7 +153,7 @@ def run_once(path, mod, target, work_dir, *, seed, remeasure=False, **more):
         builder, runner = FakeBuilder(fail_some), ReusingRunner(FakeRunner(run_some), known)
         outer = ReusingBuilder(builder, known)
         tune(mod, target, database, work_dir, builder=outer, runner=runner, seed=seed, **more)
-        return builder, runner, database.store.query.counts()
+        return builder, runner, database.store.counts()
 
 
 def test_nothing_is_measured_twice(sqlite_file, tools, tmp_path):
@@ -267,5 +267,5 @@ def test_programs_that_hang_or_die_are_not_tried_again(
                 strategy="replay-trace",
             )
             assert (outer.served, outer.measured) == (served, 2 - served)
-            assert database.store.query.failures() == {kind: 2}
+            assert database.store.records.failures() == {kind: 2}
             assert len(database) == 2

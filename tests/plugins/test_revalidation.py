@@ -288,17 +288,17 @@ def commit(path, tools, *records, mod=None):
 def import_as_foreign(path, theirs, tools, *records, **fields):
     commit(theirs, tools, *records, **fields)
     with tunedb.open(theirs) as other, tunedb.open(path) as store:
-        store.add([record.measurement for record in other.query.iterate()], FOREIGN)
+        store.records.add([record.measurement for record in other.records.iterate()], FOREIGN)
 
 
 def test_best_programs_are_told_once(path, tools):
     one, two = [([n * 1e-3], (4, 4)) for n in (3, 2)], [([n * 1e-3], (2, 8)) for n in (4, 1, 5)]
     commit(path, tools, *one, *two)
     with tunedb.open(path) as store:
-        assert [r.id for r in served_programs(store.query, [1], 1, 5)] == [4, 2]
-        assert [r.id for r in served_programs(store.query, [1], 1, 1)] == [4]
-        store.retract([4], "no")
-        assert [r.id for r in served_programs(store.query, [1], 1, 5)] == [2, 3]
+        assert [r.id for r in served_programs(store, [1], 1, 5)] == [4, 2]
+        assert [r.id for r in served_programs(store, [1], 1, 1)] == [4]
+        store.trust.retract([4], "no")
+        assert [r.id for r in served_programs(store, [1], 1, 5)] == [2, 3]
 
 
 def test_foreign_programs_are_those_that_nobody_else_has(path, theirs, tools):
@@ -313,26 +313,26 @@ def test_foreign_programs_are_those_that_nobody_else_has(path, theirs, tools):
         ([5e-3], (8, 2)),
     )
     with tunedb.open(path) as store:
-        found = foreign_programs(store.query, [1], 1, 5)
+        found = foreign_programs(store, [1], 1, 5)
         assert [r.mean for r in found] == [2e-3, 5e-3]
-        store.retract([found[0].id], "no")
-        assert [r.mean for r in foreign_programs(store.query, [1], 1, 5)] == [5e-3]
+        store.trust.retract([found[0].id], "no")
+        assert [r.mean for r in foreign_programs(store, [1], 1, 5)] == [5e-3]
 
 
 def test_a_stranger_who_takes_his_own_record_back_hides_no_program_of_others(path, theirs, tools):
     import_as_foreign(path, theirs, tools, ([3e-3], (2, 8)), ([5e-3], (8, 2)))
     thief = ForeignSource("thief", SourceKind.FILE, "c" * 32)
     with tunedb.open(path) as store:
-        same = replace(store.query.record(1).measurement, run_secs=(1e-3,), occurrence=9)
+        same = replace(store.records.get(1).measurement, run_secs=(1e-3,), occurrence=9)
         word = Retraction(thief.digest, thief.store, "source", "hidden")
         taken = Incoming([thief], [same], [0], retractions=[word])
-        assert store.merge_batch(taken).retractions == 1
-        assert store.query.record(3).retracted
-        found = foreign_programs(store.query, [1], 1, 5)
+        assert store.exchange.merge(taken).retractions == 1
+        assert store.records.get(3).retracted
+        found = foreign_programs(store, [1], 1, 5)
         assert [r.mean for r in found] == [3e-3, 5e-3]
         # What is taken back here is another matter: the program was found to be wrong.
-        store.retract([3], "wrong result")
-        assert [r.mean for r in foreign_programs(store.query, [1], 1, 5)] == [5e-3]
+        store.trust.retract([3], "wrong result")
+        assert [r.mean for r in foreign_programs(store, [1], 1, 5)] == [5e-3]
 
 
 # ---- what is stored, with what runs in the workers replaced ----------------------------------
@@ -386,14 +386,14 @@ def test_a_program_that_passes(path, tools, runs):
     assert (verdict.outcome, verdict.record.id, verdict.mean) == ("passed", 1, 3e-3)
     assert (verdict.deviation, verdict.reason, verdict.retracted) == (0.0, None, ())
     with tunedb.open(path) as store:
-        old, new = (store.query.record(n) for n in (1, 2))
+        old, new = (store.records.get(n) for n in (1, 2))
         measured = new.measurement
         assert measured.program == old.measurement.program
         assert measured.origin is Origin.MEASURED
         assert measured.session.digest != old.measurement.session.digest
         assert json.loads(measured.extra)["revalidation"]["deviation"] == 0.0
         assert (new.source.name, new.source.trust) == ("revalidation", Trust.OWN)
-        assert [r.id for r in store.query.top_k([1])] == [1, 2]
+        assert [r.id for r in store.records.top_k([1])] == [1, 2]
 
 
 def test_wrong_results_are_not_served_any_more(path, tools, runs):
@@ -404,13 +404,13 @@ def test_wrong_results_are_not_served_any_more(path, tools, runs):
     assert wrong.reason.startswith("wrong result: it deviates by 0.003")
     assert good.outcome == "passed"
     with tunedb.open(path) as store:
-        failure = store.query.record(4).measurement
+        failure = store.records.get(4).measurement
         assert (failure.status, failure.failure.kind) == (
             Status.FAILED,
             FailureKind.WRONG_RESULT,
         )
-        assert [r.id for r in store.query.top_k([1])] == [3, 5]
-        assert store.query.record(1).retracted
+        assert [r.id for r in store.records.top_k([1])] == [3, 5]
+        assert store.records.get(1).retracted
     (again,) = revalidated(path)
     assert again.record.id == 3, "what is not served is not tried again"
     database = Database(path, target=tools.llvm)
@@ -439,8 +439,8 @@ def test_a_program_that_fails_stays_served(path, tools, runs, late):
         (),
     )
     with tunedb.open(path) as store:
-        assert store.query.record(2).measurement.failure.kind is FailureKind.CRASH
-        assert [r.id for r in store.query.top_k([1])] == [1]
+        assert store.records.get(2).measurement.failure.kind is FailureKind.CRASH
+        assert [r.id for r in store.records.top_k([1])] == [1]
 
 
 def test_without_results_to_compare_with_nothing_is_measured(path, tools, runs):
@@ -450,7 +450,7 @@ def test_without_results_to_compare_with_nothing_is_measured(path, tools, runs):
     assert verdict.outcome == "unchecked"
     assert verdict.reason == "the untuned program does not run: ValueError: timeout"
     with tunedb.open(path) as store:
-        assert store.query.counts().measurements == 1
+        assert store.counts().measurements == 1
 
 
 def test_foreign_programs_that_pass_are_served(path, theirs, tools, runs):
@@ -460,15 +460,16 @@ def test_foreign_programs_that_pass_are_served(path, theirs, tools, runs):
     import_as_foreign(path, theirs, tools, ([1e-3], (4, 4)), ([2e-3], (2, 8)), ([3e-3], (8, 2)))
     assert [v.outcome for v in revalidated(path, foreign=True)] == ["passed", "wrong", "failed"]
     with tunedb.open(path) as store:
-        query = store.query
-        assert [(r.mean, r.source.trust) for r in query.top_k([1])] == [
+        assert [(r.mean, r.source.trust) for r in store.records.top_k([1])] == [
             (3e-3, Trust.VERIFIED),
             (9e-3, Trust.OWN),
         ]
-        digests = [query.record(n).measurement.program.digest for n in (2, 3, 4)]
-        trusted = [query.is_trusted(number) for number in query.program_ids(digests)]
+        digests = [store.records.get(n).measurement.program.digest for n in (2, 3, 4)]
+        trusted = [
+            store.provenance.is_trusted_program(number) for number in store.programs.ids(digests)
+        ]
         assert trusted == [True, False, False], "TVM never gets what did not pass"
-        assert [query.record(n).retracted for n in (2, 3, 4)] == [False, True, False]
+        assert [store.records.get(n).retracted for n in (2, 3, 4)] == [False, True, False]
     # What is verified or wrong is not tried again; what failed is.
     assert [v.outcome for v in revalidated(path, foreign=True)] == ["failed"]
 
@@ -482,7 +483,7 @@ def test_a_foreign_workload_needs_the_users_own_module(path, theirs, tools, runs
         (group,) = run.workloads_of(tools.matmul(), tools.llvm, foreign=True)
         (verdict,) = run.run(group, 1, foreign=True)
         assert verdict.outcome == "passed"
-        assert store.query.best(group).source.trust is Trust.VERIFIED
+        assert store.records.best(group).source.trust is Trust.VERIFIED
 
 
 def test_a_foreign_program_that_is_not_allowed_is_never_replayed(path, theirs, tools, runs):
@@ -500,8 +501,8 @@ def test_a_foreign_program_that_is_not_allowed_is_never_replayed(path, theirs, t
     assert refused.reason.startswith("not allowed: sketch: Annotate at 2: the annotation")
     assert jobs and not any("pragma_import" in job.order for job in jobs)
     with tunedb.open(path) as store:
-        assert store.query.counts().measurements == 4, "nothing is stored of what was refused"
-        assert [r.mean for r in store.query.top_k([1])] == [3e-3, 9e-3]
+        assert store.counts().measurements == 4, "nothing is stored of what was refused"
+        assert [r.mean for r in store.records.top_k([1])] == [3e-3, 9e-3]
 
 
 @pytest.mark.parametrize(
@@ -520,9 +521,9 @@ def test_foreign_arguments_that_fill_the_memory(path, theirs, tools, runs, descr
     commit(path, tools, ([9e-3], (1, 16)))
     commit(theirs, tools, ([1e-3], (4, 4)))
     with tunedb.open(theirs) as other, tunedb.open(path) as store:
-        (record,) = other.query.iterate()
+        (record,) = other.records.iterate()
         info = json.dumps(described, separators=(",", ":")).encode()
-        store.add([replace(record.measurement, args_info=info)], FOREIGN)
+        store.records.add([replace(record.measurement, args_info=info)], FOREIGN)
     (verdict,) = revalidated(path, foreign=True)
     assert verdict.outcome == "refused"
     assert verdict.reason.startswith("not allowed: its arguments")
@@ -545,11 +546,11 @@ def test_programs_are_built_and_run_in_other_processes(path, tools):
     mod = tools.matmul()
     commit(path, tools, ([1e-6], half(mod)), ([1e-3], (4, 4)))
     with tunedb.open(path) as store:
-        record = store.query.record(2).measurement
+        record = store.records.get(2).measurement
         broken = record.program.trace.sketch.replace(b'"C"', b'"Z"')
         trace = type(record.program.trace)(broken, record.program.trace.tail, b"[[],[],[]]")
         program = type(record.program)(record.program.workload, record.program.target, trace)
-        store.add([type(record)(program, (2e-3,))], Source("more"))
+        store.records.add([type(record)(program, (2e-3,))], Source("more"))
         with Revalidation(store, repeat=1, max_workers=1) as run:
             wrong, good, bad = run.run([1], 1)
     assert (wrong.record.id, wrong.outcome, wrong.retracted) == (1, "wrong", (1,))

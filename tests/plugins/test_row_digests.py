@@ -16,8 +16,8 @@ from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.database.layers import donors_of
 from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
 from tunedb.plugins.metaschedule.workers.replay import Replayer
-from tunedb.storage.queries.neighbours import Neighbour
 from tunedb.storage.store import Store
+from tunedb.storage.workloads import Neighbour
 from tunedb.system.compression import compress
 
 OTHER = "f" * 32
@@ -104,10 +104,10 @@ def test_every_column_that_a_digest_covers(path, tmp_path):
     for name, words in CHANGES.items():
         copy = shutil.copyfile(path, tmp_path / f"{name}.db")
         with Store(copy) as store:
-            assert store.query.is_whole(store.query.answer(1))
+            assert store.answers.is_whole(store.answers.get(1))
         change(copy, *words)
         with Store(copy) as store:
-            assert not store.query.is_whole(store.query.answer(1)), name
+            assert not store.answers.is_whole(store.answers.get(1)), name
 
 
 @pytest.mark.parametrize("name", ["times", "mean", "status", "decisions", "sketch"])
@@ -119,7 +119,7 @@ def test_a_row_that_is_not_what_its_digest_says(path, tools, name):
     with logged() as told:
         assert served(path, tools) == others
     with Store(path) as store:
-        rows = store.query.quarantined()
+        rows = store.quarantine.rows()
     assert len(told) == len(rows) == 2 - len(others)
     assert told[0].startswith(f"{path}: record 1 cannot be rebuilt: its digest does not match its")
     assert "its digest does not match its" in rows[0].item.reason
@@ -202,7 +202,7 @@ def test_every_other_source_keeps_to_the_lists(annotated, tools, column):
 def donors(path):
     with Store(path, read_only=True) as store:
         near = Neighbour(1, (1,), 0.0, "exact")
-        return [one.seconds for one in donors_of(store.query, near, 9, is_layer=False)]
+        return [one.seconds for one in donors_of(store, near, 9, is_layer=False)]
 
 
 def test_programs_for_similar_workloads(annotated):
@@ -217,7 +217,7 @@ def test_programs_that_are_replayed_for_features(annotated):
     change(annotated, *CHANGES["decisions"])
     with Store(annotated) as store:
         replayer = Replayer(store)
-        wrong, whole, evil = store.query.programs([1, 2, 3])
+        wrong, whole, evil = store.programs.get([1, 2, 3])
         with pytest.raises(IntegrityError, match="program 1: its digest"):
             replayer.module(wrong)
         assert replayer.module(whole)

@@ -149,7 +149,7 @@ def test_a_tuning_run_stores_where_each_candidate_came_from(model, tools, tmp_pa
     }
     search, built = tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=24, **chosen)
     assert len(set(built)) == len(built) == 24
-    records = list(database.store.query.iterate())
+    records = list(database.store.records.iterate())
     assert [one.measurement.is_valid for one in records] == [True] * 24
     (report,) = search.report().values()
     stored = Counter(one.measurement.origin.value for one in records)
@@ -170,8 +170,8 @@ def test_a_tuning_run_stores_where_each_candidate_came_from(model, tools, tmp_pa
     assert report["descent"][0]["origin"] == best.measurement.origin.value
     # What was built is what the stored program replays to.
     replayer = Replayer(database.store)
-    ids = database.store.query.program_ids([one.measurement.program.digest for one in records])
-    programs = database.store.query.programs(ids)
+    ids = database.store.programs.ids([one.measurement.program.digest for one in records])
+    programs = database.store.programs.get(ids)
     assert [hash_of(replayer.module(program)) for program in programs] == built
     database.close()
 
@@ -187,7 +187,7 @@ def test_two_tasks_have_a_search_each(tools, tmp_path):
     search, _ = tune(database, mod, tools.llvm, tmp_path, trials=16)
     report = search.report()
     assert set(report) == {"matmul32", "matmul48"}
-    counted = Counter(one.workload_id for one in database.store.query.iterate())
+    counted = Counter(one.workload_id for one in database.store.records.iterate())
     assert sorted(counted.values()) == sorted(one["trials"] for one in report.values())
     assert min(counted.values()) >= 4
     database.close()
@@ -198,7 +198,7 @@ def test_a_second_run_serves_the_best_and_measures_nothing_again(tools, tmp_path
     mod = tools.matmul(32)
     database = Database(path, target=tools.llvm)
     _, built = tune(database, mod, tools.llvm, tmp_path, known=Known(database._handle))
-    best = min(database.store.query.iterate(), key=lambda one: one.mean)
+    best = min(database.store.records.iterate(), key=lambda one: one.mean)
     database.close()
     database = Database(path, target=tools.llvm)
     known = Known(database._handle)
@@ -235,7 +235,7 @@ def test_known_programs_are_proposed_to_be_remeasured(remeasure, tools, tmp_path
 def test_neighbours_come_first_on_a_new_workload(tools, tmp_path):
     database = Database(":memory:", target=tools.llvm)
     tune(database, tools.matmul(32), tools.llvm, tmp_path, trials=24)
-    donors = {one.measurement.program.digest for one in database.store.query.iterate()}
+    donors = {one.measurement.program.digest for one in database.store.records.iterate()}
     task = Task(database, tools.matmul(64), tools.llvm, batch=12)
     first = task.batch()
     assert origins(database, first)[:5] == [Origin.WARM] * 5
@@ -252,7 +252,7 @@ def test_neighbours_come_first_on_a_new_workload(tools, tmp_path):
 def test_what_descends_from_a_neighbour_names_it(tools, tmp_path):
     database = Database(":memory:", target=tools.llvm)
     tune(database, tools.matmul(32), tools.llvm, tmp_path)
-    donors = {one.measurement.program.digest for one in database.store.query.iterate()}
+    donors = {one.measurement.program.digest for one in database.store.records.iterate()}
     task = Task(
         database,
         tools.matmul(64),

@@ -90,8 +90,8 @@ def imported(path, tmp_path):
     result = CliRunner().invoke(main, ["--db", str(target), "import", "logs", str(path)])
     assert result.exit_code == 0, result.output
     with Store(target) as store:
-        assert store.query.counts().quarantined == 0
-        return [record.measurement for record in store.query.iterate()]
+        assert store.counts().quarantined == 0
+        return [record.measurement for record in store.records.iterate()]
 
 
 def numbers_of(measurements):
@@ -129,7 +129,7 @@ def test_a_batch_that_is_refused_is_beside_the_database(run, sqlite_file, tmp_pa
     found = imported(path, tmp_path)
     assert numbers_of(found) == [3, 4, "failed", 6]
     assert len(run.database) == 3
-    known = {m.measurement.program.digest for m in run.database.store.query.iterate()}
+    known = {m.measurement.program.digest for m in run.database.store.records.iterate()}
     assert not known & {one.program.digest for one in found}
 
 
@@ -139,7 +139,7 @@ def test_programs_keep_their_identity(run, sqlite_file, tmp_path):
     stop_writes(sqlite_file, "database or disk is full")
     run.refuse(0, 1)
     (path,) = sqlite_file.parent.glob("*.json")
-    digests = {m.measurement.program.digest for m in run.database.store.query.iterate()}
+    digests = {m.measurement.program.digest for m in run.database.store.records.iterate()}
     assert {one.program.digest for one in imported(path, tmp_path)} == digests
 
 
@@ -235,7 +235,7 @@ def test_no_place_takes_the_batch(run, sqlite_file, monkeypatch):
 def test_what_is_no_module_is_left_out(run, tmp_path):
     run.record(0, 1)
     session, store = run.handle.session(), run.database.store
-    one, other = (record.measurement for record in store.query.session_records(session))
+    one, other = (record.measurement for record in store.runs.records(session))
     odd = make_measurement(1, workload=Workload("ansor-key", b'["key"]'))
     path = Spool(store).write([one, odd, other], session)
     assert numbers_of(imported(path, tmp_path)) == [0, 1]
@@ -266,8 +266,8 @@ def test_a_line_that_was_cut_off_does_not_swallow_the_next(run, sqlite_file, tmp
     result = CliRunner().invoke(main, ["--db", str(target), "import", "logs", str(path)])
     assert result.exit_code == 0, result.output
     with Store(target) as store:
-        assert store.query.counts().quarantined == 1
-        assert numbers_of([record.measurement for record in store.query.iterate()]) == [1]
+        assert store.counts().quarantined == 1
+        assert numbers_of([record.measurement for record in store.records.iterate()]) == [1]
 
 
 # ---- whole runs ----------------------------------------------------------------------------------

@@ -159,10 +159,10 @@ def test_attack_4_a_killed_run_does_all_its_trials_whatever_was_merged(quick, to
         quick(mod, seed=3, max_trials_global=12, on_progress=stop)
     theirs = tmp_path / "theirs.db"
     with Store(theirs) as other, Store(quick.path) as store:
-        known = [record.measurement for record in store.query.iterate()]
+        known = [record.measurement for record in store.records.iterate()]
         assert len(known) == 4
         forged = [replace(known[0], run_secs=(10.0,), occurrence=number) for number in range(4, 11)]
-        other.add(forged, Source("theirs"))
+        other.records.add(forged, Source("theirs"))
         with closing(DatabasePeer(theirs)) as peer:
             assert merge(store, peer).new == 7
     rest = closed(quick(mod, seed=3, max_trials_global=12))
@@ -239,7 +239,7 @@ def test_failures_are_counted_and_kept(quick, tools):
     assert task.workload_id is not None
     assert task.record is task.seconds is task.origin is task.donor is None
     assert told[-1].task.best_seconds is None
-    assert result.database.store.query.failures() == {"timeout": 8}
+    assert result.database.store.records.failures() == {"timeout": 8}
     result.database.close()
 
 

@@ -108,13 +108,13 @@ def test_each_candidate_is_recorded_once(order, tools, tmp_path):
     returned = _tune(tools.matmul(64), tools.llvm, database, callbacks, tmp_path)
     assert returned is database
     assert len(database) == TRIALS
-    counts = database.store.query.counts()
+    counts = database.store.counts()
     assert (counts.measurements, counts.failed, counts.sessions) == (TRIALS, 12, 1)
-    records = list(database.store.query.iterate())
+    records = list(database.store.records.iterate())
     assert [r.measurement.occurrence for r in records] == list(range(TRIALS))
     ok = sorted(r.measurement.run_secs for r in records if r.measurement.status == 0)
     assert ok == sorted(2 * [(0.003, 0.002), (0.001, 0.001, 0.004)])
-    kinds = database.store.query.failures()
+    kinds = database.store.records.failures()
     if order == "tvm":
         assert kinds == {}
     else:
@@ -144,12 +144,12 @@ def test_default_callbacks_and_a_second_run_that_starts_from_the_first(tools, tm
 
     database = Database(tmp_path / "tune.db", target=tools.llvm)
     asked = []
-    original = database.store.query.top_k_ids
-    database.store.query.top_k_ids = lambda *a: asked.append(original(*a)) or asked[-1]
+    original = database.store.answers.best_ids
+    database.store.answers.best_ids = lambda *a: asked.append(original(*a)) or asked[-1]
     _tune(mod, tools.llvm, database, "default", tmp_path, seed=2)
     assert asked and len(asked[0]) == 3  # int(population 16 * ratio 0.2), all from the first run
     assert len(database) == 2 * TRIALS
-    assert database.store.query.counts().sessions == 2
+    assert database.store.counts().sessions == 2
     database.close()
 
 
@@ -189,7 +189,7 @@ def test_real_run_end_to_end(tools, tmp_path):
             builder=builder,
             runner=ms.runner.LocalRunner(evaluator_config=config),
         )
-    best = database.store.query.best([1])
+    best = database.store.records.best([1])
     assert best is not None
     assert len(best.measurement.run_secs) == 2
     schedule = database.query_schedule(mod, target, "main")

@@ -46,7 +46,7 @@ def tune_both(url):
         assert len(set(one["ran"])) == len(one["ran"])
     assert check(url).problems == []
     with Store(url) as store:
-        counts = store.query.counts()
+        counts = store.counts()
     assert counts.measurements == len(first["ran"]) + len(second["ran"])
     assert counts.programs == len({*first["ran"], *second["ran"]})
     assert (counts.workloads, counts.sessions) == (1, 2)

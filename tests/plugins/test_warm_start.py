@@ -101,8 +101,8 @@ def test_donors_fit_another_shape(sqlite_file, case):
     # The best donor comes first, and all times are of the donor.
     seconds = [one.seconds for one in found]
     assert seconds == sorted(seconds) and seconds[0] == 1e-3
-    query = handle_of(database).store.query
-    assert None not in query.program_ids([one.donor for one in found])
+    store = handle_of(database).store
+    assert None not in store.programs.ids([one.donor for one in found])
     # What TVM draws for threads may not fit on a GPU; on a CPU nothing is drawn.
     legal = sum(one is not None for one in task.replays.schedules([one.draft for one in found]))
     assert legal == len(found) if kind == "llvm" else legal >= len(found) / 2
@@ -206,10 +206,10 @@ def test_programs_that_today_cannot_say_are_passed_over(sqlite_file):
     _tune(database, known, "llvm", 2)
     store = handle_of(database).store
     lost = b'[["GetSBlock",[],["C","main"],["b0"]],["SetAxisSeparator",["b0"],[0,"write",[1]],[]]]'
-    (best,) = store.query.top_k([1], None, 1)
+    (best,) = store.records.top_k([1], None, 1)
     program = best.measurement.program
     odd = Program(program.workload, program.target, Trace(lost, None, b"[[],[],[]]"))
-    store.add([Measurement(odd, (1e-6,))], Source("log"))
-    assert store.query.best([1]).measurement.program == odd
+    store.records.add([Measurement(odd, (1e-6,))], Source("log"))
+    assert store.records.best([1]).measurement.program == odd
     found = _task(database, _module(_matmul, 64, 64, 64), "llvm").warm()
     assert found and odd.digest not in [one.donor for one in found]

@@ -94,9 +94,9 @@ def test_it_is_ordered(some, trials, best):
 
 def test_courses_come_from_similar_workloads(store):
     for number in range(5):
-        store.add(trials(matmul(number), count=20 if number else 8), OWN)
-    asked = store.query.workload_id(matmul(1).digest)
-    found = similar_curves(store.query, asked, make_target(0))
+        store.records.add(trials(matmul(number), count=20 if number else 8), OWN)
+    asked = store.workloads.id_of(matmul(1).digest)
+    found = similar_curves(store, asked, make_target(0))
     # Number 0 has too few trials, number 1 is the one that was asked for.
     assert len(found) == 3
     assert all(len(one.seconds) == 20 for one in found)
@@ -105,4 +105,4 @@ def test_courses_come_from_similar_workloads(store):
     assert weights == sorted(weights, reverse=True) and len(set(weights)) == 3
     assert found[0].seconds.count(inf) == 2
     assert forecast(found) is not None
-    assert similar_curves(store.query, Signature("f", None, "softmax"), make_target(0)) == []
+    assert similar_curves(store, Signature("f", None, "softmax"), make_target(0)) == []

@@ -61,7 +61,7 @@ def rename(path, key):
 def fill(store, *numbers, source=OWN, **fields):
     """Add measurements with those numbers."""
     made = [make_measurement(n, (1e-3 * (n + 1),), **fields) for n in numbers]
-    store.add(made, source)
+    store.records.add(made, source)
     return made
 
 
@@ -71,13 +71,13 @@ def digests(store):
         with Store(store, read_only=True) as opened:
             return digests(opened)
     return {
-        (one.measurement.program.digest, one.measurement.digest) for one in store.query.iterate()
+        (one.measurement.program.digest, one.measurement.digest) for one in store.records.iterate()
     }
 
 
 def forget(url, above):
     """Let a database lose the records above a number, as where an older state came back."""
-    with Store(url) as store, store._transaction() as connection:
+    with Store(url) as store, store._db.transaction() as connection:
         for table, column in (
             (schema.failure, schema.failure.c.measurement_id),
             (schema.launch, schema.launch.c.measurement_id),

@@ -248,7 +248,7 @@ def database(template, path: Path, attack: Attack, ours: Ours) -> Path:
     rename(shutil.copyfile(template, path), THEIR_KEY)
     with Store(path) as store:
         sketch = None if attack.sketch is None else attack.sketch()
-        store.add(records(sketch), Source("nightly" if attack.change else EVIL))
+        store.records.add(records(sketch), Source("nightly" if attack.change else EVIL))
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute("PRAGMA foreign_keys = OFF")
         if attack.change is not None:

@@ -106,8 +106,8 @@ def filled(sqlite_template, tmp_path_factory):
         make_measurement(23, (1e-3,), donor=bytes(16), all_cost=0.25, context=b'{"v":1}'),
     ]
     with Store(path) as store:
-        store.import_batch(batch, Source("nightly"))
-        store.retract([3], "measured under load")
+        store.batches.load(batch, Source("nightly"))
+        store.trust.retract([3], "measured under load")
     return path
 
 

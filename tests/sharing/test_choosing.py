@@ -87,7 +87,7 @@ def fill(path, records):
         first = [(make_measurement(99, (9.0,), workload=w), "own") for w in range(3)]
         first.append((make_measurement(98, (8.0,), target=TARGETS[1]), "other"))
         for measurement, source in first + records:
-            store.add([measurement], Source(source))
+            store.records.add([measurement], Source(source))
             stored.setdefault(measurement.digest, (measurement, source))
     return list(stored.values())
 
@@ -128,7 +128,7 @@ def test_both_choose_as_the_reference(tmp_path_factory, sqlite_template, records
     for table in ("workload", "target", "source", "sketch", "tail"):
         assert len(of_chunks[table]) == len(found[table]), table
     with Store(path, create=False) as store:
-        ids = chosen_ids(store.query, selection)
+        ids = chosen_ids(store, selection)
         assert len(ids) == len(expected)
         assert sorted(ids) == ids.tolist()
 
@@ -165,8 +165,8 @@ def test_failures_and_features_follow_their_measurements(sqlite_file):
     failure = Failure(FailureKind.TIMEOUT, Phase.RUN, "x")
     with Store(sqlite_file) as store:
         for w in range(2):
-            store.add([make_measurement(w, None, workload=w, failure=failure)], OWN)
-        store.retract([1], "x")
+            store.records.add([make_measurement(w, None, workload=w, failure=failure)], OWN)
+        store.trust.retract([1], "x")
     with DatabasePeer(sqlite_file) as peer:
         chunks = undigested(peer.chunks(EVERYTHING))
     found = of_stream(chunks, Selection(workloads=("matmul_1",)))
@@ -184,11 +184,11 @@ def named(sqlite_file):
     with Store(sqlite_file) as store:
         for number, name in enumerate(("matmul", "batch_matmul", "conv", "conv_again")):
             workload = make_workload(number, name=name)
-            store.add([make_measurement(number, (1.0,), workload=workload)], OWN)
+            store.records.add([make_measurement(number, (1.0,), workload=workload)], OWN)
             if name.startswith("conv"):
-                store.add_workload(workload, [Alias("script", "same")])
+                store.workloads.add(workload, [Alias("script", "same")])
             else:
-                store.add_workload(workload, [Alias("tvm:0.27:anchor-block", "same")])
+                store.workloads.add(workload, [Alias("tvm:0.27:anchor-block", "same")])
     return sqlite_file
 
 
@@ -238,7 +238,7 @@ def test_many_names_are_not_listed(sqlite_file):
     with Store(sqlite_file) as store:
         for n in range(12):
             workload = make_workload(n, name=f"w{n}\x1b[2J")
-            store.add([make_measurement(0, (1.0,), workload=workload)], OWN)
+            store.records.add([make_measurement(0, (1.0,), workload=workload)], OWN)
     with DatabasePeer(sqlite_file) as peer, pytest.raises(NotFoundError) as caught:
         list(peer.chunks(Selection(workloads=("x",))))
     assert str(caught.value).endswith(r"w7\x1b[2J and more")
@@ -300,7 +300,7 @@ def test_measurements_that_cannot_be_compared(sqlite_file):
     from contextlib import closing
 
     with Store(sqlite_file) as store:
-        store.add([make_measurement(0)], OWN)
+        store.records.add([make_measurement(0)], OWN)
     with closing(sqlite3.connect(sqlite_file, isolation_level=None)) as connection:
         connection.execute("UPDATE measurement SET digest = x'00'")
     with DatabasePeer(sqlite_file) as peer, pytest.raises(StorageError, match="cannot be compared"):
@@ -343,12 +343,12 @@ def test_ranks_take_little_memory():
 def test_pages_of_a_database(sqlite_file, monkeypatch):
     """A scan goes page by page, also where a page ends with the last row."""
     with Store(sqlite_file) as store:
-        store.add([make_measurement(n, (1.0 + n,)) for n in range(12)], OWN)
+        store.records.add([make_measurement(n, (1.0 + n,)) for n in range(12)], OWN)
         for size in (1, 4, 5, 12, 13):
             monkeypatch.setattr(choosing, "_PAGE", size)
-            assert chosen_ids(store.query, Selection(best=2, rest=0.0)).tolist() == [1, 2]
-            assert len(chosen_ids(store.query, Selection(since=0))) == 12
-            assert chosen_ids(store.query, Selection(best=1, rest=0.0), until=0).tolist() == []
+            assert chosen_ids(store, Selection(best=2, rest=0.0)).tolist() == [1, 2]
+            assert len(chosen_ids(store, Selection(since=0))) == 12
+            assert chosen_ids(store, Selection(best=1, rest=0.0), until=0).tolist() == []
 
 
 def test_ties_are_the_same_whatever_the_order(sqlite_template, tmp_path):
@@ -360,7 +360,7 @@ def test_ties_are_the_same_whatever_the_order(sqlite_template, tmp_path):
         path = tmp_path / name
         path.write_bytes(sqlite_template.read_bytes())
         with Store(path) as store:
-            store.add(records, OWN)
+            store.records.add(records, OWN)
         with DatabasePeer(path) as peer:
             found.append(digests(gather(peer, Selection(best=5))))
         records = records[::-1]
@@ -374,6 +374,6 @@ def test_workloads_of_one_name_are_all_meant(sqlite_file):
     with Store(sqlite_file) as store:
         for workload in (first, second):
             measurement = make_measurement(0, (1.0,), workload=workload)
-            store.add([measurement], OWN)
+            store.records.add([measurement], OWN)
     with DatabasePeer(sqlite_file) as peer:
         assert len(gather(peer, Selection(workloads=("same",)))["workload"]) == 2

@@ -43,7 +43,7 @@ def some_of_everything():
 def add_features(store, program_id=1):
     """Put features of one program into a store."""
     data = compress(identity.pack_floats([1.0] * 4))
-    with store._transaction() as connection:
+    with store._db.transaction() as connection:
         sets, features = schema.feature_set, schema.feature
         connection.execute(sets.insert().values(id=1, name="x", version=1, columns='["a","b"]'))
         values = {"feature_set_id": 1, "n_rows": 2, "n_columns": 2, "data": data}
@@ -54,13 +54,13 @@ def add_features(store, program_id=1):
 def filled(store_url):
     """The URL of a database with some of everything."""
     with Store(store_url) as store:
-        store.add_batch(some_of_everything(), OWN)
-        store.add_batch([make_measurement(0, (2.0,), workload=0, target=0)], Source("other"))
-        store.retract([3], "measured under load")
+        store.batches.add(some_of_everything(), OWN)
+        store.batches.add([make_measurement(0, (2.0,), workload=0, target=0)], Source("other"))
+        store.trust.retract([3], "measured under load")
         counters = CounterSet("ncu", "2026.1", "7.5", (("dram__bytes.sum", "byte"),))
         launch = Launch("k", 64, (64, 1, 1), counter_set=counters, values=(2.0,))
-        store.add_launches([(some_of_everything()[0], launch)])
-        store.add_workload(make_workload(1), [Alias("script", "ab" * 16), Alias("link", "x")])
+        store.launches.add([(some_of_everything()[0], launch)])
+        store.workloads.add(make_workload(1), [Alias("script", "ab" * 16), Alias("link", "x")])
         add_features(store)
     return store_url
 
@@ -68,7 +68,7 @@ def filled(store_url):
 def stored(url):
     """Return the records of a database by digest."""
     with Store(url, create=False) as store:
-        return {r.measurement.digest: r.measurement for r in store.query.iterate()}
+        return {r.measurement.digest: r.measurement for r in store.records.iterate()}
 
 
 # ---------------------------------------------------------------------- everything
@@ -80,7 +80,7 @@ def test_all_that_is_exchanged_is_given(filled, own):
         found = gather(peer, Selection(features=True))
         assert peer.total == 15
         with Store(filled, create=False) as store:
-            assert peer.store_key == store.query.store_key
+            assert peer.store_key == store.key
     expected = stored(filled)
     made = {m.digest: m for m in measurements(found)}
     assert made.keys() == expected.keys()
@@ -109,7 +109,7 @@ def test_all_that_is_exchanged_is_given(filled, own):
 
 def test_features_are_given_once_for_each_program(filled):
     with Store(filled) as store:
-        store.add([make_measurement(0, (3.0,), workload=0, target=0, occurrence=5)], OWN)
+        store.records.add([make_measurement(0, (3.0,), workload=0, target=0, occurrence=5)], OWN)
     with DatabasePeer(filled) as peer:
         (feature,) = gather(peer, Selection(features=True))["feature"]
         assert (feature["n_rows"], feature["n_columns"]) == (2, 2)
@@ -175,7 +175,7 @@ def test_only_what_was_added(filled):
         assert list(peer.chunks(EVERYTHING, since=before)) == []
 
         new = make_measurement(50, (0.25,), workload=1)
-        store.add([new], OWN)
+        store.records.add([new], OWN)
         found = gather(peer, since=before)
         assert digests(found) == {new.digest}
         # The workload comes again, with its aliases.
@@ -189,9 +189,9 @@ def test_failures_that_were_learnt_later(filled):
     with DatabasePeer(filled) as peer, Store(filled) as store:
         before = peer.position()
         late = some_of_everything()[9]
-        store.add_failures([(late, CRASH)])
+        store.batches.add_failures([(late, CRASH)])
         new = make_measurement(51, None, failure=TIMEOUT)
-        store.add([new], OWN)
+        store.records.add([new], OWN)
         found = gather(peer, since=before)
         (inside,) = [row for row in found["failure"] if row["measurement"] is not None]
         (outside,) = [row for row in found["failure"] if row["measurement"] is None]
@@ -212,10 +212,10 @@ def test_failures_that_were_learnt_later(filled):
 def test_the_first_failure_of_all_may_be_a_late_one(store_url):
     measurement = make_measurement(0, None)
     with Store(store_url) as store, DatabasePeer(store_url) as peer:
-        store.add([measurement], OWN)
+        store.records.add([measurement], OWN)
         before = peer.position()
         assert before.failure_id == 0
-        store.add_failures([(measurement, CRASH)])
+        store.batches.add_failures([(measurement, CRASH)])
         (row,) = gather(peer, since=before)["failure"]
         assert row["measurement_digest"] == measurement.digest
 
@@ -223,7 +223,7 @@ def test_the_first_failure_of_all_may_be_a_late_one(store_url):
 def test_retractions_come_when_there_are_more(filled):
     with DatabasePeer(filled) as peer, Store(filled) as store:
         before = peer.position()
-        store.retract([4], "x")
+        store.trust.retract([4], "x")
         found = gather(peer, since=before)
         assert len(found["retraction"]) == 2
         assert found["measurement"] == []
@@ -236,7 +236,7 @@ def test_what_is_added_while_it_is_read_waits(filled, monkeypatch):
         for chunk in peer.chunks(EVERYTHING):
             if chunk.table == "measurement":
                 ids += [row[0] for row in chunk.rows]
-                store.add([make_measurement(100 + len(ids), (1.0,))], OWN)
+                store.records.add([make_measurement(100 + len(ids), (1.0,))], OWN)
         assert ids == list(range(1, 16))
         assert peer.position().measurement_id == 20
 
@@ -246,7 +246,7 @@ def test_the_best_are_given_again_when_there_are_others(filled):
     with DatabasePeer(filled) as peer, Store(filled) as store:
         before = peer.position()
         assert list(peer.chunks(best, since=before)) == []
-        store.add([make_measurement(60, (1e-9,), workload=1)], OWN)
+        store.records.add([make_measurement(60, (1e-9,), workload=1)], OWN)
         found = gather(peer, best, since=before)
         assert digests(found) == digests(gather(peer, best))
         assert peer.total == len(found["measurement"])
@@ -273,7 +273,7 @@ def test_a_server_without_tables(bare_postgres_url):
 
 def test_a_connection_that_is_cut(postgres_url, postgres_server, monkeypatch):
     with Store(postgres_url) as store:
-        store.add([make_measurement(n, (1.0,)) for n in range(40)], OWN)
+        store.records.add([make_measurement(n, (1.0,)) for n in range(40)], OWN)
     monkeypatch.setattr(limits, "BATCH_ROWS", 10)
     with DatabasePeer(postgres_url) as peer:
         chunks = peer.chunks(EVERYTHING)
@@ -322,7 +322,7 @@ def test_a_bundle_is_known_by_its_bytes(sqlite_file, tmp_path):
     from tunedb.exchange.bundle import BundlePeer, manifest_of, write_bundle
 
     with Store(sqlite_file) as store:
-        store.add([make_measurement(0)], OWN)
+        store.records.add([make_measurement(0)], OWN)
     path = tmp_path / "named.db"
     with DatabasePeer(sqlite_file, own=True) as peer:
         manifest = manifest_of(peer.store_key, EVERYTHING)

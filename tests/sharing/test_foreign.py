@@ -98,7 +98,7 @@ def frozen(request, tmp_path):
 def filled(sqlite_file):
     """A small database that nobody has open."""
     with Store(sqlite_file) as store:
-        store.add_batch([make_measurement(n, (1e-3 * (n + 1),)) for n in range(5)], OWN)
+        store.batches.add([make_measurement(n, (1e-3 * (n + 1),)) for n in range(5)], OWN)
     sql(sqlite_file, "PRAGMA wal_checkpoint(TRUNCATE)")
     return sqlite_file
 
@@ -170,11 +170,11 @@ def test_what_is_not_there(tmp_path):
 def test_a_file_to_which_its_owner_writes(sqlite_file):
     """What is committed is in the log alone; reading must neither miss nor move it."""
     with Store(sqlite_file) as store:
-        store.add([make_measurement(0)], OWN)
+        store.records.add([make_measurement(0)], OWN)
         before = sha256(sqlite_file)
         with DatabasePeer(sqlite_file) as peer:
             assert peer.position().measurement_id == 1
-            store.add([make_measurement(1)], OWN)
+            store.records.add([make_measurement(1)], OWN)
             assert peer.position().measurement_id == 2
         assert len([1 for table, _ in read(sqlite_file) if table == "measurement"]) == 2
         assert sha256(sqlite_file) == before
@@ -518,9 +518,9 @@ def test_bodies_of_a_layer_are_bounded_as_those_of_a_merge(filled):
         open_layer(filled, own) as layer,
         pytest.raises(LimitError, match="larger than"),
     ):
-        layer.query.workload(1)
+        layer.workloads.get(1)
     with Store(filled) as own:
-        assert len(own.query.workload(1).body) > limits.MAX_FOREIGN_BYTES
+        assert len(own.workloads.get(1).body) > limits.MAX_FOREIGN_BYTES
 
 
 if __name__ == "__main__":

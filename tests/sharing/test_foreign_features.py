@@ -45,13 +45,13 @@ def record(number, **fields):
 def fill(path, forged=(), count=N, value=1e30):
     """Records of another database with features of steps; those of some programs are forged."""
     with Store(path) as store:
-        store.add([record(number) for number in range(1, count + 1)], BOARD)
-        programs = store.query.programs(range(1, count + 1))
+        store.records.add([record(number) for number in range(1, count + 1)], BOARD)
+        programs = store.programs.get(range(1, count + 1))
         rows = [one.copy() for one in STEPS.rows(programs)]
         for place in forged:
             rows[place][0, :] = value
-        store.add_features(STEPS, [(one.id, row) for one, row in zip(programs, rows, strict=True)])
-        store.add_features(Modules(), [(one.id, np.ones((2, 2))) for one in programs])
+        store.features.add(STEPS, [(one.id, row) for one, row in zip(programs, rows, strict=True)])
+        store.features.add(Modules(), [(one.id, np.ones((2, 2))) for one in programs])
     return path
 
 
@@ -78,26 +78,26 @@ def take_by_pull(store, path):
 
 
 def rows_of(store, feature_set=STEPS, count=N):
-    found = store.query.feature_rows(feature_set, range(1, count + 1))
+    found = store.features.rows(feature_set, range(1, count + 1))
     return [None if rows is None else rows[0].tolist() for rows in found]
 
 
 def marks(store):
     """Sources of the rows that came with a merge, by program and set."""
     mark = schema.foreign_feature.c
-    rows = store.query._select(schema.foreign_feature.select().order_by(*mark))
+    rows = store._db.select(schema.foreign_feature.select().order_by(*mark))
     return {(row.program_id, row.feature_set_id): row.source_id for row in rows}
 
 
 def right_rows(store, count=N):
-    return [rows[0].tolist() for rows in STEPS.rows(store.query.programs(range(1, count + 1)))]
+    return [rows[0].tolist() for rows in STEPS.rows(store.programs.get(range(1, count + 1)))]
 
 
 @pytest.mark.parametrize("way", [take, take_bundle, take_by_pull])
 def test_what_is_taken_is_marked_with_the_source_of_its_record(store, their_path, way):
     report = way(store, fill(their_path))
     assert (report.new, report.features, report.rejected) == (N, 2 * N, 0)
-    (source,) = store.query.source_rows()
+    (source,) = store.sources.summaries()
     assert marks(store) == {
         (id_, set_id): source.id for id_ in range(1, N + 1) for set_id in (1, 2)
     }
@@ -117,7 +117,7 @@ def test_attack_6_a_set_that_differs_is_refused_as_a_whole(store, their_path, wa
     assert "tunedb extract --set steps" in reason
     assert counted.count == N
     assert {set_id for _, set_id in marks(store)} == {1}
-    assert store.query.feature_rows(STEPS, [1]) == [None]
+    assert store.features.rows(STEPS, [1]) == [None]
     assert extract(store, STEPS).done == N
     assert rows_of(store) == right_rows(store)
 
@@ -125,7 +125,7 @@ def test_attack_6_a_set_that_differs_is_refused_as_a_whole(store, their_path, wa
 def test_attack_6_features_of_own_programs_are_not_taken(store, their_path):
     """They were taken where own ones were missing, and stayed for good."""
     fill(their_path, forged=range(N))
-    store.add([record(number) for number in range(1, N + 1)], OWN)
+    store.records.add([record(number) for number in range(1, N + 1)], OWN)
     report = take(store, their_path)
     assert (report.features, report.known) == (0, N)
     assert marks(store) == {}
@@ -139,7 +139,7 @@ def test_attack_6_features_of_own_programs_are_not_taken(store, their_path):
 
 def test_features_of_own_programs_with_explicit_acceptance(store, their_path):
     """What is not right is refused even then."""
-    store.add([record(number) for number in range(1, N + 1)], OWN)
+    store.records.add([record(number) for number in range(1, N + 1)], OWN)
     assert take(store, fill(their_path), believe={THEIRS}).features == 2 * N
     assert len(marks(store)) == 2 * N
     again = fill(rename(shutil.copyfile(their_path, their_path.with_name("again.db")), "c" * 32))
@@ -149,10 +149,10 @@ def test_features_of_own_programs_with_explicit_acceptance(store, their_path):
 def test_features_in_the_name_of_somebody_trusted_are_not_taken(store, their_path):
     fill(their_path)
     take(store, their_path)
-    (source,) = store.query.source_rows()
-    store.trust_source(source.id, Trust.VERIFIED)
-    store.remove_features(1, range(1, N + 1))
-    store.remove_features(2, range(1, N + 1))
+    (source,) = store.sources.summaries()
+    store.trust.set(source.id, Trust.VERIFIED)
+    store.pruning.remove_features(1, range(1, N + 1))
+    store.pruning.remove_features(2, range(1, N + 1))
     report = take(store, their_path)
     assert report.features == 0
     assert any("source 'board' is trusted here" in reason for reason in report.reasons)
@@ -167,11 +167,11 @@ def test_attack_6_foreign_rows_do_not_count_once_the_program_is_measured_here(st
     take(store, their_path)
     modules = Modules()
     assert rows_of(store, modules)[0] == [1, 1]
-    store.add([record(1, occurrence=1)], OWN)
+    store.records.add([record(1, occurrence=1)], OWN)
     assert rows_of(store, modules)[:2] == [None, [1, 1]]
     assert rows_of(store)[0] is None
-    assert store.query.feature_coverage(STEPS).known == N - 1
-    records = store.query.training_records(STEPS)
+    assert store.features.coverage(STEPS).known == N - 1
+    records = store.training.records(STEPS)
     of_program = records.program_ids == 1
     assert records.n_rows[of_program].tolist() == [-1, -1]
     assert (records.n_rows[~of_program] == 1).all()
@@ -182,13 +182,13 @@ def test_attack_6_foreign_rows_do_not_count_once_the_program_is_measured_here(st
 def test_own_rows_take_the_place_of_foreign_ones(store, their_path):
     """A forged row that the sample misses is gone after the next extraction."""
     take(store, fill(their_path))
-    before = store.query.programs_without(STEPS, limit=N + 1)
+    before = store.programs.without_features(STEPS, limit=N + 1)
     assert [program.id for program in before] == list(range(1, N + 1))
     report = extract(store, STEPS, limit=N // 2)
     assert (report.known, report.done) == (0, N // 2)
     assert len([key for key in marks(store) if key[1] == 1]) == N - N // 2
     own = np.full((1, len(STEPS.columns)), 7.0)
-    assert store.add_features(STEPS, [(1, own), (N, own)]) == 1
+    assert store.features.add(STEPS, [(1, own), (N, own)]) == 1
     assert rows_of(store)[0] == right_rows(store)[0]
     assert rows_of(store)[-1] == own[0].tolist()
     # What stands for this database's own word is not replaced by a merge.
@@ -198,7 +198,7 @@ def test_own_rows_take_the_place_of_foreign_ones(store, their_path):
 
 def test_rows_of_an_own_source_that_comes_back_are_own(store, their_path):
     """A backup of this database, which the user says is one."""
-    key = store.query.store_key
+    key = store.key
     fill(rename(their_path, key))
     report = take(store, their_path)
     assert (report.new, report.features) == (0, 0)
@@ -232,7 +232,7 @@ def test_a_killed_exchange_leaves_no_rows_of_a_set_that_differs(store, their_pat
 
     with pytest.raises(KeyboardInterrupt):
         take(store, their_path, on_progress=stop)
-    assert store.query.stored_features() == []
+    assert store.features.sets() == []
     assert take(store, their_path).features == N
 
 
@@ -243,7 +243,7 @@ def test_a_dry_run_computes_again_what_is_here(store, their_path):
     report = take(store, their_path, dry_run=True)
     assert report.features == N
     assert any("programs that were computed again differ" in reason for reason in report.reasons)
-    assert store.query.stored_features() == []
+    assert store.features.sets() == []
 
 
 def test_a_full_temporary_folder_is_one_line(store, their_path, monkeypatch):
@@ -259,7 +259,7 @@ def test_a_full_temporary_folder_is_one_line(store, their_path, monkeypatch):
     monkeypatch.setattr(held_features, "_new_file", Full)
     with pytest.raises(StorageError, match=r"no room for the features .*No space left.*TMPDIR"):
         take(store, their_path)
-    assert store.query.stored_features() == []
+    assert store.features.sets() == []
 
 
 def test_rows_of_programs_that_did_not_come_are_not_computed(store, their_path):

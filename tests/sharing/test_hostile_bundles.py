@@ -28,7 +28,9 @@ def ours_template(tmp_path_factory, sqlite_template):
     path = tmp_path_factory.mktemp("ours") / "ours.db"
     rename(shutil.copyfile(sqlite_template, path), OUR_KEY)
     with Store(path) as store:
-        store.add([make_measurement(n, (1e-3 * (n + 1),)) for n in range(5)], Source("nightly"))
+        store.records.add(
+            [make_measurement(n, (1e-3 * (n + 1),)) for n in range(5)], Source("nightly")
+        )
     return path
 
 
@@ -66,14 +68,14 @@ def merge(ours, other, *options):
 def assert_refused(ours, other, said):
     before = content(ours)
     with Store(ours) as store:
-        served = [record.measurement.digest for record in store.query.iterate()]
+        served = [record.measurement.digest for record in store.records.iterate()]
     for options in (["--dry-run"], [], []):
         output = merge(ours, other, *options)
         assert re.search(said, output), output
         assert content(ours) == before
     with Store(ours) as store:
-        assert [one.measurement.digest for one in store.query.iterate()] == served
-        assert store.query.top_k_ids([1], [1], 10)
+        assert [one.measurement.digest for one in store.records.iterate()] == served
+        assert store.answers.best_ids([1], [1], 10)
     assert CliRunner().invoke(main, ["--db", str(ours), "db", "check"]).exit_code == 0
 
 
@@ -106,14 +108,14 @@ def test_good_records_beside_bad_ones_come_in(ours, known, sqlite_template, tmp_
     attack = hostile.ATTACKS["an annotation that imports LLVM's code"]
     other = hostile.database(sqlite_template, tmp_path / "theirs.db", attack, known)
     with Store(other) as store:
-        store.add(hostile.records(None), Source(hostile.EVIL))
+        store.records.add(hostile.records(None), Source(hostile.EVIL))
     output = merge(ours, other)
     assert re.search(attack.said, output)
     with Store(ours) as store:
-        assert store.query.size() == 5 + 3
-        assert [record.source.name for record in store.query.iterate()][5:] == [hostile.EVIL] * 3
+        assert store.records.count() == 5 + 3
+        assert [record.source.name for record in store.records.iterate()][5:] == [hostile.EVIL] * 3
         # Nothing of them is served.
-        assert len(store.query.top_k_ids(range(1, 9), [1], 100)) == 5
+        assert len(store.answers.best_ids(range(1, 9), [1], 100)) == 5
     for command in (["top"], ["sources"], ["workloads"], ["show", "8"], ["top", "--json"]):
         result = CliRunner().invoke(main, ["--db", str(ours), *command])
         assert result.exit_code == 0, result.output
@@ -126,9 +128,9 @@ def test_the_attacks_are_what_they_should_be(known, sqlite_template, tmp_path):
     other = hostile.database(sqlite_template, tmp_path / "good.db", hostile.Attack(""), known)
     merge(ours, other)
     with Store(ours) as store:
-        assert store.query.size() == 3
+        assert store.records.count() == 3
     packed = hostile.bundle(sqlite_template, tmp_path / "x.tunedb", hostile.Attack(""), known)
     again = rename(shutil.copyfile(sqlite_template, tmp_path / "new2.db"), OUR_KEY)
     merge(again, packed)
     with Store(again) as store:
-        assert store.query.size() == 3
+        assert store.records.count() == 3

@@ -32,7 +32,7 @@ def theirs(sqlite_template, tmp_path):
     """A database with kernels that were profiled."""
     path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), "f" * 32)
     with Store(path) as store:
-        store.add([*KERNELS, make_measurement(1)], OWN)
+        store.records.add([*KERNELS, make_measurement(1)], OWN)
     return path
 
 
@@ -45,7 +45,7 @@ def chunks(theirs):
 
 def launches(store):
     """Return the launches of a database as sets of digests."""
-    return {row.launch.digest(row.digest) for row in store.query.launches()}
+    return {row.launch.digest(row.digest) for row in store.launches.iterate()}
 
 
 EXPECTED = {one.digest(record.digest) for record in KERNELS for one in record.launches}
@@ -57,21 +57,21 @@ def test_a_merge_brings_launches(store, theirs):
             report = merge(store, peer)
         assert (report.launches, report.rejected) == (new, 0)
         assert launches(store) == EXPECTED
-    assert store.query.counts().launches == 6
+    assert store.counts().launches == 6
     assert check(store.url).problems == []
 
 
 def test_a_dry_run_says_what_would_come(store, theirs):
     with closing(DatabasePeer(theirs)) as peer:
         assert merge(store, peer, dry_run=True).launches == 6
-    assert store.query.counts().launches == 0
+    assert store.counts().launches == 0
 
 
 def test_a_selection_brings_its_launches_alone(store, theirs, tmp_path):
     """From a database by SQL, from a bundle by its numbers; the sets of others stay there."""
     with Store(theirs) as there:
         ncu = CounterSet("rocprof", None, None, (("other", ""),))
-        there.add_launches([(make_measurement(1), Launch("x", 1, counter_set=ncu, values=(1.0,)))])
+        there.launches.add([(make_measurement(1), Launch("x", 1, counter_set=ncu, values=(1.0,)))])
     bundle = tmp_path / "x.tunedb"
     with closing(DatabasePeer(theirs)) as peer:
         bundle.write_bytes(bundle_of(peer.chunks(Selection())))
@@ -90,13 +90,13 @@ def test_launches_that_were_learnt_later_come_later(store, theirs, sqlite_templa
         pull(here, theirs)
         assert launches(here) == EXPECTED
         added = launch(2, number=5), Launch("later", 7)
-        there.add_launches([(KERNELS[0], added[0]), (make_measurement(1), added[1])])
+        there.launches.add([(KERNELS[0], added[0]), (make_measurement(1), added[1])])
         report = pull(here, theirs)
         assert (report.launches, report.read, report.rejected) == (2, 0, 0)
         assert launches(here) == launches(there)
         assert pull(here, theirs).launches == 0
         # And what was learnt here goes there.
-        here.add_launches([(KERNELS[1], Launch("ours", 3))])
+        here.launches.add([(KERNELS[1], Launch("ours", 3))])
         assert push(here, theirs).launches == 1
         assert launches(here) == launches(there)
 
@@ -105,14 +105,14 @@ def test_a_database_that_lost_launches_is_compared_anew(theirs, sqlite_template,
     """Its numbers are given again: what was read under them says nothing."""
     with Store(shutil.copyfile(sqlite_template, tmp_path / "here.db")) as here:
         with Store(theirs) as there:
-            there.add_launches([(KERNELS[0], launch(0, number=n)) for n in range(2, 9)])
+            there.launches.add([(KERNELS[0], launch(0, number=n)) for n in range(2, 9)])
         pull(here, theirs)
         with Store(theirs) as there:
-            with there._transaction() as connection:
+            with there._db.transaction() as connection:
                 connection.exec_driver_sql("DELETE FROM launch WHERE id > 6")
-            there.add_launches([(KERNELS[0], Launch("new", 7))])
+            there.launches.add([(KERNELS[0], Launch("new", 7))])
         assert pull(here, theirs).launches == 1
-        assert here.query.counts().launches == 14
+        assert here.counts().launches == 14
 
 
 def test_bundles_of_the_first_version_are_read(store, chunks, tmp_path):
@@ -204,7 +204,7 @@ def test_hostile_rows_are_refused_and_counted(table, values, said, chunks, sqlit
         # With a set that is not taken go the launches that have it.
         assert report.rejected == 6 - report.launches + (table == "counter_set")
         assert any(re.search(said, reason) for reason in report.reasons)
-        assert store.query.counts().launches == report.launches
+        assert store.counts().launches == report.launches
         assert launches(store) < EXPECTED
     assert check(sqlite_file).problems == []
 
@@ -259,15 +259,15 @@ def test_a_launch_in_columns_keeps_its_values(chunks):
 def test_a_source_that_is_refused_brings_no_launches(theirs, sqlite_file):
     """Records in the name of this store are not taken, and so are their launches not."""
     with Store(sqlite_file) as store:
-        ours = store.query.store_key
+        ours = store.key
         digest = identity.digest("source", ours.encode(), b"nightly")
-        with Store(theirs) as there, there._transaction() as connection:
+        with Store(theirs) as there, there._db.transaction() as connection:
             connection.execute(schema.source.update().values(store=ours, digest=digest))
         with closing(DatabasePeer(theirs)) as peer:
             report = merge(store, peer)
         # The launches are said by the same source.
         assert (report.new, report.launches, report.rejected) == (0, 0, 4 + 6)
-        assert store.query.counts().launches == 0
+        assert store.counts().launches == 0
         with closing(DatabasePeer(theirs)) as peer:
             assert merge(store, peer, believe=True).launches == 6
     assert check(sqlite_file).problems == []

@@ -54,21 +54,21 @@ def fill(path, team, trust):
         for name, numbers in (("nightly", first), ("logs/a.json", second)):
             if numbers:
                 records = [pool()[number] for number in numbers]
-                ids += store.add_batch(records, Source(name, SourceKind.FILE, trust))[0]
+                ids += store.batches.add(records, Source(name, SourceKind.FILE, trust))[0]
         if not ids:
             return path
         failed = [pool()[number] for number in first]
-        store.add_failures([(failed[n % len(failed)], CRASH) for n in later if failed])
+        store.batches.add_failures([(failed[n % len(failed)], CRASH) for n in later if failed])
         # Whatever a program is, a profiler may have looked at it later.
-        store.add_launches([(failed[n % len(failed)], launch(n % 3)) for n in later if failed])
-        store.retract(sorted({ids[n % len(ids)] for n in taken_back}), f"wrong ({path.name})")
+        store.launches.add([(failed[n % len(failed)], launch(n % 3)) for n in later if failed])
+        store.trust.retract(sorted({ids[n % len(ids)] for n in taken_back}), f"wrong ({path.name})")
         if whole == "source":
-            store.retract_source(1, f"bad clock ({path.name})")
-        sessions = [row[0] for row in store.query._select(select(schema.session.c.id))]
+            store.trust.retract_source(1, f"bad clock ({path.name})")
+        sessions = [row[0] for row in store._db.select(select(schema.session.c.id))]
         if whole == "session" and sessions:
-            store.retract_session(sessions[0], f"throttled ({path.name})")
+            store.trust.retract_session(sessions[0], f"throttled ({path.name})")
         if first:
-            store.add_workload(pool()[first[0]].program.workload, [Alias("script", path.stem)])
+            store.workloads.add(pool()[first[0]].program.workload, [Alias("script", path.stem)])
     return path
 
 
@@ -140,8 +140,8 @@ def laws_with_owners(told, moved, makes):
         return
     for way in ways:
         with Store(way) as store:
-            for row in store.query.source_rows():
-                store.trust_source(row.id, Trust.OWN)
+            for row in store.sources.summaries():
+                store.trust.set(row.id, Trust.OWN)
     found = [contents(way) for way in ways]
     assert all(one == found[0] for one in found)
     for way in ways[:2]:
@@ -152,29 +152,30 @@ def laws_with_owners(told, moved, makes):
 def best_is_that_of_a_recomputation(path):
     """The fastest record that a database serves is found without any derived column."""
     with Store(path) as store:
-        query = store.query
-        taken_back = {(row.digest, row.store) for row in query._select(select(schema.retraction))}
-        digests = {row.id: row.digest for row in query._select(select(schema.source))}
-        stores = {row.id: row.store for row in query._select(select(schema.source))}
+        taken_back = {
+            (row.digest, row.store) for row in store._db.select(select(schema.retraction))
+        }
+        digests = {row.id: row.digest for row in store._db.select(select(schema.source))}
+        stores = {row.id: row.store for row in store._db.select(select(schema.source))}
         m = schema.measurement.c
         best = {}
-        for id_, source in query._select(select(m.id, m.source_id).order_by(m.id)):
-            record = query.record(id_)
+        for id_, source in store._db.select(select(m.id, m.source_id).order_by(m.id)):
+            record = store.records.get(id_)
             one = record.measurement
             session = one.session and one.session.digest
             subjects = (one.digest, digests[source], session)
             if not one.is_valid or any(
                 (subject, key) in taken_back
                 for subject in subjects
-                for key in (query.store_key, stores[source])
+                for key in (store.key, stores[source])
             ):
                 continue
             assert one.status is Status.OK
             key = record.workload_id, record.target_id
             best[key] = min(best.get(key, (float("inf"), 0)), (record.mean, id_))
-        for workload in query.workloads():
-            for target in query.target_ids():
-                ids = query.top_k_ids([workload.id], [target], 1)
+        for workload in store.workloads.summaries():
+            for target in store.targets.find():
+                ids = store.answers.best_ids([workload.id], [target], 1)
                 wanted = best.get((workload.id, target))
                 assert ids == ([] if wanted is None else [wanted[1]])
 
@@ -204,11 +205,11 @@ def test_features_are_merged_where_they_are_asked_for(makes):
         name, version, columns = "x", 1, ("a", "b")
 
     with Store(b) as store:
-        store.add([record], Source("nightly"))
-        store.add_features(Set(), [(1, np.array([[1.0, 2.0]]))])
+        store.records.add([record], Source("nightly"))
+        store.features.add(Set(), [(1, np.array([[1.0, 2.0]]))])
     with Store(c) as store:
-        store.add([record], Source("nightly"))
-        store.add_features(Set(), [(1, np.array([[3.0, 4.0]]))])
+        store.records.add([record], Source("nightly"))
+        store.features.add(Set(), [(1, np.array([[3.0, 4.0]]))])
     assert contents(makes.merged(a, b))["feature"] == []
     asked = Selection(features=True)
     ab = makes.merged(a, b, selection=asked)
@@ -232,10 +233,10 @@ def test_known_records_belong_to_the_smallest_digest_of_equal_trust(makes):
     smallest = min(
         row.digest
         for path in paths
-        for row in Store(path, read_only=True).query.source_rows()
+        for row in Store(path, read_only=True).sources.summaries()
         if row.records
     )
     for order in ((0, 1, 2), (2, 1, 0), (1, 0, 2)):
         path = makes.merged(makes.empty(EMPTY), *(paths[n] for n in order))
         with Store(path) as store:
-            assert [r.digest for r in store.query.source_rows() if r.records] == [smallest]
+            assert [r.digest for r in store.sources.summaries() if r.records] == [smallest]

@@ -37,9 +37,9 @@ def theirs(makes):
     """A database of another team, with a record of each kind."""
     path = makes.empty(THEIRS)
     with Store(path) as store:
-        store.add_batch(pool(), Source("nightly", SourceKind.FILE))
-        store.add_workload(pool()[0].program.workload, [Alias("script", "ab" * 16)])
-        store.retract([1], "the clock was wrong")
+        store.batches.add(pool(), Source("nightly", SourceKind.FILE))
+        store.workloads.add(pool()[0].program.workload, [Alias("script", "ab" * 16)])
+        store.trust.retract([1], "the clock was wrong")
     return path
 
 
@@ -56,7 +56,7 @@ def value_of(chunks, table, column, row=0):
 
 
 def counted(store):
-    return store.query.counts()
+    return store.counts()
 
 
 # ---------------------------------------------------------------------- what is taken
@@ -76,13 +76,13 @@ def test_everything_is_taken_once(store, theirs, chunks):
     assert (again.new, again.known, again.moved) == (0, len(pool()), 0)
     assert (again.workloads, again.programs, again.failures) == (0, 0, 0)
     assert (again.aliases, again.retractions, again.rejected) == (0, 0, 0)
-    rows = {row.name: row for row in store.query.source_rows()}
+    rows = {row.name: row for row in store.sources.summaries()}
     # The other source gave names alone.
     assert rows.keys() == {"nightly", "tuning"}
     row = rows["nightly"]
     assert (row.trust, row.store, row.served) == (Trust.FOREIGN, THEIRS, 0)
     # In the order in which the other side got them.
-    assert [r.measurement.digest for r in store.query.iterate()] == [r.digest for r in pool()]
+    assert [r.measurement.digest for r in store.records.iterate()] == [r.digest for r in pool()]
 
 
 def test_what_was_merged_is_what_was_there(store, store_url, theirs, chunks):
@@ -113,8 +113,8 @@ def test_a_dry_run_in_many_batches_counts_a_program_once(store, chunks, monkeypa
 def test_rows_of_two_sources_are_told_apart(makes, store):
     path = makes.empty(THEIRS)
     with Store(path) as other:
-        other.add([make_measurement(1), make_measurement(2)], Source("a"))
-        other.add([make_measurement(2), make_measurement(3)], Source("b"))
+        other.records.add([make_measurement(1), make_measurement(2)], Source("a"))
+        other.records.add([make_measurement(2), make_measurement(3)], Source("b"))
     with closing(DatabasePeer(path, own=True)) as peer:
         report = merge(store, peer)
     told = {tally.name: (tally.new, tally.known) for tally in report.sources.values()}
@@ -129,11 +129,11 @@ def test_failures_that_are_learnt_later_come_with_the_next_merge(store, theirs):
     later = Failure(FailureKind.COMPILE_ERROR, Phase.BUILD, "no such intrinsic")
     failed = next(r for r in pool() if r.failure is None and r.run_secs == (1e10,))
     with Store(theirs) as other:
-        other.add_failures([(failed, later)])
+        other.batches.add_failures([(failed, later)])
     with closing(DatabasePeer(theirs, own=True)) as peer:
         report = merge(store, peer, since=reached, until=peer.position())
     assert (report.read, report.failures) == (0, 1)
-    found = [r for r in store.query.iterate() if r.measurement.digest == failed.digest]
+    found = [r for r in store.records.iterate() if r.measurement.digest == failed.digest]
     assert found[0].measurement.failure == later
 
 
@@ -148,15 +148,15 @@ def test_a_watermark_is_written_with_each_batch(store, theirs, monkeypatch):
             peer,
             until=end,
             watermark=key,
-            on_committed=lambda _: seen.append(store.query.watermark(*key)),
+            on_committed=lambda _: seen.append(store.exchange.watermark(*key)),
         )
-        assert seen[-1] == end == store.query.watermark(*key)
+        assert seen[-1] == end == store.exchange.watermark(*key)
         numbers = [mark.measurement_id for mark in seen]
         assert numbers == sorted(numbers)
         assert len(set(numbers)) > 3
         for mark in seen:
             assert peer.digest_at(mark.measurement_id) == mark.measurement_digest
-    assert store.query.watermark("pull", THEIRS, "something else") is None
+    assert store.exchange.watermark("pull", THEIRS, "something else") is None
 
 
 # ---------------------------------------------------------------------- what is not
@@ -272,7 +272,7 @@ def test_programs_that_are_not_allowed_are_left_out(store, chunks):
     (reason,) = [r for r in report.reasons if "pragma_import_llvm" in r]
     assert report.reasons[reason].count == sum(row[at] == number for _, row in rows)
     assert b"evil" not in b"".join(
-        p.trace.sketch for r in store.query.iterate() for p in [r.measurement.program]
+        p.trace.sketch for r in store.records.iterate() for p in [r.measurement.program]
     )
 
 
@@ -335,13 +335,13 @@ def test_many_short_rows_are_written_now_and_then(table, store, chunks, monkeypa
         rows = [(number, "x", str(n), None) for n in range(1_000)]
     monkeypatch.setattr(limits, "IMPORT_BYTES", 20_000)
     most = []
-    once = store.merge_batch
+    once = store.exchange.merge
 
     def counting(incoming, **fields):
         most.append(len(incoming.aliases) + len(incoming.failures))
         return once(incoming, **fields)
 
-    monkeypatch.setattr(store, "merge_batch", counting)
+    monkeypatch.setattr(store.exchange, "merge", counting)
     parts = [Chunk(table, rows[at : at + 100]) for at in range(0, 1_000, 100)]
     merge(store, Given([*chunks, *parts]))
     assert sum(most) >= 1_000 and max(most) <= 200
@@ -382,64 +382,64 @@ def test_bounds_of_single_values(store, chunks, monkeypatch):
 def test_a_forged_source_of_our_own(store, makes):
     """Somebody writes our key into a source: nothing of it is served, nothing is taken."""
     mine = make_measurement(1, (0.5,))
-    store.add([mine], Source("nightly"))
+    store.records.add([mine], Source("nightly"))
     path = makes.empty(THEIRS)
     with Store(path) as other:
-        other.add([mine, make_measurement(2, (1e-9,))], Source("nightly"))
+        other.records.add([mine, make_measurement(2, (1e-9,))], Source("nightly"))
     with closing(DatabasePeer(path, own=True)) as peer:
         given = list(peer.chunks(EVERYTHING))
-    given = changed(given, "source", store=store.query.store_key, digest=None)
+    given = changed(given, "source", store=store.key, digest=None)
     report = merge(store, Given(given))
     (reason,) = report.reasons
     assert "source 'nightly' is trusted here; give --accept-trusted-names" in reason
     assert (report.new, report.known, report.rejected) == (0, 1, 1)
-    assert store.query.size() == 1
+    assert store.records.count() == 1
     dry = merge(store, Given(given), dry_run=True)
     assert (dry.new, dry.known, dry.reasons.keys()) == (0, 1, report.reasons.keys())
     unknown = changed(given, "source", name="other name")
     assert merge(store, Given(unknown)).new == 0
-    assert [row.name for row in store.query.source_rows()] == ["nightly"]
+    assert [row.name for row in store.sources.summaries()] == ["nightly"]
     report = merge(store, Given(given), believe=True)
     assert (report.new, report.rejected) == (1, 0)
-    assert [r.measurement.run_secs for r in store.query.top_k([1], [1], 9)] == [(1e-9,), (0.5,)]
+    assert [r.measurement.run_secs for r in store.records.top_k([1], [1], 9)] == [(1e-9,), (0.5,)]
 
 
 def test_a_source_that_is_trusted_here(store, makes):
     path = makes.empty(THEIRS)
     with Store(path) as other:
-        other.add([make_measurement(1)], Source("nightly"))
+        other.records.add([make_measurement(1)], Source("nightly"))
     with closing(DatabasePeer(path, own=True)) as peer:
         merge(store, peer)
-    (row,) = store.query.source_rows()
-    assert store.trust_source(row.id, Trust.VERIFIED) == 1
+    (row,) = store.sources.summaries()
+    assert store.trust.set(row.id, Trust.VERIFIED) == 1
     with Store(path) as other:
-        other.add([make_measurement(2)], Source("nightly"))
-        other.retract([1], "no good")
+        other.records.add([make_measurement(2)], Source("nightly"))
+        other.trust.retract([1], "no good")
     with closing(DatabasePeer(path, own=True)) as peer:
         report = merge(store, peer)
         assert (report.new, report.known, report.retractions, report.rejected) == (0, 1, 0, 2)
-        assert store.query.source_rows()[0].served == 1
+        assert store.sources.summaries()[0].served == 1
         wrong_key = merge(store, peer, believe=frozenset({"c" * 32}))
         assert wrong_key.rejected == 2
         report = merge(store, peer, believe=frozenset({THEIRS}))
         assert (report.new, report.retractions, report.rejected) == (1, 1, 0)
-    assert store.query.source_rows()[0].served == 1
+    assert store.sources.summaries()[0].served == 1
 
 
 def test_records_of_ours_stay_ours(store, makes):
     """And known records of somebody trusted are not given to a stranger's claim."""
     mine = make_measurement(1)
-    store.add([mine], Source("zzz"))
-    before = store.query.source_rows()
+    store.records.add([mine], Source("zzz"))
+    before = store.sources.summaries()
     path = makes.empty(THEIRS)
     with Store(path) as other:
-        other.add([mine], Source("a"))
-        other.retract([1], "not mine to say")
+        other.records.add([mine], Source("a"))
+        other.trust.retract([1], "not mine to say")
     with closing(DatabasePeer(path, own=True)) as peer:
         report = merge(store, peer)
     assert (report.known, report.moved, report.retractions) == (1, 0, 1)
-    assert store.query.source_rows() == before
-    assert store.query.best([1]) is not None
+    assert store.sources.summaries() == before
+    assert store.records.best([1]) is not None
 
 
 @pytest.fixture
@@ -447,7 +447,7 @@ def thief(theirs, makes):
     """A database with the records of another, under a source that has a smaller digest."""
     path = makes.empty("c" * 32)
     with Store(theirs, read_only=True) as other:
-        robbed = other.query.source_digest(1)
+        robbed = other.sources.numbered([1])[0][1]
     key = "c" * 32
     name = next(
         name
@@ -455,8 +455,8 @@ def thief(theirs, makes):
         if ForeignSource(name, SourceKind.FILE, key).digest < robbed
     )
     with Store(path) as other:
-        other.add_batch(pool(), Source(name, SourceKind.FILE))
-        other.retract_source(1, "hidden")
+        other.batches.add(pool(), Source(name, SourceKind.FILE))
+        other.trust.retract_source(1, "hidden")
     return path
 
 
@@ -466,27 +466,27 @@ def test_a_thief_of_foreign_records(first, store, store_url, theirs, thief):
     for path in (theirs, thief) if first == "theirs" else (thief, theirs):
         with closing(DatabasePeer(path, own=True)) as peer:
             merge(store, peer)
-    rows = {row.store: row for row in store.query.source_rows()}
+    rows = {row.store: row for row in store.sources.summaries()}
     assert rows["c" * 32].records == rows["c" * 32].retracted == len(pool())
     robbed = rows[THEIRS].id
-    assert store.trust_source(robbed, Trust.VERIFIED) == 0
+    assert store.trust.set(robbed, Trust.VERIFIED) == 0
     with closing(DatabasePeer(theirs, own=True)) as peer:
         assert merge(store, peer).moved == 0, "anybody could say so"
         assert merge(store, peer, believe=True).moved == len(pool())
-    rows = {row.store: row for row in store.query.source_rows()}
+    rows = {row.store: row for row in store.sources.summaries()}
     # Their own retraction counts.
     assert (rows[THEIRS].records, rows[THEIRS].retracted) == (len(pool()), 1)
     assert rows[THEIRS].served == sum(one.is_valid for one in pool()[1:])
     # And nobody claims or hides them again.
     with closing(DatabasePeer(thief, own=True)) as peer:
         assert merge(store, peer).moved == 0
-    assert {row.store: row for row in store.query.source_rows()} == rows
+    assert {row.store: row for row in store.sources.summaries()} == rows
     assert check(store_url).problems == []
 
 
 def nightly(store):
     """Return the number of the source that has the records."""
-    (row,) = (row for row in store.query.source_rows() if row.name == "nightly")
+    (row,) = (row for row in store.sources.summaries() if row.name == "nightly")
     return row.id
 
 
@@ -497,17 +497,17 @@ def test_a_retraction_in_the_name_of_a_stranger(store, makes, theirs):
     with Store(old) as other, closing(DatabasePeer(theirs, own=True)) as peer:
         assert merge(other, Given([Chunk("retraction", forged)])).retractions == 1
         merge(other, peer)
-        assert other.trust_source(nightly(other), Trust.VERIFIED) == 0
+        assert other.trust.set(nightly(other), Trust.VERIFIED) == 0
         merge(other, peer, believe=True)
-        assert not any(row.served for row in other.query.source_rows())
+        assert not any(row.served for row in other.sources.summaries())
     with closing(DatabasePeer(theirs, own=True)) as peer:
         merge(store, peer)
-    served = store.trust_source(nightly(store), Trust.VERIFIED)
+    served = store.trust.set(nightly(store), Trust.VERIFIED)
     assert served == sum(one.is_valid for one in pool()[1:])
     with closing(DatabasePeer(old, own=True)) as peer:
         report = merge(store, peer)
     assert (report.retractions, report.rejected) == (0, 1)
-    assert sum(row.served for row in store.query.source_rows()) == served
+    assert sum(row.served for row in store.sources.summaries()) == served
 
 
 def test_a_known_trace_that_is_not_allowed_is_not_given_to_a_trusted_source(store, makes):
@@ -518,48 +518,48 @@ def test_a_known_trace_that_is_not_allowed_is_not_given_to_a_trusted_source(stor
         make_measurement(1),
         program=replace(program, trace=Trace(evil, None, b"[[],[],[]]")),
     )
-    store.add([one], Source("old", SourceKind.FILE, Trust.FOREIGN))
+    store.records.add([one], Source("old", SourceKind.FILE, Trust.FOREIGN))
     path = makes.empty(THEIRS)
     with Store(path) as other:
-        other.add([make_measurement(2)], Source("nightly"))
+        other.records.add([make_measurement(2)], Source("nightly"))
     with closing(DatabasePeer(path, own=True)) as peer:
         merge(store, peer)
-    assert store.trust_source(2, Trust.VERIFIED) == 1
+    assert store.trust.set(2, Trust.VERIFIED) == 1
     with Store(path) as other:
-        other.add([one], Source("nightly"))
+        other.records.add([one], Source("nightly"))
     with closing(DatabasePeer(path, own=True)) as peer:
         report = merge(store, peer, believe=True)
     assert report.moved == 0
     assert any("pragma_import_llvm" in reason for reason in report.reasons)
-    assert [row.served for row in store.query.source_rows()] == [0, 1]
+    assert [row.served for row in store.sources.summaries()] == [0, 1]
 
 
 @pytest.mark.parametrize("subject", ["source", "session", "aliases"])
 def test_a_retraction_with_another_subject_is_no_damage(store, store_url, subject):
     """A stranger names an own record as what it is not: it stays served, the database whole."""
-    (own,), _ = store.add_batch([make_measurement()], Source("own"))
-    row = (store.query.digest_of(own), "f" * 32, subject, "no")
+    (own,), _ = store.batches.add([make_measurement()], Source("own"))
+    row = (store.records.get(own).measurement.digest, "f" * 32, subject, "no")
     assert merge(store, Given([Chunk("retraction", [row])])).retractions == 1
-    assert [one.id for one in store.query.top_k([1], [1])] == [own]
+    assert [one.id for one in store.records.top_k([1], [1])] == [own]
     assert check(store_url).problems == []
 
 
 def test_a_retraction_in_our_name(store):
-    store.add([make_measurement(1)], Source("nightly"))
-    digest = store.query.digest_of(1)
-    rows = [(digest, store.query.store_key, "measurement", "forged")]
+    store.records.add([make_measurement(1)], Source("nightly"))
+    digest = store.records.get(1).measurement.digest
+    rows = [(digest, store.key, "measurement", "forged")]
     report = merge(store, Given([Chunk("retraction", rows)]))
     assert (report.retractions, report.rejected) == (0, 1)
     assert "is trusted here" in next(iter(report.reasons))
-    assert store.query.best([1]) is not None
+    assert store.records.best([1]) is not None
 
 
 def test_known_rows_stay_as_they_are(store, store_url, makes):
     workload = make_workload(0, tvm_version="0.27.0", script="# mine")
     mine = make_measurement(1, workload=workload, target=make_target(0, text="mine"))
-    store.add([mine], Source("nightly"))
+    store.records.add([mine], Source("nightly"))
     before = contents(store_url)
-    labels = store.query.workload(1), store.query.target(1)
+    labels = store.workloads.get(1), store.targets.get(1)
     path = makes.empty(THEIRS)
     theirs = make_measurement(
         1,
@@ -567,22 +567,24 @@ def test_known_rows_stay_as_they_are(store, store_url, makes):
         target=make_target(0, text="theirs"),
     )
     with Store(path) as other:
-        other.add([theirs], Source("a"))
+        other.records.add([theirs], Source("a"))
     with closing(DatabasePeer(path, own=True)) as peer:
         assert merge(store, peer).known == 1
     assert contents(store_url) == before
     with Store(store_url) as again:
-        assert (again.query.workload(1), again.query.target(1)) == labels
+        assert (again.workloads.get(1), again.targets.get(1)) == labels
 
 
 def test_scripts_never_come(store, makes):
     path = makes.empty(THEIRS)
     with Store(path) as other:
-        other.add([make_measurement(1, workload=make_workload(0, script="evil()"))], Source("a"))
-        assert other.query.workload(1).script == "evil()"
+        other.records.add(
+            [make_measurement(1, workload=make_workload(0, script="evil()"))], Source("a")
+        )
+        assert other.workloads.get(1).script == "evil()"
     with closing(DatabasePeer(path, own=True)) as peer:
         merge(store, peer, believe=True)
-    assert store.query.workload(1).script is None
+    assert store.workloads.get(1).script is None
 
 
 def test_merging_a_database_with_itself(store, store_url):
@@ -598,12 +600,14 @@ def test_equal_names_for_different_targets(store, makes):
     """Two targets that people call alike stay two."""
     path = makes.empty(THEIRS)
     with Store(path) as other:
-        other.add([make_measurement(1, target=make_target(1, text="llvm"))], Source("nightly"))
-    store.add([make_measurement(1, target=make_target(0, text="llvm"))], Source("nightly"))
+        other.records.add(
+            [make_measurement(1, target=make_target(1, text="llvm"))], Source("nightly")
+        )
+    store.records.add([make_measurement(1, target=make_target(0, text="llvm"))], Source("nightly"))
     with closing(DatabasePeer(path, own=True)) as peer:
         assert merge(store, peer).new == 1
-    assert len({store.query.target(id_).label for id_ in store.query.target_ids()}) == 1
-    assert len(store.query.target_ids()) == len(store.query.source_rows()) == 2
+    assert len({store.targets.get(id_).label for id_ in store.targets.find()}) == 1
+    assert len(store.targets.find()) == len(store.sources.summaries()) == 2
 
 
 def test_a_clock_that_runs_backwards(store, makes, monkeypatch):
@@ -614,7 +618,9 @@ def test_a_clock_that_runs_backwards(store, makes, monkeypatch):
         for step in range(3):
             monkeypatch.setattr("time.time_ns", lambda step=step: start - step * 10**15)
             session = replace(make_session(step), started_at=-step)
-            other.add([make_measurement(step, measured_at=10 - step, session=session)], Source("a"))
+            other.records.add(
+                [make_measurement(step, measured_at=10 - step, session=session)], Source("a")
+            )
     marks = []
     with closing(DatabasePeer(path, own=True)) as peer:
         for last in (1, 2, 3):
@@ -625,7 +631,7 @@ def test_a_clock_that_runs_backwards(store, makes, monkeypatch):
             report = merge(store, peer, since=since, until=until)
             marks.append(until)
             assert (report.new, report.known) == (1, 0)
-    assert [r.measurement.measured_at for r in store.query.iterate()] == [10, 9, 8]
+    assert [r.measurement.measured_at for r in store.records.iterate()] == [10, 9, 8]
 
 
 def test_a_disk_that_fills_up_in_the_middle(mount, makes, monkeypatch):
@@ -633,12 +639,12 @@ def test_a_disk_that_fills_up_in_the_middle(mount, makes, monkeypatch):
     path = makes.empty(THEIRS)
     records = [make_measurement(n, (1e-3,), extra=b'"%s"' % (b"x" * 2_000)) for n in range(1_500)]
     with Store(path) as other:
-        other.add(records, Source("a"))
+        other.records.add(records, Source("a"))
     full = mount("2m") / "full.db"
     with Store(full) as store, closing(DatabasePeer(path, own=True)) as peer:
         with pytest.raises(StorageError, match="full"):
             merge(store, peer)
-        stored = store.query.size()
+        stored = store.records.count()
         assert 0 < stored < len(records)
     assert check(full).problems == []
     bigger = makes.copy(full)
@@ -654,7 +660,7 @@ def test_many_batches_are_one_union(store, theirs, monkeypatch):
     with closing(DatabasePeer(theirs, own=True)) as peer:
         report = merge(store, peer)
     assert report.new == len(pool())
-    assert store.query.counts().failed == sum(r.status == 1 for r in pool())
+    assert store.counts().failed == sum(r.status == 1 for r in pool())
 
 
 class Features:
@@ -670,7 +676,7 @@ def test_what_another_process_adds_meanwhile_is_known(store, store_url, chunks, 
     """Between the look at what is known and the transaction."""
     merge(store, Given(chunks))
     before = contents(store_url)
-    monkeypatch.setattr(type(store.query), "known_measurements", lambda *_: ({}, set()))
+    monkeypatch.setattr(type(store.exchange), "known_measurements", lambda *_: ({}, set()))
     report = merge(store, Given(chunks))
     assert (report.new, report.known, report.rejected) == (0, len(pool()), 0)
     assert contents(store_url) == before
@@ -679,7 +685,7 @@ def test_what_another_process_adds_meanwhile_is_known(store, store_url, chunks, 
 def test_a_source_that_another_process_adds_meanwhile(store, chunks, monkeypatch):
     """Records are known of a source that the batch has not seen: the transaction decides."""
     merge(store, Given(chunks))
-    monkeypatch.setattr(type(store.query), "standings", lambda _: {})
+    monkeypatch.setattr(type(store.exchange), "standings", lambda _: {})
     report = merge(store, Given(chunks))
     assert (report.new, report.known, report.rejected) == (0, len(pool()), 0)
     assert report.moved == 0
@@ -692,7 +698,7 @@ def test_a_record_that_comes_twice_from_two_sources(store, makes):
     for name in ("one", "two"):
         path = makes.empty(THEIRS)
         with Store(path) as theirs:
-            theirs.add_batch([record], Source(name, SourceKind.FILE))
+            theirs.batches.add([record], Source(name, SourceKind.FILE))
         with closing(DatabasePeer(path, own=True)) as peer:
             stream = list(peer.chunks(EVERYTHING))
         digests.append(value_of(stream, "source", "digest"))
@@ -704,7 +710,7 @@ def test_a_record_that_comes_twice_from_two_sources(store, makes):
     stream = [c for c in given[0] if c.table != "measurement"]
     report = merge(store, Given([*stream, source, Chunk("measurement", rows)]))
     assert (report.new, report.known, report.rejected) == (1, 1, 0)
-    (row,) = [row for row in store.query.source_rows() if row.records]
+    (row,) = [row for row in store.sources.summaries() if row.records]
     assert row.digest == min(digests)
 
 
@@ -712,10 +718,10 @@ def test_features_of_another_shape(store, makes):
     """Columns change with the version only, so one of both is wrong; ours stay."""
     path = makes.empty(THEIRS)
     with Store(path) as other:
-        other.add([make_measurement(1), make_measurement(2)], Source("a"))
-        other.add_features(Features("ab"), [(1, np.ones((2, 2))), (2, np.ones((1, 2)))])
-    store.add([make_measurement(1)], Source("nightly"))
-    store.add_features(Features("abc"), [(1, np.ones((2, 3)))])
+        other.records.add([make_measurement(1), make_measurement(2)], Source("a"))
+        other.features.add(Features("ab"), [(1, np.ones((2, 2))), (2, np.ones((1, 2)))])
+    store.records.add([make_measurement(1)], Source("nightly"))
+    store.features.add(Features("abc"), [(1, np.ones((2, 3)))])
     with closing(DatabasePeer(path, own=True)) as peer:
         report = merge(store, peer, selection=Selection(features=True))
     assert (report.new, report.known, report.features) == (1, 1, 0)
@@ -738,8 +744,8 @@ def test_features_of_another_shape(store, makes):
 def test_features_that_are_left_out(store, makes, values, words):
     path = makes.empty(THEIRS)
     with Store(path) as other:
-        other.add([make_measurement(1)], Source("a"))
-        other.add_features(Features("ab"), [(1, np.ones((2, 2)))])
+        other.records.add([make_measurement(1)], Source("a"))
+        other.features.add(Features("ab"), [(1, np.ones((2, 2)))])
     with closing(DatabasePeer(path, own=True)) as peer:
         given = list(peer.chunks(Selection(features=True)))
     report = merge(store, Given(changed(given, "feature", **values)))
@@ -758,8 +764,8 @@ def test_features_of_an_installed_set_with_other_columns(store, makes):
     forged.name, forged.version = installed.name, installed.version
     path = makes.empty(THEIRS)
     with Store(path) as other:
-        other.add([make_measurement(1)], Source("a"))
-        other.add_features(forged, [(1, np.ones((2, 2)))])
+        other.records.add([make_measurement(1)], Source("a"))
+        other.features.add(forged, [(1, np.ones((2, 2)))])
     with closing(DatabasePeer(path, own=True)) as peer:
         report = merge(store, peer, selection=Selection(features=True))
     assert (report.new, report.features) == (1, 0)
@@ -819,7 +825,7 @@ def test_a_copy_of_ours_is_not_ourselves(sqlite_file, makes):
     """A backup has our key; what it has beyond us is taken only where we say that it is ours."""
     backup = makes.copy(sqlite_file)
     with Store(backup) as other:
-        other.add([make_measurement(1)], Source("nightly"))
+        other.records.add([make_measurement(1)], Source("nightly"))
     refused = take(sqlite_file, backup)
     assert (refused.new, refused.rejected) == (0, 1)
     assert take(sqlite_file, backup, believe=True).new == 1

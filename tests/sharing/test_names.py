@@ -13,7 +13,7 @@ from tunedb.exchange.merge import merge
 from tunedb.maintenance.check import check
 from tunedb.records import Alias, Source, SourceKind, Trust
 from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Chunk, ForeignSource
-from tunedb.storage.queries.equivalence import Standing
+from tunedb.storage.names import Standing
 from tunedb.storage.store import Store
 
 SCRIPT, HASH = Alias("script", "ab" * 16), Alias("tvm:0.27.0:structural", "17")
@@ -33,7 +33,7 @@ def small(makes):
     """A database of others with a fast record of the small workload, and no name."""
     path = makes.empty(THEIRS)
     with Store(path) as store:
-        store.add([make_measurement(1, (1e-6,), workload=SMALL)], NIGHTLY)
+        store.records.add([make_measurement(1, (1e-6,), workload=SMALL)], NIGHTLY)
     return path
 
 
@@ -61,19 +61,19 @@ def named(chunks, *names, source=None):
 
 
 def trust(store, name, level=Trust.VERIFIED):
-    (id_,) = [row.id for row in store.query.source_rows() if row.name == name]
-    store.trust_source(id_, level)
+    (id_,) = [row.id for row in store.sources.summaries() if row.name == name]
+    store.trust.set(id_, level)
     return id_
 
 
 @pytest.fixture
 def victim(store, small):
     """A store with an own record of the large workload; the small one's source is verified."""
-    (own,), _ = store.add_batch([make_measurement(0, (1e-3,), workload=LARGE)], Source("own"))
-    large = store.add_workload(LARGE, [SCRIPT, HASH])
+    (own,), _ = store.batches.add([make_measurement(0, (1e-3,), workload=LARGE)], Source("own"))
+    large = store.workloads.add(LARGE, [SCRIPT, HASH])
     merge(store, Given(given(small)))
     trust(store, "nightly")
-    assert store.query.top_k(store.query.equivalent(large))[0].id == own
+    assert store.records.top_k(store.workloads.equivalent(large))[0].id == own
     return store
 
 
@@ -84,25 +84,25 @@ STRANGER = ForeignSource("stranger", SourceKind.FILE, "e" * 32)
 @pytest.mark.parametrize("source", [STRANGER, None], ids=["stranger", "verified"])
 def test_attack_1_a_name_of_a_known_record_replaces_no_own_best_one(victim, small, source, believe):
     """Known records and the victim's names for them, by a stranger or in the verified name."""
-    large = victim.query.workload_id(LARGE.digest)
-    before = [one.id for one in victim.query.top_k(victim.query.equivalent(large))]
+    large = victim.workloads.id_of(LARGE.digest)
+    before = [one.id for one in victim.records.top_k(victim.workloads.equivalent(large))]
     report = merge(victim, Given(named(given(small), SCRIPT, HASH, source=source)), believe=believe)
     taken = 2 if source is STRANGER or believe else 0
     assert (report.new, report.aliases) == (0, taken)
     assert report.rejected == 2 - taken
-    other = victim.query.workload_id(SMALL.digest)
-    assert victim.query.equivalent(large) == [large]
-    assert victim.query.equivalent(other) == [other]
-    assert victim.query.equivalent(large, foreign=True) == [large]
-    assert [one.id for one in victim.query.top_k(victim.query.equivalent(large))] == before
+    other = victim.workloads.id_of(SMALL.digest)
+    assert victim.workloads.equivalent(large) == [large]
+    assert victim.workloads.equivalent(other) == [other]
+    assert victim.workloads.equivalent(large, foreign=True) == [large]
+    assert [one.id for one in victim.records.top_k(victim.workloads.equivalent(large))] == before
 
 
 @pytest.mark.parametrize("believe", [False, True])
 def test_attack_1_a_name_for_the_victims_own_workload(victim, believe):
     """The other way round: of known records alone, and the large one is called as the small one."""
     name = Alias("script", "cd" * 16)
-    large, other = (victim.query.workload_id(one.digest) for one in (LARGE, SMALL))
-    victim.add_aliases(other, [name], Source("own"))
+    large, other = (victim.workloads.id_of(one.digest) for one in (LARGE, SMALL))
+    victim.names.add(other, [name], Source("own"))
     with closing(DatabasePeer(victim.url, own=True)) as peer:
         chunks = list(peer.chunks(EVERYTHING))
     sources = [row for chunk in chunks if chunk.table == "source" for row in chunk.rows]
@@ -110,8 +110,8 @@ def test_attack_1_a_name_for_the_victims_own_workload(victim, believe):
     lie = Chunk("workload_alias", [(large, name.scheme, name.key, nightly)])
     report = merge(victim, Given([*chunks, lie]), believe=believe)
     assert (report.new, report.aliases, report.rejected) == (0, believe, not believe)
-    assert victim.query.equivalent(other) == [other]
-    assert victim.query.equivalent(large) == [large]
+    assert victim.workloads.equivalent(other) == [other]
+    assert victim.workloads.equivalent(large) == [large]
 
 
 def test_a_dry_run_counts_and_shows_names(victim, small):
@@ -128,31 +128,31 @@ def test_names_of_a_verified_source_count_where_structures_agree(store, makes):
     path = makes.empty(THEIRS)
     theirs = make_graph((256, 256), salt=1)
     with Store(path) as other:
-        other.add([make_measurement(1, (1e-6,), workload=theirs)], NIGHTLY)
-        other.add_workload(theirs, [SCRIPT], NIGHTLY)
-    large = store.add_workload(LARGE, [SCRIPT])
+        other.records.add([make_measurement(1, (1e-6,), workload=theirs)], NIGHTLY)
+        other.workloads.add(theirs, [SCRIPT], NIGHTLY)
+    large = store.workloads.add(LARGE, [SCRIPT])
     with closing(DatabasePeer(path, own=True)) as peer:
         assert merge(store, peer).aliases == 1
-    id_ = store.query.workload_id(theirs.digest)
-    assert store.query.names(id_) == [(SCRIPT, Standing.FOREIGN)]
-    assert store.query.equivalent(large) == [large]
-    assert store.query.equivalent(large, foreign=True) == sorted([large, id_])
+    id_ = store.workloads.id_of(theirs.digest)
+    assert store.names.of(id_) == [(SCRIPT, Standing.FOREIGN)]
+    assert store.workloads.equivalent(large) == [large]
+    assert store.workloads.equivalent(large, foreign=True) == sorted([large, id_])
     source = trust(store, "nightly")
-    assert store.query.equivalent(large) == sorted([large, id_])
-    store.retract_aliases(source, "their hashes are wrong")
-    assert store.query.equivalent(large) == [large]
-    assert store.query.top_k([id_])[0].measurement.program.workload == theirs
+    assert store.workloads.equivalent(large) == sorted([large, id_])
+    store.trust.retract_aliases(source, "their hashes are wrong")
+    assert store.workloads.equivalent(large) == [large]
+    assert store.records.top_k([id_])[0].measurement.program.workload == theirs
 
 
 def test_retracting_a_source_takes_its_names_back(store, makes):
     theirs = make_graph((256, 256), salt=1)
-    large = store.add_workload(LARGE, [SCRIPT])
-    id_ = store.add_workload(theirs, [SCRIPT], Source("other"))
-    assert store.query.equivalent(large) == [large, id_]
-    (source,) = [row.id for row in store.query.source_rows() if row.name == "other"]
-    store.retract_source(source, "nobody knows who that is")
-    assert store.query.equivalent(large) == [large]
-    assert store.query.equivalent(id_) == [id_]
+    large = store.workloads.add(LARGE, [SCRIPT])
+    id_ = store.workloads.add(theirs, [SCRIPT], Source("other"))
+    assert store.workloads.equivalent(large) == [large, id_]
+    (source,) = [row.id for row in store.sources.summaries() if row.name == "other"]
+    store.trust.retract_source(source, "nobody knows who that is")
+    assert store.workloads.equivalent(large) == [large]
+    assert store.workloads.equivalent(id_) == [id_]
 
 
 def test_a_name_of_a_workload_that_nobody_has(store, small):
@@ -175,7 +175,7 @@ def test_names_of_an_old_database_are_those_of_its_records(store, small, store_u
     chunks = named(given(small), SCRIPT)
     report = merge(store, Given(changed(chunks, "workload_alias", source=None)))
     assert report.aliases == 1
-    (row,) = store.query.source_rows()
+    (row,) = store.sources.summaries()
     assert (row.name, row.aliases) == ("nightly", 1)
     assert check(store_url).problems == []
 
@@ -184,14 +184,14 @@ def test_names_travel_with_their_sources(store, makes, tmp_path):
     """What a third database says of a workload is still its word after two merges."""
     first, second = makes.empty("c" * 32), makes.empty("d" * 32)
     with Store(first) as other:
-        other.add([make_measurement(1, (1e-6,), workload=SMALL)], NIGHTLY)
-        other.add_workload(SMALL, [SCRIPT], NIGHTLY)
+        other.records.add([make_measurement(1, (1e-6,), workload=SMALL)], NIGHTLY)
+        other.workloads.add(SMALL, [SCRIPT], NIGHTLY)
     with Store(second) as other, closing(DatabasePeer(first, own=True)) as peer:
         merge(other, peer)
-        other.add_workload(SMALL, [HASH])
+        other.workloads.add(SMALL, [HASH])
     with closing(DatabasePeer(second, own=True)) as peer:
         assert merge(store, peer).aliases == 2
-    said = {(row.name, row.store): row.aliases for row in store.query.source_rows()}
+    said = {(row.name, row.store): row.aliases for row in store.sources.summaries()}
     assert said == {("nightly", "c" * 32): 1, ("tuning", "d" * 32): 1}
 
 
@@ -202,9 +202,9 @@ def test_names_of_before_are_kept_by_the_upgrade(tmp_path):
 
     path = tmp_path / "old.db"
     with Store(path) as store:
-        store.add([make_measurement(0, (1e-3,), workload=LARGE)], Source("own"))
-        large = store.add_workload(LARGE, [SCRIPT])
-        alone = store.add_workload(SMALL, [HASH])
+        store.records.add([make_measurement(0, (1e-3,), workload=LARGE)], Source("own"))
+        large = store.workloads.add(LARGE, [SCRIPT])
+        alone = store.workloads.add(SMALL, [HASH])
     engine = make_engine(parse_url(path))
     with engine.begin() as connection:
         tunedb.migrations.downgrade(connection, "0005")
@@ -216,6 +216,6 @@ def test_names_of_before_are_kept_by_the_upgrade(tmp_path):
         tunedb.migrations.upgrade(connection)
     engine.dispose()
     with Store(path) as store:
-        assert store.query.names(large) == [(SCRIPT, Standing.TRUSTED)]
-        assert store.query.names(alone) == [(HASH, Standing.FOREIGN)]
+        assert store.names.of(large) == [(SCRIPT, Standing.TRUSTED)]
+        assert store.names.of(alone) == [(HASH, Standing.FOREIGN)]
     assert check(path).problems == []

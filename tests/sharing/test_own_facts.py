@@ -45,13 +45,13 @@ def stranger(sqlite_template, tmp_path):
     def make(store, *, failures=(), launches=(), records=()):
         path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), THEIRS)
         with Store(path) as theirs:
-            theirs.add(list(records), Source("liar"))
+            theirs.records.add(list(records), Source("liar"))
             if store.url.drivername.startswith("sqlite"):
                 take(theirs, store.url.database)
             else:
                 pull(theirs, store.url.render_as_string(hide_password=False))
-            theirs.add_failures(failures)
-            theirs.add_launches(launches)
+            theirs.batches.add_failures(failures)
+            theirs.launches.add(launches)
         return path
 
     return make
@@ -59,9 +59,9 @@ def stranger(sqlite_template, tmp_path):
 
 def trust(store, name, trust):
     (source,) = [
-        row for row in store.query.source_rows() if row.name == name and row.store == THEIRS
+        row for row in store.sources.summaries() if row.name == name and row.store == THEIRS
     ]
-    store.trust_source(source.id, trust)
+    store.trust.set(source.id, trust)
     return source.id
 
 
@@ -71,18 +71,17 @@ def trust(store, name, trust):
 def test_attack_5_the_last_failure_of_an_own_record_is_its_own(store, stranger):
     """The stranger's was shown, and counted for training and for known programs."""
     failed = make_measurement(1, None, failure=CRASH, session=make_session())
-    store.add([failed], OWN)
+    store.records.add([failed], OWN)
     path = stranger(store, failures=[(failed, TIMEOUT), (failed, CABLE)])
     assert take(store, path).failures == 2
-    query = store.query
-    assert query.record(1).measurement.failure == CRASH
-    assert [row.failure for row in query.measured_programs([1], 1, [1])] == [CRASH]
-    assert query.training_records(NoFeatures).failures.tolist() == [
+    assert store.records.get(1).measurement.failure == CRASH
+    assert [row.failure for row in store.programs.measured([1], 1, [1])] == [CRASH]
+    assert store.training.records(NoFeatures).failures.tolist() == [
         list(FailureKind).index(CRASH.kind) + 1
     ]
-    assert query.failures() == {"crash": 1}
+    assert store.records.failures() == {"crash": 1}
     # It is kept, and shown as the word of whom it is.
-    assert [(word.said, word.source.trust) for word in query.unbelieved(1)] == [
+    assert [(word.said, word.source.trust) for word in store.records.unbelieved(1)] == [
         (TIMEOUT, Trust.FOREIGN),
         (CABLE, Trust.FOREIGN),
     ]
@@ -90,35 +89,34 @@ def test_attack_5_the_last_failure_of_an_own_record_is_its_own(store, stranger):
 
 def test_attack_5_where_the_own_record_does_not_say_why_it_failed(store, stranger):
     failed = make_measurement(1, None, session=make_session())
-    store.add([failed], OWN)
+    store.records.add([failed], OWN)
     take(store, stranger(store, failures=[(failed, TIMEOUT)]))
-    query = store.query
-    assert query.record(1).measurement.failure is None
-    assert query.measured_programs([1], 1, [1]) == []
-    assert query.training_records(NoFeatures).failures.tolist() == [0]
+    assert store.records.get(1).measurement.failure is None
+    assert store.programs.measured([1], 1, [1]) == []
+    assert store.training.records(NoFeatures).failures.tolist() == [0]
     # With explicit acceptance it counts.
     source = trust(store, "tuning", Trust.VERIFIED)
-    assert query.record(1).measurement.failure == TIMEOUT
-    assert [row.failure for row in query.measured_programs([1], 1, [1])] == [TIMEOUT]
-    assert query.unbelieved(1) == []
+    assert store.records.get(1).measurement.failure == TIMEOUT
+    assert [row.failure for row in store.programs.measured([1], 1, [1])] == [TIMEOUT]
+    assert store.records.unbelieved(1) == []
     # And not any more after its source was taken back.
-    store.retract_source(source, "it lies")
-    assert query.record(1).measurement.failure is None
-    assert query.measured_programs([1], 1, [1]) == []
-    assert query.training_records(NoFeatures).failures.tolist() == [0]
-    assert query.failures() == {}
-    assert [word.said for word in query.unbelieved(1)] == [TIMEOUT]
+    store.trust.retract_source(source, "it lies")
+    assert store.records.get(1).measurement.failure is None
+    assert store.programs.measured([1], 1, [1]) == []
+    assert store.training.records(NoFeatures).failures.tolist() == [0]
+    assert store.records.failures() == {}
+    assert [word.said for word in store.records.unbelieved(1)] == [TIMEOUT]
 
 
 def test_attack_5_a_failure_of_infrastructure_hides_no_own_trial(store, stranger):
     """What a model predicted of a program that failed is judged, whatever a stranger calls it."""
     failed = make_measurement(1, None, failure=CRASH, measured_at=5)
-    store.add([failed], OWN)
-    model = store.add_model(NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, None))
-    store.add_predictions(model, {1: 2.0})
+    store.records.add([failed], OWN)
+    model = store.models.add(NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, None))
+    store.models.add_predictions(model, {1: 2.0})
     take(store, stranger(store, failures=[(failed, CABLE)]))
-    assert [trial.mean for trial in store.query.trials()] == [None]
-    assert store.query.measured_before([1], 10) == {1}
+    assert [trial.mean for trial in store.training.trials()] == [None]
+    assert store.training.measured_before([1], 10) == {1}
 
 
 def test_words_of_foreign_sources_about_their_own_records_count(store, stranger):
@@ -126,15 +124,14 @@ def test_words_of_foreign_sources_about_their_own_records_count(store, stranger)
     ran = make_measurement(3)
     path = stranger(store, records=[theirs, ran], launches=[(ran, FAST)])
     take(store, path)
-    query = store.query
-    assert [record.measurement.failure for record in query.iterate()] == [CRASH, None]
-    assert query.failures() == {"crash": 1}
-    assert query.training_records(NoFeatures).failures.tolist()[0] == 1 + list(FailureKind).index(
+    assert [record.measurement.failure for record in store.records.iterate()] == [CRASH, None]
+    assert store.records.failures() == {"crash": 1}
+    assert store.training.records(NoFeatures).failures.tolist()[0] == 1 + list(FailureKind).index(
         CRASH.kind
     )
-    assert [row.launch for row in query.launches()] == [FAST]
-    assert query.launches_of(2) == [FAST]
-    assert query.unbelieved(1) == query.unbelieved(2) == []
+    assert [row.launch for row in store.launches.iterate()] == [FAST]
+    assert store.launches.of(2) == [FAST]
+    assert store.records.unbelieved(1) == store.records.unbelieved(2) == []
 
 
 # ---------------------------------------------------------------------- launches
@@ -143,20 +140,19 @@ def test_words_of_foreign_sources_about_their_own_records_count(store, stranger)
 def test_attack_5_a_kernel_of_a_stranger_on_an_own_record(store, stranger):
     """A kernel of 1 ns was shown, exported and learnt from."""
     bare, told = make_measurement(1), make_measurement(2)
-    store.add([bare, told], OWN)
-    store.add_launches([(told, SLOW)])
+    store.records.add([bare, told], OWN)
+    store.launches.add([(told, SLOW)])
     path = stranger(store, launches=[(bare, FAST), (told, FAST)])
     assert take(store, path).launches == 2
-    query = store.query
-    assert (query.launches_of(1), query.launches_of(2)) == ([], [SLOW])
-    assert [(row.record_id, row.launch) for row in query.launches()] == [(2, SLOW)]
-    assert [word.said for word in query.unbelieved(2)] == [FAST]
+    assert (store.launches.of(1), store.launches.of(2)) == ([], [SLOW])
+    assert [(row.record_id, row.launch) for row in store.launches.iterate()] == [(2, SLOW)]
+    assert [word.said for word in store.records.unbelieved(2)] == [FAST]
     # One that is trusted here is believed where the record itself says nothing.
     source = trust(store, "tuning", Trust.VERIFIED)
-    assert (query.launches_of(1), query.launches_of(2)) == ([FAST], [SLOW])
-    assert [row.launch for row in query.launches()] == [FAST, SLOW]
-    store.retract_source(source, "it lies")
-    assert [row.launch for row in query.launches()] == [SLOW]
+    assert (store.launches.of(1), store.launches.of(2)) == ([FAST], [SLOW])
+    assert [row.launch for row in store.launches.iterate()] == [FAST, SLOW]
+    store.trust.retract_source(source, "it lies")
+    assert [row.launch for row in store.launches.iterate()] == [SLOW]
 
 
 # ---------------------------------------------------------------------- sessions
@@ -168,7 +164,7 @@ def killed_run(store, trials=4):
     batch = [
         make_measurement(number, session=session, occurrence=number) for number in range(trials)
     ]
-    store.add_batch(batch, OWN)
+    store.batches.add(batch, OWN)
     return session
 
 
@@ -179,15 +175,14 @@ def test_attack_4_merged_records_are_no_trials_of_an_own_session(store, stranger
         for number in range(4, 11)
     ]
     assert take(store, stranger(store, records=forged)).new == 7
-    query = store.query
-    assert query.session_trials(1) == (4, 3)
-    assert [record.measurement.occurrence for record in query.session_records(session)] == [
+    assert store.runs.trials(1) == (4, 3)
+    assert [record.measurement.occurrence for record in store.runs.records(session)] == [
         0,
         1,
         2,
         3,
     ]
-    assert [id_ for id_, _ in query.run_sessions("run")] == [1]
+    assert [id_ for id_, _ in store.runs.of_key("run")] == [1]
 
 
 def test_attack_4_a_session_of_strangers_belongs_to_no_own_run(store, stranger):
@@ -196,13 +191,12 @@ def test_attack_4_a_session_of_strangers_belongs_to_no_own_run(store, stranger):
     ended = Session("theirs", session.started_at + 1, RUN.replace(b'":12', b'":12,"ended":true'))
     assert ended.fingerprint != RUN
     take(store, stranger(store, records=[make_measurement(99, session=ended)]))
-    query = store.query
-    assert query.counts().sessions == 2
-    assert query.run_sessions("run") == [(1, session)]
+    assert store.counts().sessions == 2
+    assert store.runs.of_key("run") == [(1, session)]
     # A session without any record is this database's word.
     own = Session("own", session.started_at + 2, ended.fingerprint)
-    store.add_session(own)
-    assert query.run_sessions("run") == [(1, session), (3, own)]
+    store.sessions.add(own)
+    assert store.runs.of_key("run") == [(1, session), (3, own)]
 
 
 def measured(session, factor, numbers):
@@ -222,8 +216,8 @@ def own_days():
 
 def test_attack_4_records_in_own_sessions_shift_no_factor(store, stranger):
     days = own_days()
-    store.add(measured(days[0], 1.0, range(8)), OWN)
-    store.add(measured(days[1], 1.3, range(8)), OWN)
+    store.records.add(measured(days[0], 1.0, range(8)), OWN)
+    store.records.add(measured(days[1], 1.3, range(8)), OWN)
     before = sessions.update(store)[0]
     lies = [
         make_measurement(n, (1e-3 * (n + 1) * 5**n,), session=days[1], occurrence=n)
@@ -237,7 +231,7 @@ def test_attack_4_records_in_own_sessions_shift_no_factor(store, stranger):
     (other,) = after.sessions[2:]
     assert (other.subject, other.is_trusted, other.records) == ("source", False, 8)
     assert after.factors[2].machine < 0
-    subjects = store.query.training_records(NoFeatures).subjects.tolist()
+    subjects = store.training.records(NoFeatures).subjects.tolist()
     assert subjects[:16] == [1] * 8 + [2] * 8
     assert set(subjects[16:]) == {-other.subject_id}
 
@@ -245,8 +239,8 @@ def test_attack_4_records_in_own_sessions_shift_no_factor(store, stranger):
 def test_attack_4_sessions_of_strangers_tear_no_machine_apart(store, stranger):
     """One that fits the first day and contradicts the second kept both from being one machine."""
     days = own_days()
-    store.add(measured(days[0], 1.0, range(100)), OWN)
-    store.add(measured(days[1], 1.3, range(8)), OWN)
+    store.records.add(measured(days[0], 1.0, range(100)), OWN)
+    store.records.add(measured(days[1], 1.3, range(8)), OWN)
     before = sessions.update(store)[0]
     lie = Session("theirs", days[0].started_at, b'{"cpu":"mine"}')
     lies = [
@@ -260,7 +254,7 @@ def test_attack_4_sessions_of_strangers_tear_no_machine_apart(store, stranger):
     assert {after.factors[n].machine for n in own} == {0}
     # Known programs are looked for in the sessions of the own machine, not in those of a stranger.
     running = Session("now", days[1].started_at + 9, b'{"cpu":"mine"}')
-    assert set(store.query.comparable_sessions(running, 1)) >= {2}
+    assert set(store.runs.comparable(running, 1)) >= {2}
 
 
 # ---------------------------------------------------------------------- predictions
@@ -271,11 +265,11 @@ def test_predictions_of_strangers_never_come(store, stranger):
     theirs = make_measurement(1)
     path = stranger(store, records=[theirs])
     with Store(path) as other:
-        model = other.add_model(NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, None))
-        other.add_predictions(model, {1: 9.0})
+        model = other.models.add(NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, None))
+        other.models.add_predictions(model, {1: 9.0})
     take(store, path)
-    assert store.query.trials() == []
+    assert store.training.trials() == []
     report = merge(store, Given([Chunk("prediction", [(1, 1, 9.0, 5)]), Chunk("model", [(1,)])]))
     assert report.rejected == 2
-    assert store.query._select(schema.prediction.select()) == []
-    assert store.query.models() == []
+    assert store._db.select(schema.prediction.select()) == []
+    assert store.models.all() == []

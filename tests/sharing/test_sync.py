@@ -55,7 +55,7 @@ def test_a_pull_brings_what_is_new(here, there, there_url):
     third = pull(here, there_url)
     assert (third.new, third.known, third.read) == (2, 0, 2)
     assert digests(here) == digests(there)
-    assert {s.trust for s in here.query.source_rows()} == {Trust.FOREIGN}
+    assert {s.trust for s in here.sources.summaries()} == {Trust.FOREIGN}
 
 
 def test_a_push_gives_what_is_new(here, there, there_url):
@@ -94,31 +94,31 @@ def test_the_best_are_chosen_anew(here, there, there_url):
     assert pull(here, there_url, selection=best).read == 0
     fill(there, 3)
     assert pull(here, there_url, selection=best).new == 1
-    assert here.query.size() == 2
+    assert here.records.count() == 2
 
 
 def test_what_is_learnt_later_comes_later(here, there, there_url):
     fill(there, 1)
     failed = make_measurement(2, None)
-    there.add([failed], OWN)
+    there.records.add([failed], OWN)
     pull(here, there_url)
-    assert here.query.failures() == {}
-    there.add_failures([(failed, Failure(FailureKind.TIMEOUT, Phase.RUN, "late"))])
+    assert here.records.failures() == {}
+    there.batches.add_failures([(failed, Failure(FailureKind.TIMEOUT, Phase.RUN, "late"))])
     assert pull(here, there_url).failures == 1
-    assert here.query.failures() == {"timeout": 1}
+    assert here.records.failures() == {"timeout": 1}
     # What another database says of a record goes there too, and counts for nothing.
-    here.add_failures([(failed, Failure(FailureKind.CRASH, Phase.RUN, "odd"))])
+    here.batches.add_failures([(failed, Failure(FailureKind.CRASH, Phase.RUN, "odd"))])
     assert push(here, there_url).failures == 1
     assert push(here, there_url).failures == 0
-    assert there.query.failures() == {"timeout": 1}
+    assert there.records.failures() == {"timeout": 1}
 
 
 def test_retractions_travel(here, there, there_url):
     fill(here, 1, 2)
     push(here, there_url)
-    here.retract([1], "the clock was wrong")
+    here.trust.retract([1], "the clock was wrong")
     assert push(here, there_url).retractions == 1
-    assert there.query.counts().retracted == 1
+    assert there.counts().retracted == 1
     assert push(here, there_url).retractions == 0
 
 
@@ -162,7 +162,7 @@ def test_other_rows_under_the_same_numbers(here, sqlite_file):
         pull(here, sqlite_file)
         forget(sqlite_file, above=1)
         fill(there, *range(20, 24))
-        assert there.query.size() == 5
+        assert there.records.count() == 5
         assert pull(here, sqlite_file).new == 4
         assert digests(there) <= digests(here)
 
@@ -179,7 +179,7 @@ def test_what_one_side_has_pruned_stays_away(here, there, there_url, exchange):
     for side in (giver, taker):
         prune(side, plan(side, Wanted(Selection(best=1, rest=0))))
     left = digests(taker)
-    assert (giver.query.size(), len(left)) == (2, 2)
+    assert (giver.records.count(), len(left)) == (2, 2)
     fill(giver, 40)
     report = exchange(here, there_url)
     assert (report.new, report.read) == (2, 2)
@@ -227,8 +227,8 @@ def test_new_records_of_a_trusted_source_are_refused_until_they_are_believed(
 ):
     fill(there, 1)
     pull(here, there_url)
-    (source,) = here.query.source_rows()
-    here.trust_source(source.id, Trust.VERIFIED)
+    (source,) = here.sources.summaries()
+    here.trust.set(source.id, Trust.VERIFIED)
     fill(there, 2)
     report = pull(here, there_url)
     assert (report.new, report.rejected) == (0, 1)
@@ -242,18 +242,18 @@ def test_a_push_is_believed_for_its_own_sources_alone(here, there, there_url, tm
     """A forged record that came here from a stranger gains nothing by being passed on."""
     fill(here, 1)
     push(here, there_url)
-    (mine,) = there.query.source_rows()
-    there.trust_source(mine.id, Trust.VERIFIED)
+    (mine,) = there.sources.summaries()
+    there.trust.set(mine.id, Trust.VERIFIED)
     fill(here, 2)
     assert push(here, there_url).new == 1
-    assert there.query.counts().measurements == 2
-    assert {s.served for s in there.query.source_rows()} == {2}
+    assert there.counts().measurements == 2
+    assert {s.served for s in there.sources.summaries()} == {2}
 
     # A source of the other side, under whose name somebody brought a record here.
     stranger = rename(shutil.copyfile(here.location, tmp_path / "stranger.db"), "a" * 32)
     fill(there, 5, source=Source("theirs"))
     with Store(stranger) as forger:
-        rename(stranger, there.query.store_key)
+        rename(stranger, there.key)
     with Store(stranger) as forger:
         fill(forger, 9, source=Source("theirs"))
     assert pull(here, stranger).new >= 1
@@ -290,7 +290,7 @@ def test_an_interrupted_exchange_goes_on(here, there, there_url, small_batches, 
     with pytest.raises(_Stop):
         exchange(here, there_url, on_progress=stop_after(40))
     taker = here if exchange is pull else there
-    stored = taker.query.size()
+    stored = taker.records.count()
     assert 0 < stored < 60
     rest = exchange(here, there_url)
     assert rest.new == 60 - stored
@@ -361,7 +361,7 @@ def test_an_older_schema(here, tmp_path):
 
 
 def test_a_server_with_an_older_schema(here, bare_postgres_url):
-    with Store(bare_postgres_url) as store, store._transaction() as connection:
+    with Store(bare_postgres_url) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0003'")
     fill(here, 1)
     for exchange in (pull, push):
@@ -411,7 +411,7 @@ def test_rights(here, postgres_url, account):
     with pytest.raises(StorageError, match=r"INSERT and UPDATE.*permission denied for"):
         push(here, reader)
     with Store(postgres_url) as there:
-        assert there.query.size() == 1
+        assert there.records.count() == 1
     assert push(here, postgres_url).new == 1
 
 

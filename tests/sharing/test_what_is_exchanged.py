@@ -43,7 +43,7 @@ def theirs(sqlite_template, tmp_path):
     path = rename(shutil.copyfile(sqlite_template, tmp_path / "theirs.db"), "a" * 32)
     with Store(path) as store:
         workload = make_workload(script="# a script of ours")
-        store.add([make_measurement(1, workload=workload)], Source("nightly"))
+        store.records.add([make_measurement(1, workload=workload)], Source("nightly"))
     with closing(sqlite3.connect(path)) as connection, connection:
         connection.execute(
             "INSERT INTO model VALUES (1, ?, 'ranker', '{}', ?, '{}', 1, ?)",
@@ -78,7 +78,7 @@ def test_models_stay_at_home(theirs, sqlite_template, tmp_path):
         rename(shutil.copyfile(sqlite_template, path), "b" * 32)
         with closing(peer), Store(path) as store:
             assert merge(store, peer, selection=EVERYTHING).new == 1
-            assert store.query.counts().measurements == 1
+            assert store.counts().measurements == 1
         with closing(sqlite3.connect(path)) as connection:
             for table in AT_HOME - {"meta", "watermark"}:
                 (count,) = connection.execute(f"SELECT count(*) FROM {table}").fetchone()
@@ -112,14 +112,14 @@ def test_modules_of_others_are_not_exported(tmp_path, sqlite_template):
         for name in "ab"
     )
     with Store(theirs) as store:
-        store.add([make_measurement(0), make_measurement(1, workload=1)], OWN)
+        store.records.add([make_measurement(0), make_measurement(1, workload=1)], OWN)
     with Store(ours) as store, closing(DatabasePeer(theirs)) as peer:
         merge(store, peer)
-        (source,) = store.query.source_rows()
-        store.trust_source(source.id, Trust.VERIFIED)
-        store.add([make_measurement(2, workload=1)], OWN)
+        (source,) = store.sources.summaries()
+        store.trust.set(source.id, Trust.VERIFIED)
+        store.records.add([make_measurement(2, workload=1)], OWN)
         revalidated = Source("revalidation", SourceKind.LIVE, Trust.VERIFIED)
-        store.add([make_measurement(0, measured_at=1)], revalidated)
-        report = export_metaschedule(store.query, tmp_path / "json")
+        store.records.add([make_measurement(0, measured_at=1)], revalidated)
+        report = export_metaschedule(store, tmp_path / "json")
     assert report.records == 2
     assert report.left_out == {"module of another database; tune or import an equal one": 2}

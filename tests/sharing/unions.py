@@ -131,7 +131,7 @@ def contents(url, *, owners=True):
     """
     with Store(url, create=False) as store:
         rows = {
-            table.name: [dict(row._mapping) for row in store.query._select(select(table))]
+            table.name: [dict(row._mapping) for row in store._db.select(select(table))]
             for table in schema.metadata.sorted_tables
         }
     names = {

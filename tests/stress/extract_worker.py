@@ -45,7 +45,7 @@ def main(url, kills, seed):
 
     def tell():
         with Store(url) as store:
-            print(sum(s.programs for s in store.query.stored_features()), flush=True)
+            print(sum(s.programs for s in store.features.sets()), flush=True)
 
     kill_and_end(work, tell, kills=kills, seed=seed, longest=0.1)
 

@@ -49,7 +49,7 @@ def main(url, folder, kills, seed):
 
     def tell():
         with Store(url) as store:
-            print(store.query.counts().measurements, flush=True)
+            print(store.counts().measurements, flush=True)
 
     # Not all of it, so that there is something left to add after each kill.
     kill_and_end(work, tell, kills=kills, seed=seed, longest=duration(folder) / 2)

@@ -29,7 +29,7 @@ def merge_all(url, other, *, resume, began=lambda: None):
     with Store(url) as store, closing(DatabasePeer(other)) as peer:
         began()
         if resume:
-            since, until = store.query.watermark(*MARK), peer.position()
+            since, until = store.exchange.watermark(*MARK), peer.position()
             report = merge(store, peer, since=since, until=until, watermark=MARK)
         else:
             report = merge(store, peer)
@@ -51,11 +51,11 @@ def main(url, other, kills, seed):
 
     def tell():
         with Store(url) as store:
-            mark = store.query.watermark(*MARK)
+            mark = store.exchange.watermark(*MARK)
             reached = 0 if mark is None else mark.measurement_id
             # A record and its launch are one transaction.
-            assert store.query.counts().launches == store.query.size()
-            print(store.query.size(), reached, flush=True)
+            assert store.counts().launches == store.records.count()
+            print(store.records.count(), reached, flush=True)
 
     kill_and_end(work, tell, kills=kills, seed=seed, longest=longest)
 

@@ -33,7 +33,7 @@ def main(url, kills, seed):
 
     def tell():
         with Store(url) as store:
-            print(store.query.size(), flush=True)
+            print(store.records.count(), flush=True)
 
     kill_and_end(work, tell, kills=kills, seed=seed, longest=0.08)
 

@@ -22,7 +22,7 @@ from conftest import _matmul
 from fake_measuring import FakeBuilder, FakeRunner
 
 from tunedb.plugins.metaschedule.tune.tune import tune
-from tunedb.storage.store import Store
+from tunedb.storage.batches import Batches
 
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"})
 BATCH = 4
@@ -31,7 +31,7 @@ BATCH = 4
 def note_commits(path):
     """Write down what a store has taken, once it has."""
     log = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
-    add_batch = Store.add_batch
+    add_batch = Batches.add
 
     def noted(self, batch, source):
         stored = add_batch(self, batch, source)
@@ -39,7 +39,7 @@ def note_commits(path):
         os.write(log, "".join(lines).encode())
         return stored
 
-    Store.add_batch = noted
+    Batches.add = noted
 
 
 def run(number, url, folder, trials):

@@ -33,7 +33,7 @@ def url(sqlite_file):
     each = PROGRAMS // len(WORKLOADS)
     with Store(sqlite_file) as store:
         for workload in WORKLOADS:
-            store.add(
+            store.records.add(
                 [
                     measure(make_tiled(workload, number), number, (seconds[number % 64],))
                     for number in range(each)
@@ -43,7 +43,7 @@ def url(sqlite_file):
         for first in range(0, PROGRAMS, 1000):
             ids = range(first + 1, first + 1001)
             rows = [(id_, kinds[(id_ - 1) % each % 64] + np.float32(id_)) for id_ in ids]
-            store.add_features(WIDE, rows)
+            store.features.add(WIDE, rows)
     return str(sqlite_file)
 
 

@@ -23,15 +23,15 @@ PROGRAMS = 150
 @pytest.fixture
 def url(store_url):
     with Store(store_url) as store:
-        store.add([make_measurement(number) for number in range(PROGRAMS)], OWN)
+        store.records.add([make_measurement(number) for number in range(PROGRAMS)], OWN)
     return store_url
 
 
 def contents(url):
     """Return the rows of each program, and what stands in quarantine."""
     with Store(url, read_only=True) as store:
-        rows = store.query.feature_rows(SET, range(1, PROGRAMS + 1))
-        kept = sorted((row.item.line, row.item.reason) for row in store.query.quarantined())
+        rows = store.features.rows(SET, range(1, PROGRAMS + 1))
+        kept = sorted((row.item.line, row.item.reason) for row in store.quarantine.rows())
         return [None if found is None else found.tolist() for found in rows], kept
 
 
@@ -44,12 +44,12 @@ def kill(url, kills, seed):
 def alone():
     """What one run stores."""
     with Store(":memory:") as store:
-        store.add([make_measurement(number) for number in range(PROGRAMS)], OWN)
+        store.records.add([make_measurement(number) for number in range(PROGRAMS)], OWN)
         report = extract(store, SET)
         failed = sum(number in FAILS for number in range(1, PROGRAMS + 1))
         assert (report.done, report.failed) == (PROGRAMS - failed, failed)
-        rows = store.query.feature_rows(SET, range(1, PROGRAMS + 1))
-        kept = sorted((row.item.line, row.item.reason) for row in store.query.quarantined())
+        rows = store.features.rows(SET, range(1, PROGRAMS + 1))
+        kept = sorted((row.item.line, row.item.reason) for row in store.quarantine.rows())
         return [None if found is None else found.tolist() for found in rows], kept
 
 

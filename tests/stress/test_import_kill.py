@@ -39,7 +39,7 @@ def contents(url):
     """Return all rows of all tables; for keys, what they point to."""
     with Store(url, read_only=True) as store:
         rows = {
-            table.name: [dict(row._mapping) for row in store.query._select(table.select())]
+            table.name: [dict(row._mapping) for row in store._db.select(table.select())]
             for table in schema.metadata.sorted_tables
             if table.name not in ("meta", "alembic_version")
         }
@@ -133,4 +133,4 @@ def test_a_log_that_is_read_while_it_is_written(name, sqlite_file, tmp_path):
             path = small_logs.write(tmp_path, grown)
             report = import_log(store, LogFile(path, "log"), source="mine")
         assert report.total.read == small_logs.RECORDS
-        assert store.query.counts().measurements == small_logs.RECORDS
+        assert store.counts().measurements == small_logs.RECORDS

@@ -41,10 +41,10 @@ def theirs(sqlite_template, tmp_path):
         for n in range(RECORDS)
     ]
     with Store(path) as store:
-        store.add(records[::2], Source("nightly"))
-        store.add(records[1::2], Source("board"))
-        store.add_workload(records[0].program.workload, [Alias("script", "ab" * 16)])
-        store.retract([3, 5], "the clock was wrong")
+        store.records.add(records[::2], Source("nightly"))
+        store.records.add(records[1::2], Source("board"))
+        store.workloads.add(records[0].program.workload, [Alias("script", "ab" * 16)])
+        store.trust.retract([3, 5], "the clock was wrong")
     return path
 
 

@@ -41,7 +41,7 @@ def make(number):
 
 def digests(url):
     with Store(url, read_only=True) as store:
-        return sorted(record.measurement.digest for record in store.query.iterate())
+        return sorted(record.measurement.digest for record in store.records.iterate())
 
 
 def make_peers(folder, count, size):
@@ -55,8 +55,8 @@ def make_peers(folder, count, size):
         first = number * size // 2
         with Store(path) as store:
             batch = [make(n) for n in range(first, first + size)]
-            store.add_batch(batch, OWN)
-            store.retract([1 + number], "a busy machine")
+            store.batches.add(batch, OWN)
+            store.trust.retract([1 + number], "a busy machine")
         peers.append(bundle(path) if number % 2 else path)
     return peers
 
@@ -113,10 +113,10 @@ def merge_overlapping(url, folder, *, processes, count, size):
     assert check(url).problems == []
     with Store(url) as store:
         # Whether they count depends on whose the records are.
-        assert len(store.query._select(schema.retraction.select())) == count
+        assert len(store._db.select(schema.retraction.select())) == count
         # Each peer's source says them of its own records.
-        assert store.query.counts().launches == count * size
-        assert len(store.query._select(schema.counter_set.select())) == 2
+        assert store.counts().launches == count * size
+        assert len(store._db.select(schema.counter_set.select())) == 2
     assert merge_at_once(url, peers, 2) == [0, 0]
 
 

@@ -160,10 +160,10 @@ class Understood:
 
 def check_store(store, folder):
     """Check that what was stored can be read, and that every row is what its digest says."""
-    for _ in store.query.iterate():
+    for _ in store.records.iterate():
         pass
-    store.query.workloads()
-    export_metaschedule(store.query, folder / "exported")
+    store.workloads.summaries()
+    export_metaschedule(store, folder / "exported")
     if store.location != ":memory:":
         assert check(store.url).problems == []
 
@@ -189,7 +189,7 @@ def test_mutated_logs(name, amount, tmp_path):
         check_store(store, tmp_path)
         if understood is not None:
             out = io.BytesIO()
-            exported = export_lines(store.query, name.split()[0], out)
+            exported = export_lines(store, name.split()[0], out)
             assert exported.left_out == {}
             assert {canonical(line) for line in out.getvalue().splitlines()} == understood.lines
     rounds = amount // PER_LOG
@@ -216,7 +216,7 @@ def test_mutated_graphs(encoding, amount):
             told += signature_of(workload).flops is not None
             batch.append(workload)
             if len(batch) == 500 or number == amount - 1:
-                store.import_batch([], Source("mutated"), batch)
+                store.batches.load([], Source("mutated"), batch)
                 batch = []
     assert known > amount / 4
     assert 0 < told < known

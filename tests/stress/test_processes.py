@@ -26,7 +26,7 @@ def sizes_of_batches(url):
     """Return how many records there are of each batch."""
     marker = schema.measurement.c.measured_at
     with Store(url) as store:
-        rows = store.query._select(select(marker, func.count()).group_by(marker))
+        rows = store._db.select(select(marker, func.count()).group_by(marker))
         return {row[0]: row[1] for row in rows}
 
 
@@ -37,10 +37,10 @@ def check_whole(url):
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
             assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
     with Store(url) as store:
-        counts = store.query.counts()
-        assert len(store.query.history([1])) == counts.measurements
-        for record in store.query.top_k([1], None, 50):
-            assert store.query.digest_of(record.id) == record.measurement.digest
+        counts = store.counts()
+        assert len(store.records.history([1])) == counts.measurements
+        for record in store.records.top_k([1], None, 50):
+            assert store.records.get(record.id).measurement.digest == record.measurement.digest
 
 
 @contextmanager
@@ -127,7 +127,7 @@ def test_overlapping_records(store_url, size):
         try:
             with Store(store_url) as store:
                 for start in range(0, size, 50):
-                    results.append(store.add_batch(order[start : start + 50], OWN)[1])
+                    results.append(store.batches.add(order[start : start + 50], OWN)[1])
         except BaseException as error:
             errors.append(error)
 
@@ -167,8 +167,8 @@ def kill_writers(url, rounds, seed):
     assert len(sizes) - len(acknowledged) <= rounds
     assert len(acknowledged) >= rounds
     with Store(url) as store:
-        store.add_batch(make_batch(0, BATCH), OWN)
-        assert store.query.size() == BATCH * (len(sizes) + 1)
+        store.batches.add(make_batch(0, BATCH), OWN)
+        assert store.records.count() == BATCH * (len(sizes) + 1)
 
 
 def test_kill_three_writers(store_url):

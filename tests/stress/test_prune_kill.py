@@ -40,17 +40,17 @@ def make(number):
 def url(store_url):
     steps = feature_set("steps")
     with Store(store_url) as store:
-        ids, _ = store.add_batch([make(number) for number in range(RECORDS)], OWN)
-        store.retract(ids[::10], "a busy machine")
+        ids, _ = store.batches.add([make(number) for number in range(RECORDS)], OWN)
+        store.trust.retract(ids[::10], "a busy machine")
         row = np.ones((1, len(steps.columns)))
-        store.add_features(steps, [(id_, row) for id_ in range(1, RECORDS + 1)])
+        store.features.add(steps, [(id_, row) for id_ in range(1, RECORDS + 1)])
     return store_url
 
 
 def tops(url):
     """Return the best of each workload."""
     with Store(url, read_only=True) as store:
-        return [store.query.top_k_ids([workload], [1], BEST) for workload in range(1, 5)]
+        return [store.answers.best_ids([workload], [1], BEST) for workload in range(1, 5)]
 
 
 def kill(url, kills, seed):
@@ -66,8 +66,8 @@ def killed(url, kills, seed):
     with Store(url) as store:
         assert plan(store, WANTED).rows == 0
         # As many of each workload as one pruning leaves, and the last records.
-        assert 4 * 2 * BEST <= store.query.size() <= 4 * 2 * BEST + 3
-        assert store.query.stored_features()[0].programs == 0
+        assert 4 * 2 * BEST <= store.records.count() <= 4 * 2 * BEST + 3
+        assert store.features.sets()[0].programs == 0
     assert check(url).problems == []
     return sizes
 

@@ -24,7 +24,7 @@ def stored(url):
     with Store(url, read_only=True) as store:
         return {
             (one.measurement.program.digest.hex(), one.measurement.digest.hex())
-            for one in store.query.iterate()
+            for one in store.records.iterate()
         }
 
 

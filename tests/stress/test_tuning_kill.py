@@ -44,7 +44,7 @@ def killed_run(url, log, kills, seed):
     assert len(ran) - len(set(ran)) <= lost
     assert check(url).problems == []
     with Store(url) as store:
-        counts = store.query.counts()
+        counts = store.counts()
         assert counts.measurements == counts.programs == stored[-1]
     return runs
 

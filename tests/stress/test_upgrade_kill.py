@@ -55,7 +55,7 @@ def rows_of(path):
     """Return all rows but for the times at which the upgrade ran."""
     with Store(path, create=False, read_only=True) as store:
         return {
-            table.name: sorted(map(repr, store.query._select(select(*columns))))
+            table.name: sorted(map(repr, store._db.select(select(*columns))))
             for table in schema.metadata.sorted_tables
             # An upgrade may make a source for rows that named none.
             if (columns := [c for c in table.c if c is not schema.source.c.created_at])

@@ -53,7 +53,7 @@ def read(url):
     with Store(url, read_only=True) as store:
         while not stop.is_set():
             looks += 1
-            records, failures, launches, failed = store.query._select(look)[0]
+            records, failures, launches, failed = store._db.select(look)[0]
             assert failed == failures, (failed, failures)
             assert records == launches, (records, launches)
             assert records >= last

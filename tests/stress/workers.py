@@ -33,8 +33,8 @@ def create(url, processes, round_):
             os.read(gate, 1)  # returns when the parent closes its end
             with Store(url) as store:
                 measurement = make_measurement(number, measured_at=int(round_))
-                store.add([measurement], OWN)
-                os.write(1, f"{store.query.store_key}\n".encode())
+                store.records.add([measurement], OWN)
+                os.write(1, f"{store.key}\n".encode())
             os._exit(0)
         children.append(child)
     os.close(open_gate)
@@ -49,7 +49,7 @@ def write(url, first, count, size):
             batch = make_batch(marker, int(size))
             while True:
                 try:
-                    store.add_batch(batch, OWN)
+                    store.batches.add(batch, OWN)
                     break
                 except StorageError as error:
                     if "postgresql" not in url:
@@ -61,7 +61,7 @@ def write(url, first, count, size):
 def sizes_of_batches(store):
     """Return how many records of each batch there are."""
     marker = schema.measurement.c.measured_at
-    return dict(map(tuple, store.query._select(select(marker, func.count()).group_by(marker))))
+    return dict(map(tuple, store._db.select(select(marker, func.count()).group_by(marker))))
 
 
 def read(url, size):
@@ -81,9 +81,9 @@ def read(url, size):
             for marker, number in sizes_of_batches(store).items():
                 if number != int(size):
                     parts[marker, number] += 1
-            means = [record.mean for record in store.query.top_k([1], None, 10)]
+            means = [record.mean for record in store.records.top_k([1], None, 10)]
             assert means == sorted(means)
-            total = store.query.size()
+            total = store.records.count()
             assert total >= last
             last = total
     print(f"looks={looks} parts={len(parts)}", flush=True)

@@ -40,7 +40,7 @@ from .observations import Observation
 if TYPE_CHECKING:
     from ..launches import CounterSet
     from ..results import LaunchRow
-    from ..storage.queries import Query
+    from ..storage.store import Store
 
 # ---- Which launches differ in the thread block alone, and may be compared ------------------------
 #
@@ -282,7 +282,7 @@ class _Run:
 
 
 def load(
-    query: Query,
+    store: Store,
     *,
     kernels: Collection[str] | None = None,
     devices: Collection[str] | None = None,
@@ -295,7 +295,7 @@ def load(
 
     Parameters
     ----------
-    query : Query
+    store : Store
         An open database.
     kernels, devices : collection of str, optional
         Only these: kernels by their names, plain names, or the names of their workloads; devices by
@@ -310,10 +310,10 @@ def load(
     """
     runs = [
         run
-        for run in _runs(query.launches())
+        for run in _runs(store.launches.iterate())
         if _is_meant(run.row, kernels, devices) and profiled in (None, run.counted)
     ]
-    _put_in_slices(runs, t1_inputs(query))
+    _put_in_slices(runs, t1_inputs(store))
     by_slice: dict[bytes, list[_Run]] = {}
     for run in runs:
         by_slice.setdefault(run.slice, []).append(run)
@@ -326,14 +326,14 @@ def load(
     return sorted(found, key=lambda observation: (observation.record, observation.launch))
 
 
-def t1_inputs(query: Query) -> dict[str, T1Input]:
+def t1_inputs(store: Store) -> dict[str, T1Input]:
     """Return the FAIR T1 inputs of a database by the names of their kernels.
 
     Of several inputs of one kernel none counts unless they agree on the thread block, and one that
     cannot be read does not count.
     """
     found: dict[str, T1Input | None] = {}
-    for name, body in query.t1_inputs():
+    for name, body in store.training.t1_inputs():
         try:
             read = read_t1(body)
         except FormatError:

@@ -23,7 +23,6 @@ from ..results import Record, StoredProgram
 
 if TYPE_CHECKING:
     from ..features.steps.formulas import Builder
-    from ..storage.queries import Query
     from ..storage.store import Store
 
 # ---- Thread blocks of TVM's own GPU programs, from what is stored of them and without TVM --------
@@ -517,19 +516,19 @@ def fill_launches(
         Records of other tools than TVM, of processors, and retracted ones are not counted.
     """
     report = report or FillReport()
-    finder = _Finder(store.query)
-    records = _records(store.query, workload_ids, gpu_targets(store.query, target_ids))
+    finder = _Finder(store)
+    records = _records(store, workload_ids, gpu_targets(store, target_ids))
     seen = 0
     while batch := list(islice(records, limits.FEATURE_PROGRAMS)):
         wanted = [one for one in batch if not one.retracted and _is_tvm(one)]
-        bare = [one for one in wanted if not store.query.launches_of(one.id)]
+        bare = [one for one in wanted if not store.launches.of(one.id)]
         found = finder.find([one.measurement for one in bare])
         rows = [
             (one.measurement, launch)
             for one, launches in zip(bare, found, strict=True)
             for launch in launches
         ]
-        report.launches += store.add_launches(rows)
+        report.launches += store.launches.add(rows)
         report.records += len(wanted)
         report.known += len(wanted) - len(bare)
         report.filled += sum(map(bool, found))
@@ -540,22 +539,22 @@ def fill_launches(
     return report
 
 
-def gpu_targets(query: Query, target_ids: Sequence[int] | None = None) -> list[int]:
+def gpu_targets(store: Store, target_ids: Sequence[int] | None = None) -> list[int]:
     """Return the targets that are GPUs, of those that are given or of all."""
     from ..features.steps.targets import device_of
 
-    chosen = query.target_ids() if target_ids is None else target_ids
-    return [id_ for id_ in chosen if device_of(query.target(id_))[0] > 0]
+    chosen = store.targets.find() if target_ids is None else target_ids
+    return [id_ for id_ in chosen if device_of(store.targets.get(id_))[0] > 0]
 
 
 def _records(
-    query: Query, workload_ids: Sequence[int] | None, target_ids: list[int]
+    store: Store, workload_ids: Sequence[int] | None, target_ids: list[int]
 ) -> Iterator[Record]:
     if not target_ids:
         return iter(())
     if workload_ids is None:
-        return query.iterate(target_ids=target_ids)
-    return chain.from_iterable(query.iterate(id_, target_ids) for id_ in workload_ids)
+        return store.records.iterate(target_ids=target_ids)
+    return chain.from_iterable(store.records.iterate(id_, target_ids) for id_ in workload_ids)
 
 
 def _is_tvm(record: Record) -> bool:
@@ -565,8 +564,8 @@ def _is_tvm(record: Record) -> bool:
 class _Finder:
     """Finds out the launches of programs; it remembers what workloads say."""
 
-    def __init__(self, query: Query) -> None:
-        self._query = query
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self._orders: dict[int, tuple[str, ...]] = {}
 
     def find(self, measurements: Sequence[Measurement]) -> list[tuple[Launch, ...]]:
@@ -574,13 +573,13 @@ class _Finder:
         from ..features.base import feature_set
 
         digests = {one.program.digest: None for one in measurements}
-        ids = dict(zip(digests, self._query.program_ids(digests), strict=True))
-        stored = {one.id: one for one in self._query.programs([i for i in ids.values() if i])}
+        ids = dict(zip(digests, self._store.programs.ids(digests), strict=True))
+        stored = {one.id: one for one in self._store.programs.get([i for i in ids.values() if i])}
         rows: dict[int, list[tuple[Launch, ...]]] = {id_: [] for id_ in stored}
         for name in _SETS:
             one = feature_set(name)
             for program, table in zip(
-                stored.values(), self._query.feature_rows(one, list(stored)), strict=True
+                stored.values(), self._store.features.rows(one, list(stored)), strict=True
             ):
                 if table is not None:
                     told = launches_of_rows(table, one.columns, program.workload.name)

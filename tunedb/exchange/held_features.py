@@ -20,7 +20,7 @@ from ..storage.exchanged import FeatureRows, ForeignSource
 if TYPE_CHECKING:
     from ..extraction.verify import Sample
     from ..features.base import StepFeatures
-    from ..storage.queries import Query
+    from ..storage.store import Store
 
 #: Which set and which program; which source; rows, columns and bytes of the frame that follows.
 _HEAD = struct.Struct(f"<I{identity.DIGEST_BYTES}sIIIQ")
@@ -120,14 +120,14 @@ class HeldFeatures:
             self._keys.append(key)
         return held
 
-    def check(self, query: Query) -> Iterator[tuple[str, int]]:
+    def check(self, store: Store) -> Iterator[tuple[str, int]]:
         """Compute a sample of each set again, and refuse the sets of which some rows differ.
 
         Sets that no installed package computes of steps alone are not looked at.
 
         Parameters
         ----------
-        query : Query
+        store : Store
             Of the database here, which has the programs by now.
 
         Yields
@@ -138,7 +138,7 @@ class HeldFeatures:
         for (name, version, _), held in self._sets.items():
             if held.extractor is None:
                 continue
-            differing, looked_at = self._differing(held, held.extractor, query)
+            differing, looked_at = self._differing(held, held.extractor, store)
             if differing:
                 held.is_refused = True
                 yield (
@@ -147,7 +147,7 @@ class HeldFeatures:
                     held.count,
                 )
 
-    def _differing(self, held: _Held, extractor: StepFeatures, query: Query) -> tuple[int, int]:
+    def _differing(self, held: _Held, extractor: StepFeatures, store: Store) -> tuple[int, int]:
         """Return how many programs of a set's sample differ, and how many were computed again."""
         from ..extraction.verify import differing
         from ..features import blobs
@@ -157,9 +157,9 @@ class HeldFeatures:
             if number == held.number and program in held.sample:
                 found.setdefault(program, place)
         # By what is stored: a dry run has nothing else, and no other program gets the rows.
-        numbers = query.program_ids(found)
+        numbers = store.programs.ids(found)
         places = {id_: place for id_, place in zip(numbers, found.values(), strict=True) if id_}
-        programs = query.programs(list(places))
+        programs = store.programs.get(list(places))
         stored = (self._at(places[program.id]) for program in programs)
         said = (blobs.unpack(one.n_rows, one.n_columns, one.data) for one in stored)
         return len(differing(extractor, programs, said)), len(programs)

@@ -59,9 +59,7 @@ def open_layer(url: str | Path, own: Store) -> Store | None:
         if not path.exists():
             raise NotFoundError(f"{where}: no such file")
         open_file(path, check=False).connection.close()
-    store = Store(url, create=False, read_only=True)
-    store.query.body_limit = limits.MAX_FOREIGN_BYTES
-    return store
+    return Store(url, create=False, read_only=True, body_limit=limits.MAX_FOREIGN_BYTES)
 
 
 def left_out(where: str, reason: str) -> str:

@@ -68,7 +68,7 @@ def merge(
         Compare and write nothing.
     watermark : tuple of str or None
         Direction, key of the other database and key of the selection, under which each batch
-        writes how far it came (:meth:`tunedb.storage.queries.Query.watermark`).
+        writes how far it came (:meth:`tunedb.storage.exchange.Exchange.watermark`).
     on_committed : callable or None
         Told after each batch how far it came.
     on_progress : callable or None
@@ -88,13 +88,11 @@ def merge(
     StorageError
         One of the two cannot be read or written.
     """
-    if peer.store_key == store.query.store_key and same_database(
-        store.url, parse_url(peer.location)
-    ):
+    if peer.store_key == store.key and same_database(store.url, parse_url(peer.location)):
         raise UsageError(f"{peer.location}: this is the database itself; give another one")
     report = MergeReport(peer.location, peer.store_key, dry_run, total=peer.total)
     started = time.monotonic()
-    receiver = Receiver(store.query, report, believe)
+    receiver = Receiver(store, report, believe)
     writer = _Writer(store, receiver, report, since or Position(), watermark, on_committed)
 
     def tell() -> None:
@@ -181,7 +179,7 @@ class _Writer:
             mark = None
             if self._watermark is not None:
                 mark = (*self._watermark, reached)
-            merged = self._store.merge_batch(incoming, watermark=mark)
+            merged = self._store.exchange.merge(incoming, watermark=mark)
         self._receiver.written(incoming, merged)
         if self._on_committed is not None and not self._report.dry_run:
             self._on_committed(reached)

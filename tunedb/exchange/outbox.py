@@ -80,7 +80,7 @@ class Outbox:
     Examples
     --------
     >>> with Outbox(store, "postgresql://tuner@db/tunedb") as outbox:
-    ...     store.add_batch(measurements, source)
+    ...     store.batches.add(measurements, source)
     ...     outbox.notify()
     >>> outbox.state.is_complete
     True
@@ -102,7 +102,7 @@ class Outbox:
         """How far it is. What waits is counted in the database."""
         with self._changed:
             state, given = self._state, self._given
-        return replace(state, waiting=self._store.query.size_after(given))
+        return replace(state, waiting=self._store.exchange.size_after(given))
 
     def __enter__(self) -> Self:
         self.start()

@@ -49,7 +49,7 @@ from .verify import (
 )
 
 if TYPE_CHECKING:
-    from ..storage.queries import Query
+    from ..storage.store import Store
 
 # ---- What follows measurements in an exchange: aliases, failures, launches, features, ------------
 # retractions
@@ -118,7 +118,7 @@ class Following(ABC):
 
     Parameters
     ----------
-    query : Query
+    store : Store
         Of the database that is written to.
     report : MergeReport
         Where rows that are not taken are counted.
@@ -129,8 +129,8 @@ class Following(ABC):
         What waits for the next transaction.
     """
 
-    def __init__(self, query: Query, report: MergeReport) -> None:
-        self._query = query
+    def __init__(self, store: Store, report: MergeReport) -> None:
+        self._store = store
         self._report = report
         self._shared = SharedRows(report.reject)
         #: By the number of the measurement.
@@ -144,7 +144,7 @@ class Following(ABC):
         #: Workloads of the other side with a record that is stored here, or will be.
         self._accepted: dict[int, int] = {}
         self._unknown_workloads: set[bytes] = set()
-        self._features = HeldFeatures(query.store_key)
+        self._features = HeldFeatures(store.key)
         self._takers: dict[str, Callable[[Sequence[Row]], None]] = {
             "workload_alias": self._take_aliases,
             "failure": self._take_failures,
@@ -187,7 +187,7 @@ class Following(ABC):
         """
         self._accepted[workload] = source
         digest = self._shared.digests["workload"][workload]
-        if digest is not None and self._query.workload_id(digest) is None:
+        if digest is not None and self._store.workloads.id_of(digest) is None:
             self._unknown_workloads.add(digest)
         waiting = self._aliases.pop(workload, [])
         self._alias_chars -= sum(_chars(alias) for alias, _ in waiting)
@@ -226,8 +226,8 @@ class Following(ABC):
         digest = self._shared.digests["workload"][workload]
         if not aliases or digest is None:
             return
-        id_ = self._query.workload_id(digest)
-        known = set() if id_ is None else self._query.known_aliases(id_)
+        id_ = self._store.workloads.id_of(digest)
+        known = set() if id_ is None else self._store.exchange.known_aliases(id_)
         for alias, number in aliases:
             source = self._source(self._accepted[workload] if number is None else number)
             if (alias, source.digest) not in known:
@@ -241,7 +241,7 @@ class Following(ABC):
 
     def _take_failures(self, rows: Sequence[Row]) -> None:
         found = self._learnt("failure", rows, failure_of)
-        known = self._query.known_failures([word.key for word in found])
+        known = self._store.exchange.known_failures([word.key for word in found])
         for word in found:
             if word.key not in known:
                 position = self._position(word.source)
@@ -253,7 +253,7 @@ class Following(ABC):
         known_sets = self._shared.counter_sets.items()
         sets = {number: one for number, one in known_sets if digests[number] is not None}
         found = self._learnt("launch", rows, lambda row: launch_of(row, sets))
-        known = self._query.known_launches([word.key for word in found])
+        known = self._store.exchange.known_launches([word.key for word in found])
         for word in found:
             if word.key not in known:
                 launch, position = word.said, self._position(word.source)
@@ -289,7 +289,7 @@ class Following(ABC):
             found[word.key] = word
             if number is None:
                 later.append((program, measurement))
-        stored, _ = self._query.known_measurements(later)
+        stored, _ = self._store.exchange.known_measurements(later)
         absent = {measurement for _, measurement in later} - stored.keys() - self._pending
         return [word for word in found.values() if word.measurement not in absent]
 
@@ -319,9 +319,9 @@ class Following(ABC):
                 continue
             key = taken.program, named.name, named.version
             found.setdefault(key, _Features(taken.program, named, array, source))
-        known = self._query.known_features(list(found))
+        known = self._store.exchange.known_features(list(found))
         new = [one for key, one in found.items() if key not in known]
-        ours = self._query.trusted_programs([one.program for one in new])
+        ours = self._store.exchange.trusted_programs([one.program for one in new])
         kept: list[_Features] = []
         for one in new:
             if one.program in ours and not self._believes(one.source):
@@ -342,7 +342,7 @@ class Following(ABC):
                 self._refuse_row("retraction", error)
                 continue
             found.setdefault((one.digest, one.store, one.subject), one)
-        known = self._query.known_retractions(list(found.values()))
+        known = self._store.exchange.known_retractions(list(found.values()))
         new = [one for key, one in found.items() if key not in known]
         self._retractions += new
         self.bytes += sum(len(one.reason) + 100 for one in new)
@@ -367,7 +367,7 @@ class Receiver(Following):
 
     Parameters
     ----------
-    query : Query
+    store : Store
         Of the database that is written to.
     report : MergeReport
         Where everything is counted.
@@ -382,8 +382,8 @@ class Receiver(Following):
         Number and digest of the last measurement that was looked at.
     """
 
-    def __init__(self, query: Query, report: MergeReport, believe: Believe) -> None:
-        super().__init__(query, report)
+    def __init__(self, store: Store, report: MergeReport, believe: Believe) -> None:
+        super().__init__(store, report)
         self._believe = believe
         self._look = Measurements(self._shared)
         self.last: tuple[int, bytes | None] | None = None
@@ -406,7 +406,7 @@ class Receiver(Following):
         self._claims: list[Claim] = []
         self._forget_following()
         self.rows = 0
-        self._standings = self._query.standings()
+        self._standings = self._store.exchange.standings()
         self._by_id = {standing.id: standing for standing in self._standings.values()}
         self._look.forget()
 
@@ -430,7 +430,7 @@ class Receiver(Following):
             self._counted.clear()
         found = list(self._look.digested(rows))
         keys = [(item.program, item.measurement) for item in found if isinstance(item, Digested)]
-        known, programs = self._query.known_measurements(keys)
+        known, programs = self._store.exchange.known_measurements(keys)
         self._report.read += len(rows)
         for item in found:
             if isinstance(item, Digested):
@@ -533,7 +533,7 @@ class Receiver(Following):
 
     def _refuses(self, source: ForeignSource) -> bool:
         standing = self._standings.get(source.digest)
-        return refuses(source, standing, self._query.store_key, self._believe)
+        return refuses(source, standing, self._store.key, self._believe)
 
     def _refusal(self, source: ForeignSource) -> str | None:
         return _trusted(source) if self._refuses(source) else None
@@ -559,7 +559,7 @@ class Receiver(Following):
 
     def features(self) -> Iterator[Incoming]:
         """Yield the features that are taken, after all records were written."""
-        for reason, count in self._features.check(self._query):
+        for reason, count in self._features.check(self._store):
             self._report.reject(reason, reason, count)
         sources = self._features.sources
         for batch in self._features.batches():
@@ -569,7 +569,7 @@ class Receiver(Following):
         """Return what a transaction would come to; failures of refused records count too."""
         sides = [self._refuses(source) for source in incoming.sources]
         counts = Counter(incoming.source_of)
-        believed, others = incoming.sorted_out(self._query.trusted_stores())
+        believed, others = incoming.sorted_out(self._store.exchange.trusted_stores())
         return Merged(
             new={source: n for source, n in counts.items() if not sides[source]},
             refused={source: n for source, n in counts.items() if sides[source]},

@@ -28,7 +28,7 @@ from .foreign_file import told
 from .payloads import Bodies
 
 if TYPE_CHECKING:
-    from ..storage.queries import Query
+    from ..storage.store import Store
 
 # ---- Which workloads, targets and sources of somebody's database a selection's words mean --------
 
@@ -589,12 +589,12 @@ def has(ids: Ids, number: int) -> bool:
     return at < len(ids) and int(ids[at]) == number
 
 
-def chosen_ids(database: Query | Fetch, selection: Selection, until: int | None = None) -> Ids:
+def chosen_ids(database: Store | Fetch, selection: Selection, until: int | None = None) -> Ids:
     """Return the numbers of the measurements that a selection means, in order.
 
     Parameters
     ----------
-    database : Query or callable
+    database : Store or callable
         A database of ours; or what returns the rows of a Core statement.
     selection : Selection
         What is meant.
@@ -619,7 +619,7 @@ def chosen_ids(database: Query | Fetch, selection: Selection, until: int | None 
         fetch, equivalent = database, partial(_equivalent, database)
     else:
         # The rows of a page come as a list, not one by one.
-        fetch, equivalent = database._select, partial(_confirmed, database)
+        fetch, equivalent = database._db.select, partial(_confirmed, database)
     conditions = _conditions(fetch, selection, equivalent)
     if until is not None:
         conditions.append(_m.id <= until)
@@ -700,9 +700,9 @@ def _is_one(column: Any, numbers: Collection[int]) -> Any:
     return or_(*(column.in_(part) for part in parts))
 
 
-def _confirmed(query: Query, ids: Collection[int]) -> set[int]:
+def _confirmed(store: Store, ids: Collection[int]) -> set[int]:
     """Return the workloads of our database that are the same computation as one of `ids`."""
-    return {other for id_ in ids for other in query.equivalent(id_)}
+    return {other for id_ in ids for other in store.workloads.equivalent(id_)}
 
 
 def _equivalent(fetch: Fetch, ids: Collection[int]) -> set[int]:

@@ -82,7 +82,7 @@ def pull(
         until = peer.position()
         since = None
         if _is_lasting(selection) and not anew:
-            since = _still_there(peer, store.query.watermark(_PULL, peer.store_key, key), until)
+            since = _still_there(peer, store.exchange.watermark(_PULL, peer.store_key, key), until)
         if since is None and sqlite_path(there) is not None:
             # Somebody else's file, of which everything is read, is looked through for damage first.
             peer.close()
@@ -151,7 +151,7 @@ def push(
         judge = stack.enter_context(DatabasePeer(there, own=True))
         peer = stack.enter_context(DatabasePeer(store.url, own=True))
         if not dry_run:
-            receiver.register(store.query.store_key)
+            receiver.exchange.register(store.key)
         marks = _Marks(store, judge, _key(selection))
         until = peer.position()
         since = None
@@ -173,13 +173,13 @@ def push(
             selection=selection,
             since=since,
             until=until,
-            believe=frozenset({store.query.store_key}),
+            believe=frozenset({store.key}),
             dry_run=dry_run,
             on_committed=note,
             on_progress=on_progress,
         )
         # The other side is what a report names, and here that is the one that took.
-        report.location, report.store_key = receiver.location, receiver.query.store_key
+        report.location, report.store_key = receiver.location, receiver.key
         return report
 
 
@@ -203,7 +203,7 @@ class _Marks:
 
     def given(self) -> Position | None:
         """Return how far we have given, or None where the other side does not have it any more."""
-        find = self._store.query.watermark
+        find = self._store.exchange.watermark
         received = find(_RECEIVER, self._there.store_key, self._key)
         if _still_there(self._there, received, self._there.position()) is None:
             return None
@@ -213,7 +213,7 @@ class _Marks:
         """Keep how far we have given, after the other side has committed it."""
         # The other side's position first: a push that is killed in between gives some rows again.
         for direction, reached in ((_RECEIVER, self._there.position()), (_PUSH, position)):
-            self._store.set_watermark(direction, self._there.store_key, self._key, reached)
+            self._store.exchange.set_watermark(direction, self._there.store_key, self._key, reached)
 
 
 def _still_there(peer: DatabasePeer, mark: Position | None, now: Position) -> Position | None:

@@ -131,7 +131,7 @@ def reason_of(error: Exception) -> str:
 def sort_out(
     feature_set: NamedSet, outcomes: Iterable[Outcome]
 ) -> tuple[list[tuple[int, NDArray[Any]]], list[Quarantined]]:
-    """Return what ``Store.add_features`` takes, and what belongs in quarantine.
+    """Return what ``store.features.add`` takes, and what belongs in quarantine.
 
     Rows that cannot be stored count as none.
     """
@@ -242,16 +242,16 @@ class _Run:
         self, workload_ids: Sequence[int] | None, target_ids: Sequence[int] | None, *, retry: bool
     ) -> None:
         """Find out which programs are meant."""
-        query, report = self._store.query, self.report
+        store, report = self._store, self.report
         self._where = {
             "workload_ids": workload_ids,
             "target_ids": target_ids,
             "for_tvm": not isinstance(self._set, StepFeatures),
         }
-        found = query.feature_coverage(self._set, computed=True, **self._where)
+        found = store.features.coverage(self._set, computed=True, **self._where)
         report.programs, report.known = found.programs, found.known
         report.unable = found.programs - found.able
-        self._before = query.quarantined_lines(place_of(self._set))
+        self._before = store.batches.quarantined_lines(place_of(self._set))
         if not retry:
             self._passed = set(self._before)
 
@@ -279,7 +279,7 @@ class _Run:
         """Yield the programs without rows, a page at a time."""
         after = 0
         while True:
-            page = self._store.query.programs_without(
+            page = self._store.programs.without_features(
                 self._set, after=after, limit=limits.FEATURE_PROGRAMS, **self._where
             )
             for program in page:
@@ -304,13 +304,13 @@ class _Run:
     def _keep(self, batch: Sequence[Outcome]) -> None:
         """Store a batch, and quarantine its programs without rows."""
         good, bad = sort_out(self._set, batch)
-        self._store.add_features(self._set, good)
+        self._store.features.add(self._set, good)
         # First: a program that fails as before has the same row, which would go.
         again = [id_ for program, _ in batch for id_ in self._before.get(program.id, ())]
         if again:
-            self._store.release(again)
+            self._store.quarantine.release(again)
         if bad:
-            self._store.quarantine(bad, SOURCE)
+            self._store.quarantine.add(bad, SOURCE)
         self.report.done += len(good)
         for row in bad:
             self.report.fail(row.reason)

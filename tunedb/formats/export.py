@@ -23,7 +23,7 @@ from ..errors import FormatError, StorageError, UsageError
 from ..programs.workload_info import is_rebuildable
 from ..records import MODULES, Trust, Workload, WorkloadFormat
 from ..results import Record
-from ..storage.queries import Query
+from ..storage.store import Store
 from ..system.temporary import TemporaryFolder
 from .base import DocumentWriter, LineWriter, formats
 from .metaschedule import RECORDS, WORKLOADS, record_fields, workload_line
@@ -46,7 +46,7 @@ class ExportReport:
 
 
 def export_metaschedule(
-    query: Query,
+    store: Store,
     directory: Path,
     *,
     target_ids: Sequence[int] | None = None,
@@ -62,7 +62,7 @@ def export_metaschedule(
 
     Parameters
     ----------
-    query : Query
+    store : Store
         The database.
     directory : Path
         Made where it is missing.
@@ -82,11 +82,11 @@ def export_metaschedule(
     """
     report = ExportReport()
     writers: dict[Path, _Writer] = {}
-    folders, local = _folders(query, directory), query.local_workloads()
+    folders, local = _folders(store, directory), store.provenance.local_workloads()
     if target_ids is None and workload_ids is None:
-        _leave_out_unused(query, folders, report)
+        _leave_out_unused(store, folders, report)
     try:
-        for record in query.iterate(target_ids=target_ids):
+        for record in store.records.iterate(target_ids=target_ids):
             if on_record is not None:
                 on_record()
             reason = _reason_to_leave_out(record, workload_ids)
@@ -115,21 +115,21 @@ def export_metaschedule(
     return report
 
 
-def _leave_out_unused(query: Query, folders: dict[int, Path], report: ExportReport) -> None:
+def _leave_out_unused(store: Store, folders: dict[int, Path], report: ExportReport) -> None:
     """Count the workloads that no record has: nobody knows who brought them."""
-    for summary in query.workloads():
+    for summary in store.workloads.summaries():
         if summary.id in folders and not summary.records:
             report.leave_out("workload without a record")
 
 
-def _folders(query: Query, directory: Path) -> dict[int, Path]:
+def _folders(store: Store, directory: Path) -> dict[int, Path]:
     """Return where the records of each workload of MetaSchedule go.
 
     One graph of TVM 0.26 ends the process of a TVM 0.27 that loads it, so each version has a
     folder of its own, and what today's TVM loads stands in `directory` itself.
     """
     folders = {}
-    for summary in query.workloads():
+    for summary in store.workloads.summaries():
         version = summary.tvm_version
         if summary.format == WorkloadFormat.ARGUMENTS:
             folders[summary.id] = directory / "without-workloads"
@@ -137,7 +137,7 @@ def _folders(query: Query, directory: Path) -> dict[int, Path]:
             folder = directory
             if not is_rebuildable(summary.format, version, has_script=False):
                 folder = directory / f"tvm-{_folder_name(version or 'unknown')}"
-            before = query.equivalent(summary.id).index(summary.id)
+            before = store.workloads.equivalent(summary.id).index(summary.id)
             folders[summary.id] = folder / f"variant-{before}" if before else folder
     return folders
 
@@ -159,7 +159,7 @@ def _reason_to_leave_out(record: Record, workload_ids: Sequence[int] | None) -> 
 
 
 def export_lines(
-    query: Query,
+    store: Store,
     format_name: str,
     out: IO[bytes],
     *,
@@ -173,7 +173,7 @@ def export_lines(
 
     Parameters
     ----------
-    query : Query
+    store : Store
         The database.
     format_name : str
         A format whose records are lines: ``ansor``, ``autotvm``, or one of another package.
@@ -197,7 +197,7 @@ def export_lines(
         raise UsageError(f"{format_name}: not a format of lines ({', '.join(names)})")
     report = ExportReport()
     met: set[int] = set()
-    records = query.iterate(target_ids=target_ids)
+    records = store.records.iterate(target_ids=target_ids)
     for record in _held(records, writer, format_name, workload_ids, report, on_record):
         try:
             line = writer.write_line(record)
@@ -212,7 +212,7 @@ def export_lines(
 
 
 def export_document(
-    query: Query,
+    store: Store,
     format_name: str,
     out: IO[bytes],
     *,
@@ -227,7 +227,7 @@ def export_document(
 
     Parameters
     ----------
-    query, out, target_ids, workload_ids, on_record
+    store, out, target_ids, workload_ids, on_record
         As :func:`export_lines` has them.
     format_name : str
         A format whose records are a document: ``t4``.
@@ -243,17 +243,17 @@ def export_document(
     if not isinstance(writer, DocumentWriter):
         raise UsageError(f"{format_name}: not a format of documents")
     if target_ids is None:
-        _require_one(query, writer, format_name, workload_ids)
+        _require_one(store, writer, format_name, workload_ids)
     report = ExportReport()
     chosen: tuple[int, int] | None = None
-    records = query.iterate(target_ids=target_ids)
+    records = store.records.iterate(target_ids=target_ids)
     for record in _held(records, writer, format_name, workload_ids, report, on_record):
         measurement, program = record.measurement, record.measurement.program
         of = record.workload_id, record.target_id
         if chosen not in (None, of):
             raise UsageError(_ONE.format(format_name))
         try:
-            data = writer.result(measurement, query.launches_of(record.id))
+            data = writer.result(measurement, store.launches.of(record.id))
         except FormatError as error:
             report.leave_out(str(error))
             continue
@@ -292,12 +292,12 @@ _ONE = "{} holds one kernel on one device; choose with --workload and --target"
 
 
 def _require_one(
-    query: Query, writer: DocumentWriter, format_name: str, ids: Sequence[int] | None
+    store: Store, writer: DocumentWriter, format_name: str, ids: Sequence[int] | None
 ) -> None:
     """Raise UsageError, before anything is written, where records are of several workloads."""
     found = [
         summary
-        for summary in query.workloads()
+        for summary in store.workloads.summaries()
         if summary.records
         and (ids is None or summary.id in ids)
         and writer.writes(Workload(summary.format, b"{}"))

@@ -190,7 +190,7 @@ def import_log(
     if file.path is not None and _is_own(store, file.path):
         report.refused = "it is the database that is written to"
         return report
-    known = store.query.trust_of(source)
+    known = store.provenance.trust_of(source)
     is_foreign = (trust if known is None else known) is Trust.FOREIGN
     items = read_log(file, on_position, accept=require_allowed if is_foreign else None)
     with collecting_less():
@@ -273,7 +273,7 @@ class _Batch:
         # What is in quarantine of this file: a line that was cut off when its writer was killed
         # is whole now, or somebody repaired it.
         self._file = file
-        self._kept = store.query.quarantined_lines(self._label(file.name))
+        self._kept = store.batches.quarantined_lines(self._label(file.name))
         self._released: list[int] = []
 
     @property
@@ -319,13 +319,13 @@ class _Batch:
     def flush(self) -> None:
         """Store what there is, and count it."""
         if self._dry_run:
-            new: Sequence[bool] = [not self._store.query.knows(m) for m in self._measurements]
+            new: Sequence[bool] = [not self._store.batches.knows(m) for m in self._measurements]
         else:
-            new = self._store.import_batch(
+            new = self._store.batches.load(
                 self._measurements, self._source, self._workloads, self._bad
             )
             if self._released:
-                self._store.release(self._released)
+                self._store.quarantine.release(self._released)
                 self._released.clear()
         report = self._report
         # By number of the object: hashing a target or a status takes longer than all the rest.
@@ -409,9 +409,9 @@ def retry_quarantine(
     """
     report = RetryReport()
     occurrences = Occurrences()
-    todo = store.query.quarantined_ids() if ids is None else sorted(set(ids))
+    todo = store.quarantine.ids() if ids is None else sorted(set(ids))
     for start in range(0, len(todo), _PAGE):
-        rows = store.query.quarantined(ids=todo[start : start + _PAGE])
+        rows = store.quarantine.rows(ids=todo[start : start + _PAGE])
         rows.sort(key=lambda row: (row.item.file, row.item.line))
         for file, group in groupby(rows, key=lambda row: row.item.file):
             # The file may be gone: then its lines must speak for themselves.
@@ -450,12 +450,12 @@ def _retry(
         if isinstance(item, Measurement)
     ]
     workloads = [item for item in items if isinstance(item, Workload)]
-    modules = sum(store.query.workload_id(workload.digest) is None for workload in workloads)
-    records = sum(store.import_batch(measurements, row.source, workloads))
+    modules = sum(store.workloads.id_of(workload.digest) is None for workload in workloads)
+    records = sum(store.batches.load(measurements, row.source, workloads))
     report.recovered += records
     report.workloads += modules
     report.known += not (records or modules)
-    store.release([row.id])
+    store.quarantine.release([row.id])
 
 
 def _items(reader: LogReader, kept: Quarantined) -> Iterator[Measurement | Workload]:

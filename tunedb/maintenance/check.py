@@ -1,6 +1,6 @@
 """Whether a database is whole: what SQLite says, every digest, and every derived column.
 
-Reads rows as they lie in the tables, because :mod:`tunedb.storage.queries` derives what is checked
+Reads rows as they lie in the tables, because a store derives what is checked
 here.
 """
 
@@ -20,7 +20,6 @@ from ..results import Record
 from ..run_times import mean_of
 from ..storage import guards, schema, versions
 from ..storage.engine import connect_reader, converted_errors, make_engine, parse_url, show_url
-from ..storage.queries import Query
 from ..storage.retractions import is_retracted
 from ..storage.store import Store
 from ..system.compression import decompress
@@ -123,7 +122,7 @@ def check(
             for missing in guards.look(connection).missing:
                 report.add("schema", None, None, f"{missing} is missing or off")
             with Store(url, create=False, read_only=True) as store:
-                _check_rows(connection, store.query, report, sample, on_row)
+                _check_rows(connection, store, report, sample, on_row)
     finally:
         engine.dispose()
     return report
@@ -176,7 +175,7 @@ def _objects_of_new() -> dict[str, str]:
 
 def _check_rows(
     connection: Connection,
-    query: Query,
+    store: Store,
     report: CheckReport,
     sample: int | None,
     on_row: Callable[[int, int], None] | None,
@@ -184,7 +183,11 @@ def _check_rows(
     """Compute digests and derived columns anew."""
     ids = _sampled(connection, sample)
     sizes = [_n_rows(connection, table) for table in _CONTENT]
-    total = sum(sizes) + (query.size() if ids is None else len(ids)) + n_features(connection, ids)
+    total = (
+        sum(sizes)
+        + (store.records.count() if ids is None else len(ids))
+        + n_features(connection, ids)
+    )
     total += sum(_n_rows(connection, table) for table in PLAIN)
 
     def step() -> None:
@@ -194,10 +197,10 @@ def _check_rows(
 
     for table, digest_of in _CONTENT.items():
         for row in _pages(connection, _statement(table), table.c.id):
-            _check_content(table, row, digest_of, query, report)
+            _check_content(table, row, digest_of, store, report)
             step()
     for row in _measurements(connection, ids):
-        _check_measurement(row, query, report)
+        _check_measurement(row, store, report)
         report.measurements += 1
         step()
     for row in feature_rows(connection, ids):
@@ -205,11 +208,11 @@ def _check_rows(
         step()
     for table, problem_of in PLAIN.items():
         for row in rows_of(connection, table):
-            if (words := problem_of(row, query)) is not None:
+            if (words := problem_of(row, store)) is not None:
                 number = row[0] if isinstance(row[0], int) else None
                 report.add("readable", table.name, number, words)
             step()
-    check_tables(connection, query, report)
+    check_tables(connection, store, report)
 
 
 def _n_rows(connection: Connection, table: Table) -> int:
@@ -286,13 +289,13 @@ def _check_content(
     table: Table,
     row: Any,
     digest_of: Callable[[Any], bytes],
-    query: Query,
+    store: Store,
     report: CheckReport,
 ) -> None:
     """Check one row of a table whose digest follows from its own columns."""
     try:
         digest = digest_of(row)
-        determined = DETERMINED[table](row, query) if table in DETERMINED else {}
+        determined = DETERMINED[table](row, store) if table in DETERMINED else {}
     except DAMAGE as error:
         report.add("readable", table.name, row.id, unreadable(error))
         return
@@ -331,10 +334,10 @@ def _measurements(connection: Connection, ids: Sequence[int] | None) -> Iterator
         yield from connection.execute(statement.where(m.id.in_(page)).order_by(m.id)).all()
 
 
-def _check_measurement(row: Any, query: Query, report: CheckReport) -> None:
+def _check_measurement(row: Any, store: Store, report: CheckReport) -> None:
     """Check one measurement and its program."""
     try:
-        record = query.record(row.id)
+        record = store.records.get(row.id)
     except DAMAGE as error:
         report.add("readable", "measurement", row.id, unreadable(error))
         return

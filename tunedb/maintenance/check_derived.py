@@ -23,7 +23,7 @@ from ..storage.rows import arguments_text, label
 from ..system.compression import decompress
 
 if TYPE_CHECKING:
-    from ..storage.queries import Query
+    from ..storage.store import Store
     from .check import CheckReport
 
 _l = schema.launch.c
@@ -125,7 +125,7 @@ def counter_set_digest(row: Any) -> bytes:
 
 def launch_digest(row: Any) -> bytes:
     """Return the digest that a row of :func:`launches_to_check` must have."""
-    from ..storage.queries.launches import launch_of
+    from ..storage.launches import launch_of
 
     found = None
     if row.counter_set_id is not None:
@@ -151,7 +151,7 @@ def model_digest(row: Any) -> bytes:
 # ---------------------------------------------------------------------- determined columns
 
 
-def _of_workload(row: Any, _: Query) -> dict[str, Any]:
+def _of_workload(row: Any, _: Store) -> dict[str, Any]:
     """Return what follows from a workload's body."""
     signature = signature_of(Workload(row.format, decompress(row.body)))
     return {
@@ -162,30 +162,30 @@ def _of_workload(row: Any, _: Query) -> dict[str, Any]:
     }
 
 
-def _of_target(row: Any, _: Query) -> dict[str, Any]:
+def _of_target(row: Any, _: Store) -> dict[str, Any]:
     """Return what follows from a target's configuration."""
     target = Target(row.kind, row.config.encode())
     return {"architecture": identity.clean_text(target.architecture)}
 
 
-def _of_source(row: Any, _: Query) -> dict[str, Any]:
+def _of_source(row: Any, _: Store) -> dict[str, Any]:
     """Raise for a source of a kind or a trust that there is not."""
     SourceKind(row.kind)
     Trust(row.trust)
     return {}
 
 
-def _of_model(row: Any, query: Query) -> dict[str, Any]:
+def _of_model(row: Any, store: Store) -> dict[str, Any]:
     """Return what the card must say: models are trained here, and stay here."""
     card = parse_json(row.card.encode())
-    said = card.get("store", query.store_key) if isinstance(card, dict) else None
-    if said != query.store_key:
+    said = card.get("store", store.key) if isinstance(card, dict) else None
+    if said != store.key:
         raise FormatError("its card names another store; it was trained elsewhere")
     return {}
 
 
 #: Columns that others determine, or that have few values.
-DETERMINED: dict[Table, Callable[[Any, Query], dict[str, Any]]] = {
+DETERMINED: dict[Table, Callable[[Any, Store], dict[str, Any]]] = {
     schema.workload: _of_workload,
     schema.target: _of_target,
     schema.source: _of_source,

@@ -21,7 +21,7 @@ from ..storage.retractions import ALIASES, SUBJECTS, ours
 from .check_derived import DAMAGE, PAGE, unreadable
 
 if TYPE_CHECKING:
-    from ..storage.queries import Query
+    from ..storage.store import Store
     from .check import CheckReport
 
 _KEYS = frozenset({"format", "store", "created_by", "created_at"})
@@ -48,7 +48,7 @@ def rows_of(connection: Connection, table: Table) -> Iterator[Any]:
 # ---------------------------------------------------------------------- row by row
 
 
-def _meta_problem(row: Any, _: Query) -> str | None:
+def _meta_problem(row: Any, _: Store) -> str | None:
     """Return what is wrong with a word of the database about itself."""
     if row.key not in _KEYS | {schema.PRUNED}:
         return f"{row.key!r} is not one of its keys"
@@ -58,19 +58,20 @@ def _meta_problem(row: Any, _: Query) -> str | None:
     return None
 
 
-def _prediction_problem(row: Any, _: Query) -> str | None:
+def _prediction_problem(row: Any, _: Store) -> str | None:
     """Return what is wrong with a prediction."""
     if math.isfinite(row.score):
         return None
     return f"the score of program {row.program_id} is {row.score}"
 
 
-def _factor_problem(row: Any, query: Query) -> str | None:
+def _factor_problem(row: Any, store: Store) -> str | None:
     """Return what is wrong with the factor of a session."""
     where = f"{row.subject} {row.subject_id}"
-    find: Callable[[int], Any] | None = {"session": query.session, "source": query.source}.get(
-        row.subject
-    )
+    find: Callable[[int], Any] | None = {
+        "session": store.sessions.get,
+        "source": store.sources.get,
+    }.get(row.subject)
     if find is None:
         return f"{where}: a factor of neither a session nor a source"
     try:
@@ -82,7 +83,7 @@ def _factor_problem(row: Any, query: Query) -> str | None:
     return None
 
 
-def _set_problem(row: Any, _: Query) -> str | None:
+def _set_problem(row: Any, _: Store) -> str | None:
     """Return what is wrong with a feature set: its columns, where the same set is installed."""
     from ..features.base import load_feature_sets
 
@@ -98,7 +99,7 @@ def _set_problem(row: Any, _: Query) -> str | None:
 
 
 #: Tables whose rows have no digest, and what may be wrong with a row. The first column names it.
-PLAIN: dict[Table, Callable[[Any, Query], str | None]] = {
+PLAIN: dict[Table, Callable[[Any, Store], str | None]] = {
     schema.meta: _meta_problem,
     schema.feature_set: _set_problem,
     schema.prediction: _prediction_problem,
@@ -109,16 +110,16 @@ PLAIN: dict[Table, Callable[[Any, Query], str | None]] = {
 # ---------------------------------------------------------------------- whole tables
 
 
-def check_tables(connection: Connection, query: Query, report: CheckReport) -> None:
+def check_tables(connection: Connection, store: Store, report: CheckReport) -> None:
     """Check what rows of several tables say of each other."""
-    _check_store(connection, query, report)
+    _check_store(connection, store, report)
     _check_retractions(connection, report)
     _check_foreign_features(connection, report)
     _check_orphans(connection, report)
-    _check_samples(connection, query, report)
+    _check_samples(connection, store, report)
 
 
-def _check_store(connection: Connection, query: Query, report: CheckReport) -> None:
+def _check_store(connection: Connection, store: Store, report: CheckReport) -> None:
     """Compare the key of the store with what confirms it.
 
     The header of a SQLite file does, and the cards of its models, which stay at home. Sources do
@@ -127,7 +128,7 @@ def _check_store(connection: Connection, query: Query, report: CheckReport) -> N
     keys = set(connection.execute(select(schema.meta.c.key)).scalars())
     for key in sorted(_KEYS - keys):
         report.add("readable", "meta", None, f"it has no {key}")
-    said = query.store_key
+    said = store.key
     if connection.dialect.name == "sqlite":
         mark = versions.mark_of(connection)
         if mark and mark != versions.store_mark(said):
@@ -194,7 +195,7 @@ def _check_orphans(connection: Connection, report: CheckReport) -> None:
             report.add("digest", "program", row.id, "its digest does not match its contents")
 
 
-def _check_samples(connection: Connection, query: Query, report: CheckReport) -> None:
+def _check_samples(connection: Connection, store: Store, report: CheckReport) -> None:
     """Compute some rows of features again, of sets that need no TVM."""
     from ..extraction import verify
     from ..features import blobs
@@ -218,7 +219,7 @@ def _check_samples(connection: Connection, query: Query, report: CheckReport) ->
             )
         }
         try:
-            programs = query.programs(drawn)
+            programs = store.programs.get(drawn)
             rows = [
                 blobs.unpack(one.n_rows, one.n_columns, bytes(one.data))
                 for one in (stored[program.id] for program in programs)

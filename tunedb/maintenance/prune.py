@@ -19,13 +19,12 @@ from ..exchange.selection import Ranks, chosen_ids
 from ..features.base import FeatureSet, Needs, feature_sets
 from ..identity import DIGEST_BYTES
 from ..results import Exchanged
-from ..storage.deletion import Removed
 from ..storage.exchanged import EVERYTHING, Selection
+from ..storage.pruning import Removed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from ..storage.queries import Query
     from ..storage.store import Store
 
     Ids = NDArray[np.int64]
@@ -92,7 +91,7 @@ class GoingRows:
 
     Parameters
     ----------
-    query : Query
+    store : Store
         The database.
     gone : array of int64
         Measurements that go.
@@ -104,18 +103,18 @@ class GoingRows:
 
     def __init__(
         self,
-        query: Query,
+        store: Store,
         gone: Ids,
         features: dict[int, tuple[str, int]],
         models: tuple[int, ...],
     ) -> None:
-        self._query, self.gone, self._sets, self._models = query, gone, features, models
-        self._bytes = query.table_bytes()
-        self._measurements = query.measurement_numbers()
-        self._failures = query.failure_numbers() if len(gone) else None
-        self._launches = query.launch_numbers() if len(gone) else None
-        self._features = query.feature_numbers()
-        self._predictions = query.prediction_numbers()
+        self._store, self.gone, self._sets, self._models = store, gone, features, models
+        self._bytes = store.pruning.table_bytes()
+        self._measurements = store.pruning.measurement_numbers()
+        self._failures = store.pruning.failure_numbers() if len(gone) else None
+        self._launches = store.pruning.launch_numbers() if len(gone) else None
+        self._features = store.pruning.feature_numbers()
+        self._predictions = store.pruning.prediction_numbers()
         mine = np.isin(self._measurements[:, 0], gone, assume_unique=True)
         self._sources = self._measurements[mine, 1]
         staying = np.unique(self._measurements[~mine, 2])
@@ -160,7 +159,7 @@ class GoingRows:
     def _with_models(self) -> Iterator[Part]:
         """Yield models and predictions that go."""
         if self._models:
-            sizes = {one.id: one.size or 0 for one in self._query.models()}
+            sizes = {one.id: one.size or 0 for one in self._store.models.all()}
             taken = sum(sizes[id_] for id_ in self._models)
             yield Part("models", None, len(self._models), taken)
         going = np.isin(self._predictions[:, 0], self._models)
@@ -184,10 +183,10 @@ class GoingRows:
     def origins(self) -> Iterator[Origin]:
         """Yield whose records go, those with the most first."""
         ids, counts = np.unique(self._sources, return_counts=True)
-        named = {row.id: row for row in self._query.source_rows()}
+        named = {row.id: row for row in self._store.sources.summaries()}
         for id_, number in sorted(zip(ids, counts, strict=True), key=lambda pair: -pair[1]):
             row = named[int(id_)]
-            here = row.store == self._query.store_key
+            here = row.store == self._store.key
             yield Origin(row.name, None if here else row.store, int(number))
 
 
@@ -251,7 +250,7 @@ class Plan:
     models : tuple of int
         Models that go.
     lasting : int
-        Records that were taken back but stay (:func:`tunedb.storage.deletion.lasting`).
+        Records that were taken back but stay (:func:`tunedb.storage.pruning.lasting`).
     parts : tuple of Part
         What goes, kind by kind; what goes along with records and models is among it.
     origins : tuple of Origin
@@ -298,11 +297,10 @@ def plan(store: Store, wanted: Wanted) -> Plan:
         Nothing was asked for, or no model would stay.
     """
     _check(wanted)
-    query = store.query
-    records, retracted, lasting = _records(query, wanted)
-    features = _features(query, wanted)
-    models = _models(query, wanted.models)
-    rows = GoingRows(query, np.union1d(records, retracted), features, models)
+    records, retracted, lasting = _records(store, wanted)
+    features = _features(store, wanted)
+    models = _models(store, wanted.models)
+    rows = GoingRows(store, np.union1d(records, retracted), features, models)
     return Plan(
         records=records,
         retracted=retracted,
@@ -311,7 +309,7 @@ def plan(store: Store, wanted: Wanted) -> Plan:
         lasting=lasting,
         parts=tuple(rows.parts(len(records), len(retracted))),
         origins=tuple(rows.origins()),
-        exchanges=tuple(query.exchanges()) if len(rows.gone) else (),
+        exchanges=tuple(store.pruning.exchanges()) if len(rows.gone) else (),
     )
 
 
@@ -345,13 +343,13 @@ def prune(
     # Records last: a program's features would have to be found among all sets.
     for set_id, programs in chosen.features.items():
         for batch in _batches(programs):
-            step(len(batch), store.remove_features(set_id, batch))
+            step(len(batch), store.pruning.remove_features(set_id, batch))
     for model in chosen.models:
-        step(1, store.remove_model(model))
+        step(1, store.pruning.remove_model(model))
     for batch in _batches(chosen.retracted):
-        step(len(batch), store.remove_records(batch, if_retracted=True))
+        step(len(batch), store.pruning.remove_records(batch, if_retracted=True))
     for batch in _batches(chosen.records):
-        step(len(batch), store.remove_records(batch))
+        step(len(batch), store.pruning.remove_records(batch))
     return removed
 
 
@@ -372,37 +370,37 @@ def _check(wanted: Wanted) -> None:
 # ---------------------------------------------------------------------- what goes
 
 
-def _records(query: Query, wanted: Wanted) -> tuple[Ids, Ids, int]:
+def _records(store: Store, wanted: Wanted) -> tuple[Ids, Ids, int]:
     """Return the records that go, those that go because they were taken back, and who stays."""
     selection = wanted.selection
     records = retracted = np.empty(0, np.int64)
     if selection.best is None and not wanted.retracted:
         return records, retracted, 0
-    stay = np.array(query.lasting_ids(), np.int64)
-    meant = chosen_ids(query, replace(selection, best=None), query.last_record())
+    stay = np.array(store.pruning.lasting_ids(), np.int64)
+    meant = chosen_ids(store, replace(selection, best=None), store.batches.last_id())
     staying = 0
     if wanted.retracted:
-        every = np.intersect1d(query.retracted_ids(), meant, assume_unique=True)
+        every = np.intersect1d(store.pruning.retracted_ids(), meant, assume_unique=True)
         retracted = np.setdiff1d(every, stay, assume_unique=True)
         staying = len(every) - len(retracted)
         meant = np.setdiff1d(meant, retracted, assume_unique=True)
     if selection.best is not None:
         meant = np.setdiff1d(meant, stay, assume_unique=True)
-        kept = _kept(query, meant, selection.best, selection.rest)
+        kept = _kept(store, meant, selection.best, selection.rest)
         records = np.setdiff1d(meant, kept, assume_unique=True)
     return records, retracted, staying
 
 
-def _kept(query: Query, meant: Ids, best: int, rest: float) -> Ids:
+def _kept(store: Store, meant: Ids, best: int, rest: float) -> Ids:
     """Return the best records of each workload and target and a rest, as an exchange chooses them.
 
     But those that are served come before others, and those that were taken back last: what TVM
     gets must not change.
     """
-    table = query.measurement_ranks()
+    table = store.pruning.measurement_ranks()
     table = table[np.isin(table[:, 0].astype(np.int64), meant, assume_unique=True)]
     ids, workloads, targets, statuses, served = table[:, :5].astype(np.int64).T
-    worth = 1 - served + np.isin(ids, query.retracted_ids(), assume_unique=True)
+    worth = 1 - served + np.isin(ids, store.pruning.retracted_ids(), assume_unique=True)
     order = np.lexsort((ids, table[:, 5], worth))
     places = np.empty(len(ids))
     places[order] = np.arange(len(ids))
@@ -418,9 +416,9 @@ def _kept(query: Query, meant: Ids, best: int, rest: float) -> Ids:
     return ranks.chosen(best, rest)
 
 
-def _features(query: Query, wanted: Wanted) -> dict[int, tuple[str, int]]:
+def _features(store: Store, wanted: Wanted) -> dict[int, tuple[str, int]]:
     """Return the feature sets whose rows go: local number → name and version."""
-    stored, installed = query.feature_set_ids(), feature_sets()
+    stored, installed = store.pruning.feature_set_ids(), feature_sets()
     named = {name for name, _ in stored.values()} | installed.keys()
     if wanted.features and wanted.features not in named:
         raise NotFoundError(
@@ -436,13 +434,13 @@ def _features(query: Query, wanted: Wanted) -> dict[int, tuple[str, int]]:
     return {id_: label for id_, label in stored.items() if goes(*label)}
 
 
-def _models(query: Query, keep: int | None) -> tuple[int, ...]:
+def _models(store: Store, keep: int | None) -> tuple[int, ...]:
     """Return the models that are not among the newest of their kind."""
     if keep is None:
         return ()
     newest: dict[str, int] = {}
     going = []
-    for one in reversed(query.models()):
+    for one in reversed(store.models.all()):
         newest[one.kind] = newest.get(one.kind, 0) + 1
         if newest[one.kind] > keep:
             going.append(one.id)

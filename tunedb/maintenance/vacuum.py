@@ -79,12 +79,11 @@ class Vacuumed:
 
 def plan_vacuum(store: Store) -> VacuumPlan:
     """Find out what a vacuum would do; nothing is written."""
-    query = store.query
-    if not query.is_file:
-        tables = query.table_spaces()
+    if not store._db.is_file:
+        tables = store.pruning.table_spaces()
         dead = sum(one.bytes * one.dead / max(one.rows + one.dead, 1) for one in tables)
         return VacuumPlan(False, sum(one.bytes for one in tables), round(dead), None, ())
-    space = query.file_space()
+    space = store.pruning.file_space()
     left = (space.pages - space.free) * space.page_size
     return VacuumPlan(
         True,
@@ -132,7 +131,7 @@ def vacuum(store: Store) -> Vacuumed:
     """
     before = plan_vacuum(store)
     require_room(store.location, before.rooms)
-    store.vacuum()
+    store.pruning.vacuum()
     return Vacuumed(before.bytes, plan_vacuum(store).bytes)
 
 

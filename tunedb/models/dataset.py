@@ -1,6 +1,6 @@
 """What a model learns from: measured programs with their features, read from a database.
 
-What is read is an order of columns (:class:`tunedb.storage.queries.training.TrainingRecords`), and
+What is read is an order of columns (:class:`tunedb.storage.training.TrainingRecords`), and
 what is made of it depends on nothing but what was measured: not on local numbers, and not on the
 order of insertion, but for the order of trials where times of measurement are unknown, or equal.
 """
@@ -25,9 +25,8 @@ from .scope import EVERYTHING, Scope
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
-    from ..storage.queries import Query
-    from ..storage.queries.training import TrainingRecords
     from ..storage.store import Store
+    from ..storage.training import TrainingRecords
 
 # ---- The data, as arrays -------------------------------------------------------------------------
 
@@ -252,8 +251,8 @@ def dataset_of(
     times = _Times.from_records(records)
     failed = records.failed & (records.failures != _INFRASTRUCTURE)
     counted = np.flatnonzero(times.worked | failed)
-    machines, factors, several = _sessions(store.query, records)
-    workloads, groups, numbers, group = _groups(store.query, records, counted, machines, several)
+    machines, factors, several = _sessions(store, records)
+    workloads, groups, numbers, group = _groups(store, records, counted, machines, several)
 
     # Records of one program of one group stand together from here on, in the order of time.
     when = _turns(records, counted, group)
@@ -395,7 +394,7 @@ class _Times:
         return found
 
 
-def _sessions(query: Query, records: TrainingRecords) -> tuple[NDArray[np.int32], Floats, set[int]]:
+def _sessions(store: Store, records: TrainingRecords) -> tuple[NDArray[np.int32], Floats, set[int]]:
     """Return the machine and the factor of each record, and which targets have several machines.
 
     A session without an estimate is of machine 0, and its factor is 1.
@@ -406,7 +405,7 @@ def _sessions(query: Query, records: TrainingRecords) -> tuple[NDArray[np.int32]
     for target_id in np.unique(records.target_ids).tolist():
         known = {
             one.subject_id if one.subject == "session" else -one.subject_id: one
-            for one in query.session_factors(target_id)
+            for one in store.runs.factors(target_id)
         }
         if not known:
             continue
@@ -421,7 +420,7 @@ def _sessions(query: Query, records: TrainingRecords) -> tuple[NDArray[np.int32]
 
 
 def _groups(
-    query: Query,
+    store: Store,
     records: TrainingRecords,
     counted: Ints,
     machines: NDArray[np.int32],
@@ -429,7 +428,7 @@ def _groups(
 ) -> tuple[tuple[ExampleWorkload, ...], tuple[Group, ...], NDArray[np.int32], Ints]:
     """Return workloads, groups, their machines, and the group of each record that counts."""
     workload_ids, workload = np.unique(records.workload_ids[counted], return_inverse=True)
-    described = query.training_workloads(workload_ids.tolist())
+    described = store.training.workloads(workload_ids.tolist())
     workloads = tuple(
         ExampleWorkload(
             id=id_,
@@ -445,7 +444,7 @@ def _groups(
     workload = np.array([of_id[id_] for id_ in workload_ids.tolist()], np.int64)[workload]
 
     target_ids, target = np.unique(records.target_ids[counted], return_inverse=True)
-    digests = query.target_digests()
+    digests = store.training.target_digests()
     by_digest = sorted(target_ids.tolist(), key=digests.__getitem__)
     target = np.array([by_digest.index(id_) for id_ in target_ids.tolist()], np.int64)[target]
 
@@ -607,7 +606,7 @@ def load_counted(
             f"the number of columns of {feature_set.name} depends on the program, and a model "
             "needs the same ones for all; choose another set: tunedb features"
         )
-    records = store.query.training_records(feature_set, **scope.ids())
+    records = store.training.records(feature_set, **scope.ids())
     if not len(records):
         raise NotFoundError(_nothing_measured(store, everything=scope == EVERYTHING))
     return dataset_of(store, feature_set, records, label, corrected=corrected)
@@ -638,7 +637,7 @@ def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None)
     for begin in range(0, len(order), limits.FEATURE_PROGRAMS):
         page = order[begin : begin + limits.FEATURE_PROGRAMS]
         ids = examples.program_ids[page].tolist()
-        found = store.query.feature_rows(named, ids)
+        found = store.features.rows(named, ids)
         firsts, ends = examples.starts[page].tolist(), examples.starts[page + 1].tolist()
         for id_, one, first, end in zip(ids, found, firsts, ends, strict=True):
             if one is None or one.shape != (end - first, rows.shape[1]):
@@ -670,9 +669,9 @@ class _Named:
 def _nothing_measured(store: Store, *, everything: bool) -> str:
     """Return why there is nothing to learn from, in one line."""
     where = store.location
-    if not store.query.size():
+    if not store.records.count():
         return f"{where}: there are no records to train on; run: tunedb import logs PATH"
-    if everything and store.query.has_kernels():
+    if everything and store.programs.has_kernels():
         return (
             f"{where}: no record but those of GPU kernels was measured; "
             "tunedb advise learns from these"
@@ -700,8 +699,8 @@ def _check_features(
         )
     known = records.n_rows[first] >= 0
     if not known.any():
-        others = _other_versions(store.query, feature_set)
-        in_vain = set(store.query.quarantined_lines(place_of(feature_set)))
+        others = _other_versions(store, feature_set)
+        in_vain = set(store.batches.quarantined_lines(place_of(feature_set)))
         tried = in_vain.issuperset(records.program_ids[first].tolist())
         way_on = (
             "all failed; see: tunedb quarantine" if tried else f"run: tunedb extract --set {name}"
@@ -718,11 +717,11 @@ def _check_features(
         )
 
 
-def _other_versions(query: Query, feature_set: NamedSet) -> str:
+def _other_versions(store: Store, feature_set: NamedSet) -> str:
     """Return which versions of a feature set have rows, for a message."""
     found = [
         f"{stored.programs} have those of version {stored.version}"
-        for stored in query.stored_features()
+        for stored in store.features.sets()
         if stored.name == feature_set.name and stored.programs
     ]
     return f" ({', '.join(found)})" if found else ""

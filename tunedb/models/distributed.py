@@ -440,7 +440,7 @@ def _check_workloads(store: Store, examples: Dataset) -> None:
     """Raise StorageError where local numbers mean something else in another database."""
     named = {examples.workloads[one] for one in np.unique(examples.workload)}
     ids = [workload.id for workload in named]
-    there = {id_: digest for id_, digest, *_ in store.query.training_workloads(ids)}
+    there = {id_: digest for id_, digest, *_ in store.training.workloads(ids)}
     if there != {workload.id: workload.digest for workload in named}:
         raise StorageError(f"{store.location} is not the database of the labels")
 

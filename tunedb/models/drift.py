@@ -17,8 +17,8 @@ import numpy as np
 from .metrics import is_rankable, pairwise_accuracy
 
 if TYPE_CHECKING:
-    from ..storage.queries import Query
-    from ..storage.queries.ledger import Trial
+    from ..storage.store import Store
+    from ..storage.training import Trial
 
 #: Trials below which no drift is told: among 16 programs in random order, one pairwise accuracy in
 #: ten is below 0.38.
@@ -60,12 +60,12 @@ class Drift:
         return self.pairwise < self.threshold
 
 
-def drift(query: Query, model_id: int | None = None) -> list[Drift]:
+def drift(store: Store, model_id: int | None = None) -> list[Drift]:
     """Return the drift of a model, or of all that predicted something.
 
     Parameters
     ----------
-    query : Query
+    store : Store
         Reads the database.
     model_id : int or None
         Local number of the model.
@@ -75,8 +75,10 @@ def drift(query: Query, model_id: int | None = None) -> list[Drift]:
     list of Drift
         By model, then workload and target.
     """
-    thresholds = {one.id: one.card.get("drift", {}).get("pairwise_p5") for one in query.models()}
-    trials = sorted(query.trials(model_id), key=_pool)
+    thresholds = {
+        one.id: one.card.get("drift", {}).get("pairwise_p5") for one in store.models.all()
+    }
+    trials = sorted(store.training.trials(model_id), key=_pool)
     return [
         _drift(*key, list(pool), thresholds[key[0]]) for key, pool in groupby(trials, key=_pool)
     ]

@@ -30,7 +30,7 @@ from .splits import POOLS, REGIMES, Plan, Split, digest, pools
 from .training import fit
 
 if TYPE_CHECKING:
-    from ..storage.queries.training import TrainingRecords
+    from ..storage.training import TrainingRecords
 
 # ---- What an evaluation found: figures of each workload, their means with intervals, -------------
 # differences
@@ -421,7 +421,7 @@ def repeat_noise(records: TrainingRecords) -> Floats | None:
     Parameters
     ----------
     records : TrainingRecords
-        What was measured (:meth:`tunedb.storage.queries.training.Training.training_records`).
+        What was measured (:meth:`tunedb.storage.training.Training.records`).
 
     Returns
     -------

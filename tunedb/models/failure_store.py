@@ -86,7 +86,7 @@ def train_failures(
     cost = Cost()
     job = TrainingJob.prepared(store, recipe, scope, external=False, threads=threads, step=on_step)
     digest = cards.model_digest(KIND, recipe.to_json(), job.labels.digest, cards.versions())
-    known = store.query.model_by_digest(digest)
+    known = store.models.find(digest)
     reason = None if known is None else unusable(store, known)
     if reason is not None:
         _log.warning("%s; it is trained again", reason)
@@ -108,8 +108,8 @@ def train_failures(
         card=_card(job, fitted, body) | {"cost": cost.to_json()},
         body=body,
     )
-    id_ = store.add_model(new, replace=known is not None)
-    stored = next(one for one in store.query.models(kind=KIND) if one.id == id_)
+    id_ = store.models.add(new, replace=known is not None)
+    stored = next(one for one in store.models.all(kind=KIND) if one.id == id_)
     return TrainedFailures(fitted.model, stored, known is not None, True)
 
 
@@ -141,8 +141,8 @@ def _card(job: TrainingJob, fitted: FittedFailures, body: bytes) -> dict[str, An
         job.labels,
         fitted.chosen,
         kind=KIND,
-        store_key=job.store.query.store_key,
-        scope=job.scope.to_json(job.store.query),
+        store_key=job.store.key,
+        scope=job.scope.to_json(job.store),
         counts={"records": job.counts.records},
         training=_course(job, fitted),
         body=body,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ..storage.queries import Query
+    from ..storage.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,22 +32,22 @@ class Scope:
             "source_ids": self.source_ids,
         }
 
-    def to_json(self, query: Query) -> dict[str, Any]:
+    def to_json(self, store: Store) -> dict[str, Any]:
         """Return what a card says: digests, which all copies of a database share, and names."""
         found: dict[str, Any] = {"workloads": None, "targets": None, "sources": None}
         if self.workload_ids is not None:
-            known = (query.workload(id_) for id_ in self.workload_ids)
+            known = (store.workloads.get(id_) for id_ in self.workload_ids)
             found["workloads"] = [_named(one.digest, one.name) for one in known]
         if self.target_ids is not None:
-            targets = map(query.target, self.target_ids)
+            targets = map(store.targets.get, self.target_ids)
             found["targets"] = [_named(one.digest, one.label) for one in targets]
         if self.source_ids is not None:
-            sources = query.numbered_sources(self.source_ids)
+            sources = store.sources.numbered(self.source_ids)
             found["sources"] = [_named(digest, one.name) for _, digest, one in sources]
         return found
 
     @classmethod
-    def from_json(cls, query: Query, values: Mapping[str, Any]) -> Scope:
+    def from_json(cls, store: Store, values: Mapping[str, Any]) -> Scope:
         """Return the scope of :meth:`to_json`'s values; what is gone since is left out."""
 
         def ids(kind: str, find: Callable[[bytes], int | None]) -> list[int] | None:
@@ -56,10 +56,10 @@ class Scope:
             found = (find(bytes.fromhex(one["digest"])) for one in values[kind])
             return [id_ for id_ in found if id_ is not None]
 
-        sources = {digest: id_ for id_, digest, _ in query.numbered_sources()}
+        sources = {digest: id_ for id_, digest, _ in store.sources.numbered()}
         return cls(
-            workload_ids=ids("workloads", query.workload_id),
-            target_ids=ids("targets", query.target_id),
+            workload_ids=ids("workloads", store.workloads.id_of),
+            target_ids=ids("targets", store.targets.id_of),
             source_ids=ids("sources", sources.get),
         )
 

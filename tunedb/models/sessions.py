@@ -31,7 +31,7 @@ from ..results import SessionFactor
 from ..run_times import NO_TIME
 
 if TYPE_CHECKING:
-    from ..storage.queries.sessions import MeasuredSession
+    from ..storage.runs import MeasuredSession
     from ..storage.store import Store
 
 # ---- Ratios of the times of programs that two sessions measured, and what they say of the pair ---
@@ -252,8 +252,8 @@ def update(store: Store, target_ids: Sequence[int] | None = None) -> list[Estima
     found = estimates(store, target_ids)
     for one in found:
         factors = one.factors if len(one.sessions) > 1 else ()
-        if set(factors) != set(store.query.session_factors(one.target_id)):
-            store.set_session_factors(one.target_id, factors)
+        if set(factors) != set(store.runs.factors(one.target_id)):
+            store.runs.set_factors(one.target_id, factors)
     return found
 
 
@@ -272,10 +272,9 @@ def estimates(store: Store, target_ids: Sequence[int] | None = None) -> list[Est
     target_ids : sequence of int or None
         Only these targets; None for all that have records.
     """
-    query = store.query
     return [
-        _estimate(id_, sessions, query.shared_times(id_) if len(sessions) > 1 else [])
-        for id_, sessions in query.measured_sessions(target_ids).items()
+        _estimate(id_, sessions, store.runs.shared_times(id_) if len(sessions) > 1 else [])
+        for id_, sessions in store.runs.sessions(target_ids).items()
     ]
 
 

@@ -127,7 +127,7 @@ def train(
     )
     versions, parameters = cards.versions(), recipe.to_json()
     digest = cards.model_digest(KIND, parameters, job.labels.digest, versions)
-    known = store.query.model_by_digest(digest)
+    known = store.models.find(digest)
     reason = None if known is None else unusable(store, known)
     if reason is not None:
         _log.warning("%s; it is trained again", reason)
@@ -149,8 +149,8 @@ def train(
         card=card,
         body=body if keep_body else None,
     )
-    id_ = store.add_model(new, replace=known is not None)
-    stored = next(one for one in store.query.models(kind=KIND) if one.id == id_)
+    id_ = store.models.add(new, replace=known is not None)
+    stored = next(one for one in store.models.all(kind=KIND) if one.id == id_)
     return TrainedModel(fitted.model, stored, known is not None, True)
 
 
@@ -171,7 +171,7 @@ def load_model(store: Store, stored: StoredModel, *, threads: int | None = None)
     if body is not None:
         return Model.from_bytes(body, threads=threads)
     recipe = Recipe.from_dict(stored.card["recipe"])
-    scope = Scope.from_json(store.query, stored.card["scope"])
+    scope = Scope.from_json(store, stored.card["scope"])
     job = TrainingJob.read(store, recipe, scope, threads=threads)
     if job.labels.digest != stored.training_digest:
         raise UsageError(
@@ -192,7 +192,7 @@ def learnt_from(store: Store, stored: StoredModel) -> Dataset:
         As :func:`train`.
     """
     recipe = Recipe.from_dict(stored.card["recipe"])
-    scope = Scope.from_json(store.query, stored.card["scope"])
+    scope = Scope.from_json(store, stored.card["scope"])
     return select(TrainingJob.read(store, recipe, scope).labels, recipe)
 
 
@@ -211,7 +211,7 @@ def body_of(store: Store, stored: StoredModel) -> bytes | None:
     card = stored.card
     cards.check(stored)
     store.require_approved()
-    if card["store"] != store.query.store_key:
+    if card["store"] != store.key:
         raise UsageError(
             f"model {stored.id} was trained in another database and is not loaded here; "
             "train one on these records: tunedb train"
@@ -222,7 +222,7 @@ def body_of(store: Store, stored: StoredModel) -> bytes | None:
             f"model {stored.id} was trained with XGBoost {written_by}, but this is {mine}; "
             "rebuild it: tunedb train"
         )
-    body = store.query.model_body(stored.id)
+    body = store.models.body(stored.id)
     if body is not None and cards.body_digest(body).hex() != card["body"]["digest"]:
         raise IntegrityError(
             f"model {stored.id}: its boosters do not match its card; "
@@ -258,12 +258,11 @@ def find(
     target_ids : sequence of int or None
         Targets that it must know; None for any.
     """
-    query = store.query
     chosen = base.feature_set(feature_set) if isinstance(feature_set, str) else feature_set
-    targets = [query.target(id_).digest for id_ in target_ids or ()]
+    targets = [store.targets.get(id_).digest for id_ in target_ids or ()]
     able = [
         one
-        for one in query.models(kind=KIND)
+        for one in store.models.all(kind=KIND)
         if _is_usable(store, one, chosen) and cards.covers(one, targets)
     ]
     if len(able) == 1 and able[0].size is not None:
@@ -296,10 +295,10 @@ def choose_features(store: Store, scope: Scope = EVERYTHING) -> str:
     Sets that cover nearly as many count as equal, and ``tunedb.scheduled`` is preferred among
     them. Where no rows are stored it is ``steps``, which needs nothing but the records.
     """
-    query, workloads, targets = store.query, scope.workload_ids, scope.target_ids
-    stored = {(one.name, one.version) for one in query.stored_features() if one.programs}
+    workloads, targets = scope.workload_ids, scope.target_ids
+    stored = {(one.name, one.version) for one in store.features.sets() if one.programs}
     known = {
-        name: query.feature_coverage(one, workload_ids=workloads, target_ids=targets).known
+        name: store.features.coverage(one, workload_ids=workloads, target_ids=targets).known
         for name, one in base.feature_sets().items()
         if one.columns and (name, one.version) in stored
     }
@@ -323,7 +322,7 @@ def _compare(stored: StoredModel, body: bytes) -> None:
 def _is_usable(store: Store, stored: StoredModel, feature_set: NamedSet) -> bool:
     """Tell whether this database wrote a card that this version of tunedb and XGBoost can use."""
     card = stored.card
-    if card.get("card") != cards.VERSION or card["store"] != store.query.store_key:
+    if card.get("card") != cards.VERSION or card["store"] != store.key:
         return False
     features, written_by = card["features"], card["versions"]["xgboost"]
     if cards.numbers(written_by) > cards.numbers(cards.versions()["xgboost"]):
@@ -334,13 +333,13 @@ def _is_usable(store: Store, stored: StoredModel, feature_set: NamedSet) -> bool
 def _is_current(store: Store, stored: StoredModel, now: dict[bytes, bytes | None]) -> bool:
     """Tell whether a model is of today's data; `now` remembers digests of what was read."""
     card = stored.card
-    if card.get("card") != cards.VERSION or card["store"] != store.query.store_key:
+    if card.get("card") != cards.VERSION or card["store"] != store.key:
         return False
     recipe = card["recipe"]
     read = (recipe["features"], recipe["label"], recipe["corrected"])
     key = identity.canonical_json([read, card["scope"]])
     if key not in now:
-        scope = Scope.from_json(store.query, card["scope"])
+        scope = Scope.from_json(store, card["scope"])
         try:
             now[key] = digest_of_data(store, *read, scope)
         except TuneDBError:  # nothing is left, or the feature set is not installed any more

@@ -212,7 +212,7 @@ def _extract(store: Store, features: StepFeatures, scope: Scope, step: Step) -> 
         "workload_ids": scope.workload_ids,
         "target_ids": scope.target_ids,
     }
-    found = store.query.feature_coverage(features, computed=True, **where)
+    found = store.features.coverage(features, computed=True, **where)
     missing, done = found.able - found.known - len(_failed(store, features)), 0
 
     def on_program() -> None:
@@ -227,7 +227,7 @@ def _extract(store: Store, features: StepFeatures, scope: Scope, step: Step) -> 
 
 def _failed(store: Store, features: StepFeatures) -> set[int]:
     """Return the programs whose features were asked for in vain: no extraction tries them again."""
-    return set(store.query.quarantined_lines(place_of(features)))
+    return set(store.batches.quarantined_lines(place_of(features)))
 
 
 def course(fitted: Fitted) -> dict[str, Any]:
@@ -368,7 +368,7 @@ class TrainingJob:
             self.step("judging", done, total)
 
         features = usable(self.recipe.features)
-        records = self.store.query.training_records(features, **self.scope.ids())
+        records = self.store.training.records(features, **self.scope.ids())
         return judge(
             self.examples,
             self.recipe,
@@ -385,8 +385,8 @@ class TrainingJob:
             self.recipe,
             self.labels,
             select(self.labels, self.recipe),
-            store_key=self.store.query.store_key,
-            scope=self.scope.to_json(self.store.query),
+            store_key=self.store.key,
+            scope=self.scope.to_json(self.store),
             counts=_told(self.counts),
             training=course(fitted) | {"external": self.external},
             evaluation=evaluation,

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from ..records import Signature, Target
-    from ..storage.queries import Query
+    from ..storage.store import Store
 
 #: Share of the best throughput that counts as having arrived.
 SHARE = 0.95
@@ -70,7 +70,7 @@ class Forecast:
     curves: int
 
 
-def similar_curves(query: Query, of: int | Signature, target: Target) -> list[Curve]:
+def similar_curves(store: Store, of: int | Signature, target: Target) -> list[Curve]:
     """Return the courses of searches for similar workloads, the most similar ones first.
 
     Those of the nearest 32 workloads of the family, of all tools; a curve counts half for each two
@@ -78,7 +78,7 @@ def similar_curves(query: Query, of: int | Signature, target: Target) -> list[Cu
 
     Parameters
     ----------
-    query : Query
+    store : Store
         Of a database.
     of : int or Signature
         A workload of the database, or what can be told of one.
@@ -90,8 +90,8 @@ def similar_curves(query: Query, of: int | Signature, target: Target) -> list[Cu
     NotFoundError
         The database has no such workload.
     """
-    near = query.neighbours(of, target, _MOST_CURVES, formats=None)
-    courses = query.courses(near)
+    near = store.workloads.neighbours(of, target, _MOST_CURVES, formats=None)
+    courses = store.answers.courses(near)
     return [
         Curve(course, 0.5 ** (one.far / _HALF))
         for one, course in zip(near, courses, strict=True)

@@ -6,10 +6,13 @@ import logging
 import time
 from collections.abc import Callable
 from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Concatenate, ParamSpec, Protocol, TypeVar
 
 from .. import limits
 from ..errors import UnreachableError
+
+if TYPE_CHECKING:
+    from .database import Database
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -17,14 +20,13 @@ T = TypeVar("T")
 _log = logging.getLogger("tunedb")
 
 
-class _HasPatience(Protocol):
-    """What a method of :func:`patiently` belongs to."""
+class _HasDatabase(Protocol):
+    """A part of a store; its database knows for how long a call is made again."""
 
-    #: Seconds for which a call is made again.
-    patience: float
+    _db: Database
 
 
-S = TypeVar("S", bound=_HasPatience)
+S = TypeVar("S", bound=_HasDatabase)
 
 
 def again(call: Callable[[], T], error: UnreachableError, patience: float) -> T:
@@ -59,7 +61,7 @@ def again(call: Callable[[], T], error: UnreachableError, patience: float) -> T:
 
 
 def patiently(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Let a method be called again where the server went away, while its object has patience.
+    """Let a method of a part be called again where the server went away, while patience lasts.
 
     The method must be one that may be called twice: its transaction may have been committed
     although nobody heard so.
@@ -70,8 +72,8 @@ def patiently(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S,
         try:
             return method(self, *args, **kwargs)
         except UnreachableError as error:
-            if not self.patience:
+            if not self._db.patience:
                 raise
-            return again(lambda: method(self, *args, **kwargs), error, self.patience)
+            return again(lambda: method(self, *args, **kwargs), error, self._db.patience)
 
     return patient

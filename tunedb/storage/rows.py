@@ -60,7 +60,7 @@ def now() -> int:
 class Ids:
     """Digest → id of rows that many records share, filled in as transactions succeed.
 
-    Such rows are never removed (:mod:`tunedb.storage.deletion`), so an id stays right; the memory
+    Such rows are never removed (:mod:`tunedb.storage.pruning`), so an id stays right; the memory
     is bounded by starting anew.
     """
 
@@ -98,17 +98,14 @@ class Rows:
     ----------
     store_key : str
         Identity of the database.
+    ids : Ids
+        Committed or rolled back with the transaction.
     is_owner : bool
         Whether workloads may get a version and a script here (:meth:`own`).
-
-    Attributes
-    ----------
-    ids : Ids
-        To be committed or rolled back with the transaction.
     """
 
-    def __init__(self, store_key: str, *, is_owner: bool = True) -> None:
-        self.ids = Ids()
+    def __init__(self, store_key: str, ids: Ids, *, is_owner: bool) -> None:
+        self.ids = ids
         self._store_key = store_key
         self._is_owner = is_owner
 

@@ -1,10 +1,8 @@
-"""Writing what decides which records are served: the trust of sources, and retractions."""
+"""Trust: which records are served, by the trust of sources and by retractions."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from contextlib import AbstractContextManager
 
 from sqlalchemy import Connection
 
@@ -12,27 +10,34 @@ from .. import identity
 from ..errors import FormatError, StorageError, UsageError
 from ..records import Trust
 from . import statements
+from .answers import Answers
+from .batches import Batches
+from .database import Database
 from .deadlines import unhurried
-from .guards import Guards
-from .queries import Query
+from .loader import Loader
 from .retractions import ALIASES, Retraction, Subject
 from .rows import now
+from .sources import Sources
 
 
-class Governing(ABC):
-    """The part of :class:`~.store.Store` that decides what is served; its guarantees hold."""
+class TrustControl:
+    """``store.trust``: decides which records are served."""
 
-    query: Query
-    location: str
-    _guards: Guards
+    def __init__(
+        self, db: Database, loader: Loader, batches: Batches, answers: Answers, sources: Sources
+    ) -> None:
+        self._db = db
+        self._loader = loader
+        self._batches = batches
+        self._answers = answers
+        self._sources = sources
 
-    @abstractmethod
-    def _transaction(self) -> AbstractContextManager[Connection]:
-        """Yield the writer's connection inside one write transaction."""
+    def __repr__(self) -> str:
+        return f"<trust of {self._db.location}>"
 
     # ------------------------------------------------------------------ trust
 
-    def trust_source(self, source_id: int, trust: Trust, *, dry_run: bool = False) -> int:
+    def set(self, source_id: int, trust: Trust, *, dry_run: bool = False) -> int:
         """Say how far a source is believed from now on.
 
         Nothing of its workloads changes: a script that it never gave is not learnt by this, and
@@ -60,14 +65,14 @@ class Governing(ABC):
             Records of a foreign source hold what no trace may (:mod:`tunedb.programs.allowlist`);
             nothing changes.
         """
-        before = self.query.source(source_id)
+        before = self._sources.get(source_id)
         rising = before.trust < Trust.VERIFIED <= trust
         last = 0
         if rising:
             # Outside the transaction, because a million traces take minutes.
-            last = self.query.last_record()
+            last = self._batches.last_id()
             self._require_allowed(source_id, before.name)
-        with self._transaction() as connection:
+        with self._db.transaction() as connection:
             if rising:
                 self._require_allowed(source_id, before.name, after=last)
             statements.set_trust(connection, source=source_id, new_trust=int(trust))
@@ -75,12 +80,12 @@ class Governing(ABC):
                 changed = statements.serve_source(connection, source=source_id).rowcount
             if dry_run:
                 connection.rollback()
-        self.query.forget_sources()
+        self._loader.forget_sources()
         return changed
 
     def _require_allowed(self, source_id: int, name: str, after: int = 0) -> None:
         """Raise FormatError where records of a source must not reach TVM."""
-        refused = list(self.query.refused_records(source_id, after=after))
+        refused = list(self._answers.refused(source_id, after=after))
         if not refused:
             return
         first = refused[0]
@@ -89,39 +94,6 @@ class Governing(ABC):
             f"{first.record_id} ({first.reason}); take them back with: "
             f"tunedb retract --source {source_id} --not-allowed --reason TEXT"
         )
-
-    # ------------------------------------------------------------------ accounts of a server
-
-    def register(self, store_key: str) -> None:
-        """Register a database that pushes with this account of a server; the first one counts.
-
-        From then on this account alone speaks for it there. A file has no accounts.
-
-        Parameters
-        ----------
-        store_key : str
-            Key of the database.
-
-        Raises
-        ------
-        StorageError
-            It is registered with another account.
-        """
-        if self.query.is_file:
-            return
-        ours, known = self.query.account(store_key)
-        if known is None:
-            with self._transaction() as connection:
-                statements.insert["account"](
-                    connection, store=store_key, role=ours, registered_at=now()
-                )
-            ours, known = self.query.account(store_key)
-        if known != ours and not self._guards.is_owner:
-            mended = f"account SET role = '{ours}' WHERE store = '{store_key}'"
-            raise StorageError(
-                f"{self.location}: database {store_key} pushes as {known}, but this account is "
-                f"{ours}; use that account, or ask the server's owner to run: UPDATE {mended}"
-            )
 
     # ------------------------------------------------------------------ retractions
 
@@ -147,7 +119,7 @@ class Governing(ABC):
         UsageError
             There is no reason.
         """
-        digests = [self.query.digest_of(id_) for id_ in ids]
+        digests = [self._loader.record_by_id(id_).measurement.digest for id_ in ids]
         return self._take_back("measurement", digests, reason)[0]
 
     def retract_source(self, source_id: int, reason: str) -> int:
@@ -163,7 +135,7 @@ class Governing(ABC):
         NotFoundError, UsageError
             As :meth:`retract`.
         """
-        return self._take_back("source", [self.query.source_digest(source_id)], reason)[1]
+        return self._take_back("source", [self._digest(source_id)], reason)[1]
 
     def retract_aliases(self, source_id: int, reason: str) -> None:
         """Take back the names that a source gives workloads, those too that come later.
@@ -175,7 +147,7 @@ class Governing(ABC):
         NotFoundError, UsageError
             As :meth:`retract`.
         """
-        self._take_back(ALIASES, [self.query.source_digest(source_id)], reason)
+        self._take_back(ALIASES, [self._digest(source_id)], reason)
 
     def retract_session(self, session_id: int, reason: str) -> int:
         """Take all records of a session back, those too that come later.
@@ -190,7 +162,10 @@ class Governing(ABC):
         NotFoundError, UsageError
             As :meth:`retract`.
         """
-        return self._take_back("session", [self.query.session(session_id).digest], reason)[1]
+        return self._take_back("session", [self._loader.session(session_id).digest], reason)[1]
+
+    def _digest(self, source_id: int) -> bytes:
+        return bytes(self._db.one("source", source_id).digest)
 
     def _take_back(
         self, subject: Subject, digests: Sequence[bytes], reason: str
@@ -198,52 +173,49 @@ class Governing(ABC):
         """Retract in this database's name; return what was new and what stopped being served."""
         if not reason:
             raise UsageError("a retraction needs a reason")
-        if not self._guards.is_owner:
+        if not self._db.is_owner:
             raise StorageError(
-                f"{self.location}: only the server's owner retracts records there; retract your "
-                "own in your database, and run: tunedb push"
+                f"{self._db.location}: only the server's owner retracts records there; "
+                "retract your own in your database, and run: tunedb push"
             )
-        ours = self.query.store_key
+        ours = self._db.key
         rows = [Retraction(digest, ours, subject, reason) for digest in digests]
-        with self._transaction() as connection:
-            return self._add_retractions(connection, rows)
+        with self._db.transaction() as connection:
+            return insert_retractions(connection, rows)
 
-    def add_retractions(self, connection: Connection, rows: Sequence[Retraction]) -> int:
-        """Add retractions inside a transaction, and stop serving what they are of.
 
-        Parameters
-        ----------
-        connection : Connection
-            The writer's, of the transaction that is going on.
-        rows : sequence of Retraction
-            Anybody's. Those of others count for their own sources alone.
+def insert_retractions(connection: Connection, rows: Sequence[Retraction]) -> tuple[int, int]:
+    """Add retractions inside a transaction, and stop serving what they are of.
 
-        Returns
-        -------
-        int
-            How many were not known before.
-        """
-        return self._add_retractions(connection, rows)[0]
+    Parameters
+    ----------
+    connection : Connection
+        The writing one, in a transaction.
+    rows : sequence of Retraction
+        Anybody's. Those of others count for their own sources alone.
 
-    def _add_retractions(
-        self, connection: Connection, rows: Sequence[Retraction]
-    ) -> tuple[int, int]:
-        """Return how many were new, and how many records stopped being served."""
-        moment = now()
-        new = statements.insert["retraction"].many(
-            connection,
-            [
-                {
-                    "digest": row.digest,
-                    "store": row.store,
-                    "subject": row.subject,
-                    "reason": identity.clean_text(row.reason),
-                    "created_at": moment,
-                }
-                for row in rows
-            ],
-        )
-        if not new:
-            return 0, 0
-        with unhurried(connection):
-            return new, statements.stop_serving(connection)
+    Returns
+    -------
+    new : int
+        How many were not known before.
+    stopped : int
+        How many records stopped being served.
+    """
+    moment = now()
+    new = statements.insert["retraction"].many(
+        connection,
+        [
+            {
+                "digest": row.digest,
+                "store": row.store,
+                "subject": row.subject,
+                "reason": identity.clean_text(row.reason),
+                "created_at": moment,
+            }
+            for row in rows
+        ],
+    )
+    if not new:
+        return 0, 0
+    with unhurried(connection):
+        return new, statements.stop_serving(connection)

@@ -129,7 +129,7 @@ class Learner:
         self._store = store
         self._settings = settings
         self._target_ids = [list(ids) for ids in target_ids if ids]
-        self._trials = Trials(store.query.target_id(target.digest) or 0, target.digest)
+        self._trials = Trials(store.targets.id_of(target.digest) or 0, target.digest)
         self._base: Dataset | None = None
         self._base_is_read = False
         self._met: set[bytes] = set()
@@ -183,9 +183,9 @@ class Learner:
 
     def _find_failures(self) -> FailureModel | None:
         """Return the newest model of failures for the target and feature set, or None."""
-        query = self._store.query
-        groups = [[query.target(id_).digest for id_ in ids] for ids in self._target_ids]
-        for found in reversed(query.models(kind=failure_store.KIND)):
+        store = self._store
+        groups = [[store.targets.get(id_).digest for id_ in ids] for ids in self._target_ids]
+        for found in reversed(store.models.all(kind=failure_store.KIND)):
             try:
                 if any(cards.covers(found, group) for group in groups):
                     model = failure_store.load_failures(self._store, found)
@@ -200,7 +200,7 @@ class Learner:
         if int(found.card["learnt"]["programs"]) >= BASE_PROGRAMS:
             return False
         features = self._settings.features
-        known = self._store.query.feature_coverage(features, target_ids=target_ids).known
+        known = self._store.features.coverage(features, target_ids=target_ids).known
         return known >= (1 + _GROWTH) * int(found.card["data"]["programs"])
 
     def use(self, scorer: Scorer) -> None:
@@ -303,7 +303,7 @@ class Learner:
             recipe,
             examples,
             select(examples, recipe),
-            store_key=self._store.query.store_key,
+            store_key=self._store.key,
             training=training_job.course(fitted) | {"tuning": True},
             cost=cost,
             body=fitted.model.to_bytes(),

@@ -87,7 +87,7 @@ class Ledger:
         if not self._waiting or self._store.read_only:
             return
         try:
-            ids = self._store.query.program_ids(self._waiting)
+            ids = self._store.programs.ids(self._waiting)
             known = [(d, id_) for d, id_ in zip(self._waiting, ids, strict=True) if id_]
             told: dict[Scorer, dict[int, float]] = {}
             for digest, id_ in known:
@@ -95,8 +95,8 @@ class Ledger:
                 told.setdefault(scorer, {})[id_] = score
             for scorer, scores in told.items():
                 if scorer.id is None:
-                    scorer.id = self._store.add_model(scorer.row)
-                self._store.add_predictions(scorer.id, scores)
+                    scorer.id = self._store.models.add(scorer.row)
+                self._store.models.add_predictions(scorer.id, scores)
             for digest, _ in known:
                 del self._waiting[digest]
         except Exception as error:

@@ -214,9 +214,11 @@ class OnlineModel:
             learner = self._learner(task)
             workload = self._workload(context.mod)[1]
             programs = [self._program(task, candidate) for candidate in candidates]
-            ids = self._store.query.program_ids([p.digest if p else b"" for p in programs])
+            ids = self._store.programs.ids([p.digest if p else b"" for p in programs])
             asked = self._measured_rows(task, candidates, ids)
-            known = self._store.query.measured_before([id_ for id_ in ids if id_], self._asked_at)
+            known = self._store.training.measured_before(
+                [id_ for id_ in ids if id_], self._asked_at
+            )
             news = [None if i in known else p for i, p in zip(ids, programs, strict=True)]
             self._note(learner, task, asked, news)
             self.ledger.write()
@@ -248,8 +250,8 @@ class OnlineModel:
             if not asked:
                 return
             try:
-                ids = self._store.query.program_ids([program.digest for program, _ in asked])
-                known = self._store.query.measured_before([id_ for id_ in ids if id_], began)
+                ids = self._store.programs.ids([program.digest for program, _ in asked])
+                known = self._store.training.measured_before([id_ for id_ in ids if id_], began)
             except TuneDBError as error:
                 self._warn("predictions left out", error)
                 return
@@ -314,7 +316,7 @@ class OnlineModel:
             record = modules.to_workload(mod)
             signature = signature_of(record)
             example = ExampleWorkload(
-                id=self._store.query.workload_id(record.digest) or 0,
+                id=self._store.workloads.id_of(record.digest) or 0,
                 digest=record.digest,
                 name=record.name,
                 family=signature.family,
@@ -341,7 +343,7 @@ class OnlineModel:
         """
         features = self._settings.features
         known = [id_ for id_ in ids if id_]
-        stored = dict(zip(known, self._store.query.feature_rows(features, known), strict=True))
+        stored = dict(zip(known, self._store.features.rows(features, known), strict=True))
         found: list[Remembered | None] = []
         for candidate, id_ in zip(candidates, ids, strict=True):
             one = self.rows.recall(candidate)
@@ -365,7 +367,7 @@ class OnlineModel:
         if not rows or self._store.read_only:
             return
         try:
-            self._store.add_features(self._settings.features, rows.items())
+            self._store.features.add(self._settings.features, rows.items())
         except Exception as error:
             self._warn("features left out", error)
 

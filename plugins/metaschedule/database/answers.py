@@ -86,7 +86,7 @@ class Answers:
         """Yield the records of equal workloads, best first, without those that are broken."""
         seen, wanted = 0, chunk
         while True:
-            ids = self.store.query.top_k_ids(equal, targets, wanted)
+            ids = self.store.answers.best_ids(equal, targets, wanted)
             for id_ in ids[seen:]:
                 record = self.records.get(id_, asker)
                 if record is not None:

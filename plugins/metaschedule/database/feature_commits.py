@@ -78,7 +78,7 @@ class FeatureCommits:
         try:
             # The same program may be in a batch twice.
             pairs = {p.digest: one for p, one in zip(programs, candidates, strict=True) if p}
-            ids = self._store.query.program_ids(pairs)
+            ids = self._store.programs.ids(pairs)
             known = {id_: one for id_, one in zip(ids, pairs.values(), strict=True) if id_}
         except Exception as error:
             self._warn("features", error)
@@ -101,7 +101,7 @@ class FeatureCommits:
         return self._sets
 
     def _commit(self, one: FeatureSet, known: dict[int, Any], target: Any) -> None:
-        stored = self._store.query.programs(list(known))
+        stored = self._store.programs.get(list(known))
         if isinstance(one, StepFeatures):
             outcomes = rows_of_steps(one, stored)
         elif isinstance(one, NestFeatures):
@@ -110,9 +110,9 @@ class FeatureCommits:
         else:
             raise TypeError("it is neither StepFeatures nor NestFeatures")
         good, bad = sort_out(one, outcomes)
-        self._store.add_features(one, good)
+        self._store.features.add(one, good)
         if bad:
-            self._store.quarantine(bad, self._source)
+            self._store.quarantine.add(bad, self._source)
             self._warn(one.name, bad[0].reason)
 
     def _rows(self, one: NestFeatures, candidates: Sequence[Any], target: Any) -> list[Any]:

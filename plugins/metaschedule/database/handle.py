@@ -105,7 +105,7 @@ class Handle:
             raise UsageError(f"module_equality must be one of {known}, not {module_equality!r}")
         self.store = store
         self.lock = threading.RLock()
-        store.query.prepare()
+        store.answers.prepare()
         self.workloads = WorkloadTable(store, module_equality)
         self.source = TUNING
         self.targets = TargetTable(store, fallback)
@@ -200,7 +200,7 @@ class Handle:
             batch = [measurement for _, measurement in new]
             with self._spool.guarding(batch, self.session()):
                 if learnt:
-                    self.store.add_failures(learnt)
+                    self.store.batches.add_failures(learnt)
                 if batch:
                     self._add(batch)
             for candidate, _ in new:
@@ -232,7 +232,7 @@ class Handle:
     def get_all_tuning_records(self) -> list[Any]:
         """Return the records of the handle's target in order of insertion, failed ones included."""
         with self.lock:
-            answers = self.store.query.answers(self.targets.shown())
+            answers = self.store.answers.iterate(self.targets.shown())
             return list(self.records.build_all(answers))
 
     def query_tuning_record(self, mod: Any, target: Any, _name: str | None = None) -> Any:
@@ -315,8 +315,8 @@ class Handle:
         """Return the number of records, failed ones included."""
         with self.lock:
             if self.targets.bound is None:
-                return self.store.query.size()
-            return self.store.query.size(self.targets.shown())
+                return self.store.records.count()
+            return self.store.records.count(self.targets.shown())
 
     # ------------------------------------------------------------------ writing
 
@@ -383,7 +383,7 @@ class Handle:
     def _add(self, batch: list[Measurement], records: Sequence[Any] = ()) -> bool:
         """Store a batch; records are the live objects, which then answer without being built."""
         try:
-            ids, _ = self.store.add_batch(batch, self.source)
+            ids, _ = self.store.batches.add(batch, self.source)
         except FormatError as error:
             self._quarantine_batch(batch, error)
             return False
@@ -401,7 +401,7 @@ class Handle:
         warnings.warn(f"record quarantined: {error}", RuntimeWarning, stacklevel=2)
         instructions, decisions = join_trace(batch[0].program.trace)
         data = [[instructions, decisions], [repr(t) for t in batch[0].run_secs or ()]]
-        self.store.quarantine(
+        self.store.quarantine.add(
             [
                 Quarantined(
                     f"session {self.session().key}",

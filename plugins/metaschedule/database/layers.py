@@ -17,8 +17,9 @@ from ....errors import FormatError, TargetError
 from ....exchange.layer import check_layer, left_out, open_layer
 from ....programs.allowlist import check_trace
 from ....records import Signature, Source, Target
-from ....storage.queries import Query
-from ....storage.queries.neighbours import Donor, Neighbour
+from ....storage.answers import Donor
+from ....storage.store import Store
+from ....storage.workloads import Neighbour
 from ..targets import TargetTable, first_line
 from .answers import Answers, Found
 from .records import RecordTable
@@ -155,22 +156,22 @@ class Layer:
         answers = self.open()
         if answers is None:
             return []
-        query = answers.store.query
+        store = answers.store
         try:
-            near = query.neighbours(signature, target, workloads)
-            return [(one, donors_of(query, one, programs, is_layer=True)) for one in near]
+            near = store.workloads.neighbours(signature, target, workloads)
+            return [(one, donors_of(store, one, programs, is_layer=True)) for one in near]
         except Exception as error:  # as in open
             self.leave_out(error)
             return []
 
 
-def donors_of(query: Query, neighbour: Neighbour, most: int, *, is_layer: bool) -> list[Donor]:
+def donors_of(store: Store, neighbour: Neighbour, most: int, *, is_layer: bool) -> list[Donor]:
     """Return a neighbour's best programs, without foreign ones that hold what none may."""
     found = []
-    for donor in query.donors(neighbour, most):
+    for donor in store.answers.donors(neighbour, most):
         try:
             if is_layer or not donor.is_own:
-                check_trace(donor.trace, query.workload(neighbour.workload_id).format)
+                check_trace(donor.trace, store.workloads.get(neighbour.workload_id).format)
         except FormatError as error:
             _log.debug("a donor is left out: %s", error)
             continue

@@ -117,7 +117,7 @@ class RecordTable:
             return None
         if asker is not None and (id_, asker.workload.__chandle__()) in self._misfits:
             return None
-        known, record = self._build(self._store.query.answer(id_), asker)
+        known, record = self._build(self._store.answers.get(id_), asker)
         if record is not None and known is not None:
             self._live[id_] = (record, not known.is_exact)
         return record
@@ -181,7 +181,7 @@ class RecordTable:
 
     def _check(self, answer: Answer, known: Known) -> None:
         """Raise unless TVM may get a record (see the notes of the class)."""
-        if not self._store.query.is_whole(answer, known.record.digest):
+        if not self._store.answers.is_whole(answer, known.record.digest):
             raise IntegrityError("its digest does not match its contents; see: tunedb db check")
         if not answer.is_trusted:
             raise IntegrityError("it is marked as served, but its source is foreign")
@@ -216,7 +216,9 @@ class RecordTable:
         # Nothing is asked of a layer here: it may be away by now.
         if self._store.read_only:
             return
-        trace = self._store.query.answer(id_).trace
+        trace = self._store.answers.get(id_).trace
         parts = (trace.sketch, trace.tail or b"", trace.decisions)
         data = canonical_json([part.decode(errors="backslashreplace") for part in parts])
-        self._store.quarantine([Quarantined(self._store.location, id_, reason, data)], self._source)
+        self._store.quarantine.add(
+            [Quarantined(self._store.location, id_, reason, data)], self._source
+        )

@@ -40,7 +40,7 @@ class Spool:
     Examples
     --------
     >>> with spool.guarding(measurements, session):
-    ...     store.add_batch(measurements, source)
+    ...     store.batches.add(measurements, source)
     """
 
     def __init__(self, store: Store) -> None:
@@ -117,7 +117,7 @@ class Spool:
         stored: list[Measurement] = []
         if self._database is not None and self._identity() != self._file:
             with suppress(TuneDBError):  # what cannot be read any more
-                stored = [one.measurement for one in self._store.query.session_records(session)]
+                stored = [one.measurement for one in self._store.runs.records(session)]
         known = {measurement.digest for measurement in stored}
         missing = [measurement for measurement in batch if measurement.digest not in known]
         try:

@@ -20,7 +20,7 @@ from tvm.s_tir import meta_schedule as ms
 from ....errors import StorageError
 from ....programs.workload_info.structure import Structure
 from ....records import MODULES, Alias, Workload
-from ....storage.queries.equivalence import Standing
+from ....storage.names import Standing
 from ....storage.store import Store
 from .. import modules
 from ..targets import first_line
@@ -61,7 +61,7 @@ class WorkloadTable:
 
     Which rows count as equal is found by alias (a structural hash) or script, and confirmed with
     TVM's equality where TVM may read them, otherwise by structure
-    (:mod:`tunedb.storage.queries.equivalence`). The exact module of each row is kept: block names
+    (:mod:`tunedb.storage.names`). The exact module of each row is kept: block names
     are outside TVM's hash, but traces refer to blocks by name.
 
     Parameters
@@ -130,7 +130,7 @@ class WorkloadTable:
         asker = asker or self._stand_in(id_, foreign=foreign)
         if asker is None or asker.id == id_:
             return asker
-        record = self._store.query.workload(id_)
+        record = self._store.workloads.get(id_)
         return Known(id_, record, asker.workload, asker.alias, is_exact=False)
 
     def why_lost(self, id_: int) -> str | None:
@@ -141,13 +141,13 @@ class WorkloadTable:
         """Return the workload of a row with its own module, None where TVM cannot or must not."""
         found = self._by_id.get(id_)
         if found is None and id_ not in self._lost:
-            record = self._store.query.workload(id_)
+            record = self._store.workloads.get(id_)
             reason = "it needs another TVM, and no own source has its script"
             if not self._is_vouched_for(id_, record):
                 reason = "it came from others, and no equal own workload is known"
                 self._lost[id_] = reason
                 return None
-            computed, stored = self._store.query.workload_digests(id_)
+            computed, stored = self._store.answers.workload_digests(id_)
             if computed != stored:
                 self._lost[id_] = reason = "its digest is not that of its body"
                 _log.warning(
@@ -172,13 +172,13 @@ class WorkloadTable:
         """
         if not self._reads:
             return False
-        query = self._store.query
-        if record.script is not None or query.is_own(id_):
+        store = self._store
+        if record.script is not None or store.provenance.is_own_workload(id_):
             return True
         # An own log of which all records failed. That takes a look at all records.
-        last = query.last_workload()
+        last = store.names.last_workload()
         if self._own[0] != last:
-            self._own = (last, query.own_workloads())
+            self._own = (last, store.provenance.own_workloads())
         return id_ in self._own[1]
 
     def _ways(self, id_: int, record: Workload) -> Iterator[Callable[[], Any]]:
@@ -191,7 +191,11 @@ class WorkloadTable:
         if modules.is_readable(record):
             yield lambda: modules.to_module(record)
         script = record.script
-        if script is None or record.format not in MODULES or not self._store.query.is_own(id_):
+        if (
+            script is None
+            or record.format not in MODULES
+            or not self._store.provenance.is_own_workload(id_)
+        ):
             return
         # Tensors among attributes are graphs inside of the script.
         if "load_json(" not in script or modules.is_readable(record):
@@ -204,19 +208,19 @@ class WorkloadTable:
             return met
         if met == len(self._by_id):
             return None
-        query = self._store.query
+        store = self._store
 
         def stands_in(other: int) -> bool:
             return (
                 other != id_
                 and self._read(other) is not None
-                and self._agrees(other, query.structure(id_))
+                and self._agrees(other, store.names.structure(id_))
             )
 
-        for name, standing in query.names(id_):
+        for name, standing in store.names.of(id_):
             counts = foreign or standing >= Standing.TRUSTED
             if counts and name.scheme in (self._scheme, modules.SCRIPT):
-                for other in query.named([name], stands_in):
+                for other in store.names.named([name], stands_in):
                     known = self._read(other)
                     if known is not None:
                         self._stand_ins[id_, foreign] = known
@@ -227,7 +231,7 @@ class WorkloadTable:
     def _agrees(self, id_: int, structure: Structure) -> bool:
         """Tell whether the structure of a row is another one, as far as the equality looks."""
         anchor = self.equality == "anchor-block"
-        return self._store.query.structure(id_).agrees(structure, anchor=anchor)
+        return self._store.names.structure(id_).agrees(structure, anchor=anchor)
 
     def _remember(self, id_: int, record: Workload, workload: Any) -> Known:
         known = Known(id_, record, workload, modules.alias(workload.mod, self.equality))
@@ -259,7 +263,7 @@ class WorkloadTable:
         same = self._with_answers(self._named([name], mod))
         if len(same) != 1:
             record = modules.to_workload(mod)
-            exact = self._store.query.workload_id(record.digest)
+            exact = self._store.workloads.id_of(record.digest)
             if exact is not None and (exact in same or self._with_answers([exact])):
                 return self._read(exact) or self._remember(
                     exact, record, workload or ms.database.Workload(mod)
@@ -277,7 +281,7 @@ class WorkloadTable:
         met = self._by_handle.get(asker.__chandle__())
         if met is not None and met[1].id == id_ and met[1].alias == name:
             return met[1]
-        record = self._store.query.workload(id_)
+        record = self._store.workloads.get(id_)
         known = Known(id_, record, workload or ms.database.Workload(mod), name, is_exact=False)
         self._link(asker, known)
         self._link(known.workload, known)
@@ -285,7 +289,7 @@ class WorkloadTable:
 
     def _with_answers(self, ids: list[int]) -> list[int]:
         """Return those of some rows that TVM may read or that have records to serve."""
-        served = self._store.query.served_targets
+        served = self._store.answers.targets
         return [id_ for id_ in ids if self._read(id_) is not None or served([id_])]
 
     def _named(self, names: Sequence[Alias], mod: Any, *, foreign: bool = False) -> list[int]:
@@ -298,7 +302,7 @@ class WorkloadTable:
                 return modules.modules_equal(known.workload.mod, mod, self.equality)
             return self._agrees(id_, structure())
 
-        found = self._store.query.named(names, confirm, foreign=foreign)
+        found = self._store.names.named(names, confirm, foreign=foreign)
         more = {id_ for name in names for id_ in self._names.get(name, ())} - {*found}
         return sorted([*found, *filter(confirm, more)]) if more else found
 
@@ -320,12 +324,12 @@ class WorkloadTable:
             return met[1]
         self._alias_imported()
         record = modules.to_workload(mod)
-        id_ = self._store.query.workload_id(record.digest)
+        id_ = self._store.workloads.id_of(record.digest)
         if self._store.read_only:
             return self._commit_read_only(mod, id_)
         if id_ is None or id_ not in self._by_id:
             names = modules.aliases(mod, record.script or "")
-            id_ = self._store.add_workload(record, names)
+            id_ = self._store.workloads.add(record, names)
         known = self._by_id.get(id_) or self._remember(id_, record, ms.database.Workload(mod))
         self._link(mod, known)
         return known
@@ -335,7 +339,7 @@ class WorkloadTable:
             known = self.find(mod)
         else:
             known = self._by_id.get(id_) or self._remember(
-                id_, self._store.query.workload(id_), ms.database.Workload(mod)
+                id_, self._store.workloads.get(id_), ms.database.Workload(mod)
             )
         if known is None:
             raise StorageError(f"{self._store.location}: it is read-only and has no such workload")
@@ -365,7 +369,7 @@ class WorkloadTable:
         Asked anew each time (30 µs), because other processes add rows too.
         """
         names = [known.alias, Alias(modules.SCRIPT, self._script_of(known))]
-        standings = self._store.query.standings_of(names)
+        standings = self._store.names.standings(names)
         remembered = self._classes.get(known.id)
         if remembered is not None and remembered[0] == standings:
             return remembered[1]
@@ -398,11 +402,11 @@ class WorkloadTable:
         Only those with records to serve, which a foreign source's are not: TVM never reads
         anything of a source that is not trusted, nor what came from another database.
         """
-        query = self._store.query
-        last = query.last_workload()
+        store = self._store
+        last = store.names.last_workload()
         if not self._reads or last == self._aliased_up_to:
             return
-        for id_ in query.workloads_without(
+        for id_ in store.names.workloads_without(
             self._scheme, modules.tvm_version(), self._aliased_up_to
         ):
             known = self._read(id_)
@@ -414,5 +418,5 @@ class WorkloadTable:
                 for name in names:
                     self._names.setdefault(name, []).append(id_)
             else:
-                self._store.add_workload(replace(known.record, script=script), names)
+                self._store.workloads.add(replace(known.record, script=script), names)
         self._aliased_up_to = last

@@ -150,7 +150,7 @@ def _use(handle: Handle, name: str, found: Found) -> Use:
     """Return what a function got."""
     store = found.answers.store
     if store is handle.store:
-        answer = store.query.record(found.id)
+        answer = store.records.get(found.id)
         return Use(name, answer.id, answer.workload_id, answer.mean)
     # The layer is not asked again: it may be gone.
     mean = mean_of(floats_of(found.record.run_secs))

@@ -375,7 +375,7 @@ class _Search:
 
     def __init__(self, handle: Handle, target: Any, most: int) -> None:
         self._handle = handle
-        self._query = handle.store.query
+        self._store = handle.store
         self._target = target
         self._stored = handle.targets.stored(target)
         self._most = most
@@ -385,7 +385,7 @@ class _Search:
         found = find_record(self._handle, mod, self._target)
         ids = tuple(self._equal(mod))
         if found is not None:
-            return Finding(name, self._query.record(found.id), ids)
+            return Finding(name, self._store.records.get(found.id), ids)
         if ids:
             return Finding(name, None, ids, tuple(self._of_known(ids)))
         nearest = self._nearest(mod)
@@ -397,7 +397,7 @@ class _Search:
         known = self._handle.workloads.find(mod)
         ids = set() if known is None else set(self._handle.workloads.equal_ids(known))
         # One that only foreign sources have is under no name.
-        exact = self._query.workload_id(modules.to_workload(mod).digest)
+        exact = self._store.workloads.id_of(modules.to_workload(mod).digest)
         return sorted(ids if exact is None else ids | {exact})
 
     # ------------------------------------------------------------------ an equal workload
@@ -406,11 +406,11 @@ class _Search:
         """Yield why none of the records of equal workloads answers."""
         for group in self._handle.targets.groups(self._stored):
             yield from self._of_target(ids, group)
-        targets = [self._query.target(id_) for id_ in self._query.served_targets(ids)]
+        targets = [self._store.targets.get(id_) for id_ in self._store.answers.targets(ids)]
         others = [one for one in targets if one.digest != self._stored.digest]
         for other in others:
             yield Reason("target", self._other_target(other))
-        if not self._query.targets_of(ids):
+        if not self._store.programs.targets(ids):
             yield Reason("empty", "its workload has no record; tune it")
 
     def _of_target(self, ids: Sequence[int], target_ids: Sequence[int]) -> Iterator[Reason]:
@@ -420,7 +420,7 @@ class _Search:
         counts: Counter[str] = Counter()
         causes: Counter[str] = Counter()
         for id_ in ids:
-            for record in self._query.iterate(id_, target_ids):
+            for record in self._store.records.iterate(id_, target_ids):
                 code = _code_of(record)
                 counts[code] += 1
                 if code == "failed":
@@ -472,7 +472,11 @@ class _Search:
     def _nearest(self, mod: Any) -> tuple[Near, ...]:
         """Return the workloads that are most like a module, those first that TVM can read."""
         signature = signature_of(modules.to_workload(mod))
-        known = [one for one in self._query.workloads() if one.format in MODULES and one.records]
+        known = [
+            one
+            for one in self._store.workloads.summaries()
+            if one.format in MODULES and one.records
+        ]
         octaves = distances(signature, [one.signature for one in known])
         order = sorted(range(len(known)), key=lambda i: (octaves[i], known[i].id))[:_MOST_READ]
         near = [self._near(mod, known[i], float(octaves[i])) for i in order]

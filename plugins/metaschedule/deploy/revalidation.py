@@ -36,7 +36,6 @@ from ....records import (
 )
 from ....results import Record
 from ....run_times import NO_TIME, mean_of
-from ....storage.queries import Query
 from ....storage.retractions import Retraction
 from ....storage.store import Store
 from ....system.temporary import TemporaryFolder
@@ -103,13 +102,13 @@ _CHUNK = 32
 
 
 def served_programs(
-    query: Query, workload_ids: Sequence[int], target_id: int, k: int
+    store: Store, workload_ids: Sequence[int], target_id: int, k: int
 ) -> list[Record]:
     """Return the best record of each of the k best programs that are served.
 
     Parameters
     ----------
-    query : Query
+    store : Store
         The database.
     workload_ids : sequence of int
         Workloads that count as one.
@@ -118,11 +117,11 @@ def served_programs(
     k : int
         How many programs at most.
     """
-    return _first_of_each(_served(query, workload_ids, target_id), k)
+    return _first_of_each(_served(store, workload_ids, target_id), k)
 
 
 def foreign_programs(
-    query: Query, workload_ids: Sequence[int], target_id: int, k: int
+    store: Store, workload_ids: Sequence[int], target_id: int, k: int
 ) -> list[Record]:
     """Return the best record of each of the k best programs that only foreign sources have.
 
@@ -130,7 +129,7 @@ def foreign_programs(
     take back of their own is no word about the same program of somebody else. The parameters are
     those of :func:`served_programs`; all records of the workloads are read.
     """
-    return _first_of_each(_foreign(query, workload_ids, target_id), k)
+    return _first_of_each(_foreign(store, workload_ids, target_id), k)
 
 
 def _first_of_each(records: Iterable[Record], k: int) -> list[Record]:
@@ -142,47 +141,47 @@ def _first_of_each(records: Iterable[Record], k: int) -> list[Record]:
     return list(found.values())
 
 
-def _served(query: Query, workload_ids: Sequence[int], target_id: int) -> Iterator[Record]:
+def _served(store: Store, workload_ids: Sequence[int], target_id: int) -> Iterator[Record]:
     seen, wanted = 0, _CHUNK
     while True:
-        ids = query.top_k_ids(workload_ids, [target_id], wanted)
-        yield from map(query.record, ids[seen:])
+        ids = store.answers.best_ids(workload_ids, [target_id], wanted)
+        yield from map(store.records.get, ids[seen:])
         if len(ids) < wanted:
             return
         seen, wanted = wanted, 2 * wanted
 
 
-def _foreign(query: Query, workload_ids: Sequence[int], target_id: int) -> Iterator[Record]:
+def _foreign(store: Store, workload_ids: Sequence[int], target_id: int) -> Iterator[Record]:
     best: list[tuple[float, int]] = []
     passed_over: set[bytes] = set()
     for id_ in workload_ids:
-        for record in query.iterate(id_, [target_id]):
-            if record.source.trust >= Trust.VERIFIED or _is_taken_back_here(query, record):
+        for record in store.records.iterate(id_, [target_id]):
+            if record.source.trust >= Trust.VERIFIED or _is_taken_back_here(store, record):
                 passed_over.add(record.measurement.program.digest)
             elif record.retracted:
                 continue
             elif record.measurement.is_valid and record.mean is not None:
                 best.append((record.mean, record.id))
     for _, number in sorted(best):
-        record = query.record(number)
+        record = store.records.get(number)
         if record.measurement.program.digest not in passed_over:
             yield record
 
 
-def _is_taken_back_here(query: Query, record: Record) -> bool:
+def _is_taken_back_here(store: Store, record: Record) -> bool:
     """Tell whether this database says of a record itself that it must not be served."""
     if not record.retracted:
         return False
-    word = Retraction(record.measurement.digest, query.store_key, "measurement", "")
-    return bool(query.known_retractions([word]))
+    word = Retraction(record.measurement.digest, store.key, "measurement", "")
+    return bool(store.exchange.known_retractions([word]))
 
 
-def is_named(query: Query, mod: Any, equality: str) -> bool:
+def is_named(store: Store, mod: Any, equality: str) -> bool:
     """Tell whether a module is stored, or a name under which it is known, by whomever.
 
     Parameters
     ----------
-    query : Query
+    store : Store
         The database.
     mod : tvm.IRModule
         A module.
@@ -190,10 +189,10 @@ def is_named(query: Query, mod: Any, equality: str) -> bool:
         One of :data:`~tunedb.plugins.metaschedule.modules.EQUALITIES`.
     """
     record = modules.to_workload(mod)
-    if query.workload_id(record.digest) is not None:
+    if store.workloads.id_of(record.digest) is not None:
         return True
     names = [modules.alias(mod, equality), modules.script_alias(record.script or "")]
-    return bool(query.standings_of(names))
+    return bool(store.names.standings(names))
 
 
 # ---- Revalidation --------------------------------------------------------------------------------
@@ -360,7 +359,7 @@ class Revalidation:
             # What came from others has no module that TVM may read: the one given here is a row of
             # our own from now on, and stands in.
             is_lent = known is not None and not known.is_exact
-            if is_lent or (foreign and is_named(self._store.query, task, workloads.equality)):
+            if is_lent or (foreign and is_named(self._store, task, workloads.equality)):
                 known = workloads.commit(task)
             if known is not None:
                 equal = workloads.proposing_ids if foreign else workloads.equal_ids
@@ -399,13 +398,13 @@ class Revalidation:
             What was measured cannot be stored.
         """
         find = foreign_programs if foreign else served_programs
-        records = find(self._store.query, workload_ids, target_id, k)
+        records = find(self._store, workload_ids, target_id, k)
         if not records:
             raise NotFoundError(
                 f"{self._store.location}: no {'foreign ' if foreign else ''}program of workload "
                 f"{workload_ids[0]} for target {target_id}"
             )
-        target = as_target(self._store.query.target(target_id).attributes)
+        target = as_target(self._store.targets.get(target_id).attributes)
         trials = [
             _Trial(record, self._module(record.workload_id, foreign=foreign)) for record in records
         ]
@@ -419,9 +418,9 @@ class Revalidation:
 
     def _settle_refused(self, trial: _Trial) -> None:
         """Settle a trial of a program that must not be tried."""
-        answer = self._store.query.answer(trial.record.id)
+        answer = self._store.answers.get(trial.record.id)
         reason = None
-        if not self._store.query.is_whole(answer):
+        if not self._store.answers.is_whole(answer):
             reason = "its digest does not match its contents; see: tunedb db check"
         elif not answer.is_own:
             reason = why_refused(trial.record, trial.mod)
@@ -431,9 +430,9 @@ class Revalidation:
 
     def _module(self, workload_id: int, *, foreign: bool) -> Any:
         """Return the untuned module of a workload; never one that only foreign sources gave."""
-        query = self._store.query
+        store = self._store
         known = None
-        if query.names(workload_id) or query.served_targets([workload_id]):
+        if store.names.of(workload_id) or store.answers.targets([workload_id]):
             known = self._handle.workloads.get(workload_id, foreign=foreign)
         if known is None:
             raise NotFoundError(
@@ -485,17 +484,17 @@ class Revalidation:
         retracted: tuple[int, ...] = ()
         if outcome not in ("unchecked", "refused"):
             # A record of an own source would vouch for the body of its workload.
-            is_own = not foreign and self._store.query.is_own(record.workload_id)
+            is_own = not foreign and self._store.provenance.is_own_workload(record.workload_id)
             source = OWN if is_own else VERIFIED if outcome == "passed" else REJECTED
-            self._store.add_batch([self._measurement(trial)], source)
+            self._store.batches.add([self._measurement(trial)], source)
             if foreign and outcome == "passed":
                 # Until now only foreign sources called the workload so.
                 script = str(trial.mod.script(show_meta=True))
                 names = modules.aliases(trial.mod, script)
-                self._store.add_aliases(record.workload_id, names, source)
+                self._store.names.add(record.workload_id, names, source)
         if outcome == "wrong" and trial.failure is not None:
             retracted = tuple(self._records_of(record))
-            self._store.retract(retracted, f"revalidation: {_headline(trial.failure)}")
+            self._store.trust.retract(retracted, f"revalidation: {_headline(trial.failure)}")
         mean = None if trial.times is None else mean_of(trial.times)
         return Verdict(record, outcome, trial.deviation, mean, trial.failure, retracted)
 
@@ -519,7 +518,7 @@ class Revalidation:
     def _records_of(self, record: Record) -> Iterator[int]:
         """Yield the records of a program that worked."""
         digest = record.measurement.program.digest
-        for other in self._store.query.iterate(record.workload_id, [record.target_id]):
+        for other in self._store.records.iterate(record.workload_id, [record.target_id]):
             measurement = other.measurement
             if measurement.program.digest == digest and measurement.status is Status.OK:
                 yield other.id

@@ -21,7 +21,7 @@ from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 from ....records import Failure, FailureKind
 from ....results import StoredProgram
 from ....run_times import mean_of
-from ....storage.queries.measured import MeasuredProgram
+from ....storage.programs import MeasuredProgram
 from .. import modules
 from ..database.handle import Handle
 from ..database.workloads import Known as Workload
@@ -108,7 +108,7 @@ class Known:
     """The programs of one handle that need not be measured again.
 
     Those that sessions of this session's class have measured for the same target
-    (:meth:`tunedb.storage.queries.measured.KnownPrograms.comparable_sessions`): with their times,
+    (:meth:`tunedb.storage.runs.Runs.comparable`): with their times,
     or failed for a reason that lies in the program. Those that do not replay are left out.
 
     May be used from any thread.
@@ -217,15 +217,15 @@ class Known:
         own : bool
             Those of the running session, too.
         """
-        query, session = self._handle.store.query, self._handle.session()
-        target_id = query.target_id(task.target)
+        store, session = self._handle.store, self._handle.session()
+        target_id = store.targets.id_of(task.target)
         if target_id is None:
             return after
-        sessions = query.comparable_sessions(session, target_id)
+        sessions = store.runs.comparable(session, target_id)
         if not own:
-            sessions = [id_ for id_ in sessions if query.session(id_) != session]
+            sessions = [id_ for id_ in sessions if store.sessions.get(id_) != session]
         equal = self._handle.workloads.equal_ids(task.workload)
-        rows = query.measured_programs(equal, target_id, sessions, after)
+        rows = store.programs.measured(equal, target_id, sessions, after)
         outcomes = _outcomes(rows)
         for program_id, outcome in outcomes.items():
             entry = task.entries.get(program_id)
@@ -233,7 +233,7 @@ class Known:
                 entry.known = outcome
         new = [program_id for program_id in outcomes if program_id not in task.entries]
         for start in range(0, len(new), _PAGE):
-            programs = query.programs(new[start : start + _PAGE])
+            programs = store.programs.get(new[start : start + _PAGE])
             for program, hash_ in zip(programs, self._hashes(programs), strict=True):
                 entry = None if hash_ is None else _Entry(outcomes[program.id], program)
                 task.entries[program.id] = entry

@@ -254,7 +254,7 @@ class TaskSearch:
         drafts = [schedule_queries.from_tvm(records[id_].trace) for id_ in new]
         made = self._replays.schedules(drafts)
         for id_, draft, schedule in zip(new, drafts, made, strict=True):
-            digest = self._handle.store.query.record(id_).measurement.program.digest
+            digest = self._handle.store.records.get(id_).measurement.program.digest
             self._stored[id_] = (
                 None
                 if schedule is None

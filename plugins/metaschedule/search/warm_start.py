@@ -13,7 +13,8 @@ from ....programs.workload_info import signature_of
 from ....search.adaptation import adapt, nearest_template
 from ....search.draft import Draft
 from ....search.prior import TilePrior, tiles_of
-from ....storage.queries.neighbours import Donor, Neighbour
+from ....storage.answers import Donor
+from ....storage.workloads import Neighbour
 from .. import modules
 from ..database.handle import Handle
 from ..database.layers import donors_of
@@ -139,17 +140,17 @@ def _relatives(
 
     Of layers, the module itself always: its records are no trials that the search would repeat.
     """
-    query = handle.store.query
+    store = handle.store
     with handle.lock:
         known = handle.workloads.find(mod)
         same = [] if known is None else handle.workloads.equal_ids(known)
         signature = signature_of(modules.to_workload(mod))
         stored = handle.targets.stored(target)
-        near = query.neighbours(signature, stored, _NEIGHBOURS, but=same)
-        here = query.target_id(stored.digest)
+        near = store.workloads.neighbours(signature, stored, _NEIGHBOURS, but=same)
+        here = store.targets.id_of(stored.digest)
         if itself and here is not None:
             near = [*(Neighbour(one, (here,), 0.0, "exact") for one in same), *near]
-        found = [(one, donors_of(query, one, most, is_layer=False)) for one in near]
+        found = [(one, donors_of(store, one, most, is_layer=False)) for one in near]
         for layer in handle.layers:
             found += layer.relatives(signature, stored, _NEIGHBOURS, most)
         return found

@@ -100,13 +100,13 @@ def trials_done(handle: Handle, key: str) -> int:
     int
         0 where there is no such run, all of its trials are done, or it has ended.
     """
-    query = handle.store.query
+    store = handle.store
     done = passed = 0
-    for id_, session in query.run_sessions(key):
+    for id_, session in store.runs.of_key(key):
         if fingerprint_of(session)["run"].get("ended"):
             done = passed = 0
             continue
-        stored, last = query.session_trials(id_)
+        stored, last = store.runs.trials(id_)
         done += stored
         # Candidates that were not measured again take a number, too.
         passed += max(last + 1, stored)
@@ -124,7 +124,7 @@ def end_run(handle: Handle) -> None:
     said = fingerprint_of(handle.session())
     if trials_done(handle, said["run"]["key"]):
         said["run"]["ended"] = True
-        handle.store.add_session(_begun_now(said))
+        handle.store.sessions.add(_begun_now(said))
 
 
 def _begun_now(fingerprint: Mapping[str, Any]) -> Session:

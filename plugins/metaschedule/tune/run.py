@@ -214,10 +214,10 @@ class Run:
         with handle.lock:
             found = handle.workloads.find(task.mod)
             equal = [] if found is None else handle.workloads.equal_ids(found)
-            here = handle.store.query.target_id(handle.targets.stored(self.target).digest)
+            here = handle.store.targets.id_of(handle.targets.stored(self.target).digest)
         if found is None or here is None:
             return TaskResult(progress, None if found is None else found.id, None)
-        return TaskResult(progress, found.id, handle.store.query.best(equal, [here]))
+        return TaskResult(progress, found.id, handle.store.records.best(equal, [here]))
 
 
 def _join_run(
@@ -255,4 +255,4 @@ def _join_run(
 def _curves(handle: Handle, mod: Any, target: Any) -> list[Curve]:
     """Return the courses of searches for workloads that are similar to a module."""
     signature = signature_of(modules.to_workload(mod))
-    return similar_curves(handle.store.query, signature, handle.targets.stored(target))
+    return similar_curves(handle.store, signature, handle.targets.stored(target))

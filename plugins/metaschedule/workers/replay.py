@@ -36,7 +36,7 @@ class Replayer:
     Examples
     --------
     >>> replayer = Replayer(store)
-    >>> for program in store.query.programs(ids):
+    >>> for program in store.programs.get(ids):
     ...     mod = replayer.module(program)
     """
 
@@ -67,14 +67,14 @@ class Replayer:
             What TVM raises on a trace that does not fit, with the module rendered at the place
             (``tvm.s_tir.ScheduleError``).
         """
-        if not self._store.query.is_trusted(program.id):
+        if not self._store.provenance.is_trusted_program(program.id):
             raise PluginError(
                 f"program {program.id} comes only from foreign sources; TVM never gets it"
             )
         digest = Program(program.workload, program.target, program.trace).digest
-        if self._store.query.program_ids([digest]) != [program.id]:
+        if self._store.programs.ids([digest]) != [program.id]:
             raise IntegrityError(f"program {program.id}: its digest does not match its steps")
-        if not self._store.query.is_own_program(program.id):
+        if not self._store.provenance.is_own_program(program.id):
             check_trace(program.trace, program.workload.format)
         known = self._workloads.get(program.workload_id)
         if known is None:

@@ -47,7 +47,7 @@ class _Worker:
 
     def rows(self, ids: Sequence[int]) -> Iterator[Answer]:
         """Yield what becomes of each program."""
-        programs = self.store.query.programs(ids)
+        programs = self.store.programs.get(ids)
         for _, group in groupby(programs, key=lambda program: program.target_id):
             yield from self._of_target(list(group))
 

@@ -396,13 +396,13 @@ def test_variants_that_differ_in_the_block_alone_are_a_slice(tmp_path, tool):
                 measurement(o, configuration.programs[0], configuration.devices[0], tool, s)
                 for o, s, _ in collector(path).run()
             ]
-            report = store.add(made, Source("collect"))
+            report = store.records.add(made, Source("collect"))
         # The second run is known already: nothing is stored twice.
         assert report.new == 0
         failed = [m for m in made if m.status is Status.FAILED]
         assert {m.failure.kind for m in failed} == {FailureKind.WRONG_RESULT}
         assert all(m.run_secs is None for m in failed)
-        found = load(store.query)
+        found = load(store)
     # Without a launch of another kernel, and without the two that were wrong.
     assert len(found) == 6
     slices = {}

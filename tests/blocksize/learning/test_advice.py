@@ -122,7 +122,7 @@ def test_an_advisor_in_a_database(made):
     store, rows = made
     found = train_advisor(store, learner="gain")
     assert not found.was_there
-    advisor, row = find(store.query)
+    advisor, row = find(store)
     assert row.id == found.stored.id and row.kind == "advisor"
     assert advisor.to_bytes() == found.training.advisor.to_bytes()
     assert row.card["launches"] == len(rows) and row.card["learner"] == "gain"
@@ -130,8 +130,8 @@ def test_an_advisor_in_a_database(made):
     assert again.was_there and again.stored.id == found.stored.id
     other = train_advisor(store, learner="gain", tolerance=0.2)
     assert other.stored.id != found.stored.id
-    assert find(store.query)[1].id == other.stored.id
-    assert find(store.query, found.stored.id)[1].id == found.stored.id
+    assert find(store)[1].id == other.stored.id
+    assert find(store, found.stored.id)[1].id == found.stored.id
 
 
 def test_a_database_with_an_advisor_is_sound(made, sqlite_file):
@@ -145,18 +145,18 @@ def test_a_database_with_an_advisor_is_sound(made, sqlite_file):
 def test_no_advisor(made):
     store, _ = made
     with pytest.raises(NotFoundError, match="no advisor yet; make one: tunedb advise train"):
-        find(store.query)
+        find(store)
     with pytest.raises(NotFoundError, match="model 7 is not an advisor"):
-        find(store.query, 7)
+        find(store, 7)
 
 
 def test_a_changed_advisor_is_refused(made, monkeypatch):
     store, _ = made
     train_advisor(store, learner="gain")
-    body = store.query.model_body(1).replace(b'"tolerance":0.0', b'"tolerance":0.9')
-    monkeypatch.setattr(type(store.query), "model_body", lambda self, id_: body)
+    body = store.models.body(1).replace(b'"tolerance":0.0', b'"tolerance":0.9')
+    monkeypatch.setattr(type(store.models), "body", lambda self, id_: body)
     with pytest.raises(IntegrityError, match="tunedb advise train"):
-        find(store.query)
+        find(store)
 
 
 def test_the_training_digest_is_of_times_labels_and_counters():

@@ -190,7 +190,7 @@ def test_bad_entries_are_kept_once(tmp_path):
         for new in (4, 0):
             report = import_log(store, file, source="x")
             assert (report.total.new, report.quarantined) == (new, 1)
-        assert store.query.counts().quarantined == 1
+        assert store.counts().quarantined == 1
 
 
 def test_lines_of_windows(tmp_path):
@@ -208,7 +208,7 @@ def test_a_run_that_goes_on_adds_its_new_entries(tmp_path):
         assert (report.total.new, report.total.known, report.remarks) == (1, 3, [])
         report = import_log(store, write(tmp_path, gzip.compress(text_of().encode())), source="x")
         assert (report.total.new, report.total.known) == (0, 4)
-        best = [summary.best for summary in store.query.workloads()]
+        best = [summary.best for summary in store.workloads.summaries()]
         assert best == [0.0005]
 
 

@@ -134,7 +134,7 @@ def test_an_input_is_imported_as_a_workload(tmp_path):
         for _ in range(2):
             report = import_log(store, LogFile(path, "t1"), source="x")
             assert (report.refused, report.workloads, report.total.read) == (None, 1, 0)
-        ((name, body),) = store.query.t1_inputs()
+        ((name, body),) = store.training.t1_inputs()
         assert name == "convolution_kernel"
         assert read_t1(body) == t1_input(INPUT)
 

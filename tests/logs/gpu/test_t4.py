@@ -187,7 +187,7 @@ def test_a_time_that_is_not_the_mean(tmp_path, value, is_apart):
     with Store(":memory:") as store:
         report = import_log(store, file, source="x")
         assert report.remarks == [remark.text]
-        assert [summary.best for summary in store.query.workloads()] == [0.002]
+        assert [summary.best for summary in store.workloads.summaries()] == [0.002]
 
 
 @pytest.mark.parametrize(
@@ -376,7 +376,7 @@ def check_schema(found):
 
 def export(store, **chosen):
     out = io.BytesIO()
-    report = export_document(store.query, "t4", out, **chosen)
+    report = export_document(store, "t4", out, **chosen)
     return report, out.getvalue()
 
 
@@ -398,14 +398,14 @@ def test_what_is_written_is_read_as_it_was(tmp_path):
         ]
         again = import_log(other, write(tmp_path, found, "results.json"), source="x")
         assert (again.total.new, again.remarks, again.quarantined) == (5, [], 0)
-        for one, two in zip(store.query.iterate(), other.query.iterate(), strict=True):
+        for one, two in zip(store.records.iterate(), other.records.iterate(), strict=True):
             assert one.measurement.program == two.measurement.program
             assert one.measurement.run_secs == two.measurement.run_secs
             assert one.measurement.measured_at == two.measurement.measured_at
             assert one.measurement.status == two.measurement.status
             assert one.measurement.all_cost in (two.measurement.all_cost, None)
             for before, after in zip(
-                store.query.launches_of(one.id), other.query.launches_of(two.id), strict=True
+                store.launches.of(one.id), other.launches.of(two.id), strict=True
             ):
                 assert (before.block, before.values) == (after.block, after.values)
                 assert before.counter_set == after.counter_set
@@ -425,7 +425,7 @@ def test_a_document_is_of_one_kernel_on_one_device(tmp_path):
         report, data = export(store, target_ids=[99])
         assert (report.records, data) == (0, b"")
         with pytest.raises(UsageError, match="not a format of documents"):
-            export_document(store.query, "ansor", io.BytesIO())
+            export_document(store, "ansor", io.BytesIO())
 
 
 def test_contradictions_and_foreign_records_are_not_written(tmp_path):

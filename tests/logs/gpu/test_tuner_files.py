@@ -87,12 +87,12 @@ def test_each_file_has_the_rows_that_it_should_have(everything):
 
 def test_a_second_import_adds_nothing(everything):
     store, reports = everything
-    before = store.query.counts()
+    before = store.counts()
     total = Tally()
     for name in OURS:
         total += bring(store, name).total
     assert (total.read, total.new, total.known) == (86_385, 0, 86_385)
-    assert store.query.counts() == before
+    assert store.counts() == before
     # Two files hold what others hold too.
     assert sum(report.total.new for report in reports.values()) == 86_385 - 6_768 - 2
 
@@ -142,8 +142,8 @@ def test_the_file_that_contradicts_itself(everything):
     assert [name for name, other in reports.items() if other.remarks] == [
         "kernel_tuner_t4/pnpoly__RTX_3090_T4.json.gz"
     ]
-    workload = next(w.id for w in store.query.workloads() if w.name == "pnpoly")
-    records = [record.measurement for record in store.query.iterate(workload)]
+    workload = next(w.id for w in store.workloads.summaries() if w.name == "pnpoly")
+    records = [record.measurement for record in store.records.iterate(workload)]
     kinds = Counter(m.failure.kind if m.failure else None for m in records)
     assert kinds == {
         FailureKind.INFRASTRUCTURE: 2955,
@@ -203,7 +203,7 @@ def test_a_conversion_is_its_original():
 
 def test_inputs_say_which_parameters_form_the_block(everything):
     store, _ = everything
-    found = {(name, read_t1(body).block_parameters) for name, body in store.query.t1_inputs()}
+    found = {(name, read_t1(body).block_parameters) for name, body in store.training.t1_inputs()}
     assert found == {
         ("convolution_kernel", ("block_size_x", "block_size_y")),
         ("dedispersion_kernel", ("block_size_x", "block_size_y")),
@@ -262,13 +262,13 @@ def test_what_is_written_is_what_the_schema_asks_for(everything):
     for name in ("vector_add", "directCoulombSum_kernel", "dedispersion_kernel"):
         ids = [
             summary.id
-            for summary in store.query.workloads()
+            for summary in store.workloads.summaries()
             if summary.name == name and summary.format == "gpu-kernel"
         ]
-        for record in (next(store.query.iterate(id_)) for id_ in ids):
+        for record in (next(store.records.iterate(id_)) for id_ in ids):
             chosen = {"workload_ids": [record.workload_id], "target_ids": [record.target_id]}
             out = io.BytesIO()
-            report = export_document(store.query, "t4", out, **chosen)
+            report = export_document(store, "t4", out, **chosen)
             document = json.loads(out.getvalue())
             assert len(document["results"]) == report.records > 0
             assert list(schema_errors(document, schema)) == []

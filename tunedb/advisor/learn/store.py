@@ -21,7 +21,6 @@ from .model import Advisor
 from .training import Step, Training, train
 
 if TYPE_CHECKING:
-    from ...storage.queries import Query
     from ...storage.store import Store
 
 KIND = "advisor"
@@ -96,7 +95,7 @@ def train_advisor(
     PluginError
         scikit-learn is not installed.
     """
-    observations = load(store.query)
+    observations = load(store)
     given = label(observations, labels, tolerance)
     training = train(observations, given, learner=learner, inputs=inputs, on_step=on_step)
     body = training.advisor.to_bytes()
@@ -104,7 +103,7 @@ def train_advisor(
     parameters = identity.canonical_json(choices | {"scikit-learn": _version("scikit-learn")})
     versions = {"numpy": np.__version__, "tunedb": __version__, "xgboost": ""}
     digest = model_digest(KIND, parameters, training_digest(observations, given), versions)
-    known = store.query.model_by_digest(digest)
+    known = store.models.find(digest)
     new = NewModel(
         digest=digest,
         kind=KIND,
@@ -113,8 +112,8 @@ def train_advisor(
         card=_card(training, observations, given, choices, versions, body),
         body=body,
     )
-    id_ = store.add_model(new, replace=known is not None)
-    stored = next(one for one in store.query.models(kind=KIND) if one.id == id_)
+    id_ = store.models.add(new, replace=known is not None)
+    stored = next(one for one in store.models.all(kind=KIND) if one.id == id_)
     return TrainedAdvisor(training, stored, known is not None)
 
 
@@ -132,7 +131,7 @@ def training_digest(observations: Sequence[Observation], labels: Labels) -> byte
     )
 
 
-def find(query: Query, id_: int | None = None) -> tuple[Advisor, StoredModel]:
+def find(store: Store, id_: int | None = None) -> tuple[Advisor, StoredModel]:
     """Return the advisor of that id, or the one that was made last.
 
     Raises
@@ -144,12 +143,12 @@ def find(query: Query, id_: int | None = None) -> tuple[Advisor, StoredModel]:
     FormatError
         They are no advisor of this layout.
     """
-    known = [one for one in query.models(kind=KIND) if id_ in (None, one.id)]
+    known = [one for one in store.models.all(kind=KIND) if id_ in (None, one.id)]
     if not known:
         which = "no advisor yet" if id_ is None else f"model {id_} is not an advisor, or not there"
         raise NotFoundError(f"{which}; make one: tunedb advise train")
     stored = max(known, key=lambda one: (one.created_at, one.id))
-    body = query.model_body(stored.id)
+    body = store.models.body(stored.id)
     if body is None or body_digest(body).hex() != stored.card["body"]["digest"]:
         raise IntegrityError(
             f"model {stored.id}: its body does not match its card; "

@@ -1,4 +1,4 @@
-"""Which workloads are the same computation: the one place that decides it.
+"""Names of workloads: which of them are the same computation.
 
 Workloads are known by names (:class:`tunedb.records.Alias`), and each name is the word of a source.
 A name of a foreign source never makes a workload answer; where programs are only proposed, and
@@ -10,20 +10,24 @@ itself is its user's word and needs no confirmation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from enum import IntEnum
 from typing import Any
 
-from sqlalchemy import and_, case, func, literal_column, or_, select
+from sqlalchemy import Connection, and_, case, func, literal_column, or_, select
 
-from ... import identity
-from ...programs.workload_info.structure import Structure, structure_of
-from ...records import LOOSE, Alias, Trust
-from .. import schema
-from ..attribution import is_trusted
-from ..engine import Prepared
-from .catalog import Catalog
-from .statements import parameter
+from .. import identity
+from ..programs.workload_info.structure import Structure, structure_of
+from ..records import Alias, Source, Trust
+from . import read_statements as st
+from . import schema, statements
+from .attribution import is_trusted
+from .database import Database
+from .engine import Prepared
+from .loader import Cache, Loader
+from .read_statements import parameter
+from .retry import patiently
+from .rows import Rows, label
 
 #: Scheme of the names by which a user says that workloads are the same.
 LINK = "link"
@@ -85,15 +89,58 @@ _NAMES = Prepared(
 )
 
 
-class Equivalence(Catalog):
-    """Decides which workloads answer for another."""
+class Names:
+    """``store.names``, for rooms that look workloads up by TVM's hashes."""
 
-    def names(self, workload_id: int) -> list[tuple[Alias, Standing]]:
+    def __init__(self, db: Database, loader: Loader, rows: Rows) -> None:
+        self._db = db
+        self._loader = loader
+        self._structures: Cache[Structure] = Cache()
+        self._rows = rows
+
+    @patiently
+    def add(self, workload_id: int, aliases: Iterable[Alias], source: Source) -> None:
+        """Add names of a stored workload, of which nothing else is said.
+
+        Parameters
+        ----------
+        workload_id : int
+            Local number of the workload.
+        aliases : iterable of Alias
+            Its names.
+        source : Source
+            The source of this database that gives them.
+        """
+        with self._db.transaction() as connection:
+            self.insert(connection, workload_id, aliases, source)
+
+    def insert(
+        self, connection: Connection, workload_id: int, aliases: Iterable[Alias], source: Source
+    ) -> None:
+        """Insert the names that a source of this database gives a workload."""
+        found = list(aliases)
+        if not found:
+            return
+        source_id, _ = self._rows.source(connection, source)
+        statements.insert["workload_alias"].many(
+            connection,
+            [
+                {
+                    "scheme": label(alias.scheme),
+                    "key": label(alias.key),
+                    "workload_id": workload_id,
+                    "source_id": source_id,
+                }
+                for alias in found
+            ],
+        )
+
+    def of(self, workload_id: int) -> list[tuple[Alias, Standing]]:
         """Return the names of a workload, and how far each counts."""
-        rows = self._rows(_NAMES, workload=workload_id, store=self.store_key)
+        rows = self._db.fetch(_NAMES, workload=workload_id, store=self._db.key)
         return [(Alias(scheme, key), Standing(standing)) for scheme, key, standing in rows]
 
-    def standings_of(self, names: Sequence[Alias]) -> list[tuple[int, Standing]]:
+    def standings(self, names: Sequence[Alias]) -> list[tuple[int, Standing]]:
         """Return the workloads under one or two names, and how far the name of each counts.
 
         In the order of their ids; made of one statement.
@@ -101,12 +148,14 @@ class Equivalence(Catalog):
         padded = [*names, *names][:_MOST_NAMES]
         given = {f"scheme{at}": identity.clean_text(one.scheme) for at, one in enumerate(padded)}
         given |= {f"key{at}": identity.clean_text(one.key) for at, one in enumerate(padded)}
-        rows = self._tuples(_BY_NAME, store=self.store_key, **given)
+        rows = self._db.tuples(_BY_NAME, store=self._db.key, **given)
         return [(id_, Standing(standing)) for id_, standing in rows]
 
     def structure(self, workload_id: int) -> Structure:
         """Return the structure of a stored workload."""
-        return self._structures.fetch(workload_id, lambda id_: structure_of(self.workload(id_)))
+        return self._structures.fetch(
+            workload_id, lambda id_: structure_of(self._loader.workload(id_))
+        )
 
     def named(
         self,
@@ -133,34 +182,26 @@ class Equivalence(Catalog):
         least = Standing.FOREIGN if foreign else Standing.TRUSTED
         return [
             id_
-            for id_, standing in self.standings_of(names)
+            for id_, standing in self.standings(names)
             if standing >= least and ((links and standing == Standing.LINKED) or confirm(id_))
         ]
 
-    def equivalent(self, workload_id: int, *, foreign: bool = False) -> list[int]:
-        """Return the ids of the workloads that are the same computation, itself included.
+    def workloads_without(self, scheme: str, tvm_version: str, after: int) -> list[int]:
+        """Return ids above `after` of served modules without such an alias.
 
-        Those that share a structural hash, a script or a link, as :meth:`named` decides. TVM's
-        looser equalities (``ignore-tensor``, ``anchor-block``) are for a handle that asks for
-        them.
-
-        Parameters
-        ----------
-        workload_id : int
-            Local number of the workload.
-        foreign : bool
-            As for :meth:`named`.
+        Those whose graph a TVM release wrote, and those with a script, which outlives releases.
         """
+        return [
+            row[0]
+            for row in self._db.fetch(
+                st.workloads_without,
+                scheme=scheme,
+                version=tvm_version + "%",
+                after=after,
+                store=self._db.key,
+            )
+        ]
 
-        def confirm(id_: int) -> bool:
-            if id_ == workload_id:
-                return True
-            return self.structure(id_).agrees(self.structure(workload_id))
-
-        found = {workload_id}
-        for name, standing in self.names(workload_id):
-            if name.scheme.endswith(LOOSE) or (standing == Standing.FOREIGN and not foreign):
-                continue
-            links = standing == Standing.LINKED
-            found.update(self.named([name], confirm, foreign=foreign, links=links))
-        return sorted(found)
+    def last_workload(self) -> int:
+        """Return the highest id of a workload, or 0."""
+        return int(self._db.fetch(st.last_workload)[0][0] or 0)

@@ -6,13 +6,13 @@ from typing import Any
 
 from sqlalchemy import Select, and_, bindparam, case, func, literal_column, or_, select
 
-from ...records import MODULES, Trust, WorkloadFormat
-from .. import columns, schema
-from ..attribution import last_word
-from ..columns import Form
-from ..engine import Prepared
-from ..retractions import is_retracted
-from ..statements import this_measurement
+from ..records import MODULES, Trust, WorkloadFormat
+from . import columns, schema
+from .attribution import last_word
+from .columns import Form
+from .engine import Prepared
+from .retractions import is_retracted
+from .statements import this_measurement
 
 _m, _p, _f = schema.measurement.c, schema.program.c, schema.failure.c
 
@@ -50,7 +50,7 @@ def _column(column: columns.Column) -> Any:
 
 
 def record_query() -> Select[Any]:
-    """Return the query whose rows :meth:`Query._record` understands."""
+    """Return the query whose rows :meth:`Loader.record` understands."""
     joined = _join_shared_json(
         schema.measurement.join(schema.program, _p.id == _m.program_id)
     ).outerjoin(schema.failure, _f.id == last_word(schema.failure, _m))
@@ -69,7 +69,7 @@ record_by_id = Prepared(record_query().where(_m.id == parameter("id")))
 
 
 def answer_query() -> Select[Any]:
-    """Return the query whose rows :meth:`Query._answer` understands."""
+    """Return the query whose rows :meth:`Answers.from_row` understands."""
     joined = (
         schema.measurement.join(schema.program, _p.id == _m.program_id)
         .join(schema.sketch, schema.sketch.c.id == _p.sketch_id)
@@ -108,6 +108,7 @@ by_id = {
         schema.sketch,
         schema.tail,
         schema.session,
+        schema.counter_set,
         schema.source,
     )
 }

@@ -1,4 +1,4 @@
-"""What models are trained on: measured programs that have features."""
+"""Training sets: measured programs with their features, and what models predicted of them."""
 
 from __future__ import annotations
 
@@ -8,24 +8,28 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Select, and_, case, func, select
 
-from ...records import FailureKind, Origin, Signature, Status
-from .. import schema
-from ..attribution import last_word
-from ..deadlines import unhurried
-from ..engine import converted_errors
-from ..retractions import is_retracted
-from .models import Models
+from ..records import FailureKind, Origin, Signature, Status, WorkloadFormat
+from ..system.one_line import one_line
+from . import schema
+from .attribution import is_believed, last_word
+from .database import Database
+from .deadlines import unhurried
+from .engine import converted_errors
+from .loader import Loader
+from .programs import Programs
+from .retractions import is_retracted
+from .runs import Runs
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from ...features.base import NamedSet
+    from ..features.base import NamedSet
 
 _m, _p, _w, _t = (
     table.c for table in (schema.measurement, schema.program, schema.workload, schema.target)
 )
-_failure, _feature = schema.failure.c, schema.feature.c
+_failure, _feature, _d = schema.failure.c, schema.feature.c, schema.prediction.c
 
 #: Text of a column → its number; what a newer version wrote counts as unknown.
 _FAILURES = {kind.value: number for number, kind in enumerate(FailureKind, 1)}
@@ -86,14 +90,50 @@ class TrainingRecords:
     n_rows: NDArray[np.int64]
     n_columns: NDArray[np.int64]
 
+    __repr__ = one_line
+
     def __len__(self) -> int:
         return len(self.ids)
 
 
-class Training(Models):
-    """Reads of training sets."""
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A prediction, with what became of the program.
 
-    def training_records(
+    Parameters
+    ----------
+    model_id, program_id, workload_id, target_id : int
+        Local numbers.
+    record_id : int
+        Local number of the program's first measurement.
+    score : float
+        What the model said; higher is faster.
+    mean : float or None
+        Shortest mean run time in seconds; None where the program never worked.
+    predicted_at : int
+        Microseconds since 1970, UTC.
+    """
+
+    model_id: int
+    program_id: int
+    workload_id: int
+    target_id: int
+    record_id: int
+    score: float
+    mean: float | None
+    predicted_at: int
+
+
+class Training:
+    """``store.training``, for rooms that train and judge models."""
+
+    def __init__(self, db: Database, loader: Loader, programs: Programs, runs: Runs) -> None:
+        self._db = db
+        self._loader = loader
+        self._programs = programs
+        self._runs = runs
+
+    def records(
         self,
         feature_set: NamedSet,
         *,
@@ -112,33 +152,101 @@ class Training(Models):
         workload_ids, target_ids, source_ids : sequence of int or None
             Only records of these workloads, targets and sources.
         """
-        set_id = self._set_id(feature_set)
-        query = _records(set_id, self._subject(), self._counting())
-        statement = self._chosen(query, workload_ids, target_ids, for_tvm=False)
+        set_id = self._programs.set_id(feature_set)
+        query = _records(set_id, self._runs.subject(), self._programs.counting())
+        statement = self._programs.chosen(query, workload_ids, target_ids, for_tvm=False)
         if source_ids is not None:
             statement = statement.where(_m.source_id.in_(source_ids))
         with (
-            self._lock,
-            converted_errors(self._location),
-            unhurried(connection := self._connected()),
+            self._db.lock,
+            converted_errors(self._db.location),
+            unhurried(connection := self._db.reader()),
         ):
             found = connection.execute(statement.order_by(_m.id))
             return _joined([_columns(part) for part in found.partitions(_PART)])
 
-    def training_workloads(self, ids: Sequence[int]) -> list[tuple[int, bytes, str, Signature]]:
+    def workloads(self, ids: Sequence[int]) -> list[tuple[int, bytes, str, Signature]]:
         """Return local number, digest, name and signature of workloads, in the order of digests."""
         columns = (_w.id, _w.digest, _w.name, _w.function, _w.arguments, _w.family, _w.flops)
         wanted = set(ids)
-        rows = self._select(select(*columns).order_by(_w.digest))
+        rows = self._db.select(select(*columns).order_by(_w.digest))
         return [
-            (row.id, bytes(row.digest), row.name, self._signature(row))
+            (row.id, bytes(row.digest), row.name, self._loader.signature(row))
             for row in rows
             if row.id in wanted
         ]
 
     def target_digests(self) -> dict[int, bytes]:
         """Return the digest of each target by its local number."""
-        return {row.id: bytes(row.digest) for row in self._select(select(_t.id, _t.digest))}
+        return {row.id: bytes(row.digest) for row in self._db.select(select(_t.id, _t.digest))}
+
+    def t1_inputs(self) -> list[tuple[str, bytes]]:
+        """Return name and body of each FAIR T1 input, in the order of their digests."""
+        rows = self._db.select(
+            select(_w.name, _w.body).where(_w.format == WorkloadFormat.T1.value).order_by(_w.digest)
+        )
+        return [(row.name, self._db.unpack(row.body)) for row in rows]
+
+    # ------------------------------------------------------------------ predictions
+
+    def trials(self, model_id: int | None = None) -> list[Trial]:
+        """Return the predictions of a model, or of all, of programs that were measured.
+
+        Measurements that were retracted, that never ran, or that failed for reasons of
+        infrastructure say nothing about a program.
+
+        Parameters
+        ----------
+        model_id : int or None
+            Local number of the model.
+
+        Returns
+        -------
+        list of Trial
+            By model, then in the order of the first measurements.
+        """
+        key = (_d.model_id, _d.program_id, _m.workload_id, _m.target_id)
+        first = func.min(_m.id)
+        statement = (
+            select(
+                *key,
+                first.label("record_id"),
+                _d.score,
+                func.min(case((_m.status == int(Status.OK), _m.mean), else_=None)).label("mean"),
+                _d.predicted_at,
+            )
+            .join_from(schema.prediction, schema.measurement, _m.program_id == _d.program_id)
+            .where(_says_something())
+            .group_by(*key, _d.score, _d.predicted_at)
+            .order_by(_d.model_id, first)
+        )
+        if model_id is not None:
+            statement = statement.where(_d.model_id == model_id)
+        return [Trial(*row) for row in self._db.select(statement)]
+
+    def measured_before(self, program_ids: Sequence[int], moment: int) -> set[int]:
+        """Return those of some programs that were measured before a moment.
+
+        What :meth:`trials` leaves out does not count; a measurement of unknown time does.
+
+        Parameters
+        ----------
+        program_ids : sequence of int
+            Local numbers, of a batch: they become parameters of one statement.
+        moment : int
+            Microseconds since 1970, UTC.
+        """
+        statement = (
+            select(_m.program_id)
+            .where(_m.program_id.in_(program_ids), _m.measured_at < moment, _says_something())
+            .distinct()
+        )
+        return {row[0] for row in self._db.select(statement)}
+
+    def predictions(self) -> dict[int, int]:
+        """Return how many programs each model was asked about, by the model's number."""
+        counted = select(_d.model_id, func.count()).group_by(_d.model_id)
+        return {row[0]: row[1] for row in self._db.select(counted)}
 
 
 def _records(set_id: int | None, subject: Any, counting: Sequence[Any]) -> Select[Any]:
@@ -149,7 +257,7 @@ def _records(set_id: int | None, subject: Any, counting: Sequence[Any]) -> Selec
     set_id : int or None
         The feature set.
     subject : ColumnElement
-        The session of a record (:meth:`tunedb.storage.queries.sessions.Sessions._subject`).
+        The session of a record (:meth:`.runs.Runs.subject`).
     counting : sequence of ColumnElement
         Conditions under which features count.
     """
@@ -217,3 +325,18 @@ def _joined(parts: Sequence[TrainingRecords]) -> TrainingRecords:
     names = [field.name for field in fields(TrainingRecords)]
     parts = parts or [_columns([])]
     return TrainingRecords(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names})
+
+
+def _says_something() -> Any:
+    """Return the condition that a measurement says something about its program."""
+    blameless = (
+        select(1)
+        .where(
+            _failure.measurement_id == _m.id,
+            _failure.kind == str(FailureKind.INFRASTRUCTURE),
+            is_believed(_failure, _m),
+        )
+        .exists()
+    )
+    failed = and_(_m.status == int(Status.FAILED), ~blameless)
+    return and_((_m.status == int(Status.OK)) | failed, ~is_retracted(_m, many=True))

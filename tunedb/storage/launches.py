@@ -1,21 +1,24 @@
-"""Launches of GPU kernels, and what describes the spaces of their parameters."""
+"""Launches of GPU kernels with their counters."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import Select, literal, select, tuple_
 
-from ... import identity
-from ...errors import FormatError, NotFoundError
-from ...launches import CounterSet, Extents, Launch, counters_of, values_of
-from ...records import Status, Trace, Trust, Workload, WorkloadFormat
-from ...results import LaunchRow
-from .. import schema
-from ..attribution import is_preferred
-from ..retractions import is_retracted
-from .equivalence import Equivalence
+from .. import identity
+from ..errors import FormatError, NotFoundError
+from ..launches import CounterSet, Extents, Launch, counters_of, values_of
+from ..records import Measurement, Status, Trace, Trust, Workload
+from ..results import LaunchRow
+from . import schema
+from .attribution import is_preferred
+from .batches import Batches
+from .database import Database
+from .loader import Loader
+from .retractions import is_retracted
+from .retry import patiently
 
 T = TypeVar("T")
 
@@ -25,10 +28,31 @@ _l, _m, _p, _w = schema.launch.c, schema.measurement.c, schema.program.c, schema
 _PAGE = 5_000
 
 
-class Launches(Equivalence):
-    """Reads of launches with their measurements."""
+class Launches:
+    """``store.launches``: adds and reads launches of records."""
 
-    def launches(
+    def __init__(self, db: Database, loader: Loader, batches: Batches) -> None:
+        self._db = db
+        self._loader = loader
+        self._batches = batches
+
+    def __repr__(self) -> str:
+        return f"<launches of {self._db.location}>"
+
+    @patiently
+    def add(self, launches: Iterable[tuple[Measurement, Launch]]) -> int:
+        """Add what this database says of the launches of measurements; return how many were new.
+
+        Those of a measurement that is not stored (any more) are left out.
+        """
+        with self._db.transaction() as connection:
+            rows = [
+                (one.program.digest, one.digest, launch, source_id)
+                for one, launch, source_id in self._batches.said(connection, launches)
+            ]
+            return self._batches.insert_launches(connection, rows)
+
+    def iterate(
         self,
         *,
         workload_ids: Sequence[int] | None = None,
@@ -66,7 +90,7 @@ class Launches(Equivalence):
         if counted is not None:
             known = _l.counter_set_id.is_not(None)
             statement = statement.where(known if counted else ~known)
-        sets, workloads = _Kept(self.counter_set), _Kept(self._bare_workload)
+        sets, workloads = _Kept(self._counter_set), _Kept(self._bare_workload)
         after: tuple[int, int] | None = None
         while True:
             page = statement
@@ -74,63 +98,46 @@ class Launches(Equivalence):
                 page = statement.where(
                     tuple_(_l.measurement_id, _l.id) > tuple_(*map(literal, after))
                 )
-            rows = self._select(page)
+            rows = self._db.select(page)
             for row in rows:
                 yield self._launch_row(row, sets, workloads)
             if len(rows) < _PAGE:
                 return
             after = rows[-1].measurement_id, rows[-1].id
 
-    def launches_of(self, record_id: int) -> list[Launch]:
+    def of(self, record_id: int) -> list[Launch]:
         """Return the launches of a record that count, in their order."""
         statement = (
             select(schema.launch)
             .join_from(schema.launch, schema.measurement, _m.id == _l.measurement_id)
             .where(_m.id == record_id, is_preferred(schema.launch, _m))
         )
-        sets = _Kept(self.counter_set)
-        rows = self._select(statement.order_by(_l.number, _l.id))
+        sets = _Kept(self._counter_set)
+        rows = self._db.select(statement.order_by(_l.number, _l.id))
         return [launch_of(row, sets[row.counter_set_id]) for row in rows]
 
-    def counter_set(self, id_: int | None) -> CounterSet | None:
-        """Return a set of counters by its id; None for None.
-
-        Raises
-        ------
-        NotFoundError
-            There is none.
-        """
-        if id_ is None:
-            return None
-        rows = self._select(select(schema.counter_set).where(schema.counter_set.c.id == id_))
-        if not rows:
-            raise NotFoundError(f"{self._location}: no counter_set {id_}")
-        return counter_set_of(rows[0])
-
-    def t1_inputs(self) -> list[tuple[str, bytes]]:
-        """Return name and body of each FAIR T1 input, in the order of their digests."""
-        rows = self._select(
-            select(_w.name, _w.body).where(_w.format == WorkloadFormat.T1.value).order_by(_w.digest)
-        )
-        return [(row.name, self._unpack(row.body)) for row in rows]
+    def _counter_set(self, id_: int | None) -> CounterSet | None:
+        return counter_set(self._db, id_)
 
     def _bare_workload(self, id_: int | None) -> Workload:
         """Return a workload without its script, which is no part of its identity."""
-        rows = self._select(select(_w.format, _w.body, _w.name, _w.tvm_version).where(_w.id == id_))
+        rows = self._db.select(
+            select(_w.format, _w.body, _w.name, _w.tvm_version).where(_w.id == id_)
+        )
         if not rows:
-            raise NotFoundError(f"{self._location}: no workload {id_}")
+            raise NotFoundError(f"{self._db.location}: no workload {id_}")
         row = rows[0]
-        return Workload(row.format, self._unpack(row.body), row.name, row.tvm_version)
+        return Workload(row.format, self._db.unpack(row.body), row.name, row.tvm_version)
 
     def _launch_row(
         self, row: Any, sets: _Kept[CounterSet | None], workloads: _Kept[Workload]
     ) -> LaunchRow:
         """Return a row of :func:`_launches` as what it means."""
-        bodies = self._bodies
-        sketch = bodies["sketch"].fetch(row.sketch_id, lambda _: self._unpack(row.sketch))
+        bodies = self._loader.bodies
+        sketch = bodies["sketch"].fetch(row.sketch_id, lambda _: self._db.unpack(row.sketch))
         tail = None
         if row.tail_id is not None:
-            tail = bodies["tail"].fetch(row.tail_id, lambda _: self._unpack(row.tail))
+            tail = bodies["tail"].fetch(row.tail_id, lambda _: self._db.unpack(row.tail))
         return LaunchRow(
             id=row.id,
             launch=launch_of(row, sets[row.counter_set_id]),
@@ -140,7 +147,7 @@ class Launches(Equivalence):
             workload_id=row.workload_id,
             workload=workloads[row.workload_id],
             target_id=row.target_id,
-            target=self.target(row.target_id),
+            target=self._loader.target(row.target_id),
             trace=Trace(sketch, tail, bytes(row.decisions)),
             status=Status(row.status),
             run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
@@ -187,6 +194,17 @@ def _launches() -> Select[Any]:
         .where(~is_retracted(_m, many=True), is_preferred(schema.launch, _m))
         .order_by(_l.measurement_id, _l.id)
     )
+
+
+def counter_set(db: Database, id_: int | None) -> CounterSet | None:
+    """Return a set of counters by its id; None for None.
+
+    Raises
+    ------
+    NotFoundError
+        There is none.
+    """
+    return None if id_ is None else counter_set_of(db.one("counter_set", id_))
 
 
 def counter_set_of(row: Any) -> CounterSet:

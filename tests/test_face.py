@@ -1,0 +1,247 @@
+"""The public face of a store: an example of each method, and one line for each object.
+
+>>> store = Store(":memory:")
+>>> store
+Store(':memory:')
+>>> store.location, store.read_only, store.url.get_backend_name(), len(store.key)
+(':memory:', False, 'sqlite', 32)
+
+Records: what was measured.
+
+>>> store.records.add([measurement, failed], OWN)
+AddReport(new=2, known=0)
+>>> best = store.records.best("matmul")
+>>> best
+Record(1, 'matmul_0' for llvm, 0.001 s, from 'own')
+>>> store.records.best("matmul", "llvm") == store.records.best(1) == best
+True
+>>> store.records.best("conv2d")
+Traceback (most recent call last):
+    ...
+tunedb.errors.NotFoundError: no workload 'conv2d'
+>>> [record.id for record in store.records.top_k("matmul", k=3)]
+[1]
+>>> store.records.get(1) == best
+True
+>>> store.records.find(best.measurement.digest.hex()[:8])
+[1]
+>>> [record.measurement.status.name for record in store.records.iterate()]
+['OK', 'FAILED']
+>>> store.records.history([1])
+[(1, 0.001, 0.001)]
+>>> store.records.count()
+2
+>>> store.records.failures()
+{'timeout': 1}
+>>> store.records.unbelieved(1)
+[]
+
+Workloads and targets: what was computed, and for which device.
+
+>>> store.workloads.add(make_workload(1))
+2
+>>> store.workloads.find("matmul"), store.workloads.find(family="matmul")
+([1, 2], [])
+>>> store.workloads.get(1).name
+'matmul_0'
+>>> store.workloads.id_of(make_workload(1).digest)
+2
+>>> [(summary.name, summary.records, summary.best) for summary in store.workloads.summaries()]
+[('matmul_0', 2, 0.001), ('matmul_1', 0, None)]
+>>> store.workloads.equivalent(1)
+[1]
+>>> store.workloads.neighbours(1, make_target())
+[]
+>>> store.targets.add(make_target(1))
+2
+>>> store.targets.find("llvm"), store.targets.find('{"num-cores": 2}')
+([1, 2], [2])
+>>> store.targets.get(2).kind, store.targets.id_of(make_target(1).digest)
+('llvm', 2)
+>>> [(summary.id, summary.records) for summary in store.targets.summaries()]
+[(1, 2), (2, 0)]
+>>> store.targets.compatible(make_target(1))
+[1, 2]
+
+Sessions: runs on one machine.
+
+>>> store.sessions.add(make_session(1))
+>>> store.sessions.find("session-1"), store.sessions.get(2).key
+([2], 'session-1')
+
+Features and models: what is computed of records.
+
+>>> store.features.add(Steps(), [(1, np.ones((1, 2)))])
+1
+>>> [rows.shape for rows in store.features.rows(Steps(), [1])]
+[(1, 2)]
+>>> store.features.coverage(Steps())
+FeatureCoverage(programs=2, able=2, known=1)
+>>> [(stored.name, stored.programs, stored.rows) for stored in store.features.sets()]
+[('fake.steps', 1, 1)]
+>>> store.models.add(NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {}, b"trees"))
+1
+>>> store.models.add_predictions(1, {1: 0.5})
+1
+>>> [model.id for model in store.models.all(kind="ranker")]
+[1]
+>>> store.models.find(b"m" * 16).size, store.models.body(1)
+(5, b'trees')
+
+Launches of GPU kernels, and lines that nobody understood.
+
+>>> store.launches.add([(measurement, Launch("main_kernel", 256))])
+1
+>>> store.launches.of(1)
+[Launch(kernel='main_kernel', threads=256, number=0, values=())]
+>>> [row.launch.threads for row in store.launches.iterate()]
+[256]
+>>> store.quarantine.add([Quarantined("log.json", 7, "not JSON", b"{")], OWN)
+1
+>>> store.quarantine.ids("log.json")
+[1]
+>>> store.quarantine.rows()[0].item
+Quarantined(file='log.json', line=7, reason='not JSON', data=<1 bytes>)
+>>> store.quarantine.release([1])
+
+Sources and trust: where records came from, and which are served.
+
+>>> store.sources.get(1)
+Source(name='own', kind=API, trust=OWN)
+>>> store.sources.counts()
+[(Source(name='own', kind=API, trust=OWN), 2)]
+>>> [(id_, source.name) for id_, digest, source in store.sources.numbered()]
+[(1, 'own')]
+>>> [(row.name, row.records, row.served) for row in store.sources.summaries()]
+[('own', 2, 1)]
+>>> store.trust.set(1, Trust.FOREIGN), store.records.best("matmul")
+(1, None)
+>>> store.trust.set(1, Trust.OWN)
+1
+>>> store.trust.retract([1], "the machine was busy"), store.records.best("matmul")
+(1, None)
+>>> store.trust.retract_session(1, "a debug build"), store.trust.retract_source(1, "a wrong clock")
+(0, 0)
+>>> store.trust.retract_aliases(1, "wrong names")
+
+The whole.
+
+>>> store.counts().measurements, store.counts().retracted
+(2, 2)
+>>> store.meta()["store"] == store.key
+True
+>>> store.require_approved()
+>>> store.be_patient(30)
+>>> store.close()
+"""
+
+import dataclasses
+import doctest
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from builders import OWN, make_measurement, make_session, make_target, make_workload
+
+sys.path.insert(0, str(Path(__file__).parent / "features"))
+
+from fake_sets import Steps
+
+from tunedb.launches import Launch
+from tunedb.records import Failure, FailureKind, Phase, Quarantined, Trust
+from tunedb.results import NewModel
+from tunedb.storage.store import Store
+
+PARTS = (
+    *("records", "workloads", "targets", "sources", "trust", "sessions"),
+    *("features", "models", "launches", "quarantine"),
+)
+
+#: Names of a store that users are told of, methods of its parts and its own.
+MOST = 60
+
+FAILURE = Failure(FailureKind.TIMEOUT, Phase.RUN, "too slow", 1.0)
+
+#: What the examples name.
+WORDS = {
+    "np": np,
+    "OWN": OWN,
+    "Launch": Launch,
+    "NewModel": NewModel,
+    "Quarantined": Quarantined,
+    "Steps": Steps,
+    "Store": Store,
+    "Trust": Trust,
+    "make_session": make_session,
+    "make_target": make_target,
+    "make_workload": make_workload,
+    "measurement": make_measurement(0, session=make_session()),
+    "failed": make_measurement(1, None, failure=FAILURE),
+}
+
+
+def public(thing):
+    return {name for name in dir(thing) if not name.startswith("_")}
+
+
+def test_examples():
+    example = doctest.DocTestParser().get_doctest(__doc__, WORDS, "face", __file__, 0)
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    told = []
+    runner.run(example, out=told.append)
+    assert runner.failures == 0, "".join(told)
+
+
+def test_every_name_has_an_example():
+    with Store(":memory:") as store:
+        names = {f"{part}.{name}" for part in PARTS for name in public(getattr(store, part))}
+        internal = {
+            name
+            for name, part in vars(store).items()
+            if type(part).__module__.startswith("tunedb.") and name not in PARTS
+        }
+        own = public(store) - set(PARTS) - internal
+    assert len(names) + len(own) <= MOST
+    missing = {
+        name for name in names | own if not re.search(rf"\bstore\.{re.escape(name)}\b", __doc__)
+    }
+    assert not missing
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_a_part_is_one_line(part):
+    with Store(":memory:") as store:
+        text = repr(getattr(store, part))
+    assert len(text) <= 100
+    assert "\n" not in text
+
+
+def objects(thing):
+    """Yield a dataclass and those in it."""
+    if dataclasses.is_dataclass(thing):
+        yield thing
+        for one in dataclasses.fields(thing):
+            yield from objects(getattr(thing, one.name))
+
+
+def test_an_object_is_one_line():
+    """Also one whose texts and bytes are long."""
+    long = "x\n" * 10_000
+    measurement = make_measurement(
+        0, session=make_session(), context=b'{"c":1}', extra=b'{"e":"' + b"y" * 9_000 + b'"}'
+    )
+    with Store(":memory:") as store:
+        store.records.add([measurement], OWN)
+        found = [
+            *(store.records.get(1), store.answers.get(1), store.programs.get([1])[0]),
+            *(store.workloads.summaries()[0], store.targets.summaries()[0]),
+            *(store.sources.summaries()[0], store.counts(), store.runs.sessions()[1][0]),
+            Quarantined(long, 1, long, b"z" * 10_000),
+            NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {"key": long}, b"z" * 10_000),
+            Failure(FailureKind.CRASH, Phase.RUN, long, 1.0),
+        ]
+    for one in (inner for outer in found for inner in objects(outer)):
+        assert len(repr(one)) <= 100
+        assert "\n" not in repr(one)

@@ -1,0 +1,358 @@
+"""Answers: what TVM may get of the records."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from heapq import merge
+from itertools import islice
+from math import inf
+from typing import Any
+
+from sqlalchemy import and_, case, func, literal_column, or_, select
+
+from .. import identity
+from ..errors import FormatError, LimitError, NotFoundError
+from ..records import MODULES, Alias, Status, Trace, Trust
+from ..results import Answer
+from ..run_times import mean_of
+from ..system.one_line import one_line
+from . import columns, schema
+from . import read_statements as st
+from .database import Database
+from .loader import Loader
+from .names import Names
+from .retractions import is_retracted
+from .workloads import Neighbour
+
+_m, _p, _w = schema.measurement.c, schema.program.c, schema.workload.c
+
+#: Rows fetched at a time.
+_PAGE = 500
+
+#: Records whose traces are checked at a time.
+_CHECKED = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Donor:
+    """A good program of a workload.
+
+    Parameters
+    ----------
+    digest : bytes
+        Of the program.
+    trace : Trace
+        Its steps.
+    seconds : float
+        Its best mean run time.
+    is_own : bool
+        Whether an own source of the database vouches for it.
+    """
+
+    digest: bytes
+    trace: Trace
+    seconds: float
+    is_own: bool
+
+    __repr__ = one_line
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A record whose trace must not reach TVM.
+
+    Parameters
+    ----------
+    record_id : int
+        Local number.
+    reason : str
+        The first thing that is not allowed.
+    """
+
+    record_id: int
+    reason: str
+
+
+class Answers:
+    """``store.answers``, for tuning loops: served records in as few statements as possible."""
+
+    def __init__(self, db: Database, loader: Loader, names: Names) -> None:
+        self._db = db
+        self._loader = loader
+        self._names = names
+
+    def prepare(self) -> None:
+        """Let the database prepare what a tuning loop asks, so that no first query waits for it.
+
+        SQLite parses and plans a statement when a connection first runs it: 40 to 100 µs each.
+        """
+        self._names.standings([Alias("", "")])
+        self._db.fetch(st.top_k, workload=0, target=0, k=0)
+        self._db.fetch(st.answer, id=0)
+
+    def best_ids(self, workload_ids: Sequence[int], target_ids: Sequence[int], k: int) -> list[int]:
+        """Return the ids of the best records, best first.
+
+        Ascending mean of run times, ties in order of insertion; failed, retracted and untrusted
+        records are left out. One index lookup for each workload and target.
+        """
+        if len(workload_ids) == len(target_ids) == 1:
+            rows = self._db.tuples(st.top_k, workload=workload_ids[0], target=target_ids[0], k=k)
+            return [row[1] for row in rows]
+        parts = [
+            [tuple(row) for row in self._db.tuples(st.top_k, workload=w, target=t, k=k)]
+            for w in workload_ids
+            for t in target_ids
+        ]
+        return [id_ for _, id_ in islice(merge(*parts), k)]
+
+    def best_ids_with(
+        self,
+        workload_ids: Sequence[int],
+        target_ids: Sequence[int],
+        k: int,
+        structures: Container[tuple[int, int | None]],
+    ) -> list[int]:
+        """Return the ids of the best records whose program has one of these sketches and tails."""
+        p = schema.program.c
+        rows = self._db.select(
+            select(_m.id, p.sketch_id, p.tail_id)
+            .join_from(schema.measurement, schema.program, p.id == _m.program_id)
+            .where(_m.workload_id.in_(workload_ids), _m.target_id.in_(target_ids), _m.served == 1)
+            .order_by(_m.mean, _m.id)
+        )
+        return [row.id for row in rows if (row.sketch_id, row.tail_id) in structures][:k]
+
+    def get(self, id_: int) -> Answer:
+        """Return what a tuning loop needs of a record, in one statement (:meth:`Records.get`: six).
+
+        Raises
+        ------
+        NotFoundError
+            There is none.
+        """
+        rows = self._db.tuples(st.answer, id=id_)
+        if not rows:
+            raise NotFoundError(f"{self._db.location}: no record {id_}")
+        return self.from_row(rows[0])
+
+    def from_row(self, row: Sequence[Any]) -> Answer:
+        """Return the answer of a row of :func:`st.answer_query`."""
+        id_, workload_id, target_id, sketch_id, sketch_body, tail_id, tail_body, decisions = row[:8]
+        program, digest, mean, trust, store = row[8:13]
+        bodies = self._loader.bodies
+        sketch = bodies["sketch"].fetch(sketch_id, lambda _: self._db.unpack(sketch_body))
+        tail = None
+        if tail_id is not None:
+            tail = bodies["tail"].fetch(tail_id, lambda _: self._db.unpack(tail_body))
+        trace = Trace(sketch, tail, decisions)
+        covered = columns.covered(row[13:])
+        run_secs, is_whole = _times(program, covered, digest, mean)
+        return Answer(
+            id=id_,
+            workload_id=workload_id,
+            target_id=target_id,
+            trace=trace,
+            run_secs=run_secs,
+            args_info=covered["args_info"],
+            program=program,
+            is_whole=is_whole,
+            is_trusted=trust >= Trust.VERIFIED,
+            is_own=trust >= Trust.OWN and store == self._db.key,
+        )
+
+    def is_whole(self, answer: Answer, workload: bytes | None = None) -> bool:
+        """Tell whether an answer's digests are those of what is stored, and its mean of its times.
+
+        Parameters
+        ----------
+        answer : Answer
+            One of this database.
+        workload : bytes or None
+            Digest of what its program is put on; None for that of the stored workload.
+        """
+        if not answer.is_whole:
+            return False
+        trace = answer.trace
+        program = identity.program_digest(
+            self._loader.workload_digests(answer.workload_id)[0] if workload is None else workload,
+            self._loader.target(answer.target_id).digest,
+            identity.shared_digest("sketch", trace.sketch),
+            None if trace.tail is None else identity.shared_digest("tail", trace.tail),
+            trace.decisions,
+        )
+        return program == answer.program
+
+    def iterate(self, target_ids: Sequence[int] | None = None) -> Iterator[Answer]:
+        """Yield what TVM may see of all records, in order of insertion, failed ones too.
+
+        Those of trusted sources and of modules, if they were not retracted.
+        """
+        modules = select(schema.workload.c.id).where(schema.workload.c.format.in_(MODULES))
+        trusted = select(schema.source.c.id).where(schema.source.c.trust >= int(Trust.VERIFIED))
+        statement = (
+            select(_m.id)
+            .where(
+                ~is_retracted(_m, many=True), _m.source_id.in_(trusted), _m.workload_id.in_(modules)
+            )
+            .order_by(_m.id)
+            .limit(_PAGE)
+        )
+        if target_ids is not None:
+            statement = statement.where(_m.target_id.in_(target_ids))
+        after, ids = 0, [0]
+        while ids:
+            ids = [row.id for row in self._db.select(statement.where(_m.id > after))]
+            yield from map(self.get, ids)
+            after = ids[-1] if ids else 0
+
+    def workload_digests(self, workload_id: int) -> tuple[bytes, bytes]:
+        """Return the digest of a workload as it is, and the one that its row has."""
+        return self._loader.workload_digests(workload_id)
+
+    def targets(self, workload_ids: Iterable[int]) -> list[int]:
+        """Return the ids of the targets for which these workloads have records to serve."""
+        found = {r[0] for w in workload_ids for r in self._db.fetch(st.served_targets, workload=w)}
+        return sorted(found)
+
+    def count(
+        self,
+        record_ids: Sequence[int] = (),
+        source_ids: Sequence[int] = (),
+        session_ids: Sequence[int] = (),
+    ) -> int:
+        """Return how many served records are these, or of these sources or sessions.
+
+        Made of a statement for every 2,000 of the records, and one more.
+        """
+        served = (
+            select(func.count())
+            .select_from(schema.measurement)
+            .where(_m.served == literal_column("1"))
+        )
+        of_session = and_(_m.session_id.is_not(None), _m.session_id.in_(session_ids))
+        whole = or_(_m.source_id.in_(source_ids), of_session)
+        ids = sorted(set(record_ids))
+        statements = [served.where(whole)]
+        for start in range(0, len(ids), _CHECKED):
+            statements.append(served.where(_m.id.in_(ids[start : start + _CHECKED]), ~whole))
+        return sum(int(self._db.select(statement)[0][0]) for statement in statements)
+
+    # ------------------------------------------------------------------ of neighbours
+
+    def donors(self, neighbour: Neighbour, most: int) -> list[Donor]:
+        """Return the best programs of a neighbour, best first; each once.
+
+        Those whose digests are not of what is stored are left out. Made of several statements.
+
+        Parameters
+        ----------
+        neighbour : Neighbour
+            One of :meth:`Workloads.neighbours`.
+        most : int
+            How many at most.
+        """
+        ranked: list[tuple[float, int]] = []
+        for target in neighbour.target_ids:
+            rows = self._db.fetch(
+                st.top_k, workload=neighbour.workload_id, target=target, k=2 * most
+            )
+            ranked += [(row[0], row[1]) for row in rows]
+        seconds = {id_: mean for mean, id_ in sorted(ranked)[: 2 * most]}
+        rows = self._db.select(st.answer_query().where(_m.id.in_(seconds)))
+        found: dict[bytes, Donor] = {}
+        for row in sorted(rows, key=lambda row: (seconds[row.id], row.id)):
+            answer = self.from_row(row)
+            if self.is_whole(answer) and answer.is_trusted and answer.program not in found:
+                found[answer.program] = Donor(
+                    answer.program, answer.trace, seconds[row.id], answer.is_own
+                )
+        return list(found.values())[:most]
+
+    def courses(self, neighbours: Iterable[Neighbour]) -> list[list[float]]:
+        """Return the course of the search of each neighbour: the mean time of each trial.
+
+        In order of time of measurement, then of insertion; infinity for a trial that failed or was
+        retracted. Records of sources that are not trusted are left out. Made of one statement for
+        each neighbour.
+
+        Parameters
+        ----------
+        neighbours : iterable of Neighbour
+            Some of :meth:`Workloads.neighbours`.
+        """
+        return [self._course(one.workload_id, one.target_ids) for one in neighbours]
+
+    def _course(self, workload_id: int, target_ids: Sequence[int]) -> list[float]:
+        trusted = select(schema.source.c.id).where(schema.source.c.trust >= int(Trust.VERIFIED))
+        rows = self._db.select(
+            select(case((_m.served == 1, _m.mean)))
+            .where(
+                _m.workload_id == workload_id,
+                _m.target_id.in_(target_ids),
+                _m.status.in_((int(Status.OK), int(Status.FAILED))),
+                _m.source_id.in_(trusted),
+            )
+            .order_by(_m.measured_at, _m.id)
+        )
+        return [inf if row[0] is None else float(row[0]) for row in rows]
+
+    # ------------------------------------------------------------------ what must not reach TVM
+
+    def refused(self, source_id: int, *, after: int = 0) -> Iterator[Refused]:
+        """Yield a source's records whose traces must not reach TVM, in order of insertion.
+
+        Those that were taken back are left out. Made of many statements.
+
+        Parameters
+        ----------
+        source_id : int
+            Local number of the source.
+        after : int
+            Only records with a greater id.
+        """
+        statement = (
+            select(_m.id, _w.format, _p.sketch_id, _p.tail_id, _p.decisions)
+            .select_from(
+                schema.measurement.join(schema.program, _p.id == _m.program_id).join(
+                    schema.workload, _w.id == _p.workload_id
+                )
+            )
+            .where(_m.source_id == source_id, ~is_retracted(_m, many=True))
+            .order_by(_m.id)
+            .limit(_CHECKED)
+        )
+        rows: Sequence[Any] = [None]
+        while rows:
+            rows = self._db.select(statement.where(_m.id > after))
+            for row in rows:
+                reason = self._refusal(row)
+                if reason is not None:
+                    yield Refused(row.id, reason)
+                after = row.id
+
+    def _refusal(self, row: Any) -> str | None:
+        """Return the first thing in a program that is not allowed, or None."""
+        from ..programs.allowlist import check_trace
+
+        tail = None if row.tail_id is None else self._loader.body("tail", row.tail_id)
+        trace = Trace(self._loader.body("sketch", row.sketch_id), tail, bytes(row.decisions))
+        try:
+            check_trace(trace, row.format)
+        except (FormatError, LimitError) as error:
+            return str(error)
+        return None
+
+
+def _times(
+    program: bytes, covered: dict[str, Any], digest: bytes, mean: float | None
+) -> tuple[tuple[float, ...] | None, bool]:
+    """Return the run times of a measurement, and whether its digest and its mean are theirs."""
+    secs = covered["run_secs"]
+    if not 0 <= covered["status"] < 256 or (secs is not None and len(secs) % 8):
+        return None, False
+    computed = identity.measurement_digest(program, *covered.values())
+    run_secs = None if secs is None else identity.unpack_floats(secs)
+    is_mean = not run_secs or mean == mean_of(run_secs)
+    return run_secs, is_mean and computed == digest

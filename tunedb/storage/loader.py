@@ -1,0 +1,247 @@
+"""From rows to objects, and the memory of those that many rows share."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, TypeVar
+
+import orjson
+from sqlalchemy import select
+
+from .. import identity
+from ..errors import NotFoundError
+from ..programs.workload_info import signature_of
+from ..records import (
+    Failure,
+    FailureKind,
+    Measurement,
+    Origin,
+    Phase,
+    Program,
+    Session,
+    Signature,
+    Source,
+    SourceKind,
+    Status,
+    Target,
+    Trace,
+    Trust,
+    Workload,
+)
+from ..results import Record, StoredProgram
+from . import columns, schema
+from . import read_statements as st
+from .columns import Form
+from .database import Database
+
+T = TypeVar("T")
+
+#: Bodies (workloads, sketches, tails) kept in memory; a sketch and its tail have 2 KB.
+_CACHE_ROWS = 4096
+_CACHE_WORKLOADS = 64
+
+#: Fields of a record that need no other row; those of JSON are texts in a row.
+_TEXTS = columns.names_of(Form.JSON, Form.SHARED_JSON)
+_FIELDS = (*columns.names_of(Form.PLAIN), *_TEXTS)
+
+
+class Cache(OrderedDict[int, T]):
+    """A mapping that forgets what was used longest ago."""
+
+    def __init__(self, most: int = _CACHE_ROWS) -> None:
+        super().__init__()
+        self._most = most
+
+    def fetch(self, key: int, make: Callable[[int], T]) -> T:
+        """Return the value of `key`, made where it is missing.
+
+        Another thread may throw out the key between any two steps.
+        """
+        try:
+            value = self[key]
+            self.move_to_end(key)
+        except KeyError:
+            pass
+        else:
+            return value
+        value = self[key] = make(key)
+        if len(self) > self._most:
+            self.popitem(last=False)
+        return value
+
+
+class Loader:
+    """Makes objects of rows. Programs of one workload, target, sketch or tail share its object.
+
+    Attributes
+    ----------
+    bodies : dict
+        ``sketch`` and ``tail`` → their bodies by number.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._workloads: Cache[Workload] = Cache(_CACHE_WORKLOADS)
+        self._descriptions: Cache[tuple[Workload, Signature]] = Cache(_CACHE_WORKLOADS)
+        # 32 bytes each: kept when a body is forgotten.
+        self._workload_digests: dict[int, tuple[bytes, bytes]] = {}
+        self._targets: Cache[Target] = Cache()
+        self._sessions: Cache[Session] = Cache()
+        self._sources: Cache[Source] = Cache()
+        self.bodies: dict[str, Cache[bytes]] = {"sketch": Cache(), "tail": Cache()}
+
+    def workload(self, id_: int) -> Workload:
+        """Return a workload by its id."""
+        return self._workloads.fetch(id_, self._load_workload)
+
+    def _load_workload(self, id_: int) -> Workload:
+        row = self._db.one("workload", id_)
+        script = None if row.script is None else self._db.unpack(row.script).decode()
+        made = Workload(row.format, self._db.unpack(row.body), row.name, row.tvm_version, script)
+        self._workload_digests[id_] = (made.digest, bytes(row.digest))
+        return made
+
+    def workload_digests(self, id_: int) -> tuple[bytes, bytes]:
+        """Return the digest of a workload as it is, and the one that its row has."""
+        if id_ not in self._workload_digests:
+            self._load_workload(id_)
+        return self._workload_digests[id_]
+
+    def described(self, id_: int) -> tuple[Workload, Signature]:
+        """Return a workload and its signature."""
+        return self._descriptions.fetch(id_, self._describe)
+
+    def _describe(self, id_: int) -> tuple[Workload, Signature]:
+        return self.workload(id_), self.signature(self._db.one("workload", id_))
+
+    def signature(self, row: Any) -> Signature:
+        """Return the signature of a workload's row; that of a row of revision 0001 is made now."""
+        if (row.function, row.arguments, row.family, row.flops) == (None, None, None, None):
+            return signature_of(self.workload(row.id))
+        arguments = None
+        if row.arguments is not None:
+            arguments = tuple((d, tuple(shape)) for d, shape in orjson.loads(row.arguments))
+        return Signature(row.function, arguments, row.family, row.flops)
+
+    def target(self, id_: int) -> Target:
+        """Return a target by its id."""
+
+        def load(key: int) -> Target:
+            row = self._db.one("target", key)
+            return Target(row.kind, row.config.encode(), row.text)
+
+        return self._targets.fetch(id_, load)
+
+    def session(self, id_: int) -> Session:
+        """Return a session by its id."""
+
+        def load(key: int) -> Session:
+            row = self._db.one("session", key)
+            return Session(row.key, row.started_at, row.fingerprint.encode())
+
+        return self._sessions.fetch(id_, load)
+
+    def all_sessions(self) -> list[tuple[int, Session]]:
+        """Return all sessions with their ids, in the order of their start."""
+        s = schema.session.c
+        rows = self._db.select(select(schema.session).order_by(s.started_at, s.id))
+        made = {row.id: row for row in rows}
+
+        def make(id_: int) -> Session:
+            return Session(made[id_].key, made[id_].started_at, made[id_].fingerprint.encode())
+
+        return [(id_, self._sessions.fetch(id_, make)) for id_ in made]
+
+    def source(self, id_: int) -> Source:
+        """Return a source by its id, with the trust that it had when it was read first."""
+        return self._sources.fetch(id_, self.read_source)
+
+    def read_source(self, id_: int) -> Source:
+        """Return a source by its id, with the trust that it has now."""
+        row = self._db.one("source", id_)
+        return Source(row.name, SourceKind(row.kind), Trust(row.trust))
+
+    def forget_sources(self) -> None:
+        """Read sources anew: their trust has changed."""
+        self._sources.clear()
+
+    def body(self, table: str, id_: int) -> bytes:
+        """Return the body of a sketch or tail."""
+        return self.bodies[table].fetch(id_, lambda k: self._db.unpack(self._db.one(table, k).body))
+
+    def program(self, row: Any) -> Program:
+        """Return the program of a row with the columns of one."""
+        tail = None if row.tail_id is None else self.body("tail", row.tail_id)
+        trace = Trace(self.body("sketch", row.sketch_id), tail, bytes(row.decisions))
+        return Program(self.workload(row.workload_id), self.target(row.target_id), trace)
+
+    def programs(self, rows: Sequence[Any]) -> list[StoredProgram]:
+        """Return programs of rows of their table."""
+        workloads = {i: self.described(i) for i in {r[2] for r in rows}}
+        targets = {i: self.target(i) for i in {r[3] for r in rows}}
+        sketches = {i: self.body("sketch", i) for i in {r[4] for r in rows}}
+        tails: dict[int | None, bytes | None] = {None: None}
+        tails.update({i: self.body("tail", i) for i in {r[5] for r in rows} - {None}})
+        return [
+            StoredProgram(
+                id_,
+                workload,
+                *workloads[workload],
+                target,
+                targets[target],
+                sketch,
+                tail,
+                Trace(sketches[sketch], tails[tail], bytes(decisions)),
+            )
+            for id_, _, workload, target, sketch, tail, decisions in rows
+        ]
+
+    def record(self, row: Any) -> Record:
+        """Return the record of a row of :func:`st.record_query`."""
+        failure = None
+        if row.failure_kind is not None:
+            failure = Failure(
+                FailureKind(row.failure_kind), Phase(row.phase), row.message, row.seconds
+            )
+        measurement = Measurement(
+            program=self.program(row),
+            run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
+            status=Status(row.status),
+            session=None if row.session_id is None else self.session(row.session_id),
+            origin=Origin.UNKNOWN if row.origin is None else Origin(row.origin),
+            failure=failure,
+            **_plain_of(row),
+        )
+        source = self.source(row.source_id)
+        return Record(
+            id=row.id,
+            workload_id=row.workload_id,
+            target_id=row.target_id,
+            measurement=measurement,
+            source=source,
+            mean=row.mean,
+            retracted=bool(row.retracted),
+        )
+
+    def record_by_id(self, id_: int) -> Record:
+        """Return a record by its id.
+
+        Raises
+        ------
+        NotFoundError
+            There is none.
+        """
+        rows = self._db.fetch(st.record_by_id, id=id_)
+        if not rows:
+            raise NotFoundError(f"{self._db.location}: no record {id_}")
+        return self.record(rows[0])
+
+
+def _plain_of(row: Any) -> dict[str, Any]:
+    """Return the fields of a record that need no other row, of a row of :func:`st.record_query`."""
+    fields = {name: getattr(row, name) for name in _FIELDS}
+    for name in _TEXTS:
+        if fields[name] is not None:
+            fields[name] = fields[name].encode()
+    return fields

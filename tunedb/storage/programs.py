@@ -1,0 +1,303 @@
+"""Programs: workloads for a target with a trace, as tuning and training see them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import Select, bindparam, func, literal_column, select
+
+from .. import identity
+from ..programs.workload_info import is_rebuildable
+from ..records import MODULES, Failure, FailureKind, Phase, Program, Status, Trust
+from ..results import StoredProgram
+from ..system.one_line import one_line
+from . import read_statements as st
+from . import schema
+from .attribution import features_count, is_marked, last_word
+from .database import Database
+from .loader import Loader
+from .retractions import is_retracted
+from .statements import foreign_features
+
+if TYPE_CHECKING:
+    from ..features.base import NamedSet
+
+_p, _w, _m = schema.program.c, schema.workload.c, schema.measurement.c
+_f, _s, _x = schema.feature.c, schema.source.c, schema.failure.c
+
+#: Values in one IN (…): SQLite takes 32,766 parameters.
+_IN = 500
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredProgram:
+    """One measurement, as far as it says whether its program need be measured again.
+
+    Parameters
+    ----------
+    id : int
+        Local number of the measurement.
+    program_id : int
+        Local number of its program.
+    digest : bytes
+        Identity of the program.
+    run_secs : tuple of float or None
+        All repeats in seconds; None for one that failed.
+    mean : float
+        Their mean in seconds, by which records are ranked; infinite for one that failed.
+    failure : Failure or None
+        What was learnt last about why it failed.
+    """
+
+    id: int
+    program_id: int
+    digest: bytes
+    run_secs: tuple[float, ...] | None
+    mean: float
+    failure: Failure | None = None
+
+    __repr__ = one_line
+
+
+class Programs:
+    """``store.programs``, for rooms that look at single programs."""
+
+    def __init__(self, db: Database, loader: Loader) -> None:
+        self._db = db
+        self._loader = loader
+
+    def get(self, ids: Sequence[int]) -> list[StoredProgram]:
+        """Return programs by their ids, in their order; those that do not exist are left out."""
+        found: dict[int, Any] = {}
+        for part in parts(ids):
+            rows = self._db.select(select(schema.program).where(_p.id.in_(part)))
+            found.update({row.id: row for row in rows})
+        return self._loader.programs([found[id_] for id_ in ids if id_ in found])
+
+    def ids(self, digests: Iterable[bytes]) -> list[int | None]:
+        """Return the id of the program with each digest, None where there is none."""
+        found = [self._db.fetch(st.program_by_digest, digest=digest) for digest in digests]
+        return [rows[0][0] if rows else None for rows in found]
+
+    def targets(self, workload_ids: Iterable[int]) -> list[int]:
+        """Return the ids of the targets for which these workloads have programs."""
+        found = {row[0] for w in workload_ids for row in self._db.fetch(st.targets_of, workload=w)}
+        return sorted(found)
+
+    def args_info(self) -> dict[int, bytes]:
+        """Return a description of the arguments of each workload that has one, by its id."""
+        first = (
+            select(_m.workload_id, func.min(_m.args_info_id).label("args_info_id"))
+            .group_by(_m.workload_id)
+            .subquery()
+        )
+        a = schema.args_info.c
+        rows = self._db.select(
+            select(first.c.workload_id, a.body).join_from(
+                first, schema.args_info, a.id == first.c.args_info_id
+            )
+        )
+        return {row.workload_id: row.body.encode() for row in rows}
+
+    def structures(self) -> Iterator[tuple[int, int | None, Program]]:
+        """Yield each sketch and tail that programs have together, with one of these programs."""
+        p = schema.program.c
+        first = select(func.min(p.id)).group_by(p.sketch_id, p.tail_id).scalar_subquery()
+        for row in self._db.select(select(schema.program).where(p.id.in_(first))):
+            yield row.sketch_id, row.tail_id, self._loader.program(row)
+
+    def measured(
+        self,
+        workload_ids: Sequence[int],
+        target_id: int,
+        session_ids: Sequence[int],
+        after: int = 0,
+    ) -> list[MeasuredProgram]:
+        """Return what sessions measured of workloads, in order of insertion.
+
+        Records that are served, and failures whose cause is known; those that were retracted and
+        those of sources that are not trusted are left out. Made of three statements.
+
+        Parameters
+        ----------
+        workload_ids : sequence of int
+            Workloads that count as one.
+        target_id : int
+            The target.
+        session_ids : sequence of int
+            The sessions.
+        after : int
+            Only measurements with a greater id.
+        """
+        # What is added between the statements is for the next call, which begins after the last.
+        newest = self._db.select(select(func.max(_m.id).label("id")))[0].id or 0
+        chosen = (
+            _m.workload_id.in_(workload_ids),
+            _m.target_id == target_id,
+            _m.session_id.in_(session_ids),
+        )
+        joined = schema.measurement.join(schema.program, _p.id == _m.program_id)
+        # By the index of top-k.
+        ran = self._db.select(
+            select(_m.id, _m.program_id, _p.digest, _m.run_secs, _m.mean)
+            .select_from(joined)
+            .where(*chosen, _m.served == literal_column("1"), _m.id.between(after + 1, newest))
+        )
+        # From the failures, which are few, to their measurements.
+        failed = self._db.select(
+            select(_m.id, _m.program_id, _p.digest, _x.kind, _x.phase, _x.message, _x.seconds)
+            .select_from(
+                schema.failure.join(joined, _m.id == _x.measurement_id).join(
+                    schema.source, _s.id == _m.source_id
+                )
+            )
+            .where(
+                *chosen,
+                _x.measurement_id.between(after + 1, newest),
+                _x.id == last_word(schema.failure, _m),
+                _m.status == int(Status.FAILED),
+                _s.trust >= int(Trust.VERIFIED),
+                ~is_retracted(_m),
+            )
+        )
+        found = {row.id: _ran(row) for row in ran} | {row.id: _failed(row) for row in failed}
+        return [found[id_] for id_ in sorted(found)]
+
+    def has_kernels(self) -> bool:
+        """Tell whether there are workloads of GPU kernels, whose programs have no features."""
+        return bool(self._db.fetch(st.first_kernel))
+
+    # ------------------------------------------------------------------ their features
+
+    def without_features(
+        self,
+        feature_set: NamedSet,
+        *,
+        after: int = 0,
+        limit: int = 1000,
+        workload_ids: Sequence[int] | None = None,
+        target_ids: Sequence[int] | None = None,
+        for_tvm: bool = False,
+    ) -> list[StoredProgram]:
+        """Return programs whose rows of a feature set are missing, in order of their ids.
+
+        Rows that came with a merge count as missing: what is computed here takes their place.
+        Configurations of GPU kernels are none: :mod:`tunedb.blocksize` learns from their launches.
+
+        Parameters
+        ----------
+        feature_set : FeatureSet
+            Whose rows are missing: those of this version.
+        after : int
+            Only ids above it: the last one of the page before, or 0.
+        limit : int
+            How many programs at most.
+        workload_ids, target_ids : sequence of int or None
+            Only programs of these workloads and targets.
+        for_tvm : bool
+            Only programs whose module today's TVM can make and may get: a source that is trusted
+            has measured them.
+
+        Returns
+        -------
+        list of StoredProgram
+            Programs of one workload, target, sketch or tail share its object.
+        """
+        if for_tvm:
+            # An exact list: SQL knows no versions.
+            workload_ids = self.rebuildable(workload_ids)
+        chosen = self.chosen(select(schema.program), workload_ids, target_ids, for_tvm=for_tvm)
+        set_id = self.set_id(feature_set)
+        if set_id is not None:
+            known = select(1).where(
+                _f.program_id == _p.id, _f.feature_set_id == set_id, *self.counting(computed=True)
+            )
+            chosen = chosen.where(~known.exists())
+        rows = self._db.select(chosen.where(_p.id > after).order_by(_p.id).limit(limit))
+        return self._loader.programs(rows)
+
+    def chosen(
+        self,
+        statement: Any,
+        workload_ids: Sequence[int] | None,
+        target_ids: Sequence[int] | None,
+        *,
+        for_tvm: bool,
+    ) -> Select[Any]:
+        """Return a query of programs with the conditions that were asked for."""
+        if workload_ids is not None:
+            statement = statement.where(_among(_p.workload_id, workload_ids))
+        if target_ids is not None:
+            statement = statement.where(_among(_p.target_id, target_ids))
+        # Most databases have no kernels, and then no program need be asked.
+        if self.has_kernels():
+            statement = statement.where(_p.workload_id.not_in(st.kernels))
+        # Most databases have trusted sources alone, and then no program need be asked.
+        if for_tvm and self._db.fetch(st.untrusted_sources):
+            trusted = (
+                select(1)
+                .select_from(
+                    schema.measurement.join(schema.source, schema.source.c.id == _m.source_id)
+                )
+                .where(_m.program_id == _p.id, schema.source.c.trust >= int(Trust.VERIFIED))
+            )
+            statement = statement.where(trusted.exists())
+        chosen: Select[Any] = statement
+        return chosen
+
+    def rebuildable(self, workload_ids: Sequence[int] | None) -> list[int]:
+        """Return the ids of workloads of which today's TVM can make a module."""
+        rows = self._db.select(
+            select(_w.id, _w.format, _w.tvm_version, _w.script.is_not(None).label("has_script"))
+            .where(_w.format.in_(MODULES))
+            .order_by(_w.id)
+        )
+        wanted = None if workload_ids is None else set(workload_ids)
+        return [
+            row.id
+            for row in rows
+            if (wanted is None or row.id in wanted)
+            and is_rebuildable(row.format, row.tvm_version, has_script=bool(row.has_script))
+        ]
+
+    def set_id(self, feature_set: NamedSet) -> int | None:
+        """Return the id of a feature set, or None where no row of it was ever stored."""
+        rows = self._db.fetch(st.feature_set, name=feature_set.name, version=feature_set.version)
+        return rows[0][0] if rows else None
+
+    def counting(self, *, computed: bool = False) -> list[Any]:
+        """Return the conditions under which rows of features count.
+
+        Parameters
+        ----------
+        computed : bool
+            Only those that were computed here.
+        """
+        # Few databases have rows from elsewhere, and then no row need be asked.
+        if not self._db.fetch(foreign_features):
+            return []
+        return [~is_marked(_f) if computed else features_count(_f)]
+
+
+def parts(values: Sequence[int]) -> Iterable[Sequence[int]]:
+    """Yield values in parts that fit one statement."""
+    return (values[start : start + _IN] for start in range(0, len(values), _IN))
+
+
+def _among(column: Any, ids: Sequence[int]) -> Any:
+    """Return the condition that a column has one of these values, however many they are."""
+    # Numbers in the text: a statement takes 32,766 parameters.
+    return column.in_(bindparam(None, list(ids), expanding=True, literal_execute=True))
+
+
+def _ran(row: Any) -> MeasuredProgram:
+    times = identity.unpack_floats(row.run_secs)
+    return MeasuredProgram(row.id, row.program_id, bytes(row.digest), times, row.mean)
+
+
+def _failed(row: Any) -> MeasuredProgram:
+    failure = Failure(FailureKind(row.kind), Phase(row.phase), row.message, row.seconds)
+    return MeasuredProgram(row.id, row.program_id, bytes(row.digest), None, math.inf, failure)
