@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -71,12 +72,15 @@ class RecordTable:
         self._store = store
         self._workloads = workloads
         self._source = source
+        self._most = most
         self._is_layer = is_layer
         self._builder = TraceBuilder()
-        # Records, and whether each was built on the module that asked, for a workload of others.
-        self._live: LRUCache[int, tuple[Any, bool]] = LRUCache(max(1, most))
+        # No LRUCache: a top-16 of live records would take half as long again.
+        self._live: OrderedDict[int, Any] = OrderedDict()
         self._broken: set[int] = set()
-        # (Such a record, address of the Workload) → the Workload on which it does not replay.
+        # Records of others' workloads, which are built on the module that asks: those that are
+        # kept, and (record, address of the Workload) → the Workload on which it does not replay.
+        self._lent: set[int] = set()
         self._misfits: dict[tuple[int, int], Any] = {}
         self._targets = targets
         self._args: LRUCache[bytes, Any] = LRUCache(limits.BATCH_ROWS)
@@ -94,8 +98,13 @@ class RecordTable:
             record = ms.database.TuningRecord(
                 record.trace, known.workload, record.run_secs, record.target, record.args_info
             )
-        _, is_lent = self._live.get(id_, (None, False))
-        self._live[id_] = (record, is_lent)
+        self._keep(id_, record)
+
+    def _keep(self, id_: int, record: Any) -> None:
+        self._live[id_] = record
+        if len(self._live) > self._most:
+            gone, _ = self._live.popitem(last=False)
+            self._lent.discard(gone)
 
     def get(self, id_: int, asker: Known | None = None) -> Any:
         """Return the TuningRecord of a row, or None for a broken one.
@@ -108,10 +117,11 @@ class RecordTable:
             The workload that is asked about, whose module stands in for one that TVM must not
             read (:meth:`WorkloadTable.get`).
         """
-        record, is_lent = self._live.get(id_, (None, False))
+        record = self._live.get(id_)
         if record is not None and (
-            not is_lent or asker is None or record.workload.same_as(asker.workload)
+            id_ not in self._lent or asker is None or record.workload.same_as(asker.workload)
         ):
+            self._live.move_to_end(id_)
             return record
         if id_ in self._broken:
             return None
@@ -119,7 +129,8 @@ class RecordTable:
             return None
         known, record = self._build(self._store.answers.get(id_), asker)
         if record is not None and known is not None:
-            self._live[id_] = (record, not known.is_exact)
+            self._keep(id_, record)
+            (self._lent.discard if known.is_exact else self._lent.add)(id_)
         return record
 
     def build_all(self, answers: Iterable[Answer]) -> Iterator[Any]:
@@ -129,7 +140,7 @@ class RecordTable:
         """
         lost: dict[int, int] = {}
         for answer in answers:
-            record, _ = self._live.get(answer.id, (None, False))
+            record = self._live.get(answer.id)
             if record is None:
                 known, record = self._build(answer)
                 if known is None and answer.id not in self._broken:
@@ -147,11 +158,12 @@ class RecordTable:
 
     def discard(self, record: Any, error: Exception) -> None:
         """Pass over a record that was handed out and does not replay."""
-        for id_, (live, is_lent) in list(self._live.items()):
+        for id_, live in list(self._live.items()):
             if live.same_as(record):
-                del self._live[id_]
-                if is_lent:
+                self._live.pop(id_)
+                if id_ in self._lent:
                     # Another module under the same name may have the blocks that it names.
+                    self._lent.discard(id_)
                     self._misfits[id_, record.workload.__chandle__()] = record.workload
                     self._quarantine(id_, error)
                 else:
