@@ -36,10 +36,12 @@ test: setup
 	$(BIN)/python -m pytest -m 'not stress and not fuzz' $(PARALLEL)
 
 stress: setup
-	$(BIN)/python -m pytest -m stress $(PARALLEL)
+	TUNEDB_TESTS=all $(BIN)/python -m pytest -m 'stress or examples' $(PARALLEL)
 
-# Strangers' bundles, databases and logs for an hour: SECONDS=600 is another time.
+# Strangers' bundles, databases and logs for an hour (SECONDS=600 is another time), and new examples
+# for every property.
 fuzz: setup
+	TUNEDB_TESTS=new $(BIN)/python -m pytest -m 'examples and not stress' $(PARALLEL)
 	TUNEDB_FUZZ_SECONDS=$(or $(SECONDS),3600) $(BIN)/python -m pytest -m fuzz -s
 
 lint: setup

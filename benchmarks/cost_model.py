@@ -26,13 +26,14 @@ from roller import Roller
 from tunedb.features.steps import STEPS
 from tunedb.models import dataset
 from tunedb.models.baselines import TVMModel
-from tunedb.models.boosting import Boosting, Descent, Matrix, parameters
+from tunedb.models.boosting import Boosting, Matrix, ObjectiveGradients, parameters
+from tunedb.models.dataset import Dataset, ExampleWorkload, Group
 from tunedb.models.evaluation import Result, judge
-from tunedb.models.examples import Examples, ExampleWorkload, Group
 from tunedb.models.failures import fit_failures
 from tunedb.models.losses import SQUARED
 from tunedb.models.metrics import TRIALS
 from tunedb.models.recipe import Recipe
+from tunedb.models.scope import Scope
 from tunedb.models.splits import Split
 from tunedb.models.training import fit
 from tunedb.storage.store import Store
@@ -151,7 +152,7 @@ def add_synthetic(store: Store, ids: Any) -> None:
 def rebuild_rows(store: Store, threads: int) -> list[Row]:
     """Return how long it takes from what is stored to a model of all of it."""
     source = next(one for one in range(1, 3) if store.sources.get(one).name == "V100")
-    ids = dataset.load(store, STEPS, source_ids=[source], rows=False).program_ids
+    ids = dataset.load(store, STEPS, scope=Scope(source_ids=[source]), rows=False).program_ids
     add_synthetic(store, np.unique(ids))
     rows = []
     for features, recipe, title in (
@@ -160,7 +161,7 @@ def rebuild_rows(store: Store, threads: int) -> list[Row]:
     ):
         whole = replace(recipe, training_set="all", rounds=ROUNDS, patience=0, members=1)
         began = time.perf_counter()
-        examples = dataset.load(store, features, source_ids=[source])
+        examples = dataset.load(store, features, scope=Scope(source_ids=[source]))
         read = time.perf_counter() - began
         fit(examples, whole, threads=threads)
         seconds = time.perf_counter() - began
@@ -182,7 +183,7 @@ def rebuild_rows(store: Store, threads: int) -> list[Row]:
     return rows
 
 
-def tvm_rounds(examples: Examples, threads: int) -> None:
+def tvm_rounds(examples: Dataset, threads: int) -> None:
     """Train as TVM's model does, for as many rounds, without looking at its own error."""
     import xgboost
     from tvm.s_tir.meta_schedule.cost_model.xgb_model import PackSum, XGBConfig
@@ -238,7 +239,7 @@ def alternate(one: Callable[[], Any], other: Callable[[], Any], times: int = 15)
     return found.min(axis=0).tolist()
 
 
-def synthetic_examples(count: int, per_program: int, columns: int) -> Examples:
+def synthetic_examples(count: int, per_program: int, columns: int) -> Dataset:
     """Return random programs of one workload."""
     random = np.random.default_rng(0)
     rows = random.standard_normal((count * per_program, columns), np.float32)
@@ -246,7 +247,7 @@ def synthetic_examples(count: int, per_program: int, columns: int) -> Examples:
     # What a model can learn: most of it is in few columns.
     sums = np.add.reduceat(np.tanh(rows[:, 0]) + rows[:, 1] * (rows[:, 2] > 0), starts[:-1])
     seconds = np.exp(-sums)
-    return Examples(
+    return Dataset(
         feature_set="synthetic",
         version=1,
         columns=tuple(f"c{i}" for i in range(columns)),
@@ -299,8 +300,10 @@ def loss_course(power: float) -> Any:
     starts = np.arange(len(examples) + 1) * MOST_STATEMENTS
     objective = SQUARED.objective(replace(examples, rows=rows, starts=starts), "", 0)
     settings = parameters(replace(RECIPE, eta=0.2), seed=0, threads=1)
-    matrix = Matrix.of(rows, starts, threads=1, seed=0)
-    run = Boosting(matrix, Descent(objective, matrix.sizes, hessian_power=power), settings)
+    matrix = Matrix.from_rows(rows, starts, threads=1, seed=0)
+    run = Boosting(
+        matrix, ObjectiveGradients(objective, matrix.sizes, hessian_power=power), settings
+    )
     values = [objective.value(run.scores())]
     for _ in range(STABILITY_ROUNDS):
         run.step()

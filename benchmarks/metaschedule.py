@@ -14,8 +14,8 @@ from tunedb.formats.find import find_logs
 from tunedb.formats.importer import import_log
 from tunedb.models import dataset
 from tunedb.models.baselines import Baseline, TVMModel
+from tunedb.models.dataset import Dataset
 from tunedb.models.evaluation import Result, compare, judge
-from tunedb.models.examples import Examples
 from tunedb.models.recipe import Recipe
 from tunedb.models.splits import Plan, new_workload
 from tunedb.storage.store import Store
@@ -37,7 +37,7 @@ def import_logs(store: Store, data: Path) -> None:
             raise SystemExit(f"{file.name}: {report.refused}")
 
 
-def read_examples(store: Store, names: Sequence[str]) -> dict[str, Examples]:
+def read_examples(store: Store, names: Sequence[str]) -> dict[str, Dataset]:
     """Extract feature sets as `tunedb extract` does; return the examples of each."""
     from tunedb.plugins.metaschedule.workers.replay_pool import ReplayPool
 
@@ -54,7 +54,7 @@ def read_examples(store: Store, names: Sequence[str]) -> dict[str, Examples]:
 
 
 def leave_one_out(
-    examples: Examples,
+    examples: Dataset,
     recipes: dict[str, Recipe],
     threads: int,
     baselines: Sequence[Baseline] = (),

@@ -19,8 +19,8 @@ from common import Row, run
 from metaschedule import FEWEST, import_logs, leave_one_out, read_examples
 
 from tunedb.features.base import feature_set
+from tunedb.models.dataset import Dataset
 from tunedb.models.evaluation import Result, compare
-from tunedb.models.examples import Examples
 from tunedb.models.recipe import Recipe
 from tunedb.storage.store import Store
 
@@ -94,7 +94,7 @@ def differences(name: str, results: dict[str, Result]) -> list[Row]:
     ]
 
 
-def left_out(examples: Sequence[Examples], programs: int) -> Row:
+def left_out(examples: Sequence[Dataset], programs: int) -> Row:
     """Return the line about programs that some feature set has no rows of."""
     share = 1 - min(len(one) for one in examples) / programs
     title = f"{len(examples[0].workloads)} workloads, {programs:,} programs; left out"

@@ -18,7 +18,7 @@ from tunedb.features.steps import STEPS
 from tunedb.formats.base import LogFile
 from tunedb.formats.importer import import_log
 from tunedb.models import dataset, sessions, splits
-from tunedb.models.examples import Examples
+from tunedb.models.dataset import Dataset
 from tunedb.models.splits import NEW_HARDWARE, Plan, Split
 from tunedb.storage.store import Store
 
@@ -42,7 +42,7 @@ class Roller:
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         Of the tasks, on both machines.
     machine : dict
         ``V100`` and ``K80`` → whether each example is of it, shape (n,).
@@ -50,11 +50,11 @@ class Roller:
         Workloads that recipes are chosen on.
     """
 
-    examples: Examples
+    examples: Dataset
     machine: dict[str, Any]
     development: frozenset[int]
 
-    def first_trials(self, name: str) -> Examples:
+    def first_trials(self, name: str) -> Dataset:
         """Return the first round of each task on a machine."""
         return self.examples.take(self.machine[name] & (self.examples.trials < splits.FIRST_ROUND))
 

@@ -17,52 +17,52 @@ INTERRUPTED = 130
 
 EXIT_CODES = {
     0: "done",
-    1: "it ran and found problems, or the medium refused",
-    2: "the command cannot be carried out as written",
-    3: "a workload, target, record or file that does not exist",
-    4: "the database has another schema, or is none",
-    5: "another process held the database for too long, or its server does not answer",
-    INTERRUPTED: "interrupted; what was finished stays",
+    1: "the command ran and found problems, or the disk or server failed",
+    2: "the command cannot run as written",
+    3: "a workload, target, record or file does not exist",
+    4: "the database has another schema, or the file is not a tunedb database",
+    5: "another process locked the database for too long, or its server does not answer",
+    INTERRUPTED: "interrupted; finished work stays stored",
 }
 
 COMMANDS = {
-    "tune": ("tuning.tune", "command", "Tune a module with all that the database knows."),
+    "tune": ("tuning.tune", "command", "Tune a module, starting from the records of the database."),
     "apply": (
         "tuning.apply",
         "command",
-        "Compile a module with the best stored programs, or write it scheduled.",
+        "Compile a module with the best stored programs, or write its scheduled TVMScript.",
     ),
     "revalidate": (
         "tuning.revalidate",
         "command",
-        "Measure the best programs again, and check what they compute.",
+        "Measure the best programs again, and check their results.",
     ),
-    "import": ("logs.import_logs", "command", "Bring other tools' logs into the database."),
-    "export": ("logs.export", "command", "Write records as files of other tools."),
-    "bundle": ("exchange.bundle", "command", "Write records into one file that others merge."),
-    "push": ("exchange.push", "command", "Give a server what is new here."),
-    "pull": ("exchange.pull", "command", "Take over what is new on a server."),
-    "merge": ("exchange.merge", "command", "Take over the records of other databases and bundles."),
+    "import": ("logs.import_logs", "command", "Import logs of other tools into the database."),
+    "export": ("logs.export", "command", "Export records as logs of other tools."),
+    "bundle": ("exchange.bundle", "command", "Write records into one file that others can merge."),
+    "push": ("exchange.push", "command", "Send new records to a server."),
+    "pull": ("exchange.pull", "command", "Fetch new records from a server."),
+    "merge": ("exchange.merge", "command", "Merge the records of other databases and bundles."),
     "top": ("records.top", "command", "Show the best programs of a workload, or of each."),
     "show": ("records.show", "command", "Show everything about one record."),
-    "history": ("records.history", "command", "Show how the best time fell as records came in."),
+    "history": ("records.history", "command", "Show how the best time improved with each record."),
     "workloads": ("records.workloads", "command", "List the workloads."),
     "targets": ("records.targets", "command", "List the targets."),
     "sessions": (
         "records.sessions",
         "command",
-        "Show how sessions differ that measured the same programs.",
+        "Compare sessions that measured the same programs.",
     ),
     "sources": (
         "trust.sources",
         "command",
-        "List where records came from, and how far it is trusted.",
+        "List the sources of records, and their trust.",
     ),
-    "trust": ("trust.trust", "command", "Say how far a source is believed."),
+    "trust": ("trust.trust", "command", "Set the trust in a source."),
     "retract": (
         "trust.retract",
         "command",
-        "Take records back: they stay stored and are never served.",
+        "Retract records: they stay stored and are never served.",
     ),
     "extract": ("models.extract", "command", "Compute features for programs that have none."),
     "features": (
@@ -73,25 +73,33 @@ COMMANDS = {
     "train": (
         "models.train",
         "command",
-        "Train a cost model from what was measured, and keep it in the database.",
+        "Train a cost model on the measurements, and store it in the database.",
     ),
-    "evaluate": ("models.evaluate", "command", "Judge cost models on what they have not seen."),
+    "evaluate": ("models.evaluate", "command", "Evaluate cost models on held-out data."),
     "models": (
         "models.registry",
         "command",
-        "List the cost models, show their cards and watch their predictions.",
+        "List the cost models, show their cards and check their predictions.",
     ),
     "explain": (
         "models.explain",
         "command",
-        "Show what a model looks at, why a program has its score, or why a module has no record.",
+        "Explain the scores of a cost model, or why a module has no record.",
     ),
     "advise": ("advise.group", "command", "Choose thread-block sizes of GPU kernels."),
-    "report": ("advise.report", "command", "Write pages that explain what the database holds."),
-    "quarantine": ("logs.quarantine", "command", "Look after what imports did not understand."),
-    "prune": ("database.prune", "command", "Remove what the database can do without."),
-    "vacuum": ("database.vacuum", "command", "Give back the space of rows that are gone."),
-    "db": ("database.db", "command", "Make, upgrade, check, describe and approve databases."),
+    "report": ("advise.report", "command", "Write pages about the contents of the database."),
+    "quarantine": (
+        "logs.quarantine",
+        "command",
+        "List, show and retry the lines that imports did not understand.",
+    ),
+    "prune": (
+        "database.prune",
+        "command",
+        "Remove records, features and models that you no longer need.",
+    ),
+    "vacuum": ("database.vacuum", "command", "Free the disk space of removed rows."),
+    "db": ("database.db", "command", "Create, upgrade, check, describe and approve databases."),
     "plugins": (
         "plugins",
         "command",
@@ -131,7 +139,9 @@ class _App(LazyGroup):
             named = f"{error.filename}: " if error.filename else ""
             _fail(ctx, error, f"{named}{error.strerror or error}", 1)
         except Exception as error:
-            advice = "this is a bug of tunedb; run it again with --debug and report what it prints"
+            advice = (
+                "this is a bug in tunedb; run the command again with --debug and report the output"
+            )
             _fail(ctx, error, f"{type(error).__name__}: {error} ({advice})", 1)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -170,10 +180,10 @@ def clean_trace(text: str) -> str:
 @click.version_option(package_name="tunedb", message="tunedb %(version)s")
 @common_options
 def main() -> None:
-    """Keep what TVM's tuning loop has measured, and ask for it.
+    """Store the measurements of TVM's tuning loop, and query them.
 
     Example:
-      tunedb import logs ./work_dirs      # bring tuning logs in
+      tunedb import logs ./work_dirs      # import tuning logs
       tunedb top                          # the best program of each workload
       tunedb top matmul -k 5              # the five best of one
       tunedb show 42                      # everything about a record

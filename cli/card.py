@@ -52,7 +52,7 @@ def _made(stored: StoredModel) -> str:
 def _data(card: dict[str, Any]) -> list[tuple[str, str]]:
     data, learnt = card["data"], card["learnt"]
     fields = [
-        ("learnt from", f"{_programs(learnt)}, {text.count(learnt['rows'], 'row')}"),
+        ("trained on", f"{_programs(learnt)}, {text.count(learnt['rows'], 'row')}"),
         ("of", f"{_programs(data)}{_failures(data)}"),
     ]
     left_out = {**(data.get("left_out") or {}), **(card["training"].get("left_out") or {})}
@@ -157,7 +157,7 @@ def _show_figures(stored: StoredModel, *, whole: bool) -> None:
         click.echo()
         print_fields(_foreseen(card["failures"]), heading="Failures of unseen workloads")
     elif stored.kind == "failures":
-        click.echo("\nNot judged: failures, or programs that work, are of one workload alone")
+        click.echo("\nNot evaluated: failures, or working programs, come from one workload only")
     judged = card["evaluation"]
     if judged is None:
         return
@@ -179,7 +179,7 @@ def _show_figures(stored: StoredModel, *, whole: bool) -> None:
         print_table(columns, rows)
     if whole and card["drift"]["pairwise_p5"] is not None:
         alarm = share(card["drift"]["pairwise_p5"])
-        click.echo(f"\nDrift is told below a pairwise accuracy of {alarm}")
+        click.echo(f"\nDrift: a pairwise accuracy below {alarm}")
 
 
 def _foreseen(judged: dict[str, Any]) -> list[tuple[str, str]]:

@@ -13,6 +13,7 @@ from .options import reading, settings_of
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from ..models.scope import Scope
     from ..records import Target
     from ..results import WorkloadSummary
     from ..storage.store import Store
@@ -63,21 +64,19 @@ def scope_options(function: F) -> F:
 
 def find_scope(
     store: Store, target: str | None, workloads: Sequence[str], sources: Sequence[str]
-) -> dict[str, list[int] | None]:
-    """Return the ids that are meant, as :func:`tunedb.models.store.train` takes them.
+) -> Scope:
+    """Return which records are meant.
 
     Raises
     ------
     NotFoundError, UsageError
         As :func:`find_workload`, :func:`find_targets` and :func:`find_source`.
     """
+    from ..models.scope import Scope
+
     of_workloads = sorted({id_ for words in workloads for id_ in find_workload(store, words)})
     of_sources = sorted({find_source(store, words) for words in sources})
-    return {
-        "workload_ids": of_workloads or None,
-        "target_ids": find_targets(store, target),
-        "source_ids": of_sources or None,
-    }
+    return Scope(of_workloads or None, find_targets(store, target), of_sources or None)
 
 
 def find_source(store: Store, words: str) -> int:
@@ -126,7 +125,7 @@ def find_session(store: Store, words: str) -> int:
     """
     return _only(
         store.sessions.find(words),
-        f"no session {words!r}; give its key or id, as tunedb sessions --json and "
+        f"no session {words!r}; give a key or id of tunedb sessions --json or "
         "tunedb show list them",
         f"{words!r} means several sessions; give an id",
     )

@@ -14,7 +14,7 @@ from .options import common_options
 def command(context: click.Context, shell: str) -> None:
     """Print the completion script of a shell.
 
-    It completes commands, options, and names of workloads from the database.
+    The script completes commands, options, and names of workloads of the database.
 
     Example:
       eval "$(tunedb completion bash)"                          # in ~/.bashrc

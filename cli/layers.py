@@ -31,7 +31,7 @@ def layer_option(function: F) -> F:
         "layers",
         metavar="URL",
         multiple=True,
-        help="A database that answers where yours has no record; it is only read. May be repeated. "
+        help="Database to read where yours has no record; may be repeated. "
         "Default: layers in tunedb.toml.",
     )(function)
 
@@ -58,28 +58,22 @@ def opened(settings: Settings, own: Store, urls: Iterable[str]) -> Iterator[list
     from contextlib import ExitStack
 
     from ..errors import TuneDBError, UsageError
-    from ..exchange.layer import check_layer, is_same, open_layer
+    from ..exchange.layer import check_layer, left_out, open_layer
 
     with ExitStack() as stack:
         found = []
         for url in urls:
             where = check_layer(url)
             try:
-                store = stack.enter_context(open_layer(url))
+                layer = open_layer(url, own)
             except UsageError:
                 raise
             except TuneDBError as error:
-                settings.warn(left_out(where, error))
+                settings.warn(left_out(where, str(error)))
                 continue
-            if not is_same(own, store):
-                found.append(store)
+            if layer is not None:
+                found.append(stack.enter_context(layer))
         yield found
-
-
-def left_out(where: str, error: Exception) -> str:
-    """Return in one line that a layer is left out, and why."""
-    words = str(error).removeprefix(f"{where}: ")
-    return f"{where}: this layer is left out: {words}"
 
 
 def layer_name(location: str | None) -> str:

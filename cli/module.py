@@ -17,23 +17,18 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def looks_like_module(words: str) -> bool:
-    """Tell whether words name a module and no number, name or digest of something stored."""
-    return ":" in words or words.endswith((".py", ".onnx", ".pt2"))
-
-
 def compile_target_option(function: F) -> F:
     """Give a command ``--target`` and ``--compatible``, for :func:`one_target`."""
     target = click.option(
         "--target",
         metavar="TARGET",
-        help="For which target: its id or kind (tunedb targets), or JSON. Default: the only one "
+        help="Target: its id or kind (tunedb targets), or JSON. Default: the only one "
         "that has records.",
     )
     compatible = click.option(
         "--compatible",
         is_flag=True,
-        help="Take programs for targets of the same kind and architecture where there are none "
+        help="Use programs of targets of the same kind and architecture where there are none "
         "for this one.",
     )
     return target(compatible(function))
@@ -75,7 +70,7 @@ def one_target(
             workload_ids = [one.id for one in store.workloads.summaries() if one.format in MODULES]
         found = (store.programs.targets if foreign else store.answers.targets)(workload_ids)
         if not found:
-            raise NotFoundError("no record to serve; make some: tunedb tune MODULE")
+            raise NotFoundError("no record to serve; measure some: tunedb tune MODULE")
     else:
         given = _given(store, words)
         if given is not None:
@@ -83,7 +78,7 @@ def one_target(
         found = find_targets(store, words) or []
     if len(found) > 1:
         listed = ", ".join(f"{id_} ({target_label(store.targets.get(id_))})" for id_ in found)
-        raise UsageError(f"several targets; say which with --target: {listed}")
+        raise UsageError(f"several targets; choose one with --target: {listed}")
     return store.targets.get(found[0])
 
 

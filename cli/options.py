@@ -18,38 +18,6 @@ if TYPE_CHECKING:
     from ..storage.config import Location
     from ..storage.store import Store
 
-# ---- Asking before something is removed for good -------------------------------------------------
-
-
-def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal; elsewhere ``--yes`` must have been given.
-
-    Parameters
-    ----------
-    question : str
-        What is about to happen; it is asked whether to do so.
-    yes : bool
-        The value of ``--yes``.
-
-    Raises
-    ------
-    click.Abort
-        The answer is no.
-    UsageError
-        Nobody can be asked.
-    """
-    from ..errors import UsageError
-
-    if yes:
-        return
-    # None where the descriptor was closed, as some services start programs.
-    if sys.stdin is None or not sys.stdin.isatty():
-        raise UsageError("nobody can be asked here; give --yes, or --dry-run to look first")
-    click.confirm(question, abort=True, err=True)
-
-
-# ---- Options of every command --------------------------------------------------------------------
-
 F = TypeVar("F", bound=Callable[..., Any])
 
 
@@ -148,7 +116,7 @@ _COMMON = (
         count=True,
         expose_value=False,
         callback=_set_verbose,
-        help="Say more (-vv: still more).",
+        help="Print more messages (-vv: all).",
     ),
     click.option(
         "--debug",
@@ -209,7 +177,7 @@ def _existing(settings: Settings, *, read_only: bool) -> Iterator[Store]:
     if path is not None and not path.exists():
         raise NotFoundError(
             f"{show_url(url)}: no such database ({location.origin}); "
-            "make it with: tunedb db init, or tunedb import logs PATH"
+            "create it with: tunedb db init, or tunedb import logs PATH"
         )
     with Store(location.url, create=False, read_only=read_only) as store:
         yield store

@@ -34,10 +34,10 @@ COLUMNS = (
 def command(settings: Settings) -> None:
     """List the log formats, feature sets and parts of models, and whether they load.
 
-    A format reads logs line by line or whole files; "exports" says whether tunedb export writes
-    it. A feature set is computed from what it needs: steps, or a module in some form. Losses, row
-    models, labels and training sets are what tunedb train chooses among. Exits with 1 if one does
-    not load. TUNEDB_PLUGINS="" leaves out those of other packages.
+    A format reads logs line by line or whole files; "exports" shows whether tunedb export writes
+    it. A feature set is computed from its "needs": steps, or a module in some form. Losses, row
+    models, labels and training sets are the choices of tunedb train. The exit code is 1 if one does
+    not load. TUNEDB_PLUGINS="" disables those of other packages.
 
     Example:
       tunedb plugins

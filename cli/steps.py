@@ -6,28 +6,16 @@ import json
 import re
 from typing import TYPE_CHECKING, Any
 
-from ..programs.metaschedule.trace import POSTPROC
 from .text import clean
 
 if TYPE_CHECKING:
-    from ..programs.base import Step
+    from ..programs.base import Step, Tool
     from ..records import Measurement, Signature
 
 _VARIABLE = re.compile(r"[blv][0-9]+")
 
 #: Kinds of MetaSchedule that take a loop and a list.
 _LISTS = frozenset({"Split", "LoopPartition"})
-
-#: Arguments that were chosen in the search: all others follow from the sketch.
-_CHOSEN = {
-    "SP": ("lengths",),
-    "PR": ("value",),
-    "sp": ("size",),
-    "re": ("perm",),
-    "an": ("anns",),
-    "ot": ("val",),
-    "parameter": ("value",),
-}
 
 
 def line_of(step: Step) -> str:
@@ -79,16 +67,17 @@ def _value(value: Any) -> str:
 
 def before_postproc(steps: list[Step]) -> int:
     """Return how many steps stand before MetaSchedule's post-processing."""
+    from ..programs.metaschedule.trace import POSTPROC
+
     return next((i for i, step in enumerate(steps) if step.code == POSTPROC), len(steps))
 
 
-def decisions_of(steps: list[Step]) -> list[Any]:
+def decisions_of(tool: Tool[Any], steps: list[Step]) -> list[Any]:
     """Return what the search decided, in order of the steps: tile sizes first of all."""
     return [
         step.arguments[name]
         for step in steps
-        for name in _CHOSEN.get(step.code, ("decision",))
-        if name in step.arguments
+        if (name := tool.chosen.get(step.code)) in step.arguments
     ]
 
 

@@ -16,6 +16,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 import leftovers
 from builders import copied
+from effort import EFFORT, examples
 from leftovers import nothing_is_left_behind  # noqa: F401 - a fixture
 from postgres import running_postgres
 from server_roles import team_of
@@ -28,8 +29,20 @@ _configuration = tempfile.TemporaryDirectory(prefix="tunedb-test-configuration-"
 os.environ["XDG_CONFIG_HOME"] = _configuration.name
 
 # How long an example takes says more about the machine than about the code.
-settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+settings.register_profile(
+    "tunedb",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=EFFORT != "new",
+    max_examples=examples(100),
+)
+settings.load_profile("tunedb")
+
+#: Files that say what any database does; the other ones try PostgreSQL in the long run.
+CONFORMANCE = {
+    *("test_store.py", "test_query.py", "test_merge.py", "test_migrations.py", "test_guards.py"),
+    *("test_engine.py", "test_versions.py"),
+}
 
 # A script that starts the run in the background has it ignore Ctrl-C, and all that tests start too.
 signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -37,6 +50,20 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 def pytest_configure():
     leftovers.use_own_folder()
+
+
+def pytest_collection_modifyitems(items):
+    """Mark what a long run tries again with more examples, and what it alone tries."""
+    for item in items:
+        if getattr(item.obj, "is_hypothesis_test", False):
+            item.add_marker("examples")
+        parameters = getattr(item, "callspec", None)
+        if (
+            parameters is not None
+            and "postgresql" in parameters.params.values()
+            and item.path.name not in CONFORMANCE
+        ):
+            item.add_marker("stress")
 
 
 def pytest_unconfigure():

@@ -253,7 +253,7 @@ def test_a_configuration_that_cannot_be_written(tmp_path, monkeypatch):
     with tunedb.open(mine) as store:
         store.require_approved()
     (line,) = lines
-    assert line.startswith(f"{mine}: made and not approved: ")
+    assert line.startswith(f"{mine}: created, but not approved: ")
     assert line.endswith(f"run: tunedb db trust {mine}")
     refused(mine)
 
@@ -261,7 +261,7 @@ def test_a_configuration_that_cannot_be_written(tmp_path, monkeypatch):
 def test_two_processes_that_approve_at_once(tmp_path):
     script = """
 import sys
-from tunedb import approval
+from tunedb.storage import approval
 for number in range(100):
     approval.approve(f"{sys.argv[1]}/{number % 2 and sys.argv[2]}-{number}.db", "f" * 32)
     found, errors = approval.approvals()
@@ -281,7 +281,7 @@ def test_a_writer_that_is_killed_leaves_the_approval_as_it_was(tmp_path, folder)
     before = entry(folder).read_bytes()
     script = """
 import os, signal, sys
-from tunedb import approval
+from tunedb.storage import approval
 os.fsync = lambda file: os.kill(os.getpid(), signal.SIGKILL)
 approval.approve(sys.argv[1], "f" * 32)
 """

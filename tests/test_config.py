@@ -232,7 +232,7 @@ def test_a_file_of_somebody_else_does_not_count(locate, folder, theirs, monkeypa
     monkeypatch.setattr(os, "geteuid", lambda: STRANGER)
     file = theirs.with_name("tunedb.toml")
     line = refused(locate, folder)
-    assert line.startswith(f"{file}: it belongs to {owner}, so it does not count; ")
+    assert line.startswith(f"{file}: it belongs to {owner}, so it is ignored; ")
     assert line.endswith(f'run: sudo chown "$USER" {file}')
 
 
@@ -243,7 +243,7 @@ def test_a_file_that_others_may_write_does_not_count(locate, mode, folder, their
     file = theirs.with_name("tunedb.toml")
     file.chmod(mode)
     line = refused(locate, folder)
-    assert line.startswith(f"{file}: others may write it, so it does not count; ")
+    assert line.startswith(f"{file}: others may write it, so it is ignored; ")
     assert line.endswith(f"run: chmod go-w {file}")
     file.chmod(0o644)
     locate(folder=folder)
@@ -256,7 +256,7 @@ def test_a_file_of_somebody_else_has_no_layers(folder, theirs, monkeypatch):
     theirs.with_name("tunedb.toml").chmod(0o666)
     assert config.locate_layers(folder=folder) == ()
     (line,) = lines
-    assert "its layers are left out" in line
+    assert "its layers are ignored" in line
     assert "others may write it" in line
 
 

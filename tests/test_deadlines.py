@@ -208,7 +208,7 @@ def test_who_has_not_answered_is_said(proxy, hurried):
     with Store(proxy.url) as there:
         proxy.swallow()
         error = within_guard(lambda: caught(there.records.count))
-        assert f"has not answered for 0.45 s; {deadlines.VARIABLE} sets" in str(error)
+        assert f"did not answer for 0.45 s; {deadlines.VARIABLE} sets" in str(error)
 
 
 @pytest.mark.parametrize("trouble", ["locked", "silent", "falls silent"])

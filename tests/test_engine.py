@@ -8,7 +8,14 @@ from sqlalchemy import bindparam, exc, literal, select
 
 from tunedb.errors import BusyError, FormatError, SchemaError, StorageError, TuneDBError, UsageError
 from tunedb.storage import engine, schema
-from tunedb.storage.engine import Prepared, convert, parse_url, show_url, sqlite_path
+from tunedb.storage.engine import (
+    Prepared,
+    convert,
+    parse_url,
+    same_database,
+    show_url,
+    sqlite_path,
+)
 from tunedb.storage.store import Store
 
 
@@ -221,3 +228,23 @@ def test_postgres_needs_its_driver(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "psycopg", None)
     with pytest.raises(UsageError, match=r"pip install 'tunedb\[postgres\]'"):
         Store("postgresql://h/d")
+
+
+def test_names_of_one_database(tmp_path):
+    file, link, copy = tmp_path / "a.db", tmp_path / "link.db", tmp_path / "copy.db"
+    file.write_bytes(b"x")
+    copy.write_bytes(b"x")
+    link.symlink_to(file)
+    (tmp_path / "hard.db").hardlink_to(file)
+
+    def same(one, other):
+        return same_database(parse_url(one), parse_url(other))
+
+    for name in (file, link, tmp_path / "hard.db", f"sqlite:///{file}"):
+        assert same(file, name)
+    assert same(tmp_path / "missing.db", f"{tmp_path}/./missing.db")
+    assert not same(file, copy)
+    server = "postgresql://host/db"
+    assert same(server, "postgresql://user:secret@host/db")
+    for other in ("postgresql://host/other", "postgresql://host/db?options=-csearch_path=x", file):
+        assert not same(server, other)

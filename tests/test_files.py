@@ -58,7 +58,9 @@ def child():
 def test_special_files_are_refused(make, kind, tmp_path):
     path = tmp_path / "x"
     make(path)
-    with pytest.raises(StorageError, match=f"x: {kind}, and only regular files are read; give -"):
+    with pytest.raises(
+        StorageError, match=f"x: {kind}, but tunedb reads only regular files; give -"
+    ):
         open_regular(path, advice="give -")
     with pytest.raises(StorageError, match=f"{kind}.*; copy its data to a file first"):
         read_regular(path, 10)

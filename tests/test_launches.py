@@ -377,7 +377,7 @@ def test_parameters_that_are_allowed(value):
         (["$(rm)"], [1], "a parameter is called"),
         ([7], [1], "a parameter is called"),
         (["a", "a"], [1, 2], "two parameters have one name"),
-        ("a", [1], "no list"),
+        ("a", [1], "not a list"),
         (["a"], {}, "no list of values"),
         (["a"], [], "0 values of 1 parameters"),
         (["a"], [1, 2], "2 values of 1 parameters"),
@@ -397,10 +397,9 @@ def test_parts_of_parameters_that_are_refused():
     for sketch in (b"[]", b"{", b'{"parameters":[],"x":1}', b'{"parameters": []}'):
         with pytest.raises(FormatError):
             allowlist.check_part("sketch", sketch, WorkloadFormat.KERNEL)
-    with pytest.raises(FormatError, match="tail: it is"):
-        judged([], [], tail=b"[]")
-    with pytest.raises(FormatError, match="has no tail"):
-        judged([], [], tail=b'{"parameters":[]}')
+    for tail in (b"[]", b'{"parameters":[]}'):
+        with pytest.raises(FormatError, match="has no tail"):
+            judged([], [], tail=tail)
     with pytest.raises(FormatError):
         allowlist.check_decisions(b"[1" + b" " * limits.MAX_FOREIGN_DECISION_BYTES, "gpu-kernel")
     with pytest.raises(FormatError, match="unknown format"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import FOREIGN, OWN, make_measurement
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
@@ -119,7 +120,7 @@ def test_the_best_stay_with_a_rest(store):
 
 
 @settings(
-    max_examples=40,
+    max_examples=examples(40),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(data=st.data())

@@ -15,6 +15,7 @@ from builders import (
     make_trace,
     make_workload,
 )
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -78,7 +79,7 @@ SOURCES = {"own": OWN, "foreign": FOREIGN, "verified": Source("v", trust=Trust.V
 
 
 @settings(
-    max_examples=60,
+    max_examples=examples(60),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(rows=rows, k=st.integers(0, 30), data=st.data())
@@ -561,7 +562,7 @@ def test_compatible_targets(store):
 def test_a_database_without_its_name_is_refused(store, store_url):
     with store._db.transaction() as connection:
         connection.execute(schema.meta.delete().where(schema.meta.c.key == "store"))
-    with pytest.raises(SchemaError, match="which store it is"):
+    with pytest.raises(SchemaError, match="it has no store key"):
         Store(store_url)
 
 

@@ -4,6 +4,7 @@ from itertools import count
 
 import pytest
 from builders import make_measurement, make_session, make_target, make_trace, make_workload
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import select
@@ -297,7 +298,7 @@ changes = st.lists(
 
 
 @settings(
-    max_examples=80,
+    max_examples=examples(80),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(changes=changes)

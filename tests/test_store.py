@@ -18,6 +18,7 @@ from builders import (
     make_target,
     make_workload,
 )
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from sqlalchemy import func, select
@@ -61,7 +62,7 @@ from tunedb.storage.store import Store
 
 # Every example uses workloads of its own, so one store serves them all.
 ONE_STORE = settings(
-    max_examples=40,
+    max_examples=examples(40),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 _fresh = count(1_000)

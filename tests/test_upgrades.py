@@ -11,13 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
-from tunedb.programs.metaschedule.trace import (
-    INSTRUCTIONS,
-    OLDER,
-    check_trace,
-    join_trace,
-    split_trace,
-)
+from tunedb.features.steps.columns import COUNTS
+from tunedb.programs.metaschedule.instructions import CURRENT, INSTRUCTIONS, find_form
+from tunedb.programs.metaschedule.trace import check_trace, join_trace, split_trace
 from tunedb.programs.metaschedule.upgrade import is_current_graph, upgrade, upgrade_trace
 from tunedb.records import Trace
 
@@ -51,7 +47,7 @@ FORMS: list[tuple[list[Any], list[Any]]] = [
     ),
 ]
 
-CURRENT: list[list[Any]] = [
+NEWEST: list[list[Any]] = [
     ["Split", ["l1", "None", 4], [1, 0], ["l7", "l8"]],
     ["CacheWrite", ["b0", ["b0"]], [0, "local"], ["b9"]],
     ["ComputeAt", ["b0", "l1"], [1, 2], []],
@@ -64,7 +60,7 @@ CURRENT: list[list[Any]] = [
 
 #: What no instruction of today says, and what is named.
 LOST = [
-    (["SetAxisSeparator", ["b0"], [0, 1, [1]], []], "SetAxisSeparator is gone since TVM 0.26"),
+    (["SetAxisSeparator", ["b0"], [0, 1, [1]], []], "TVM 0.26 removed SetAxisSeparator"),
     (["CacheIndex", ["b0"], [0], []], "CacheIndex of TVM 0.11"),
     (["TransformLayout", ["b0"], [0, 1, OLD_MAP], []], "TransformLayout with an index map"),
     (["TransformLayout", ["b0", OLD_MAP], [0, 1, None, 0], []], "TransformLayout with an index"),
@@ -76,19 +72,37 @@ LOST = [
 @pytest.mark.parametrize(("old", "new"), FORMS)
 def test_each_older_form(old: list[Any], new: list[Any]) -> None:
     decisions = [[1, [4, 4]]]
-    before, after = CURRENT[0], CURRENT[1]
+    before, after = NEWEST[0], NEWEST[1]
     assert upgrade_trace([before, old, after], decisions) == ([before, new, after], decisions)
-    assert len(new[2]) == INSTRUCTIONS[new[0]][1]
-    assert INSTRUCTIONS[new[0]][0] in (None, len(new[1]))
+    assert find_form(new[0], len(new[1]), len(new[2])) is CURRENT[new[0]].form
 
 
 def test_all_older_forms_are_tried() -> None:
     forms = {(old[0], len(old[1]), len(old[2])) for old in [pair[0] for pair in (*FORMS, *LOST)]}
-    for kind, arities in OLDER.items():
-        for inputs, attrs in arities:
-            assert any(
-                (kind, attrs) == (form[0], form[2]) and inputs in (None, form[1]) for form in forms
-            ), (kind, inputs, attrs)
+    older = {kind: value.older for kind, value in INSTRUCTIONS.items()}
+    older |= {kind: (value.form,) for kind, value in INSTRUCTIONS.items() if value.until}
+    for kind, written in older.items():
+        for form in written:
+            assert any(kind == tried[0] and find_form(*tried) is form for tried in forms), kind
+
+
+def release(version: str) -> tuple[int, ...]:
+    return tuple(map(int, version.split(".")))
+
+
+def test_the_table_of_instructions() -> None:
+    for kind, instruction in INSTRUCTIONS.items():
+        forms = (instruction.form, *instruction.older)
+        releases = [release(form.since) for form in forms]
+        if instruction.until is not None:
+            releases.insert(0, release(instruction.until))
+        assert releases == sorted(set(releases), reverse=True), kind
+        assert releases[-1] >= (0, 8)
+        assert releases[0] <= (0, 27)
+        assert instruction.counts in {"", *COUNTS}
+        assert instruction.becomes is None or instruction.becomes in CURRENT
+        assert not (instruction.form.upgrade or instruction.form.lost)
+        assert all(bool(form.upgrade) != bool(form.lost) for form in instruction.older)
 
 
 def is_current(trace: Trace) -> bool:
@@ -100,8 +114,8 @@ def is_current(trace: Trace) -> bool:
 
 
 def test_what_is_current_stays() -> None:
-    assert upgrade_trace(CURRENT, [[0, 1]]) == (CURRENT, [[0, 1]])
-    stored = split_trace([*CURRENT, ["EnterPostproc", [], [], []]], [])
+    assert upgrade_trace(NEWEST, [[0, 1]]) == (NEWEST, [[0, 1]])
+    stored = split_trace([*NEWEST, ["EnterPostproc", [], [], []]], [])
     assert upgrade(stored) is stored
     assert is_current(stored)
 
@@ -109,7 +123,7 @@ def test_what_is_current_stays() -> None:
 @pytest.mark.parametrize(("instruction", "reason"), LOST)
 def test_what_today_cannot_say(instruction: list[Any], reason: str) -> None:
     with pytest.raises(FormatError, match=reason):
-        upgrade_trace([CURRENT[0], instruction], [])
+        upgrade_trace([NEWEST[0], instruction], [])
     stored = split_trace([instruction], [])
     assert not is_current(stored)
     with pytest.raises(FormatError, match=reason):
@@ -122,7 +136,7 @@ def test_padding_that_changed_its_meaning() -> None:
     old_split = ["Split", ["l1", 4, 4], [1], ["l2", "l3"]]
     with pytest.raises(FormatError, match=r"PadEinsum of TVM before 0\.17"):
         upgrade_trace([old_split, pad], [])
-    assert upgrade_trace([CURRENT[0], pad], [])[0] == [CURRENT[0], pad]
+    assert upgrade_trace([NEWEST[0], pad], [])[0] == [NEWEST[0], pad]
     assert upgrade_trace([["GetBlock", [], ["C", "main"], ["b0"]], pad], [])[0][1] == pad
 
 
@@ -170,12 +184,12 @@ def test_stored_parts_are_upgraded_each() -> None:
     ],
 )
 def test_damaged_parts(sketch: bytes) -> None:
-    with pytest.raises(FormatError, match="cannot be read"):
+    with pytest.raises(FormatError, match="cannot read"):
         upgrade(Trace(sketch, None, b"[[],[],[]]"))
     assert not is_current(Trace(sketch, None, b"[[],[],[]]"))
 
 
-instructions_of_any_age = st.sampled_from([*(old for old, _ in FORMS), *CURRENT])
+instructions_of_any_age = st.sampled_from([*(old for old, _ in FORMS), *NEWEST])
 
 
 @given(st.lists(instructions_of_any_age, max_size=12))
@@ -199,9 +213,7 @@ def test_real_traces() -> None:
             instructions, decisions = check_trace(orjson.loads(line)[1][0])
             new, _ = upgrade_trace(instructions, decisions)
             for kind, inputs, attrs, _ in new:
-                n_inputs, n_attrs, _ = INSTRUCTIONS[kind]
-                assert n_inputs in (None, len(inputs))
-                assert n_attrs == len(attrs)
+                assert find_form(kind, len(inputs), len(attrs)) is CURRENT[kind].form
             count += 1
     assert count == 1092
 

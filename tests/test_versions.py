@@ -132,7 +132,7 @@ def test_memory_is_never_there_before():
 @pytest.mark.parametrize(
     ("content", "kind", "match"),
     [
-        (b"no database\n" * 100, SchemaError, "no SQLite file; give another path"),
+        (b"no database\n" * 100, SchemaError, "not a SQLite file; give another path"),
         (b"x", SchemaError, "not a database"),
         (b'{"workload": 1}\n', SchemaError, "not a database"),
         (b"SQLite format 3\0", SchemaError, "not a database"),
@@ -209,7 +209,7 @@ def test_a_newer_database(store, store_url):
 def test_a_database_that_lost_its_version(store, store_url):
     with store._db.transaction() as connection:
         connection.exec_driver_sql("DELETE FROM alembic_version")
-    refused(SchemaError, "which schema it has", store_url)
+    refused(SchemaError, "it does not state its schema", store_url)
 
 
 def test_an_upgrade_of_the_newest(store_url):
@@ -277,7 +277,7 @@ def test_the_log_of_a_deleted_database_is_not_replayed(tmp_path):
     store.close()
     path.unlink()
     Path(f"{path}-wal").write_bytes(log)
-    refused(StorageError, r"x\.db-wal: left over from a database that is gone", path)
+    refused(StorageError, r"x\.db-wal: left over from a missing database", path)
     assert Path(f"{path}-wal").read_bytes() == log
     assert not path.exists()
     Path(f"{path}-wal").unlink()

@@ -191,7 +191,9 @@ def _within(what: str, value: object, least: int, most: int) -> None:
 def _label(text: object, what: str) -> str:
     """Return a short text as both databases hold it."""
     if not isinstance(text, str) or len(text) > limits.MAX_COUNTER_CHARS:
-        raise FormatError(f"{what}: a text of at most {limits.MAX_COUNTER_CHARS} characters is due")
+        raise FormatError(
+            f"{what}: expected a text of at most {limits.MAX_COUNTER_CHARS} characters"
+        )
     return identity.clean_text(text)
 
 
@@ -205,7 +207,7 @@ def counters_of(body: bytes) -> tuple[tuple[str, str], ...]:
     """
     found = parse_json(body)
     if not isinstance(found, list):
-        raise FormatError("counters that are no list")
+        raise FormatError("counters that are not a list")
     for one in found:
         if not (isinstance(one, list) and len(one) == 2 and all(isinstance(t, str) for t in one)):
             raise FormatError("a counter that is not [name, unit]")
@@ -223,5 +225,5 @@ def values_of(data: bytes | None) -> tuple[float, ...]:
     if data is None:
         return ()
     if len(data) % 8:
-        raise FormatError(f"{len(data)} bytes are no float64 values")
+        raise FormatError(f"{len(data)} bytes are not float64 values")
     return identity.unpack_floats(bytes(data))

@@ -51,12 +51,12 @@ COLUMNS = (
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path), default=Path("advise.toml"))
-@click.option("--dry-run", is_flag=True, help="Print the plan and run nothing; needs no GPU.")
+@click.option("--dry-run", is_flag=True, help="Print the plan and run nothing; this needs no GPU.")
 @click.option(
     "--plan",
     "plan_file",
     type=click.Path(path_type=Path),
-    help="Write the plan as JSON and run nothing; needs no GPU.",
+    help="Write the plan as JSON and run nothing; this needs no GPU.",
 )
 @click.option("--program", "programs", multiple=True, metavar="NAME", help="Only this program.")
 @click.option(
@@ -67,26 +67,26 @@ COLUMNS = (
 @click.option(
     "--profiler",
     type=click.Choice(["auto", "ncu", "nvprof", "none"]),
-    help="What reads counters (default: what the configuration says).",
+    help="Profiler that reads the counters. Default: the configured one.",
 )
 @click.option(
     "--work-dir",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Where variants are built and run (default: FILE with .work).",
+    help="Folder to build and run variants in. Default: FILE with .work.",
 )
-@click.option("--again", is_flag=True, help="Try again what failed in an earlier run.")
+@click.option("--again", is_flag=True, help="Retry the variants that failed in an earlier run.")
 @click.option("--source", metavar="NAME", default="collect", help="Name of the source.")
 @output_options
 @common_options
 @pass_settings
 def collect(settings: Settings, file: Path, **choices: Any) -> None:
-    """Make, run and profile variants of programs.
+    """Build, run and profile variants of programs.
 
-    FILE says which programs and how (tunedb advise configure; default: advise.toml). Its commands
-    are run as your own code. Each variant is built in a copy of its folder, its output is compared
-    with the original's, it is timed without a profiler and then profiled, a few counters in each
-    run. What fails is kept with its cause. A run that was interrupted goes on where it stopped when
-    the same command is given again.
+    FILE configures the programs (tunedb advise configure; default: advise.toml). Its commands run
+    as your own code. The command builds each variant in a copy of the program's folder, compares
+    its output with the original's, times it without a profiler, and then profiles it, a few
+    counters in each run. Failed variants are stored with their cause. To continue an interrupted
+    run, run the same command again.
 
     Example:
       tunedb advise collect --dry-run
@@ -168,7 +168,7 @@ def _collect(
     except KeyboardInterrupt:
         click.echo(
             f"Interrupted after {len(rows)} of {len(plan.variants)} variants; "
-            "the same command goes on",
+            "run the same command again to continue",
             err=True,
         )
         raise click.exceptions.Exit(_INTERRUPTED) from None
@@ -248,12 +248,13 @@ def _tell(settings: Settings, plan: Plan, rows: list[dict[str, Any]], work: Path
         for row in originals:
             if row["failure"]:
                 settings.warn(
-                    f"{program.name}: the original fails, so nothing else was run: {row['message']}"
+                    f"{program.name}: the original program fails, so no variant was run: "
+                    f"{row['message']}"
                 )
             elif not row["compared"] and program.output.source != "none":
                 settings.warn(
-                    f"{program.name}: two runs of the original give different outputs; nothing was "
-                    "compared (programs.output: ignore, tolerance)"
+                    f"{program.name}: two runs of the original program differ in their output, so "
+                    "no output was compared (programs.output: ignore, tolerance)"
                 )
         failed = [row for row in mine if row["failure"] and row not in originals]
         if failed:

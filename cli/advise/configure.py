@@ -34,12 +34,12 @@ COLUMNS = (
     "steps",
     multiple=True,
     type=click.Choice(STEPS),
-    help="Only this step; several may be given (default: all).",
+    help="Run only this step; may be repeated. Default: all.",
 )
 @click.option(
     "--interactive/--no-interactive",
     default=None,
-    help="Whether to ask (default: on a terminal, unless --program is given).",
+    help="Ask for each value. Default: on a terminal, unless --program is given.",
 )
 @click.option("--path", "folders", multiple=True, metavar="DIR", help="Put DIR before PATH.")
 @click.option("--variable", "variables", multiple=True, metavar="NAME=VALUE", help="Set it.")
@@ -48,34 +48,36 @@ COLUMNS = (
     "devices",
     multiple=True,
     metavar="NAME[:CAPABILITY]",
-    help="A device, instead of those that nvidia-smi lists.",
+    help="Use this device instead of those that nvidia-smi lists.",
 )
 @click.option(
     "--profiler",
     type=click.Choice(["auto", "ncu", "nvprof", "none"]),
-    help="What reads counters.",
+    help="Profiler that reads the counters.",
 )
 @click.option("--counter", "counters", multiple=True, metavar="NAME", help="Read this counter.")
 @click.option("--program", metavar="NAME", help="Add or change this program.")
 @click.option("--remove", metavar="NAME", help="Remove this program.")
 @click.option("--directory", metavar="DIR", help="Its folder.")
-@click.option("--build", metavar="COMMAND", help="How it is built, as words.")
-@click.option("--run", metavar="COMMAND", help="How it is run, as words.")
+@click.option("--build", metavar="COMMAND", help="Build command, as words.")
+@click.option("--run", metavar="COMMAND", help="Run command, as words.")
 @click.option("--shell", is_flag=True, help="Give --build and --run to a shell.")
-@click.option("--kernel", metavar="NAME", help="The kernel whose block varies.")
-@click.option("--block", metavar="XxY", help="Its original block: 256, 16x16.")
+@click.option("--kernel", metavar="NAME", help="Kernel whose block varies.")
+@click.option("--block", metavar="XxY", help="Original block: 256, 16x16.")
 @click.option("--blocks", metavar="LIST", help="Blocks to try: 8x8,16x16,32x8.")
 @click.option("--sizes", multiple=True, metavar="AXIS=LIST", help="Extents to try: x=32,64.")
-@click.option("--registers", metavar="LIST", help="Limits of registers: 32,64.")
-@click.option("--input", "inputs", multiple=True, metavar="TEXT", help="One of {input}.")
-@click.option("--output", metavar="WHAT", help="What is compared: stdout, none or a file.")
+@click.option("--registers", metavar="LIST", help="Register limits: 32,64.")
+@click.option(
+    "--input", "inputs", multiple=True, metavar="TEXT", help="Value for {input}; may be repeated."
+)
+@click.option("--output", metavar="WHAT", help="Output to compare: stdout, none or a file.")
 @click.option("--output-type", metavar="TYPE", help="text, bytes, float32, float64 or int32.")
-@click.option("--tolerance", type=float, help="Largest relative difference of two numbers.")
-@click.option("--ignore", metavar="REGEX", help="Lines of the output that do not count.")
-@click.option("--time", "timing", metavar="REGEX", help="Finds the time that it prints.")
-@click.option("--unit", metavar="UNIT", help="Of that time: s, ms, us or ns.")
+@click.option("--tolerance", type=float, help="Largest allowed relative difference of two numbers.")
+@click.option("--ignore", metavar="REGEX", help="Output lines to ignore.")
+@click.option("--time", "timing", metavar="REGEX", help="Expression that finds the printed time.")
+@click.option("--unit", metavar="UNIT", help="Unit of the printed time: s, ms, us or ns.")
 @click.option("--repeats", type=int, help="Timed runs of each variant.")
-@click.option("--timeout", type=float, metavar="S", help="Seconds that a run may take.")
+@click.option("--timeout", type=float, metavar="S", help="Time limit of a run, in seconds.")
 @output_options
 @common_options
 @pass_settings
@@ -86,13 +88,13 @@ def configure(
     interactive: bool | None,
     **choices: Any,
 ) -> None:
-    """Describe programs whose variants are to be profiled.
+    """Describe the programs to profile.
 
-    Writes FILE (TOML; default: advise.toml), or changes it, in four steps: the environment, the
-    devices, the programs, and a check. Commands hold {block_x}, {block_y}, {block_z}, {threads},
-    {register_flag} (-maxrregcount=N or nothing) and {input} where a variant's values stand; they
-    are run by tunedb advise collect, as your own code. Exits with 1 where the check finds what does
-    not work.
+    The command writes or changes FILE (TOML; default: advise.toml) in four steps: the environment,
+    the devices, the programs, and a check. Build and run commands contain {block_x}, {block_y},
+    {block_z}, {threads}, {register_flag} (-maxrregcount=N or nothing) and {input} in place of a
+    variant's values; tunedb advise collect runs them as your own code. The exit code is 1 if the
+    check finds a problem.
 
     Example:
       tunedb advise configure
@@ -118,7 +120,7 @@ def configure(
         else:
             settings.note(f"{file} stays as it is")
     if "devices" in steps and not configuration.devices:
-        settings.warn("no device is found; name one with --device")
+        settings.warn("found no device; name one with --device")
     if "check" in chosen:
         _check(settings, read(file), file)
 
@@ -174,7 +176,7 @@ def _devices(configuration: Configuration, choices: dict[str, Any], *, ask: bool
             if click.confirm(f"Use {text.clean(gpu.name)}?", default=True, err=True)
         )
     if not found and ask and not configuration.devices:
-        name = click.prompt("No device is found. Its name, or nothing", default="", err=True)
+        name = click.prompt("Found no device. Enter its name, or nothing", default="", err=True)
         found = (device_of(name),) if name.strip() else ()
     return replace(configuration, devices=found or configuration.devices)
 
@@ -220,12 +222,12 @@ def _ask_program(name: str, known: Program | None, choices: dict[str, Any]) -> P
         asked["run"] = click.prompt("Run command", default=run or None, err=True)
     ask("kernel", "Kernel whose block varies (nothing: all)", now.kernel or "")
     limits = ",".join(str(limit) for limit in now.registers if limit is not None)
-    ask("registers", "Limits of registers, e.g. 32,64 (nothing: none)", limits)
+    ask("registers", "Register limits, e.g. 32,64 (nothing: none)", limits)
     if not asked["inputs"]:
         question = "Values of {input}, by commas (nothing: none, or as they are)"
         words = click.prompt(question, default="", err=True).split(",")
         asked["inputs"] = tuple(word.strip() for word in words if word.strip())
-    ask("output", "What is compared: stdout, none or a file", now.output.source)
+    ask("output", "Output to compare: stdout, none or a file", now.output.source)
     if asked["tolerance"] is None:
         tolerance = now.output.tolerance
         asked["tolerance"] = click.prompt(
@@ -254,7 +256,7 @@ def _program(name: str, known: Program | None, choices: dict[str, Any]) -> Progr
 
     for key in ("run", "block"):
         if known is None and not choices[key]:
-            raise UsageError(f"--program {name} is new: say its --{key}")
+            raise UsageError(f"--program {name} is new: give its --{key}")
     program = known or Program(name, choices["directory"] or ".", ())
     changed: dict[str, Any] = {
         key: choices[key] for key in ("directory", "kernel", "timeout") if choices[key] is not None
@@ -311,7 +313,7 @@ def _numbers(said: str, option: str, separator: str = ",") -> tuple[int, ...]:
         return tuple(int(word) for word in said.split(separator))
     except ValueError:
         raise UsageError(
-            f"{option} {said}: numbers with {separator!r} between them are due"
+            f"{option} {said}: expected numbers with {separator!r} between them"
         ) from None
 
 

@@ -48,19 +48,19 @@ COLUMNS = (
     *("--split", "splits"),
     type=click.Choice(SPLITS),
     multiple=True,
-    help="What is held out; may be repeated. Default: kernel.",
+    help="Splits to evaluate; may be repeated. Default: kernel.",
 )
 @click.option(
     *("--learner", "methods"),
     type=click.Choice(METHODS),
     multiple=True,
-    help="What is judged; may be repeated. Default: all three.",
+    help="Learners to evaluate; may be repeated. Default: all three.",
 )
 @label_options
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Write everything to a JSON file.",
+    help="Write all figures to a JSON file.",
 )
 @output_options
 @common_options
@@ -74,13 +74,13 @@ def evaluate(
     inputs: str,
     report: Path | None,
 ) -> None:
-    """Judge advice on kernels that were held out.
+    """Evaluate the advice on held-out kernels.
 
-    Beside the learners stand the majority of the training labels, the rule (over 256 threads
-    shrink, under 128 grow), maximum occupancy and doing nothing. "regret" is the time after one
-    step as told over the best time of the slice, and "time" over the time before: below 1 is a
-    gain. Random splits hold rows of the same kernels out, which flatters; what advice is worth on
-    another kernel is said by --split kernel alone. Nothing is stored.
+    The baselines are the majority of the training labels, the rule (over 256 threads shrink, under
+    128 grow), maximum occupancy and no change. "regret" is the time after one advised step over
+    the best time of the slice; "time" is that time over the time before, so below 1 is a gain.
+    Random splits hold out rows of kernels that are also in the training data, which flatters: only
+    --split kernel measures the advice on unseen kernels. Nothing is stored.
 
     Example:
       tunedb advise evaluate

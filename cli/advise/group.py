@@ -11,12 +11,12 @@ from ..options import common_options
 @click.group(
     cls=LazyGroup,
     lazy={
-        "show": ("advise.show", "show", "Say whether a kernel's block should grow or shrink."),
+        "show": ("advise.show", "show", "Advise whether a kernel's block should grow or shrink."),
         "train": ("advise.train", "train", "Train the advisor on the launches of the database."),
         "evaluate": (
             "advise.evaluate",
             "evaluate",
-            "Judge advice on kernels that were held out.",
+            "Evaluate the advice on held-out kernels.",
         ),
         "launches": (
             "advise.launches",
@@ -26,12 +26,12 @@ from ..options import common_options
         "configure": (
             "advise.configure",
             "configure",
-            "Describe programs whose variants are to be profiled.",
+            "Describe the programs to profile.",
         ),
         "collect": (
             "advise.collect",
             "collect",
-            "Make, run and profile variants of programs.",
+            "Build, run and profile variants of programs.",
         ),
     },
 )

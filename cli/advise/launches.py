@@ -43,8 +43,8 @@ def launches(settings: Settings, workload: str | None, target: str | None) -> No
 
     The thread blocks of their kernels follow from the traces of MetaSchedule, the steps of
     auto_scheduler, and the features ansor.per_store where those are stored (tunedb extract). A
-    record whose blocks are not certain gets no launch. A run that was interrupted goes on where
-    it stopped.
+    record whose blocks are not certain gets no launch. An interrupted run continues where it
+    stopped.
 
     Example:
       tunedb advise launches
@@ -68,7 +68,7 @@ def launches(settings: Settings, workload: str | None, target: str | None) -> No
                 )
         except KeyboardInterrupt:
             _tell(settings, report)
-            click.echo("Interrupted; what was stored stays, and the next run goes on", err=True)
+            click.echo("Interrupted; stored rows stay, and the next run continues", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
     _tell(settings, report)
 
@@ -82,6 +82,6 @@ def _tell(settings: Settings, report: FillReport) -> None:
         got = text.count(report.launches, "launch")
         click.echo(f"{text.count(report.filled, 'record')} got {got}")
         if report.unknown:
-            click.echo(f"{report.unknown} do not say their threads (tunedb extract may help)")
+            click.echo(f"{report.unknown} do not state their threads (tunedb extract may help)")
 
     print_object(settings, COLUMNS, asdict(report), show)

@@ -20,7 +20,7 @@ from ..options import common_options
 )
 @common_options
 def command() -> None:
-    """Write pages that explain what the database holds.
+    """Write pages about the contents of the database.
 
     Example:
       tunedb report advisor -o advisor.html

@@ -31,23 +31,27 @@ SPLITS = ("kernel", "slice", "random")
     metavar="FILE",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="The page, a file of HTML; an older one is replaced.",
+    help="HTML file to write; an existing file is replaced.",
 )
-@click.option("--kernel", "kernels", metavar="NAME", multiple=True, help="Only this; repeatable.")
-@click.option("--device", "devices", metavar="NAME", multiple=True, help="Only this; repeatable.")
+@click.option(
+    "--kernel", "kernels", metavar="NAME", multiple=True, help="Include only this; may be repeated."
+)
+@click.option(
+    "--device", "devices", metavar="NAME", multiple=True, help="Include only this; may be repeated."
+)
 @click.option(
     "--labels",
     type=click.Choice(LABELS),
     default="slice-best",
     show_default=True,
-    help="How launches are labelled.",
+    help="Method that labels launches.",
 )
 @click.option(
     "--tolerance",
     type=click.FloatRange(min=0, max=1),
     default=0.05,
     show_default=True,
-    help="What is as fast as the best of a slice, for slice-best.",
+    help="For slice-best: times within this share of the slice's best count as best.",
 )
 @click.option(
     "--inputs",
@@ -67,9 +71,11 @@ SPLITS = ("kernel", "slice", "random")
     "splits",
     type=click.Choice(SPLITS),
     multiple=True,
-    help="What is held out to judge advice; repeatable. Default: kernel and random.",
+    help="Splits to evaluate the advice on; may be repeated. Default: kernel and random.",
 )
-@click.option("--no-evaluation", is_flag=True, help="Do not judge advice: that takes longest.")
+@click.option(
+    "--no-evaluation", is_flag=True, help="Skip the evaluation of the advice, the slowest part."
+)
 @common_options
 @pass_settings
 def advisor(
@@ -84,10 +90,9 @@ def advisor(
 ) -> None:
     """Write a page about the launches and the advice.
 
-    One file of HTML without scripts: run time against block size, what the block alone buys, how
-    inputs correlate and what goes together, kinds of launches, the questions that divide the
-    labels, and how advice did on kernels that were held out. Each number that is drawn is in a
-    table below its picture.
+    The page is one HTML file without scripts: run time against block size, the gain of the block
+    alone, correlations of the inputs, clusters of launches, a decision tree of the labels, and the
+    evaluation of the advice on held-out kernels. A table below each plot has its numbers.
 
     Example:
       tunedb report advisor -o advisor.html

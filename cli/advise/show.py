@@ -59,15 +59,17 @@ COLUMNS = (
 
 @click.command()
 @click.argument("kernel")
-@click.option("--record", type=int, metavar="N", help="Only the launches of this record.")
-@click.option("--device", metavar="DEVICE", help="Only launches on devices with this in the name.")
-@click.option("--model", type=int, metavar="ID", help="This advisor. Default: the last one made.")
+@click.option("--record", type=int, metavar="N", help="Show only launches of this record.")
+@click.option(
+    "--device", metavar="DEVICE", help="Show only launches on devices whose name contains this."
+)
+@click.option("--model", type=int, metavar="ID", help="Advisor to use. Default: the newest.")
 @click.option(
     *("-k", "--limit"),
     type=click.IntRange(min=1),
     default=_MOST,
     show_default=True,
-    help="How many launches at most, the fastest first.",
+    help="Largest number of launches, the fastest first.",
 )
 @output_options
 @common_options
@@ -80,13 +82,13 @@ def show(
     model: int | None,
     limit: int,
 ) -> None:
-    """Say whether a kernel's block should grow or shrink.
+    """Advise whether a kernel's block should grow or shrink.
 
-    KERNEL is a name, or a part of one. "p" is how likely the advice is right, by what it was on
-    kernels that were held out; "next" the next legal block that way, which still has to be tried:
-    whether a kernel's results depend on its block nobody can tell from here. "at stake" is the
-    time over the best measured one with all else equal, and "gain" the middle half of what such a
-    step gave elsewhere. No advice is given on launches that are unlike all that was learnt from.
+    KERNEL is a name, or a part of one. "p" is the probability that the advice is right, calibrated
+    on held-out kernels. "next" is the next legal block in that direction; test it, because a
+    kernel's results may depend on its block. "at stake" is the time over the best measured time
+    with all else equal; "gain" is the middle half of the gains of such a step elsewhere. Launches
+    that are unlike all training data get no advice.
 
     Example:
       tunedb advise show matrixMul
@@ -107,9 +109,7 @@ def show(
         settings.note(f"{text.number(len(wanted) - len(shown))} more launches; see: --limit")
     silent = sum(row["label"] is None for row in rows)
     if silent:
-        settings.note(
-            f"{silent} without advice: they are unlike all that the advisor has learnt from"
-        )
+        settings.note(f"{silent} without advice: they are unlike all training data of the advisor")
 
 
 def _chosen(
@@ -132,7 +132,7 @@ def _chosen(
     ]
     if not found:
         raise NotFoundError(
-            f"no launch of {kernel!r} with that --record or --device; leave them out to see all"
+            f"no launch of {kernel!r} matches --record and --device; omit them to see all"
         )
     return found
 

@@ -50,7 +50,7 @@ def label_options(function: F) -> F:
             type=click.Choice(LABELS),
             default="slice-best",
             show_default=True,
-            help="Toward the best block of the slice, or Algorithm 1 of the paper.",
+            help="Label toward the best block of the slice, or by Algorithm 1 of the paper.",
         ),
         click.option(
             "--tolerance",
@@ -64,7 +64,7 @@ def label_options(function: F) -> F:
             type=click.Choice(INPUTS),
             default="ratios",
             show_default=True,
-            help="Ratios that compare between kernels, or the counters as they are.",
+            help="Use ratios that compare between kernels, or the raw counters.",
         ),
     )
     for option in reversed(options):
@@ -79,7 +79,7 @@ def label_options(function: F) -> F:
     type=click.Choice(LEARNERS),
     default="auto",
     show_default=True,
-    help="auto takes what does best on kernels that are held out in turn.",
+    help="Learner; auto takes the best one on held-out kernels.",
 )
 @output_options
 @common_options
@@ -87,11 +87,11 @@ def label_options(function: F) -> F:
 def train(settings: Settings, labels: str, tolerance: float, inputs: str, learner: str) -> None:
     """Train the advisor on the launches of the database.
 
-    It learns from kernels that were measured with several blocks and everything else equal. The
-    model is data and becomes a row of the database; tunedb advise show uses the one made last.
-    "gain" predicts run times from the launch alone, "svm" is the paper's learner and "boosted" are
-    trees, both on counters; the figure beside each is its balanced accuracy on kernels that were
-    held out in turn, the mean over kernels. Guessing reaches 0.33.
+    The training data are kernels that were measured with several blocks and everything else equal.
+    The model is stored in the database as data; tunedb advise show uses the newest one. "gain"
+    predicts run times from the launch alone; "svm" is the paper's learner and "boosted" uses trees,
+    both on counters. The figure beside each is its mean balanced accuracy on held-out kernels;
+    guessing reaches 0.33.
 
     Example:
       tunedb import logs ./profiles && tunedb advise train

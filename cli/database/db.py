@@ -19,11 +19,11 @@ if TYPE_CHECKING:
     from ...storage.describe import Description
 
 COMMANDS = {
-    "init": ("database.db", "init", "Make an empty database."),
-    "upgrade": ("database.db", "upgrade", "Bring a database to this version's schema."),
-    "check": ("database.db", "check", "Check that a database is whole."),
-    "info": ("database.db", "info", "Say what a database is and what it holds."),
-    "trust": ("database.trust", "command", "Approve a database, so that TVM gets what it holds."),
+    "init": ("database.db", "init", "Create an empty database."),
+    "upgrade": ("database.db", "upgrade", "Upgrade a database to this version's schema."),
+    "check": ("database.db", "check", "Check the integrity of a database."),
+    "info": ("database.db", "info", "Describe a database and its contents."),
+    "trust": ("database.trust", "command", "Approve a database, so that TVM may use its records."),
 }
 
 INIT_COLUMNS = (Column("location"), Column("revision"), Column("created"))
@@ -63,7 +63,7 @@ _SOURCE = (
 @click.group(cls=LazyGroup, lazy=COMMANDS, name="db")
 @common_options
 def command() -> None:
-    """Make, upgrade, check, describe and approve databases.
+    """Create, upgrade, check, describe and approve databases.
 
     Example:
       tunedb db init tune.db
@@ -77,10 +77,10 @@ def command() -> None:
 @common_options
 @pass_settings
 def init(settings: Settings, url: str | None) -> None:
-    """Make an empty database.
+    """Create an empty database.
 
-    URL is a path or postgresql://HOST/NAME, where the database must exist and be empty; without
-    it, the database that --db and TUNEDB_URL name. One that is there stays as it is.
+    URL is a path or postgresql://HOST/NAME; a server's database must exist and be empty. Default:
+    the database that --db or TUNEDB_URL names. An existing tunedb database stays unchanged.
 
     Example:
       tunedb db init tune.db
@@ -99,22 +99,22 @@ def init(settings: Settings, url: str | None) -> None:
     with writing(settings, url) as store:
         location = store.location
     created = before in ("missing", "empty")
-    said = f"{location}: " + ("made" if created else "is there already; nothing was changed")
+    said = f"{location}: " + ("made" if created else "exists already; nothing was changed")
     row = {"location": location, "revision": schema.HEAD, "created": created}
     print_object(settings, INIT_COLUMNS, row, lambda: click.echo(text.clean(said)))
 
 
 @click.command()
 @click.argument("url", required=False)
-@click.option("--dry-run", is_flag=True, help="Migrate and roll back.")
+@click.option("--dry-run", is_flag=True, help="Migrate, then roll back.")
 @output_options
 @common_options
 @pass_settings
 def upgrade(settings: Settings, url: str | None, dry_run: bool) -> None:
-    """Bring a database to this version's schema.
+    """Upgrade a database to this version's schema.
 
-    A file is copied beside itself first. If anything fails, the database stays as it was. A server
-    gets back the guards that it lacks (docs/sharing.md).
+    The command first copies a file beside itself. If a step fails, the database stays unchanged. On
+    a server, the command restores missing guards (docs/sharing.md).
 
     Example:
       tunedb db upgrade --dry-run
@@ -158,16 +158,16 @@ def upgrade(settings: Settings, url: str | None, dry_run: bool) -> None:
     "--sample",
     type=click.IntRange(min=0),
     metavar="N",
-    help="Check N measurements drawn at random instead of all.",
+    help="Check a random sample of N measurements instead of all.",
 )
 @output_options
 @common_options
 @pass_settings
 def check(settings: Settings, sample: int | None) -> None:
-    """Check that a database is whole.
+    """Check the integrity of a database.
 
-    SQLite's own checks, the schema, the digest of every row computed anew, and every column that
-    others determine. Nothing is written. Exits with 1 if something is wrong.
+    The command runs SQLite's own checks, and checks the schema, the digest of every row, and every
+    derived column. It writes nothing. The exit code is 1 if it finds a problem.
 
     Example:
       tunedb db check
@@ -208,7 +208,7 @@ def _check_row(report: CheckReport) -> dict[str, Any]:
 
 def _show_check(report: CheckReport) -> None:
     looked = (
-        f"{text.count(report.rows, 'row')} looked at, "
+        f"{text.count(report.rows, 'row')} checked, "
         f"{text.count(report.measurements, 'measurement')} among them"
     )
     if not report.found:
@@ -218,7 +218,11 @@ def _show_check(report: CheckReport) -> None:
     if report.found > len(report.problems):
         click.echo(f"and {report.found - len(report.problems):,} more")
     found = text.count(report.found, "problem")
-    click.echo(text.clean(f"{report.location}: {found} ({looked}); restore a copy, or import anew"))
+    click.echo(
+        text.clean(
+            f"{report.location}: {found} ({looked}); restore a copy, or import the logs again"
+        )
+    )
 
 
 @click.command()
@@ -227,9 +231,9 @@ def _show_check(report: CheckReport) -> None:
 @common_options
 @pass_settings
 def info(settings: Settings, url: str | None) -> None:
-    """Say what a database is and what it holds.
+    """Describe a database and its contents.
 
-    Also of one with another schema, or of another program.
+    The database may have another schema, or belong to another program.
 
     Example:
       tunedb db info

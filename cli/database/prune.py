@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
+from ..confirm import confirm
 from ..exchange.selection import MOST
-from ..options import Settings, common_options, confirm, pass_settings, reading, updating
+from ..options import Settings, common_options, pass_settings, reading, updating
 from ..output import Column, output_options, print_object, print_table
 from ..progress import bar
 
@@ -30,18 +31,18 @@ _PART = (
     Column("what", "goes", flexible=True),
     Column("rows", "rows", text.number, right=True),
     Column("bytes", "size", text.size, right=True),
-    Column("again", "to have it again"),
+    Column("again", "how to restore"),
 )
 _SOURCE = (
     Column("name", "of source", flexible=True, keep_end=True),
-    Column("store", "which is of"),
+    Column("store", "of database"),
     Column("records", "records", text.number, right=True),
 )
 _GONE = (Column("what", "gone"), Column("rows", "rows", text.number, right=True))
 
 _WHAT = {
     "records": "records beyond the best",
-    "retracted": "records taken back",
+    "retracted": "retracted records",
     "failures": "  with their failures",
     "launches": "  with their launches",
     "programs": "  and their programs",
@@ -61,8 +62,8 @@ _MOST_SOURCES = 10
     metavar="[SET]",
     help="Features of all sets, or of one (tunedb features).",
 )
-@click.option("--old-features", is_flag=True, help="Features of sets that are not installed now.")
-@click.option("--retracted", is_flag=True, help="Records that were taken back (tunedb retract).")
+@click.option("--old-features", is_flag=True, help="Features of sets that are not installed.")
+@click.option("--retracted", is_flag=True, help="Retracted records (tunedb retract).")
 @click.option(
     "--best",
     metavar="K",
@@ -73,14 +74,14 @@ _MOST_SOURCES = 10
     "--rest",
     metavar="SHARE",
     type=click.FloatRange(min=0, max=1e6),
-    help="With --best: slow and failed records that stay too, as a share of K; models need both. "
+    help="With --best: also keep this share of K of slow and failed records; models need both. "
     " [default: 1.0]",
 )
 @click.option(
     "--models",
     metavar="KEEP",
     type=click.IntRange(min=1),
-    help="Models but for the KEEP newest of each kind, with their predictions.",
+    help="All models but the KEEP newest of each kind, with their predictions.",
 )
 @click.option(
     *("--workload", "workloads"),
@@ -100,19 +101,21 @@ _MOST_SOURCES = 10
     multiple=True,
     help="Records of this source alone: its name or the beginning of its digest.",
 )
-@click.option("--dry-run", is_flag=True, help="Say what would go and what it costs.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show what would be removed, and its cost; remove nothing."
+)
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @output_options
 @common_options
 @pass_settings
 def command(settings: Settings, dry_run: bool, yes: bool, **words: Any) -> None:
-    """Remove what the database can do without.
+    """Remove records, features and models that you no longer need.
 
-    Says first what would go, and what it costs to have it again. Features can be computed again,
-    models be trained. Records cannot: they come back with the next merge or pull from a database
-    that has them, which is also why what is removed here need not stay away. A program goes with
-    its last record, and takes its features and predictions along. The file keeps its size until
-    tunedb vacuum.
+    The command first shows what it would remove, and how to restore it. Features can be computed
+    again, and models trained again. Removed records come back only with a merge or pull from a
+    database that has them; the next merge or pull may therefore undo a removal. A program is
+    removed with its last record, together with its features and predictions. The file keeps its
+    size until tunedb vacuum.
 
     Example:
       tunedb prune --old-features --dry-run
@@ -157,11 +160,12 @@ def _wanted(
         raise click.BadParameter("no number", param_hint="'--rest'")
     if not (retracted or old_features) and (best, features, models) == (None, None, None):
         raise click.UsageError(
-            "say what shall go: --features, --old-features, --retracted, --best K or --models KEEP"
+            "choose what to remove: --features, --old-features, --retracted, --best K or "
+            "--models KEEP"
         )
     if (workloads or targets or sources) and best is None and not retracted:
         raise click.UsageError(
-            "--workload, --target and --source say which records are meant; "
+            "--workload, --target and --source select records; "
             "give --best K or --retracted with them"
         )
     share = 1.0 if rest is None else rest
@@ -215,7 +219,7 @@ def _question(chosen: Plan) -> str:
     from ...maintenance.prune import total_bytes
 
     records = len(chosen.records) + len(chosen.retracted)
-    what = f"{text.count(records, 'record')} and what belongs to them" if records else "all this"
+    what = f"{text.count(records, 'record')} and their dependent rows" if records else "these rows"
     return f"Remove {what}, {text.size(total_bytes(chosen.parts))}?"
 
 
@@ -226,11 +230,11 @@ def _show(settings: Settings, row: dict[str, Any], chosen: Plan) -> None:
     if row["removed"] is None:
         _show_plan(settings, chosen)
         if chosen.rows:
-            settings.note(f"{text.size(row['bytes'])} would go; nothing was changed")
+            settings.note(f"{text.size(row['bytes'])} would be removed; nothing was changed")
         return
     gone = [{"what": name, "rows": rows} for name, rows in row["removed"].items() if rows]
     print_table(_GONE, gone)
-    settings.note(f"in {text.span(row['seconds'])}; to give the space back: tunedb vacuum")
+    settings.note(f"in {text.span(row['seconds'])}; to free the space: tunedb vacuum")
 
 
 def _show_plan(settings: Settings, chosen: Plan) -> None:
@@ -245,8 +249,8 @@ def _show_plan(settings: Settings, chosen: Plan) -> None:
             settings.note(f"and {len(chosen.origins) - _MOST_SOURCES:,} more sources")
     if chosen.lasting:
         settings.note(
-            f"{text.count(chosen.lasting, 'record')} taken back must stay: the last ones, whose "
-            "numbers must not be given again"
+            f"{text.count(chosen.lasting, 'record')} retracted must stay: the newest ones, whose "
+            "ids must not be used again"
         )
 
 
@@ -273,7 +277,7 @@ def _again(part: Any, chosen: Plan) -> str:
     if part.kind != "features" or part.of is None:
         return ""
     if part.seconds is None:
-        return "not by what is installed"
+        return "not with the installed sets"
     least, most = map(text.span, part.seconds)
     name = part.of.rpartition(" ")[0]
     return f"{least if least == most else f'{least} to {most}'}: tunedb extract --set {name}"

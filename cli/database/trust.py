@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
-from ..options import Settings, common_options, confirm, pass_settings
+from ..confirm import confirm
+from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_object, print_rows
 
 if TYPE_CHECKING:
@@ -27,23 +28,23 @@ COLUMNS = (
 
 @click.command()
 @click.argument("url", required=False)
-@click.option("--dry-run", is_flag=True, help="Say what it is, and approve nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@click.option("--list", "list_", is_flag=True, help="List what is approved.")
-@click.option("--forget", is_flag=True, help="Take the approval of URL back.")
+@click.option("--dry-run", is_flag=True, help="Show the database; approve nothing.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
+@click.option("--list", "list_", is_flag=True, help="List the approved databases.")
+@click.option("--forget", is_flag=True, help="Revoke the approval of URL.")
 @output_options
 @common_options
 @pass_settings
 def command(
     settings: Settings, url: str | None, dry_run: bool, yes: bool, list_: bool, forget: bool
 ) -> None:
-    """Approve a database, so that TVM gets what it holds.
+    """Approve a database, so that TVM may use its records.
 
-    URL is a path or postgresql://HOST/NAME. What you make is approved; what somebody gave you, and
-    what you moved or copied, is not: it can be read, listed and merged, and TVM gets nothing of it,
-    neither programs nor modules, before you approve it. Its own sources are believed as yours are,
-    so approve what you would run. An approval is of the place and of the database that is there
-    now.
+    URL is a path or postgresql://HOST/NAME. Databases that you create are approved. Databases that
+    you received, moved or copied are not: you can read, list and merge them, but TVM gets no
+    program or module of them before you approve them. An approval trusts the database's own
+    sources as your own, so approve only what you would run. It holds for this location and the
+    database that is there now.
 
     Example:
       tunedb db trust tune.db
@@ -85,7 +86,7 @@ def _forget(settings: Settings, url: str) -> None:
     word = command_word(parse_url(url))
     if not forget(url):
         raise NotFoundError(f"{word}: it is not approved; see: tunedb db trust --list")
-    settings.note(f"{word}: not approved any more")
+    settings.note(f"{word}: no longer approved")
 
 
 def _approve(settings: Settings, url: str, *, yes: bool, dry_run: bool) -> None:
@@ -97,7 +98,7 @@ def _approve(settings: Settings, url: str, *, yes: bool, dry_run: bool) -> None:
             if not (yes and settings.quiet):
                 click.echo(text.clean(line), err=True)
         if not dry_run:
-            confirm("Approve it, so that TVM gets what it holds?", yes=yes)
+            confirm("Approve it, so that TVM may use its records?", yes=yes)
             row = _row(approve(store.url, store.key))
             said = f"{row['location']}: approved"
             print_object(settings, COLUMNS, row, lambda: click.echo(text.clean(said)))

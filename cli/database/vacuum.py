@@ -17,16 +17,18 @@ COLUMNS = tuple(map(Column, ("location", "dry_run", "before", "after", "free", "
 
 
 @click.command()
-@click.option("--dry-run", is_flag=True, help="Say what it would give and what it needs.")
+@click.option(
+    "--dry-run", is_flag=True, help="Show the space that it would free and need; change nothing."
+)
 @output_options
 @common_options
 @pass_settings
 def command(settings: Settings, dry_run: bool) -> None:
-    """Give back the space of rows that are gone.
+    """Free the disk space of removed rows.
 
-    A file is written anew, which takes as much room again for a while; other processes may read
-    meanwhile and write afterwards. On a server the space is free for new rows, and the statistics
-    are brought up to date; its files keep their size.
+    SQLite rewrites the file, which temporarily needs as much space again; other processes can read
+    during the vacuum and write after it. On a server, new rows reuse the space, the command updates
+    the statistics, and the files keep their size.
 
     Example:
       tunedb vacuum --dry-run

@@ -34,27 +34,27 @@ COLUMNS = tuple(
     *("-o", "--output", "file"),
     metavar="FILE",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Where the bundle goes: a file, or - for standard output.",
+    help="File to write, or - for standard output.",
 )
 @click.option(
     *("--info", "info"),
     metavar="FILE",
     type=click.Path(path_type=Path, allow_dash=True),
-    help="Verify a bundle and say what is in it, instead of making one.",
+    help="Verify and describe a bundle, instead of writing one.",
 )
 @selection_options
-@click.option("--force", is_flag=True, help="Replace a file that exists.")
+@click.option("--force", is_flag=True, help="Replace an existing file.")
 @output_options
 @common_options
 @pass_settings
 def command(
     settings: Settings, file: Path | None, info: Path | None, selection: Selection, force: bool
 ) -> None:
-    """Write records into one file that others merge.
+    """Write records into one file that others can merge.
 
-    A bundle holds records with all that they refer to, compressed, under one digest; give it to
-    tunedb merge, anywhere. Models, quarantine and scripts stay here. A bundle that was cut or
-    changed on its way is refused as a whole.
+    A bundle holds records with all rows that they refer to, compressed, under one digest; tunedb
+    merge reads it. It holds no models, quarantined lines or scripts. tunedb merge rejects a
+    truncated or changed bundle as a whole.
 
     Example:
       tunedb bundle -o team-a.tunedb
@@ -89,7 +89,7 @@ def _check_stdout(settings: Settings) -> None:
     if settings.output != "table":
         raise UsageError(f"--{settings.output} prints the report; give the bundle a file: -o FILE")
     if sys.stdout.isatty():
-        raise UsageError("a bundle is no text; give it a file (-o FILE) or a pipe")
+        raise UsageError("a bundle is binary; write it to a file (-o FILE) or a pipe")
 
 
 def _write(

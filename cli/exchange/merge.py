@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("others", nargs=-1, required=True, metavar="OTHER...")
-@click.option("--dry-run", is_flag=True, help="Compare, say what would come, and write nothing.")
+@click.option("--dry-run", is_flag=True, help="Compare and report; write nothing.")
 @click.option(
-    "--believe",
+    "--accept-trusted-names",
     is_flag=True,
-    help="Take new records of sources that are trusted here: nothing is signed.",
+    help="Accept new records under names of trusted sources, although nothing is signed.",
 )
 @selection_options
 @output_options
@@ -36,23 +36,22 @@ def command(
     settings: Settings,
     others: tuple[str, ...],
     dry_run: bool,
-    believe: bool,
+    accept_trusted_names: bool,
     selection: Selection,
 ) -> None:
-    """Take over the records of other databases and bundles.
+    """Merge the records of other databases and bundles.
 
     OTHER is a database file, a bundle, the URL of a server, or - for a bundle from standard input.
-    Nothing in it is believed: every row is checked, and what is not as it should be is left out
-    and told; then the command ends with 1. Records that come are foreign: tunedb trust and tunedb
-    revalidate decide what of them is served. Merging twice adds nothing, and a merge that was
-    interrupted is made again.
+    The command checks every row. It reports the rows that it rejects, and then the exit code is 1.
+    Merged records are foreign: tunedb trust and tunedb revalidate decide which of them are served.
+    A second merge adds nothing; to finish an interrupted merge, run it again.
 
     Example:
       tunedb merge team-b.tunedb
       tunedb merge /mnt/team/all.db --target llvm --best 20 --dry-run
       tunedb merge postgresql://bob@db.example.org/tunedb --since 2026-11-01
     """
-    run = _Run(settings, selection, believe=believe, dry_run=dry_run)
+    run = _Run(settings, selection, believe=accept_trusted_names, dry_run=dry_run)
     try:
         with receiving(settings, dry_run=dry_run) as store:
             run.ours = store.key

@@ -52,15 +52,15 @@ COLUMNS = tuple(
 )
 
 _OPTIONS = (
-    click.option("--dry-run", is_flag=True, help="Say what would be exchanged, and write nothing."),
+    click.option("--dry-run", is_flag=True, help="Report what would be exchanged; write nothing."),
     click.option(
-        "--anew", is_flag=True, help="Compare everything, not only what is new since last time."
+        "--full", is_flag=True, help="Compare all records, not only those since the last exchange."
     ),
 )
 
 
 def exchange_options(function: F) -> F:
-    """Give a command ``--dry-run`` and ``--anew``."""
+    """Give a command ``--dry-run`` and ``--full``."""
     for option in reversed(_OPTIONS):
         function = option(function)
     return function
@@ -182,7 +182,7 @@ def tell(settings: Settings, row: dict[str, Any], *, is_pull: bool) -> None:
         settings.note(f"nothing new {'from' if is_pull else 'for'} {row['location']}")
     for reason in row["reasons"][:_MOST_REASONS]:
         settings.warn(
-            f"{text.count(reason['count'], 'row')} refused: {reason['reason']}"
+            f"{text.count(reason['count'], 'row')} rejected: {reason['reason']}"
             f" (the first: {reason['example']})"
         )
     if len(row["reasons"]) > _MOST_REASONS:

@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("url", required=False)
 @click.option(
-    "--believe",
+    "--accept-trusted-names",
     is_flag=True,
-    help="Take new records of sources that are trusted here: nothing is signed.",
+    help="Accept new records under names of trusted sources, although nothing is signed.",
 )
 @exchange_options
 @selection_options
@@ -30,22 +30,22 @@ if TYPE_CHECKING:
 def command(
     settings: Settings,
     url: str | None,
-    believe: bool,
-    anew: bool,
+    accept_trusted_names: bool,
+    full: bool,
     dry_run: bool,
     selection: Selection,
 ) -> None:
-    """Take over what is new on a server.
+    """Fetch new records from a server.
 
-    URL is a server or a file of another team, which only has to be readable; by default
-    TUNEDB_SERVER, or server in a tunedb.toml. Only what came in since the last time is looked at.
-    What comes is foreign: tunedb trust decides what of it is served. An interrupted pull goes on
-    where it stopped.
+    URL is a server or a file of another team, which needs to be readable only. Default:
+    TUNEDB_SERVER, or server in a tunedb.toml. The command reads only records that are new since
+    the last pull. Pulled records are foreign: tunedb trust decides which of them are served. An
+    interrupted pull continues where it stopped.
 
     Example:
       tunedb pull postgresql://bob@db.example.org/tunedb
       tunedb pull --workload matmul --dry-run
-      tunedb pull --anew --believe
+      tunedb pull --full --accept-trusted-names
     """
     from ...exchange.sync import pull
 
@@ -56,8 +56,8 @@ def command(
             store,
             there,
             selection=selection,
-            believe=believe,
-            anew=anew,
+            believe=accept_trusted_names,
+            anew=full,
             dry_run=dry_run,
             on_progress=show,
         ),

@@ -23,13 +23,14 @@ if TYPE_CHECKING:
 @common_options
 @pass_settings
 def command(
-    settings: Settings, url: str | None, anew: bool, dry_run: bool, selection: Selection
+    settings: Settings, url: str | None, full: bool, dry_run: bool, selection: Selection
 ) -> None:
-    """Give a server what is new here.
+    """Send new records to a server.
 
-    URL is a server or a file of another team; by default TUNEDB_SERVER, or server in a tunedb.toml.
-    It must exist (tunedb db init URL). Only what came in since the last time is looked at, and what
-    the other side has is not sent again. An interrupted push goes on where it stopped.
+    URL is a server or a file of another team. Default: TUNEDB_SERVER, or server in a tunedb.toml.
+    The database must exist (tunedb db init URL). The command reads only records that are new since
+    the last push, and sends no record that the other side has. An interrupted push continues where
+    it stopped.
 
     Example:
       tunedb push postgresql://alice@db.example.org/tunedb
@@ -42,7 +43,7 @@ def command(
         settings,
         url,
         lambda store, there, show: push(
-            store, there, selection=selection, anew=anew, dry_run=dry_run, on_progress=show
+            store, there, selection=selection, anew=full, dry_run=dry_run, on_progress=show
         ),
         is_pull=False,
         dry_run=dry_run,

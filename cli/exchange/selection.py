@@ -39,7 +39,7 @@ _OPTIONS = (
     click.option(
         "--since",
         metavar="DATE",
-        help="Only what was measured then or later: 2026-11-22, or 2026-11-22T08:30; UTC.",
+        help="Only records measured at or after this time: 2026-11-22, or 2026-11-22T08:30; UTC.",
     ),
     click.option(
         "--best",
@@ -51,10 +51,12 @@ _OPTIONS = (
         "--rest",
         metavar="SHARE",
         type=click.FloatRange(min=0),
-        help="With --best: slow and failed records beside them, as a share of K; models need "
+        help="With --best: also this share of K of slow and failed records; models need "
         "both.  [default: 1.0]",
     ),
-    click.option("--features", is_flag=True, help="Stored features too; they can be recomputed."),
+    click.option(
+        "--features", is_flag=True, help="Include stored features; they can be recomputed."
+    ),
 )
 
 
@@ -90,7 +92,7 @@ def _selection(
     if rest is not None and best is None:
         raise click.UsageError("--rest is a share of --best K; give both")
     if rest is not None and not math.isfinite(rest):  # click takes these for numbers
-        raise click.BadParameter("no number that says how many", param_hint="'--rest'")
+        raise click.BadParameter("not a share: expected a number from 0 on", param_hint="'--rest'")
     return Selection(
         workloads=workloads,
         targets=targets,
@@ -119,6 +121,6 @@ def moment(words: str) -> int:
         return (value - datetime(1970, 1, 1, tzinfo=UTC)) // timedelta(microseconds=1)
     except (ValueError, OverflowError):
         raise click.BadParameter(
-            f"{words!r} is no date; write it as 2026-11-22 or 2026-11-22T08:30",
+            f"{words!r} is not a date; write it as 2026-11-22 or 2026-11-22T08:30",
             param_hint="'--since'",
         ) from None

@@ -57,13 +57,13 @@ def _complete_format(
     default=DIRECTORY,
     show_default=True,
     shell_complete=_complete_format,
-    help="What to write: metaschedule, ansor, autotvm, t4, or one of tunedb plugins.",
+    help="Format to write: metaschedule, ansor, autotvm, t4, or one of tunedb plugins.",
 )
 @click.option(
     *("-o", "--output", "file"),
     metavar="FILE",
     type=click.Path(path_type=Path, dir_okay=False, allow_dash=True),
-    help="Where other formats go: a file, or - for standard output (default).",
+    help="File for other formats, or - for standard output (default).",
 )
 @choose.target_option()
 @click.option(
@@ -72,7 +72,7 @@ def _complete_format(
     shell_complete=choose.complete_workload,
     help="Only this workload: its id, name, or the beginning of its digest.",
 )
-@click.option("--force", is_flag=True, help="Replace files that exist.")
+@click.option("--force", is_flag=True, help="Replace existing files.")
 @output_options
 @common_options
 @pass_settings
@@ -85,12 +85,12 @@ def command(
     workload: str | None,
     force: bool,
 ) -> None:
-    """Write records as files of other tools.
+    """Export records as logs of other tools.
 
-    metaschedule writes a work directory that TVM's JSONDatabase loads; what it cannot hold
-    (sessions, causes of failure, times of day) stays in the database. ansor and autotvm write one
-    log, each record as it was imported. t4 writes the results of one GPU kernel on one device as
-    FAIR T4. Records of the other tools, foreign and retracted ones are left out.
+    metaschedule writes a work directory that TVM's JSONDatabase loads, without sessions, causes of
+    failure and times of day, which that format lacks. ansor and autotvm write one log, each record
+    as it was imported. t4 writes the results of one GPU kernel on one device as FAIR T4. Records of
+    other tools, and foreign and retracted records, are left out.
 
     Example:
       tunedb export ./work_dir
@@ -142,7 +142,7 @@ def _check(settings: Settings, format_: str, directory: Path | None, file: Path 
     known = formats()
     if format_ not in known or not is_written(format_, known[format_]):
         names = ", ".join(sorted(name for name in known if is_written(name, known[name])))
-        raise UsageError(f"no format {format_!r} that can be written; there are: {names}")
+        raise UsageError(f"cannot write format {format_!r}; there are: {names}")
     if format_ == DIRECTORY:
         if directory is None or file is not None:
             raise UsageError(f"{format_} is a directory: tunedb export ./work_dir")

@@ -134,7 +134,7 @@ class Run:
         kept = "nothing was written"
         if not self.dry_run:
             kept = f"{text.count(self.new, 'new record')} stored"
-        return f"{where}: {kept}; the same command goes on from there"
+        return f"{where}: {kept}; run the same command again to continue there"
 
 
 def tell(settings: Settings, run: Run) -> None:
@@ -145,7 +145,7 @@ def tell(settings: Settings, run: Run) -> None:
     if not run.is_empty:
         _tell_rate(settings, run)
     if refused and (len(run.results) > 1 or not run.is_empty):
-        _tell_files(settings, refused, "not read, or not to the end")
+        _tell_files(settings, refused, "not read, or not to its end")
     if run.skipped:
         _tell_files(settings, run.skipped, "not looked at")
     remarks = [(report.file, text_) for report, _ in run.results for text_ in report.remarks]
@@ -294,7 +294,7 @@ _STOPPING = b"\r\x1b[2KStopping after this batch; Ctrl-C again stops at once\n"
 )
 @common_options
 def command() -> None:
-    """Bring other tools' logs into the database.
+    """Import logs of other tools into the database.
 
     Example:
       tunedb import logs ./work_dir
@@ -310,7 +310,7 @@ def _said(_: click.Context, __: click.Parameter, value: str | None) -> str | Non
         return None
     name = clean_text(value).strip()
     if not name or len(name) > limits.MAX_NAME_CHARS:
-        raise click.BadParameter(f"a name of 1 to {limits.MAX_NAME_CHARS} characters is due")
+        raise click.BadParameter(f"expected a name of 1 to {limits.MAX_NAME_CHARS} characters")
     return name
 
 
@@ -320,7 +320,7 @@ def _said(_: click.Context, __: click.Parameter, value: str | None) -> str | Non
 @click.option(
     "--trust",
     type=click.Choice(["own", "verified", "foreign"]),
-    help="How far a new source is trusted (default: own). TVM never gets foreign records.",
+    help="Trust in a new source. Default: own. TVM never uses foreign records.",
 )
 @click.option(
     "--trace",
@@ -332,15 +332,15 @@ def _said(_: click.Context, __: click.Parameter, value: str | None) -> str | Non
     "--device",
     callback=_said,
     metavar="NAME",
-    help="Device of files that do not name theirs: T4 results, Nsight Compute.",
+    help="Device of files that name none: T4 results, Nsight Compute.",
 )
 @click.option(
     "--kernel",
     callback=_said,
     metavar="NAME",
-    help="Kernel, or profiled program, of files that do not name theirs.",
+    help="Kernel, or profiled program, of files that name none.",
 )
-@click.option("--dry-run", is_flag=True, help="Read and compare, write nothing.")
+@click.option("--dry-run", is_flag=True, help="Read and compare; write nothing.")
 @click.option("--strict", is_flag=True, help="Exit with 1 if any line or file was not understood.")
 @output_options
 @common_options
@@ -358,14 +358,13 @@ def logs(
 ) -> None:
     """Import logs of tuners and of GPU profilers.
 
-    Known are logs of MetaSchedule, Ansor, AutoTVM, Kernel Tuner, KTT, CLTune and Triton, T1
+    tunedb reads logs of MetaSchedule, Ansor, AutoTVM, Kernel Tuner, KTT, CLTune and Triton, T1
     inputs and T4 results, and tables of nvprof, Nsight Compute and Nsight Systems.
 
-    PATH is a file, a directory that is searched to its bottom, a pattern, or - for standard
-    input. What a file holds is found out line by line, whatever its name; gzip, bzip2, xz and
-    Zstandard are unpacked. Importing a file twice adds nothing, and one that grew adds its new
-    lines. Lines that are not understood are kept aside (tunedb quarantine). Ctrl-C keeps the
-    batches that are finished.
+    PATH is a file, a directory (searched recursively), a pattern, or - for standard input. The
+    content of each line decides its format, not the file's name; gzip, bzip2, xz and Zstandard are
+    unpacked. A second import of a file adds only its new lines. Lines that no format understands
+    are quarantined (tunedb quarantine). Ctrl-C keeps the finished batches.
 
     Example:
       tunedb import logs ./work_dir tuning.json autotvm.log.xz
@@ -380,7 +379,7 @@ def logs(
     run = Run(dry_run=dry_run)
     found = find_logs(paths, run.skip)
     if trace is not None and len(found) != 1:
-        raise click.UsageError(f"--trace belongs to one profile, and there are {len(found)} files")
+        raise click.UsageError(f"--trace belongs to one profile, but PATH holds {len(found)} files")
     run.files = [replace(file, trace=trace, device=device, kernel=kernel) for file in found]
     importer = _Importer(run, source, trust)
     try:
@@ -475,7 +474,7 @@ class _Importer:
             trust = known.get(name)
             if trust is not None and trust is not self.trust:
                 raise UsageError(
-                    f"the source {name!r} is known as {trust.name.lower()} and stays so; "
+                    f"the source {name!r} has trust {trust.name.lower()} already; "
                     "give these records another --source"
                 )
 
@@ -494,7 +493,7 @@ class _Importer:
         report = self._run.begin(file, source)
         shown.describe(file.name if file.path is None else file.path.name)
         if file.path is None and sys.stdin.isatty():
-            settings.note("Reading a log from the terminal; Ctrl-D ends it")
+            settings.note("Reading a log from the terminal; end it with Ctrl-D")
         before = self._run.read
 
         def after_batch() -> None:

@@ -63,22 +63,30 @@ def _list_options(function: F) -> F:
         type=click.IntRange(min=1),
         default=_LIMIT,
         show_default=True,
-        help="How many at most, newest first.",
+        help="Largest number of lines, newest first.",
     )(function)
 
 
 def _file_option(function: F) -> F:
     return click.option(
-        "--file", metavar="FILE", help="Only lines of this file, named as the list names it."
+        "--file", metavar="FILE", help="Only lines of this file, as the list names it."
     )(function)
 
 
 @click.group(
     cls=LazyGroup,
     lazy={
-        "list": ("logs.quarantine", "list_lines", "List what imports did not understand."),
-        "show": ("logs.quarantine", "show_line", "Show one line that was not understood."),
-        "retry": ("logs.quarantine", "retry_lines", "Read the lines again with today's formats."),
+        "list": (
+            "logs.quarantine",
+            "list_lines",
+            "List the lines that imports did not understand.",
+        ),
+        "show": ("logs.quarantine", "show_line", "Show one quarantined line."),
+        "retry": (
+            "logs.quarantine",
+            "retry_lines",
+            "Parse the lines again with the installed formats.",
+        ),
     },
     name="quarantine",
     invoke_without_command=True,
@@ -88,9 +96,9 @@ def _file_option(function: F) -> F:
 @common_options
 @pass_settings
 def command(settings: Settings, limit: int, file: str | None) -> None:
-    """Look after what imports did not understand.
+    """List, show and retry the lines that imports did not understand.
 
-    Without a command: the list.
+    Without a command, it lists the lines.
 
     Example:
       tunedb quarantine
@@ -103,7 +111,9 @@ def command(settings: Settings, limit: int, file: str | None) -> None:
     if name is None:
         _list(settings, limit, file)
     elif file is not None or limit != _LIMIT:
-        raise UsageError(f"options of the list come after the command: tunedb quarantine {name} …")
+        raise UsageError(
+            f"put the options of the list after the command: tunedb quarantine {name} …"
+        )
 
 
 @click.command(name="list")
@@ -112,10 +122,9 @@ def command(settings: Settings, limit: int, file: str | None) -> None:
 @common_options
 @pass_settings
 def list_lines(settings: Settings, limit: int, file: str | None) -> None:
-    """List what imports did not understand.
+    """List the lines that imports did not understand.
 
-    Each line of a log that could not be read, with its reason, newest first. JSON and CSV hold
-    its beginning too.
+    Each line comes with the reason, newest first. JSON and CSV also hold the line's beginning.
 
     Example:
       tunedb quarantine list --file ./tuning.json
@@ -147,7 +156,7 @@ def _ids_of(store: Store, file: str) -> list[int]:
     names = dict.fromkeys((clean_text(file), clean_text(str(Path(file).absolute()))))
     ids = sorted({id_ for name in names for id_ in store.quarantine.ids(name)})
     if not ids:
-        raise NotFoundError(f"{file}: no line of it is quarantined; see: tunedb quarantine list")
+        raise NotFoundError(f"{file}: has no quarantined line; see: tunedb quarantine list")
     return ids
 
 
@@ -169,14 +178,14 @@ def _beginning(row: QuarantineRow) -> str:
 
 @click.command(name="show")
 @click.argument("id_", type=click.IntRange(min=1, max=2**63 - 1), metavar="ID")
-@click.option("--raw", is_flag=True, help="Print the kept bytes, and nothing else.")
+@click.option("--raw", is_flag=True, help="Print only the kept bytes.")
 @output_options
 @common_options
 @pass_settings
 def show_line(settings: Settings, id_: int, raw: bool) -> None:
-    """Show one line that was not understood.
+    """Show one quarantined line.
 
-    ID is one of the list. Bytes that cannot be printed are escaped; JSON holds the whole line so.
+    ID is an id of the list. Unprintable bytes are escaped; JSON holds the whole escaped line.
 
     Example:
       tunedb quarantine show 7
@@ -222,10 +231,10 @@ def _show(row: QuarantineRow, data: str) -> None:
 @common_options
 @pass_settings
 def retry_lines(settings: Settings, ids: tuple[int, ...], file: str | None) -> None:
-    """Read the lines again with today's formats.
+    """Parse the lines again with the installed formats.
 
-    What a newer tunedb, or another plugin, understands becomes records of the same source and
-    leaves the quarantine; the rest stays. Without ids: all lines.
+    Lines that a newer tunedb or another plugin understands become records of the same source and
+    leave the quarantine; the others stay. Default: all lines.
 
     Example:
       tunedb quarantine retry
@@ -256,7 +265,7 @@ def _show_retried(settings: Settings, report: RetryReport) -> None:
     rows = [
         {"what": "recovered as new records", "lines": report.recovered},
         {"what": "recovered as new workloads", "lines": report.workloads},
-        {"what": "recovered, and known already", "lines": report.known},
+        {"what": "recovered, but known already", "lines": report.known},
         *(
             {"what": f"left: {reason}", "lines": number}
             for reason, number in sorted(report.reasons.items(), key=lambda item: -item[1])

@@ -19,9 +19,10 @@ from .recipes import chosen_features, recipe_field
 
 if TYPE_CHECKING:
     from ...models.baselines import Baseline
+    from ...models.dataset import Dataset
     from ...models.evaluation import Difference, Evaluation, Summary
-    from ...models.examples import Examples
     from ...models.recipe import Recipe
+    from ...models.scope import Scope
     from ...storage.store import Store
 
 # ---- What an evaluation found, as people and programs read it ------------------------------------
@@ -104,7 +105,7 @@ def print_findings(settings: Settings, found: Evaluation) -> None:
         count = text.count(least["workloads"], "workload")
         pairs, top = (_width(least[key]) for key in ("pairwise", "top5"))
         if least["workloads"] < _TOO_FEW:
-            settings.warn(f"{where}: with {count}, neither means nor intervals say much of others")
+            settings.warn(f"{where}: with {count}, means and intervals say little about other data")
             return
         settings.warn(
             f"{where}: with {count} the means are uncertain by {pairs} (pairs) and {top} (top-5)"
@@ -181,21 +182,21 @@ BASELINES = ("random", "nearest", "tvm")
 @click.option(
     "--features",
     metavar="SET",
-    help="Feature set (tunedb features). Default: the one that most programs have.",
+    help="Feature set (tunedb features). Default: the most common one.",
 )
 @click.option(
     *("--loss", "losses"),
     metavar="NAME",
     multiple=True,
-    help="What is minimised: a name, or name:argument; several are compared.",
+    help="Loss to minimise: a name, or name:argument; repeat it to compare several.",
 )
-@click.option("--rows", metavar="NAME", help="How the rows of a program make its score.")
+@click.option("--rows", metavar="NAME", help="Row model: how the rows of a program make its score.")
 @click.option(
     *("--training-set", "training_sets"),
     metavar="NAME",
     multiple=True,
-    help="Which programs are learnt from: all, first:64, diverse:2000; several are compared. "
-    "Baselines learn from the first.",
+    help="Programs to train on: all, first:64, diverse:2000; repeat it to compare several. "
+    "Baselines train on the first.",
 )
 @click.option(
     *("-p", "--parameter", "parameters"),
@@ -207,35 +208,37 @@ BASELINES = ("random", "nearest", "tvm")
     *("--regime", "regimes"),
     type=click.Choice(REGIMES),
     multiple=True,
-    help="What is held out; may be repeated. Default: all four.",
+    help="Regimes to evaluate; may be repeated. Default: all four.",
 )
 @click.option(
     *("--pool", "pools"),
     type=click.Choice(POOLS),
     multiple=True,
-    help="Candidates of a first round, or all of a search; may be repeated. Default: both.",
+    help="Candidates of a first round, or of a whole search; may be repeated. Default: both.",
 )
 @click.option(
     *("--baseline", "baselines"),
     type=click.Choice((*BASELINES, "none")),
     multiple=True,
-    help="What stands beside; may be repeated. Default: all three.",
+    help="Baselines to compare with; may be repeated. Default: all three.",
 )
 @click.option(
     "--seeds",
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="Splits by program and by workload.",
+    help="Number of splits by program and by workload.",
 )
 @click.option(
     "--held-out",
     type=click.IntRange(min=1),
-    help="Workloads that a split holds out. Default: a fifth.",
+    help="Held-out workloads of a split. Default: a fifth.",
 )
-@click.option("--one-by-one", is_flag=True, help="Hold out each workload once instead.")
+@click.option("--leave-one-out", is_flag=True, help="Hold out each workload once.")
 @scope_options
-@click.option("--jobs", type=click.IntRange(min=1), help="Threads. Default: one for each core.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="Number of threads. Default: one for each core."
+)
 @click.option(
     "--report",
     type=click.Path(dir_okay=False, path_type=Path),
@@ -244,7 +247,7 @@ BASELINES = ("random", "nearest", "tvm")
 @click.option(
     "--plot",
     type=click.Path(dir_okay=False, path_type=Path),
-    help="Draw it to a file: .png, .svg or .pdf.",
+    help="Plot the figures to a file: .png, .svg or .pdf.",
 )
 @output_options
 @common_options
@@ -263,30 +266,29 @@ def command(
     plot: Path | None,
     **options: Any,
 ) -> None:
-    """Judge cost models on what they have not seen.
+    """Evaluate cost models on held-out data.
 
-    Models are trained on a part of the records and rank the rest: other programs of the same
-    workloads, workloads of other shapes, operator families or hardware. Figures are means over
-    workloads with half their 95 % bootstrap interval, for pools of candidates that nobody chose
-    (random) and of whole searches, where any order does well: compare with the line "random",
-    which is exact. Nothing is stored.
+    Models train on a part of the records and rank the others: other programs of the same workloads,
+    workloads of other shapes, operator families or hardware. Figures are means over workloads with
+    half their 95 % bootstrap interval, for pools of unselected candidates (random) and of whole
+    searches, where any order does well: compare with the exact line "random". Nothing is stored.
 
-    "pairs" are programs that are ordered as they were measured, pair by pair; "top-1" and "top-5"
-    the best throughput among the first by score, and "recall@30" how many of the 30 first are
-    among the 30 fastest; "trials" how many are tried until one is within 10 or 5 % of the best.
+    "pairs" is the share of pairs of programs in measured order; "top-1" and "top-5" are the best
+    throughput among the first by score; "recall@30" is the share of the 30 fastest among the first
+    30; "trials" is the number of trials until one is within 10 or 5 % of the best.
 
     Example:
       tunedb evaluate --plot figures.png
       tunedb evaluate --loss squared --loss rank --regime new-workload --pool random
       tunedb evaluate --target cuda --training-set first:64 --seeds 3 --report all.json
-      tunedb evaluate --one-by-one --json | jq '.[] | [.regime, .pool, .model, .top5.mean]'
+      tunedb evaluate --leave-one-out --json | jq '.[] | [.regime, .pool, .model, .top5.mean]'
     """
     _check_files(report, plot)
     with reading(settings) as store:
-        where = find_scope(store, target, workloads, sources)
+        scope = find_scope(store, target, workloads, sources)
         values = dict(map(recipe_field, parameters)) | ({"rows": rows} if rows else {})
-        recipes = _recipes(settings, store, features, losses, training_sets, values, where)
-        examples, noise = _read(settings, store, next(iter(recipes.values())), where)
+        recipes = _recipes(settings, store, features, losses, training_sets, values, scope)
+        examples, noise = _read(settings, store, next(iter(recipes.values())), scope)
     found = _evaluate(settings, examples, recipes, noise, options)
     _write(settings, found, report, plot)
     print_findings(settings, found)
@@ -312,13 +314,13 @@ def _recipes(
     losses: tuple[str, ...],
     training_sets: tuple[str, ...],
     values: dict[str, Any],
-    where: dict[str, list[int] | None],
+    scope: Scope,
 ) -> dict[str, Recipe]:
     """Return the recipes that are compared, by what tells them apart."""
     from ...models.recipe import Recipe
     from ...models.training_job import check_recipe
 
-    features = chosen_features(settings, store, features or values.get("features"), where)
+    features = chosen_features(settings, store, features or values.get("features"), scope)
     base = Recipe(**{**values, "features": features})
     choices = {
         "loss": list(dict.fromkeys(losses)) or [base.loss],
@@ -334,15 +336,13 @@ def _recipes(
     return found
 
 
-def _read(
-    settings: Settings, store: Store, recipe: Recipe, where: dict[str, Any]
-) -> tuple[Examples, Any]:
+def _read(settings: Settings, store: Store, recipe: Recipe, scope: Scope) -> tuple[Dataset, Any]:
     """Return what is judged on, and the noise of its run times."""
     from ...features.base import feature_set
     from ...models.dataset import load
     from ...models.evaluation import repeat_noise
 
-    _warn_of_sessions(settings, store, where["target_ids"])
+    _warn_of_sessions(settings, store, scope.target_ids)
     chosen = feature_set(recipe.features)
     with bar(settings, None) as shown:
         shown.describe("reading features")
@@ -357,15 +357,15 @@ def _read(
             label=recipe.label,
             corrected=recipe.corrected,
             on_read=on_read,
-            **where,
+            scope=scope,
         )
-    noise = repeat_noise(store.training.records(chosen, **where))
+    noise = repeat_noise(store.training.records(chosen, **scope.ids()))
     if noise is None:
-        settings.note("Each record has one run time: nothing tells how noisy they are")
+        settings.note("Each record has one run time, so the noise floor is unknown")
     return examples, noise
 
 
-def _warn_of_sessions(settings: Settings, store: Store, target_ids: list[int] | None) -> None:
+def _warn_of_sessions(settings: Settings, store: Store, target_ids: Sequence[int] | None) -> None:
     """Say where sessions of a target were never compared: they may be of several machines."""
     for target_id, sessions in store.runs.sessions(target_ids).items():
         if len(sessions) > 1 and not store.runs.factors(target_id):
@@ -377,7 +377,7 @@ def _warn_of_sessions(settings: Settings, store: Store, target_ids: list[int] | 
 
 def _evaluate(
     settings: Settings,
-    examples: Examples,
+    examples: Dataset,
     recipes: dict[str, Recipe],
     noise: Any,
     options: dict[str, Any],
@@ -401,14 +401,14 @@ def _evaluate(
                 pools=options["pools"] or POOLS,
                 seeds=options["seeds"],
                 held_out=options["held_out"],
-                one_by_one=options["one_by_one"],
+                one_by_one=options["leave_one_out"],
                 baselines=_baselines(options["baselines"] or BASELINES, training_set),
                 noise=noise,
-                threads=options["jobs"],
+                threads=options["threads"],
                 on_step=on_step,
             )
         except KeyboardInterrupt:
-            click.echo("Interrupted; nothing was judged", err=True)
+            click.echo("Interrupted; the evaluation was discarded", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
 
 

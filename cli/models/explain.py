@@ -1,4 +1,4 @@
-"""``tunedb explain``."""
+"""``tunedb explain`` and ``tunedb explain model``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import click
 from .. import text
 from ..card import share
 from ..choose import find_record, target_label
-from ..module import compile_target_option, looks_like_module
+from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import (
     Column,
@@ -23,7 +23,6 @@ from ..output import (
     print_table,
 )
 from ..progress import bar
-from .explain_module import explain_module
 from .registry import find_model
 
 if TYPE_CHECKING:
@@ -80,61 +79,74 @@ _ROW = (
 _LEAST = 0.00005
 
 
-@click.command()
-@click.argument("what", metavar="[MODEL|MODULE]", required=False)
-@click.option("--record", metavar="RECORD", help="Why this record's program has its score.")
-@click.option("--program", metavar="PROGRAM", type=int, help="The same for a program's number.")
+@click.group(
+    cls=LazyGroup,
+    lazy={
+        "model": (
+            "models.explain",
+            "explain_model",
+            "Show which columns a model uses, or why a program has its score.",
+        ),
+        "module": (
+            "models.explain_module",
+            "explain_module",
+            "Show which record each function of a module finds, or why none.",
+        ),
+    },
+    name="explain",
+)
+@common_options
+def command() -> None:
+    """Explain the scores of a cost model, or why a module has no record.
+
+    Example:
+      tunedb explain model 3 --record 42
+      tunedb explain module model.py
+    """
+
+
+@click.command(name="model")
+@click.argument("words", metavar="[MODEL]", required=False)
+@click.option("--record", metavar="RECORD", help="Explain the score of this record's program.")
+@click.option(
+    "--program", metavar="PROGRAM", type=int, help="Explain the score of the program with this id."
+)
 @click.option(
     "--top",
     type=click.IntRange(min=1),
     default=15,
     show_default=True,
-    help="How many columns a table has; JSON and CSV have all.",
+    help="Number of columns to show; JSON and CSV have all.",
 )
-@compile_target_option
 @output_options
 @common_options
 @pass_settings
-def command(
+def explain_model(
     settings: Settings,
-    what: str | None,
+    words: str | None,
     record: str | None,
     program: int | None,
     top: int,
-    target: str | None,
-    compatible: bool,
 ) -> None:
-    """Show what a model looks at, why a program has its score, or why a module has no record.
+    """Show which columns a model uses, or why a program has its score.
 
-    MODEL is an id (tunedb models); the newest one with boosters where none is given. "mean |SHAP|"
-    is how far a column moves a program's score on average, over 1,000 of the programs that the
-    model was made from; "gain" its share in what all splits took off the loss. Of one program, each
-    column's contribution is signed: together with the bias they are the score.
-
-    MODULE is a TVMScript file (which is run), package.module:name, or an .onnx or .pt2 file. Of
-    each of its functions it is told which record it finds, or why none: the nearest stored
-    workloads and where they first differ, other targets, records that failed or are not trusted.
+    MODEL is an id (tunedb models). Default: the newest model with boosters. "mean |SHAP|" is how
+    far a column moves a program's score on average, over 1,000 programs of the training data;
+    "gain" is the column's share of the loss that all splits removed. The contributions of a
+    program's columns are signed: their sum and the bias are the score.
 
     Example:
-      tunedb explain
-      tunedb explain 3 --top 40
-      tunedb explain --record 42
-      tunedb explain model.py --target llvm
+      tunedb explain model
+      tunedb explain model 3 --top 40
+      tunedb explain model --record 42
     """
     from ...errors import UsageError
     from ...models.store import load_model
 
     if record is not None and program is not None:
         raise UsageError("give --record or --program, not both")
-    if what is not None and looks_like_module(what):
-        if record is not None or program is not None:
-            raise UsageError(f"{what} is a module; --record and --program are about models")
-        explain_module(settings, what, target, compatible=compatible)
-        return
-    if target is not None or compatible:
-        raise UsageError("--target and --compatible are for a MODULE: tunedb explain model.py")
     with reading(settings) as store:
-        found = _newest(store) if what is None else find_model(store, what)
+        found = _newest(store) if words is None else find_model(store, words)
         loaded = load_model(store, found)
         if record is not None or program is not None:
             asked = _asked(store, record, program)
@@ -153,7 +165,7 @@ def _newest(store: Store) -> StoredModel:
 
     models = store.models.all(kind=KIND)
     if not models:
-        raise NotFoundError("no model yet; make one: tunedb train")
+        raise NotFoundError("no model yet; train one: tunedb train")
     # A tuning run leaves cards without boosters.
     return next((one for one in reversed(models) if one.size is not None), models[-1])
 
@@ -210,7 +222,9 @@ def _asked(store: Store, record: str | None, program: int | None) -> _Asked:
         (program,) = store.programs.ids([found.measurement.program.digest])
     programs = [] if program is None else store.programs.get([program])
     if not programs:
-        raise NotFoundError(f"no program {program}; tunedb explain --record takes a record's id")
+        raise NotFoundError(
+            f"no program {program}; tunedb explain model --record takes a record's id"
+        )
     return _Asked(programs[0].id, programs[0].workload_id, programs[0].target_id, found)
 
 
@@ -276,6 +290,7 @@ def _measured(store: Store, found: StoredModel, asked: _Asked) -> list[dict[str,
     from ...errors import NotFoundError
     from ...features.base import feature_set
     from ...models.dataset import load
+    from ...models.scope import Scope
 
     recipe = found.card["recipe"]
     try:
@@ -284,8 +299,7 @@ def _measured(store: Store, found: StoredModel, asked: _Asked) -> list[dict[str,
             feature_set(recipe["features"]),
             label=recipe["label"],
             corrected=recipe["corrected"],
-            workload_ids=[asked.workload_id],
-            target_ids=[asked.target_id],
+            scope=Scope([asked.workload_id], [asked.target_id]),
             rows=False,
         )
     except NotFoundError:  # nothing of the workload was measured

@@ -1,4 +1,4 @@
-"""The part of ``tunedb explain`` that says why a module finds no record."""
+"""``tunedb explain module``."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
-from ..module import label, one_target
-from ..options import Settings, reading
-from ..output import Column, bold, print_fields, print_rows
+from ..module import compile_target_option, label, one_target
+from ..options import Settings, common_options, pass_settings, reading
+from ..output import Column, bold, output_options, print_fields, print_rows
 
 if TYPE_CHECKING:
     from ...plugins.metaschedule.deploy.explain import Difference, Finding, Near
@@ -25,8 +25,23 @@ COLUMNS = tuple(
 )
 
 
-def explain_module(settings: Settings, words: str, target: str | None, *, compatible: bool) -> None:
-    """Print for each function of a module what it finds."""
+@click.command(name="module")
+@click.argument("words", metavar="MODULE")
+@compile_target_option
+@output_options
+@common_options
+@pass_settings
+def explain_module(settings: Settings, words: str, target: str | None, compatible: bool) -> None:
+    """Show which record each function of a module finds, or why none.
+
+    MODULE is a TVMScript file (which is run), package.module:name, or an .onnx or .pt2 file. The
+    reasons name the nearest stored workloads and the first difference, other targets, and records
+    that failed or whose source is not trusted.
+
+    Example:
+      tunedb explain module model.py
+      tunedb explain module package.kernels:Kernels --target llvm
+    """
     with reading(settings) as store:
         found = one_target(store, target)
         from ...plugins.metaschedule.deploy.explain import explain
@@ -98,7 +113,7 @@ def _near_fields(near: Near) -> list[tuple[str, str]]:
     head = f"{near.workload_id} {near.name} ({records}{away})"
     difference = near.difference
     if difference is None:
-        return [("nearest", text.clean(f"{head}: TVM can make no module of it"))]
+        return [("nearest", text.clean(f"{head}: TVM cannot load its module"))]
     head = f"{head}: {difference.where} is {difference.here} here, {difference.there} there"
     return [("nearest", text.clean(head)), *_lines(difference)]
 

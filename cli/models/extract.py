@@ -61,10 +61,10 @@ COLUMNS = (
 @click.option(
     "--workers",
     type=click.IntRange(min=1),
-    help="Processes that replay programs (default: one for each processor).",
+    help="Processes that replay programs. Default: one for each processor.",
 )
-@click.option("--limit", type=click.IntRange(min=0), help="Compute so many programs at most.")
-@click.option("--retry", is_flag=True, help="Try those again that failed before.")
+@click.option("--limit", type=click.IntRange(min=0), help="Largest number of programs to compute.")
+@click.option("--retry", is_flag=True, help="Retry programs that failed before.")
 @output_options
 @common_options
 @pass_settings
@@ -79,11 +79,11 @@ def command(
 ) -> None:
     """Compute features for programs that have none.
 
-    Features that came with a merge are computed anew and replaced.
-    Fills in what is missing, batch by batch: a run that was interrupted goes on where it stopped.
-    Sets that need a program's module replay it in worker processes (with TVM, and only programs
-    of trusted sources); one that crashes or hangs costs itself alone. What fails is quarantined
-    with TVM's error (tunedb quarantine) and passed over from then on.
+    The command adds missing features batch by batch, and replaces features that came with a merge.
+    An interrupted run continues where it stopped. Sets that need a program's module replay it in
+    worker processes (with TVM, and only programs of trusted sources); a crash or a hang affects
+    only that program. Programs that fail are quarantined with TVM's error (tunedb quarantine) and
+    skipped in later runs.
 
     Example:
       tunedb extract
@@ -104,7 +104,7 @@ def command(
                 _extract(settings, store, one, workers, reports, where)
         except KeyboardInterrupt:
             _tell(settings, reports)
-            click.echo("Interrupted; what was stored stays, and the next run goes on", err=True)
+            click.echo("Interrupted; stored rows stay, and the next run continues", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
         except Exception:
             # What was finished stays, so it is told before the error is.
@@ -114,8 +114,7 @@ def command(
     _tell(settings, reports)
     if kernels:
         settings.note(
-            "configurations of GPU kernels have no features; tunedb advise learns from their "
-            "launches"
+            "configurations of GPU kernels have no features; tunedb advise trains on their launches"
         )
 
 

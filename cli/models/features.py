@@ -42,9 +42,9 @@ _COLUMN = (Column("index", "column", right=True), Column("name", "name", flexibl
 def command(settings: Settings, name: str | None, wants_columns: bool) -> None:
     """List the feature sets, their columns and coverage.
 
-    "with" are programs that have rows of the set in the database, "without" those that could get
-    them (tunedb extract), "no module" those that TVM cannot rebuild or may not get. A set of
-    which the database has rows and that is not installed in that version is listed too.
+    "with" counts programs that have rows of the set in the database, "without" programs that can
+    get them (tunedb extract), "no module" programs that TVM cannot rebuild or may not get. The list
+    includes stored sets whose version is not installed.
 
     Example:
       tunedb features

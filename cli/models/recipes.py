@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ..options import Settings
 
 if TYPE_CHECKING:
+    from ...models.scope import Scope
     from ...storage.store import Store
 
 
@@ -36,16 +37,12 @@ def recipe_field(words: str) -> tuple[str, Any]:
         raise UsageError(f"-p {words}: {name} takes {takes}") from None
 
 
-def chosen_features(
-    settings: Settings, store: Store, named: str | None, where: dict[str, list[int] | None]
-) -> str:
+def chosen_features(settings: Settings, store: Store, named: str | None, scope: Scope) -> str:
     """Return the feature set that is named, or else the one that most programs have."""
     from ...models.store import choose_features
 
     if named is not None:
         return named
-    features = choose_features(
-        store, workload_ids=where["workload_ids"], target_ids=where["target_ids"]
-    )
+    features = choose_features(store, scope)
     settings.note(f"Features: {features} (--features SET takes another set)")
     return features

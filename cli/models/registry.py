@@ -32,7 +32,7 @@ COLUMNS = (
     Column("target", "target", flexible=True, fold=True),
     Column("targets"),
     Column("programs", "programs", text.number, right=True),
-    Column("learnt", "learnt from", text.number, right=True),
+    Column("learnt", "trained on", text.number, right=True),
     Column("workloads", "workloads", text.number, right=True, least=105),
     Column("loss", "loss"),
     Column("training_set", "training set", least=145),
@@ -74,7 +74,7 @@ TRIAL_COLUMNS = (
 #: Kind of the models of tunedb advise.
 ADVISOR = "advisor"
 
-_NONE = "no model yet; make one: tunedb train"
+_NONE = "no model yet; train one: tunedb train"
 
 
 @click.group(
@@ -85,7 +85,7 @@ _NONE = "no model yet; make one: tunedb train"
         "drift": (
             "models.registry",
             "drift",
-            "Compare what models predicted with what was measured.",
+            "Compare predictions with measurements.",
         ),
     },
     name="models",
@@ -95,9 +95,9 @@ _NONE = "no model yet; make one: tunedb train"
 @common_options
 @pass_settings
 def command(settings: Settings) -> None:
-    """List the cost models, show their cards and watch their predictions.
+    """List the cost models, show their cards and check their predictions.
 
-    Without a command: the list.
+    Without a command, it lists the models.
 
     Example:
       tunedb models
@@ -115,11 +115,11 @@ def command(settings: Settings) -> None:
 def list_models(settings: Settings) -> None:
     """List the models.
 
-    "programs" are those that a model was made from, "learnt from" those that its training set
-    chose; "pairwise" is the share of pairs of programs that it orders right in workloads that it
-    has not seen, where a random order reaches 0.5. A model that is not current was made from
-    other data than the database has now: tunedb train makes today's. One without size is a card
-    alone, whose model is trained again when it is wanted.
+    "programs" counts the programs of the data, "trained on" those of the training set; "pairwise"
+    is the share of pairs of programs in the right order on held-out workloads, where a random order
+    reaches 0.5. A model that is not current was trained on other data than the database has now:
+    tunedb train trains a current one. A model without size has only a card, and is retrained when
+    needed.
 
     Example:
       tunedb models list
@@ -239,10 +239,10 @@ def find_model(store: Store, words: str) -> StoredModel:
 def show(settings: Settings, model: str) -> None:
     """Show the card of a model.
 
-    MODEL is an id, or the beginning of a digest. The card says what the model was made from, how,
-    how it ranks workloads that it has not seen beside random order and the nearest neighbour, and
-    what making it took. That of an advisor (tunedb advise train) says how right it was on kernels
-    that were held out. JSON holds all of it.
+    MODEL is an id, or the beginning of a digest. The card shows the model's data and recipe, its
+    ranking of held-out workloads beside random order and the nearest neighbour, and the cost of
+    training. The card of an advisor (tunedb advise train) shows its accuracy on held-out kernels.
+    JSON holds the whole card.
 
     Example:
       tunedb models show 3
@@ -261,7 +261,7 @@ def show(settings: Settings, model: str) -> None:
         row = row_of(found, current=is_current(store, found))
     print_object(settings, tuple(map(Column, KEYS)), row, lambda: show_model(found, whole=True))
     if not row["current"]:
-        settings.note("The data have changed since, or are another database's: tunedb train")
+        settings.note("The data changed since, or belong to another database: tunedb train")
 
 
 def _show_advisor(settings: Settings, stored: StoredModel) -> None:
@@ -292,18 +292,17 @@ def row_of(stored: StoredModel, *, current: bool | None) -> dict[str, Any]:
 
 @click.command()
 @click.argument("model", required=False)
-@click.option("--trials", is_flag=True, help="List every trial instead of every workload.")
+@click.option("--trials", is_flag=True, help="List each trial instead of each workload.")
 @output_options
 @common_options
 @pass_settings
 def drift(settings: Settings, model: str | None, trials: bool) -> None:
-    """Compare what models predicted with what was measured.
+    """Compare predictions with measurements.
 
-    A tuning run with tunedb's cost model keeps what it predicted before each measurement. Here
-    these predictions are ranked against the times that came out, for each model, workload and
-    target; failed programs are slower than all others. Drift is told where the share of pairs in
-    the right order ("pairwise") is below the 5th percentile that the model's card promises, with
-    16 trials or more.
+    A tuning run with tunedb's cost model stores its prediction before each measurement. The command
+    ranks these predictions against the measured times, for each model, workload and target; failed
+    programs count as slower than all others. A model drifted if the share of pairs in the right
+    order ("pairwise") is below the 5th percentile of the model's card, with 16 trials or more.
 
     Example:
       tunedb models drift
@@ -312,7 +311,7 @@ def drift(settings: Settings, model: str | None, trials: bool) -> None:
     """
     from ...models import drift as ledger
 
-    empty = "no prediction yet; tunedb.plugins.metaschedule.CostModel keeps them"
+    empty = "no prediction yet; tuning with tunedb.plugins.metaschedule.CostModel stores them"
     with reading(settings) as store:
         id_ = None if model is None else find_model(store, model).id
         if trials:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from ...models.failure_store import TrainedFailures
     from ...models.recipe import Recipe
+    from ...models.scope import Scope
     from ...models.store import TrainedModel
     from ...storage.store import Store
 
@@ -39,7 +40,7 @@ _STEPS = {
     "reading": "reading records",
     "features read": "reading features",
     "training": "training",
-    "judging": "judging on held-out workloads",
+    "judging": "evaluating on held-out workloads",
 }
 
 
@@ -71,20 +72,27 @@ class _RecipeOption(click.Option):
 def _recipe_options(function: F) -> F:
     """Give a command the options that make a recipe, all but the feature set."""
     options = (
-        _option("--rows", "NAME", "How the rows of a program make its score.", part="row model"),
-        _option("--loss", "NAME", "What is minimised: a name, or name:argument.", part="loss"),
-        _option("--label", "NAME", "Which of a program's run times counts.", part="label"),
+        _option(
+            "--rows",
+            "NAME",
+            "Row model: how the rows of a program make its score.",
+            part="row model",
+        ),
+        _option("--loss", "NAME", "Loss to minimise: a name, or name:argument.", part="loss"),
+        _option("--label", "NAME", "Label: which of a program's run times counts.", part="label"),
         click.option(
-            "--corrected", is_flag=True, help="Divide times by their session's factor (sessions)."
+            *("--session-corrected", "corrected"),
+            is_flag=True,
+            help="Divide times by their session's factor (tunedb sessions).",
         ),
         _option(
             "--training-set",
             "NAME",
-            "Which programs are learnt from: all, first:64, diverse:2000, origin:random.",
+            "Programs to train on: all, first:64, diverse:2000, origin:random.",
             part="training set",
         ),
-        _option("--rounds", None, "Most rounds of boosting.", type=click.IntRange(min=1)),
-        _option("--members", None, "Boosters whose mean is taken.", type=click.IntRange(min=1)),
+        _option("--rounds", None, "Largest number of boosting rounds.", type=click.IntRange(min=1)),
+        _option("--members", None, "Number of boosters to average.", type=click.IntRange(min=1)),
         click.option(
             *("-p", "--parameter", "parameters"),
             metavar="NAME=VALUE",
@@ -106,21 +114,25 @@ def _option(name: str, metavar: str | None, help_: str, **kwargs: Any) -> Callab
 @click.option(
     "--features",
     metavar="SET",
-    help="Feature set (tunedb features). Default: the one that most programs have.",
+    help="Feature set (tunedb features). Default: the most common one.",
 )
 @_recipe_options
-@click.option("--jobs", type=click.IntRange(min=1), help="Threads. Default: one for each core.")
+@click.option(
+    "--threads", type=click.IntRange(min=1), help="Number of threads. Default: one for each core."
+)
 @click.option(
     "--external",
     type=click.Choice(["auto", "yes", "no"]),
     default="auto",
     show_default=True,
-    help="Stream features from disk: auto does so where they take more than 2 GiB.",
+    help="Stream features from disk; auto does so above 2 GiB.",
 )
 @click.option("--failures", is_flag=True, help="Train a classifier of failing programs instead.")
-@click.option("--no-judging", is_flag=True, help="Leave out the figures on held-out workloads.")
-@click.option("--card-only", is_flag=True, help="Keep the card alone; load by training again.")
-@click.option("--force", is_flag=True, help="Train even where the model is there, and compare.")
+@click.option("--no-evaluate", is_flag=True, help="Skip the evaluation on held-out workloads.")
+@click.option(
+    "--card-only", is_flag=True, help="Store only the card; the model is retrained when needed."
+)
+@click.option("--force", is_flag=True, help="Train even if the model exists, and compare.")
 @output_options
 @common_options
 @pass_settings
@@ -130,21 +142,21 @@ def command(
     workloads: tuple[str, ...],
     sources: tuple[str, ...],
     features: str | None,
-    jobs: int | None,
+    threads: int | None,
     external: str,
     failures: bool,
-    no_judging: bool,
+    no_evaluate: bool,
     card_only: bool,
     force: bool,
     **choices: Any,
 ) -> None:
-    """Train a cost model from what was measured, and keep it in the database.
+    """Train a cost model on the measurements, and store it in the database.
 
-    The same choices on the same data find the model that is there; new records make a new one.
-    Programs without features get them first where the set needs no module (steps); for others
-    run tunedb extract. The card says how the model ranks workloads that it has not seen, beside
-    random order and the nearest neighbour. With --failures, the model says instead how likely a
-    program is to fail; the defaults of its recipe are its own.
+    The same options on the same data return the stored model; new records lead to a new one. The
+    command first computes missing features of sets that need no module (steps); for others, run
+    tunedb extract. The card shows the model's ranking of held-out workloads, beside random order
+    and the nearest neighbour. With --failures, the model predicts the probability that a program
+    fails; its recipe has defaults of its own.
 
     Example:
       tunedb train
@@ -152,24 +164,24 @@ def command(
       tunedb train --features steps --loss rank --members 5 -p eta=0.05
       tunedb train --json | jq .card.evaluation
     """
-    options: dict[str, Any] = {"threads": jobs, "force": force}
+    options: dict[str, Any] = {"threads": threads, "force": force}
     if not failures:
         options |= {
             "keep_body": not card_only,
-            "evaluate": not no_judging,
+            "evaluate": not no_evaluate,
             "external": {"auto": None, "yes": True, "no": False}[external],
         }
-    elif card_only or no_judging or external != "auto":
-        raise click.UsageError("--failures takes no --external, --no-judging or --card-only")
+    elif card_only or no_evaluate or external != "auto":
+        raise click.UsageError("--failures takes no --external, --no-evaluate or --card-only")
     with updating(settings) as store:
         train, base = _kind(failures=failures)
-        where = find_scope(store, target, workloads, sources)
-        recipe = _recipe(settings, store, base, features, where, choices)
+        scope = find_scope(store, target, workloads, sources)
+        recipe = _recipe(settings, store, base, features, scope, choices)
         with _progress(settings) as on_step:
             try:
-                made = train(store, recipe, **where, **options, on_step=on_step)
+                made = train(store, recipe, scope=scope, **options, on_step=on_step)
             except KeyboardInterrupt:
-                click.echo("Interrupted; no model was made, and features computed stay", err=True)
+                click.echo("Interrupted; no model was stored, and computed features stay", err=True)
                 raise click.exceptions.Exit(_INTERRUPTED) from None
         _tell(settings, made)
 
@@ -194,11 +206,11 @@ def _tell(settings: Settings, made: TrainedModel | TrainedFailures) -> None:
     print_object(settings, COLUMNS, row, lambda: show_model(made.stored, whole=False))
     id_ = made.stored.id
     if not made.was_there:
-        settings.note(f"All of its card: tunedb models show {id_}")
+        settings.note(f"Full card: tunedb models show {id_}")
     elif made.trained:
-        settings.note(f"Model {id_} was there already; trained again")
+        settings.note(f"Model {id_} existed already; trained again")
     else:
-        settings.note(f"Model {id_} was there already: nothing has changed since")
+        settings.note(f"Model {id_} existed already: no data changed since")
 
 
 def _recipe(
@@ -206,14 +218,14 @@ def _recipe(
     store: Store,
     base: Recipe,
     features: str | None,
-    where: dict[str, list[int] | None],
+    scope: Scope,
     choices: dict[str, Any],
 ) -> Recipe:
     """Return the recipe that the options make of one."""
     values = dict(map(recipe_field, choices.pop("parameters")))
     values |= {name: value for name, value in choices.items() if value not in (None, False)}
     named = features or values.get("features")
-    return replace(base, **{**values, "features": chosen_features(settings, store, named, where)})
+    return replace(base, **{**values, "features": chosen_features(settings, store, named, scope)})
 
 
 @contextmanager

@@ -37,10 +37,10 @@ _SUMMARY = (
 @common_options
 @pass_settings
 def command(settings: Settings, workload: str, target: str | None) -> None:
-    """Show how the best time fell as records came in.
+    """Show how the best time improved with each record.
 
-    One line for each target; JSON and CSV hold every record that counts, in order of its time of
-    day (of its insertion where a log has none).
+    The table has one line for each target; JSON and CSV hold every valid record, ordered by
+    its time of day (or by its insertion where a log has none).
 
     Example:
       tunedb history matmul

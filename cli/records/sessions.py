@@ -50,22 +50,22 @@ COLUMNS = (
 
 @click.command()
 @target_option()
-@click.option("--update", is_flag=True, help="Store the factors, for training and tunedb top.")
+@click.option("--update", is_flag=True, help="Store the factors for training and tunedb top.")
 @output_options
 @common_options
 @pass_settings
 def command(settings: Settings, target: str | None, update: bool) -> None:
-    """Show how sessions differ that measured the same programs.
+    """Compare sessions that measured the same programs.
 
-    A session is one run of a tuner on one machine; records of a log that names none count as a
-    session of their source. The factor says how much slower a session measured than the first one
-    of its machine, by the median over the programs that others of the machine measured, too
-    ("shared"), with its 95 % interval; drift, whether that is more than noise and 1 %. Sessions
-    whose ratios scatter by more than 10 % ("spread") are different machines (0 is the largest):
-    no factor makes their times comparable. Foreign sessions, in which no trusted source has
-    measured, are compared among themselves, on machines from -1 down; foreign records that name
-    another session count as one of their source. What is shown is estimated anew; --update stores
-    it beside the raw times.
+    A session is one run of a tuner on one machine; records of a log without sessions count as one
+    session of their source. "factor" is how much slower a session measured than the first one of
+    its machine: the median over the programs that other sessions of the machine measured too
+    ("shared"), with its 95 % interval. "drift" is whether that is more than noise and 1 %. Sessions
+    whose ratios scatter by more than 10 % ("spread") count as different machines (0 is the
+    largest): no factor makes their times comparable. Foreign sessions, without measurements of a
+    trusted source, are compared among themselves, on machines from -1 down; foreign records that
+    name another session count as one session of their source. Each call estimates the factors
+    again; --update stores them beside the raw times.
 
     Example:
       tunedb sessions

@@ -14,7 +14,7 @@ from ..output import Column, bold, output_options, print_fields, print_object
 from . import launches, lineage
 
 if TYPE_CHECKING:
-    from ...records import Failure, Program, Session
+    from ...records import Failure, Session
     from ...results import Record
     from ...storage.records import Word
 
@@ -48,8 +48,8 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
     """Show everything about one record.
 
     RECORD is an id, or the beginning of a digest (four digits or more), as tunedb top lists them.
-    Steps are numbered as the log's own references to them are, from 0. JSON holds all of them
-    and the whole script always.
+    Steps have the numbers that the log's own references use, from 0. JSON always holds all steps
+    and the whole script.
 
     Example:
       tunedb show 42
@@ -75,7 +75,7 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
 def _row(record: Record, steps: Sequence[lineage.Step]) -> dict[str, Any]:
     import orjson
 
-    from ...programs import steps_of
+    from ...programs import tool_of
     from ...records import Status
     from ..steps import decisions_of, row_of
     from .top import spread
@@ -84,7 +84,8 @@ def _row(record: Record, steps: Sequence[lineage.Step]) -> dict[str, Any]:
     program = measurement.program
     # Of a record that failed or was never run, the times are what its tool writes then.
     times = (measurement.run_secs or ()) if measurement.status is Status.OK else ()
-    transforms = steps_of(program)
+    tool = tool_of(program.workload.format)
+    transforms = tool.steps(program.trace)
     return {
         "id": record.id,
         "digest": measurement.digest.hex(),
@@ -115,38 +116,13 @@ def _row(record: Record, steps: Sequence[lineage.Step]) -> dict[str, Any]:
             "trust": record.source.trust.name.lower(),
         },
         "session": _session(measurement.session),
-        "context": {**_template(program), **orjson.loads(measurement.context or b"{}")},
+        "context": {**tool.options(program.trace), **orjson.loads(measurement.context or b"{}")},
         "extra": orjson.loads(measurement.extra or b"null"),
-        "decisions": decisions_of(transforms),
+        "decisions": decisions_of(tool, transforms),
         "steps": list(map(row_of, transforms)),
-        "trace": _trace(program),
+        "trace": None if tool.as_json is None else list(tool.as_json(program.trace)),
         "script": program.workload.script,
     }
-
-
-def _trace(program: Program) -> list[Any] | None:
-    """Return MetaSchedule's trace as TVM takes it; None for programs of other tools."""
-    from ...programs.metaschedule.trace import join_trace
-    from ...records import WorkloadFormat
-
-    others = (WorkloadFormat.ANSOR, WorkloadFormat.AUTOTVM, WorkloadFormat.KERNEL)
-    if program.workload.format in others:
-        return None
-    return list(join_trace(program.trace))
-
-
-def _template(program: Program) -> dict[str, Any]:
-    """Return what says how to understand the steps, besides them."""
-    from ...programs.ansor import LAYOUT_REWRITES, join_steps
-    from ...programs.autotvm import join_knobs
-    from ...records import WorkloadFormat
-
-    if program.workload.format == WorkloadFormat.AUTOTVM:
-        return join_knobs(program.trace)[1]
-    if program.workload.format == WorkloadFormat.ANSOR:
-        option = join_steps(program.trace)[1]
-        return {} if option is None else {"layout_rewrite": LAYOUT_REWRITES[option]}
-    return {}
 
 
 def _workload(record: Record) -> dict[str, Any]:

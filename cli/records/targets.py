@@ -25,7 +25,7 @@ COLUMNS = (
 def command(settings: Settings) -> None:
     """List the targets.
 
-    Their ids and kinds are what --target takes.
+    --target takes their ids and kinds.
 
     Example:
       tunedb targets

@@ -17,7 +17,6 @@ from ..layers import (
     layer_name,
     layer_option,
     layers_of,
-    left_out,
     opened,
     targets_in,
     workloads_in,
@@ -49,7 +48,7 @@ COLUMNS = (
     Column("decisions", "decisions", text.decisions, flexible=True),
 )
 
-#: What stands after the mean with --corrected.
+#: What stands after the mean with --session-corrected.
 CORRECTED = (
     Column("corrected", "corrected", text.seconds, right=True),
     Column("factor", "factor", lambda value: f"{value:.3f}", right=True),
@@ -63,7 +62,7 @@ CORRECTED = (
     "-k",
     "most",
     type=click.IntRange(min=1),
-    help="How many for each workload and target (default: 10 of one workload, 1 of each).",
+    help="Number of programs for each workload and target. Default: 10 of one workload, 1 of each.",
 )
 @choose.target_option()
 @click.option(
@@ -72,7 +71,7 @@ CORRECTED = (
     help="Only programs with this step: its name or code (rfactor, RF, SamplePerfectTile).",
 )
 @click.option(
-    "--corrected",
+    *("--session-corrected", "corrected"),
     is_flag=True,
     help="Rank by time / factor of the session (tunedb sessions); TVM's order stays.",
 )
@@ -92,20 +91,22 @@ def command(
     """Show the best programs of a workload, or of each.
 
     WORKLOAD is an id, a name, or the beginning of a digest. Workloads that are known to be the
-    same computation count as one. Programs are ranked by their mean time within each target:
-    times of two targets are never compared. Failed, foreign and retracted records are left out.
-    Where the database has none for a workload and target, the first layer that has some answers.
+    same computation count as one. The rank is by mean time within each target; times of two
+    targets are never compared. Failed, foreign and retracted records are left out. Where the
+    database has no record for a workload and target, the first layer that has one answers.
 
     Example:
       tunedb top
       tunedb top matmul -k 5 --target llvm
       tunedb top 3 --json | jq '.[0].mean'
       tunedb top conv2d --step rfactor
-      tunedb top matmul --corrected
+      tunedb top matmul --session-corrected
       tunedb top conv2d --layer postgresql://tuning.example/tunedb
     """
     if corrected and layers:
-        raise click.UsageError("--corrected knows this database's sessions alone: without --layer")
+        raise click.UsageError(
+            "--session-corrected covers this database only: use it without --layer"
+        )
     behind = () if corrected else layers_of(settings, layers)
     with reading(settings) as store, opened(settings, store, behind) as others:
         count = most or (1 if workload is None else 10)
@@ -297,6 +298,8 @@ def _rows_behind(
     settings: Settings, own: Store, groups: list[list[int]], others: list[Store], asked: _Asked
 ) -> list[dict[str, Any]]:
     """Return the rows of workloads and targets that layers answer, each by the first that can."""
+    from ...exchange.layer import left_out
+
     answered = Answered()
     for group in groups:
         for target_id in own.answers.targets(group):
@@ -309,7 +312,7 @@ def _rows_behind(
         try:
             rows += _rows_of_layer(store, own, keys, answered, asked)
         except Exception as error:  # whatever is wrong with somebody else's rows
-            settings.warn(left_out(store.location, error))
+            settings.warn(left_out(store.location, str(error)))
     return rows
 
 
@@ -335,12 +338,13 @@ def _rows_of_layer(
 
 
 def _row(rank: int, record: Record) -> dict[str, Any]:
-    from ...programs import steps_of
+    from ...programs import tool_of
     from ..steps import arguments_of, decisions_of
 
     measurement = record.measurement
     times = measurement.run_secs or ()
     program = measurement.program
+    tool = tool_of(program.workload.format)
     return {
         "rank": rank,
         "id": record.id,
@@ -358,7 +362,7 @@ def _row(rank: int, record: Record) -> dict[str, Any]:
         "source": record.source.name,
         "trust": record.source.trust.name.lower(),
         "layer": None,
-        "decisions": decisions_of(steps_of(program)),
+        "decisions": decisions_of(tool, tool.steps(program.trace)),
     }
 
 

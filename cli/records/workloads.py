@@ -51,7 +51,7 @@ COLUMNS = (
     "--format",
     "tool",
     type=click.Choice(list(_TOOLS)),
-    help="Only those of one tool.",
+    help="Only workloads of this log format.",
 )
 @click.option("--family", metavar="NAME", help="Only one operator family: conv2d, matmul, ….")
 @output_options
@@ -60,11 +60,11 @@ COLUMNS = (
 def command(settings: Settings, tool: str | None, family: str | None) -> None:
     """List the workloads.
 
-    What each computes, as far as it can be told without TVM: operator family, arguments, and
-    operations of one run (flop; of a multiply and an add, two). Then what was recorded of it: how
-    many records, how many of them failed, the best mean time of one that counts, and the
-    operations in a second that this makes. "TVM 0.27" says whether that TVM can get it as a
-    program; records of the others serve models and people.
+    The list shows what each workload computes, as far as tunedb knows without TVM: operator family,
+    arguments, and operations of one run (flop; a multiply and an add are two). It also shows the
+    number of records and of failures, the best valid mean time, and the resulting operations per
+    second. "TVM 0.27" shows whether that TVM can load the workload as a program; records of the
+    others serve models and people.
 
     Example:
       tunedb workloads

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import choose, text
-from ..options import Settings, common_options, confirm, pass_settings, updating
+from ..confirm import confirm
+from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_object
 
 if TYPE_CHECKING:
@@ -41,20 +42,19 @@ COLUMNS = (
 @click.option(
     "--not-allowed",
     is_flag=True,
-    help="Of the sources only those records whose traces must not reach TVM.",
+    help="Retract only the sources' records whose traces must not reach TVM.",
 )
-@click.option("--reason", required=True, metavar="TEXT", help="Why; kept with the retraction.")
-@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--reason", required=True, metavar="TEXT", help="Reason; stored with the retraction.")
+@click.option("--dry-run", is_flag=True, help="Report the changes; change nothing.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @output_options
 @common_options
 @pass_settings
 def command(settings: Settings, dry_run: bool, yes: bool, reason: str, **words: Any) -> None:
-    """Take records back: they stay stored and are never served.
+    """Retract records: they stay stored and are never served.
 
-    For good: a retraction cannot be undone, and goes to other databases with the records that it
-    is of. Records of a source or session that come later are taken back, too. Models do not learn
-    from what was taken back.
+    A retraction cannot be undone, and goes to other databases with its records. It also covers
+    later records of a retracted source or session. Models do not train on retracted records.
 
     Example:
       tunedb retract 17 18 --reason "the clock was wrong"
@@ -66,11 +66,11 @@ def command(settings: Settings, dry_run: bool, yes: bool, reason: str, **words: 
     with updating(settings) as store:
         chosen = _chosen(store, **words)
         if not any(words.values()):
-            raise UsageError("say what to take back: RECORD, --source or --session")
+            raise UsageError("choose what to retract: RECORD, --source or --session")
         stopped = store.answers.count(chosen["records"], chosen["sources"], chosen["sessions"])
         if not dry_run and any(chosen.values()):
-            told = f"{text.count(stopped, 'record')} would stop being served, for good"
-            confirm(f"Take back {_named(chosen)}? {told}", yes=yes)
+            told = f"{text.count(stopped, 'record')} would no longer be served, for good"
+            confirm(f"Retract {_named(chosen)}? {told}", yes=yes)
             _retract(store, chosen, reason)
     row = {**chosen, "reason": reason, "stopped": stopped, "dry_run": dry_run}
     print_object(settings, COLUMNS, row, lambda: _show(row))
@@ -116,8 +116,8 @@ def _retract(store: Store, chosen: dict[str, list[int]], reason: str) -> None:
 
 def _show(row: dict[str, Any]) -> None:
     if not _named(row):
-        click.echo("Nothing to take back: all traces of these sources are allowed")
+        click.echo("Nothing to retract: all traces of these sources are allowed")
         return
-    done = "Would take back" if row["dry_run"] else "Took back"
+    done = "Would retract" if row["dry_run"] else "Took back"
     stops = "would stop" if row["dry_run"] else "stopped"
     click.echo(f"{done} {_named(row)}; {text.count(row['stopped'], 'record')} {stops} being served")

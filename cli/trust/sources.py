@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import choose, text
-from ..options import Settings, common_options, confirm, pass_settings, reading, updating
+from ..confirm import confirm
+from ..options import Settings, common_options, pass_settings, reading, updating
 from ..output import Column, output_options, print_rows
 
 if TYPE_CHECKING:
@@ -45,24 +46,24 @@ def columns(store_key: str) -> tuple[Column, ...]:
     "--retract-aliases",
     metavar="SOURCE",
     shell_complete=choose.complete_source,
-    help="Take back the names that this source gives workloads, for good; its records stay.",
+    help="Retract this source's aliases of workloads, for good; its records stay.",
 )
-@click.option("--reason", metavar="TEXT", help="Why; kept with the retraction.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--reason", metavar="TEXT", help="Reason; stored with the retraction.")
+@click.option("--yes", is_flag=True, help="Skip the confirmation.")
 @output_options
 @common_options
 @pass_settings
 def command(settings: Settings, retract_aliases: str | None, reason: str | None, yes: bool) -> None:
-    """List where records came from, and how far it is trusted.
+    """List the sources of records, and their trust.
 
-    A source is what was imported under one name, a tuner that wrote into the database, or a
-    source of another database that came by a merge. Records of own and verified sources are
-    served; models learn from those of foreign ones, and nothing else uses them. A key in place of
-    "ours" is that of the database that a source comes from.
+    A source is a set of logs that were imported under one name, a tuner that wrote into the
+    database, or a merged source of another database. Records of own and verified sources are
+    served; records of foreign sources only train models. A key in place of "ours" identifies the
+    database that a source comes from.
 
-    Aliases are names under which a source says that workloads are the same. Those of a foreign
-    source count for nothing. Those of a source that is trusted can be taken back without its
-    records (tunedb retract --source takes back both).
+    With an alias, a source states that two workloads are the same. Aliases of foreign sources are
+    ignored. Aliases of a trusted source can be retracted without its records (tunedb retract
+    --source retracts both).
 
     Example:
       tunedb sources
@@ -77,10 +78,10 @@ def command(settings: Settings, retract_aliases: str | None, reason: str | None,
     print_rows(settings, shown, rows, empty="no source yet; see: tunedb import --help")
     taken = [str(row["id"]) for row in rows if row["reason"] is not None]
     if taken:
-        settings.note(f"Taken back as a whole: {', '.join(taken)}")
+        settings.note(f"Retracted as a whole: {', '.join(taken)}")
     nameless = [str(row["id"]) for row in rows if row["aliases_reason"] is not None]
     if nameless:
-        settings.note(f"Aliases taken back: {', '.join(nameless)}")
+        settings.note(f"Retracted aliases: {', '.join(nameless)}")
 
 
 def _retract_aliases(settings: Settings, words: str, reason: str | None, *, yes: bool) -> None:
@@ -91,7 +92,7 @@ def _retract_aliases(settings: Settings, words: str, reason: str | None, *, yes:
         source_id = choose.find_source(store, words)
         (row,) = (row for row in store.sources.summaries() if row.id == source_id)
         told = text.count(row.aliases, "alias")
-        confirm(f"Take back {told} of source {source_id}, for good?", yes=yes)
+        confirm(f"Retract {told} of source {source_id}, for good?", yes=yes)
         store.trust.retract_aliases(source_id, reason)
 
 

@@ -23,17 +23,18 @@ COLUMNS = (
 @click.command()
 @click.argument("source", shell_complete=choose.complete_source)
 @click.argument("trust", type=click.Choice(["own", "verified", "foreign"]))
-@click.option("--dry-run", is_flag=True, help="Say what would change, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="Report the changes; change nothing.")
 @output_options
 @common_options
 @pass_settings
 def command(settings: Settings, source: str, trust: str, dry_run: bool) -> None:
-    """Say how far a source is believed.
+    """Set the trust in a source.
 
     SOURCE is an id, a name or the beginning of a digest (tunedb sources). Records of own and
-    verified sources are served, those of foreign ones are not. Before a foreign source rises, the
-    traces of all its records are checked: none may hold what could run code or read files. What
-    they compute is not checked; tunedb revalidate measures programs again and compares results.
+    verified sources are served, records of foreign sources are not. Before a foreign source becomes
+    trusted, the command checks the traces of all its records: none may contain instructions that
+    could run code or read files. It does not check results; tunedb revalidate measures programs
+    again and compares their results.
 
     Example:
       tunedb trust 3 verified --dry-run
@@ -62,6 +63,6 @@ def _show(row: dict[str, Any]) -> None:
     verb = "stop" if row["trust"] == "foreign" else "start"
     changes = f"{text.count(row['changed'], 'record')} {would}{verb} being served"
     if not row["changed"]:
-        changes = "what is served stays as it is"
+        changes = "served records stay the same"
     name = text.clean(row["name"])
     click.echo(f"{row['id']} ({name}): {row['before']} → {row['trust']}; {changes}")

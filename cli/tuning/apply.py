@@ -36,10 +36,10 @@ COLUMNS = (
     metavar="FILE",
     required=True,
     type=click.Path(dir_okay=False, path_type=Path),
-    help="What to write: a library (.so, .dylib, .dll, .tar), or TVMScript (.py).",
+    help="File to write: a library (.so, .dylib, .dll, .tar), or TVMScript (.py).",
 )
-@click.option("--script", is_flag=True, help="Write TVMScript whatever the name ends in.")
-@click.option("--function", metavar="NAME", help="Only this PrimFunc of the module.")
+@click.option("--script", is_flag=True, help="Write TVMScript regardless of the file's suffix.")
+@click.option("--function", metavar="NAME", help="Use only this PrimFunc of the module.")
 @compile_target_option
 @click.option(
     "--all", "all_", is_flag=True, help="Write nothing unless every function has a record."
@@ -59,12 +59,12 @@ def command(
     all_: bool,
     layers: tuple[str, ...],
 ) -> None:
-    """Compile a module with the best stored programs, or write it scheduled.
+    """Compile a module with the best stored programs, or write its scheduled TVMScript.
 
     MODULE is a TVMScript file, package.module:name, or an .onnx or .pt2 file; Python files are run.
-    A function without a record is compiled as it is, on a GPU with TVM's default schedules. The
-    file appears as a whole or not at all; nothing is written where no function has a record. With
-    --script the scheduled module is written as TVMScript, a Relax program lowered and fused.
+    A function without a record is compiled unscheduled, on a GPU with TVM's default schedules. The
+    file appears complete or not at all; if no function has a record, nothing is written. --script
+    writes the scheduled module as TVMScript, a Relax program lowered and fused.
     Where the database has no record for a function, the first layer that has one answers.
 
     Example:
@@ -98,7 +98,8 @@ def command(
     settings.note(f"{output} is written, for {label(found)}")
     if missing:
         settings.note(
-            f"{text.count(missing, 'function')} without a record; why: tunedb explain {module}"
+            f"{text.count(missing, 'function')} without a record; "
+            f"why: tunedb explain module {module}"
         )
 
 
@@ -167,5 +168,5 @@ def _require(module: str, uses: list[Use], *, all_: bool) -> None:
     if missing and (all_ or len(missing) == len(uses)):
         names = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
         raise NotFoundError(
-            f"no record for {names}; nothing is written; why: tunedb explain {module}"
+            f"no record for {names}; nothing is written; why: tunedb explain module {module}"
         )

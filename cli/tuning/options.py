@@ -13,49 +13,64 @@ _RUN = (
     click.option(
         "--target",
         metavar="TARGET",
-        help="A tag of TVM's, a kind, or JSON. Default: this machine's processor.",
+        help="Target: a TVM tag, a kind, or JSON. Default: this machine's processor.",
     ),
-    click.option("--function", metavar="NAME", help="Only this PrimFunc of the module."),
+    click.option("--function", metavar="NAME", help="Use only this PrimFunc of the module."),
     click.option(
         "--op",
-        "ops",
+        "op_names",
         metavar="WORD",
         multiple=True,
         help="Only operators of a Relax program with this word in their name; may be repeated.",
     ),
     click.option(
         "--trials",
+        "max_trials_global",
         type=click.IntRange(min=1),
-        help="Trials of all tasks together. Default: 64 for each task.",
+        help="Total number of trials. Default: 64 for each task.",
     ),
-    click.option("--per-task", type=click.IntRange(min=1), help="Trials of one task at most."),
+    click.option(
+        "--per-task",
+        "max_trials_per_task",
+        type=click.IntRange(min=1),
+        help="Largest number of trials of one task.",
+    ),
     click.option(
         "--batch",
+        "num_trials_per_iter",
         type=click.IntRange(min=1),
         default=16,
         show_default=True,
-        help="Trials between two lessons of the cost model.",
+        help="Trials between two updates of the cost model.",
     ),
     click.option("--seed", type=click.IntRange(min=0), help="Seed of the search."),
-    click.option("--repeat", type=click.IntRange(min=1), help="Times of each program. Default: 3."),
+    click.option(
+        "--repeat", type=click.IntRange(min=1), help="Measurements of each program. Default: 3."
+    ),
     click.option(
         "--min-repeat-ms",
         type=click.IntRange(min=0),
-        help="Milliseconds that each of them takes at least. Default: 30.",
+        help="Least milliseconds of each measurement. Default: 30.",
     ),
-    click.option("--no-warm", is_flag=True, help="Take nothing from similar workloads."),
+    click.option(
+        "--no-warm", is_flag=True, help="Do not start from programs of similar workloads."
+    ),
     click.option("--remeasure", is_flag=True, help="Measure known programs again."),
     click.option(
         "--server",
         metavar="URL",
-        help="A team's database: pull before the run, deliver what is measured while it goes.",
+        help="Team database: pull before the run, push new records during it.",
     ),
-    click.option("--jobs", type=click.IntRange(min=1), help="Threads and builders at a time."),
+    click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        help="Largest number of parallel threads and builders.",
+    ),
     click.option(
         "--work-dir",
         metavar="DIR",
         type=click.Path(file_okay=False),
-        help="Keep TVM's logs there.",
+        help="Directory for TVM's logs.",
     ),
 )
 
@@ -63,12 +78,12 @@ _REMOTE = (
     click.option(
         "--runner",
         type=click.Choice(["local", "rpc"]),
-        help="Where programs run. Default: local, and rpc with --tracker.",
+        help="Runner of programs. Default: local, or rpc with --tracker.",
     ),
     click.option(
         "--tracker",
         metavar="HOST:PORT",
-        help="TVM's tracker. Default: TVM_TRACKER_HOST and TVM_TRACKER_PORT.",
+        help="TVM's RPC tracker. Default: TVM_TRACKER_HOST and TVM_TRACKER_PORT.",
     ),
     click.option(
         "--key",
@@ -79,7 +94,7 @@ _REMOTE = (
 
 
 def run_options(function: F) -> F:
-    """Give a command the options that say what is tuned and how much."""
+    """Give a command the options that say what is tuned and how much, by the names of ``tune``."""
     return _with(_RUN, function)
 
 

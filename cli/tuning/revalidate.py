@@ -49,7 +49,7 @@ COLUMNS = (
     *("--module", "modules"),
     metavar="MODULE",
     multiple=True,
-    help="The functions of a TVMScript file or package.module:name; may be repeated.",
+    help="Revalidate the functions of a TVMScript file or package.module:name; may be repeated.",
 )
 @click.option(
     "-k",
@@ -57,17 +57,17 @@ COLUMNS = (
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
-    help="How many programs of each workload, best first.",
+    help="Number of programs of each workload, best first.",
 )
 @click.option(
     "--target",
     metavar="TARGET",
-    help="For which target: its id or kind (tunedb targets). Default: the only one with records.",
+    help="Target: its id or kind (tunedb targets). Default: the only one with records.",
 )
 @click.option(
     "--foreign",
     is_flag=True,
-    help="Programs of foreign sources, which are not served: RUNS CODE THAT OTHERS WROTE.",
+    help="Include programs of foreign sources: THIS RUNS CODE THAT OTHERS WROTE.",
 )
 @click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repeats.")
 @click.option(
@@ -75,7 +75,7 @@ COLUMNS = (
     type=click.FloatRange(min=0, min_open=True),
     default=120.0,
     show_default=True,
-    help="Seconds for one build and for one run.",
+    help="Time limit of one build and of one run, in seconds.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of inputs.")
 @output_options
@@ -92,18 +92,18 @@ def command(
     timeout: float,
     seed: int,
 ) -> None:
-    """Measure the best programs again, and check what they compute.
+    """Measure the best programs again, and check their results.
 
     Each program gets random inputs, and its results are compared with those of the untuned program:
     integers exactly, floating values within a tolerance of their type, NaN in the same places. New
-    times are stored under a session of their own. A program with wrong results is not served any
-    more; its records stay, retracted. Programs are built and run in processes of their own. The
-    exit code is 1 where one did not pass.
+    times are stored under a new session. A program with wrong results is no longer served; its
+    records stay, retracted. Programs are built and run in separate processes. The exit code is 1 if
+    a program did not pass.
 
-    --foreign tries programs of foreign sources on this machine, with your rights. Those that pass
-    are served from then on, by their new measurement. One with instructions or annotations that TVM
-    never writes is refused, and not even built. Of a workload that only foreign sources have,
-    TVM never reads the module: give your own (--module).
+    --foreign tries programs of foreign sources on this machine, with your rights. Programs that
+    pass are served from then on, by their new measurement. A program with instructions or
+    annotations that TVM never writes is rejected before it is built. TVM never reads a module that
+    only foreign sources have: give your own (--module).
 
     Example:
       tunedb revalidate
@@ -135,7 +135,7 @@ def command(
                     rows += map(_row, verdicts)
         except KeyboardInterrupt:
             print_rows(settings, COLUMNS, rows)
-            click.echo("Interrupted; what was stored stays", err=True)
+            click.echo("Interrupted; stored measurements stay", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
     if lost and not rows:
         raise lost[0]
@@ -220,6 +220,6 @@ def _tell(settings: Settings, rows: list[dict[str, Any]]) -> None:
         settings.warn(f"record {row['record']} {row['outcome']}: {row['reason']}")
         if row["retracted"]:
             number = text.count(len(row["retracted"]), "record")
-            settings.note(f"{number} of its program will not be served any more")
+            settings.note(f"{number} of its program will no longer be served")
     if bad:
         raise click.exceptions.Exit(1)

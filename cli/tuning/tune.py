@@ -46,13 +46,13 @@ COLUMNS = (
 @common_options
 @pass_settings
 def command(settings: Settings, module: str, **choices: Any) -> None:
-    """Tune a module with all that the database knows.
+    """Tune a module, starting from the records of the database.
 
     MODULE is a TVMScript file, which is run as your own code (FILE.py, or FILE.py:NAME), a name in
     a Python module (package.module:NAME), an ONNX model (.onnx), or an exported PyTorch program
-    (.pt2). What is measured is stored. The search begins with the best programs of this workload
-    and of similar ones; what this machine has measured is not measured again ("known"). A run that
-    is interrupted goes on where it stopped when the same command is given again.
+    (.pt2). All measurements are stored. The search begins with the best programs of this workload
+    and of similar ones; programs that this machine measured are not measured again ("known"). To
+    continue an interrupted run, run the same command again.
 
     Example:
       tunedb tune matmul.py
@@ -82,32 +82,25 @@ def _tune(
 ) -> TuningResult:
     """Load the module and tune it."""
     from ...plugins.metaschedule.module_source import load_module
-    from ...plugins.metaschedule.tune.defaults import EVALUATOR
+    from ...plugins.metaschedule.tune.options import EVALUATOR
     from ...plugins.metaschedule.tune.tune import tune
     from ...storage.config import make_folder
 
     location = settings.locate()
     make_folder(location)
-    named = {"repeat": choices["repeat"], "min_repeat_ms": choices["min_repeat_ms"]}
+    named = {name: choices.pop(name) for name in ("repeat", "min_repeat_ms")}
     evaluator = EVALUATOR._replace(**{k: v for k, v in named.items() if v is not None})
     return tune(
-        load_module(module, function=choices["function"]),
-        target_of(choices["target"]),
-        choices["work_dir"],
-        choices["trials"],
-        max_trials_per_task=choices["per_task"],
-        num_trials_per_iter=choices["batch"],
+        load_module(module, function=choices.pop("function")),
+        target_of(choices.pop("target")),
         runner=runner,
         database=location.url,
-        num_tuning_cores=choices["jobs"] or "physical",
-        seed=choices["seed"],
-        op_names=choices["ops"],
+        num_tuning_cores=choices.pop("jobs") or "physical",
         evaluator=evaluator,
-        warm=not choices["no_warm"],
-        remeasure=choices["remeasure"],
-        layers=layers_of(settings, choices["layers"]),
-        server=choices["server"],
+        warm=not choices.pop("no_warm"),
+        layers=layers_of(settings, choices.pop("layers")),
         on_progress=on_progress,
+        **choices,
     )
 
 
@@ -120,7 +113,7 @@ def _interruptible(settings: Settings) -> Iterator[list[Progress]]:
     except KeyboardInterrupt:
         done = f" after {seen[-1].trials} of {seen[-1].of} trials" if seen else ""
         click.echo(
-            f"Interrupted{done}; what was measured is stored, and the same command goes on",
+            f"Interrupted{done}; measurements are stored; run the same command again to continue",
             err=True,
         )
         raise click.exceptions.Exit(_INTERRUPTED) from None
@@ -150,7 +143,7 @@ def _tell(settings: Settings, module: str, result: TuningResult) -> None:
         _tell_delivery(settings, result.delivery)
     best = next((task.record for task in result.tasks if task.record is not None), None)
     if best is not None:
-        settings.note(f"Where it came from: tunedb show {best.id}")
+        settings.note(f"Its origin: tunedb show {best.id}")
         settings.note(f"Compile it: tunedb apply {module} -o lib.so")
 
 
@@ -161,7 +154,7 @@ def _tell_delivery(settings: Settings, delivery: Delivery) -> None:
     if not delivery.is_complete:
         settings.warn(
             f"up to {text.count(delivery.waiting, 'record')} not delivered yet"
-            f" ({delivery.error or 'it goes on'}); deliver later with: "
+            f" ({delivery.error or 'the push continues'}); push later with: "
             f"tunedb push {delivery.server}"
         )
 

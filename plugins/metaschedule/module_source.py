@@ -76,7 +76,7 @@ def load_module(spec: str | Path, *, function: str | None = None) -> Any:
     elif name and all(part.isidentifier() for part in path.split(".")):
         mod = _one_of(text, _import(path), name)
     else:
-        raise UsageError(f"{text}: no module; give {FORMS}")
+        raise UsageError(f"{text}: not a module; give {FORMS}")
     return mod if function is None else _only(mod, function, text)
 
 
@@ -101,7 +101,7 @@ def as_module(value: Any, name: str = "main") -> Any:
         return tvm.IRModule({_symbol(value, name): value})
     if isinstance(value, relax.Function):
         return tvm.IRModule({"main": value})
-    raise UsageError(f"a {type(value).__name__} is no IRModule, PrimFunc or relax.Function")
+    raise UsageError(f"a {type(value).__name__} is not an IRModule, PrimFunc or relax.Function")
 
 
 def is_relax(mod: Any) -> bool:
@@ -208,7 +208,7 @@ def _one_of(spec: str, names: Mapping[str, Any], name: str | None) -> Any:
     """Return the module that is meant among what a Python module defines."""
     if name is not None:
         if name not in names:
-            known = ", ".join(_candidates(names)) or "none that is a module"
+            known = ", ".join(_candidates(names)) or "no module"
             raise NotFoundError(f"{spec}: no {name!r}; there are: {known}")
         return _made(spec, name, names[name])
     found = _candidates(names)
@@ -216,7 +216,9 @@ def _one_of(spec: str, names: Mapping[str, Any], name: str | None) -> Any:
     if len(modules) == 1:
         return as_module(found[modules[0]], modules[0])
     if modules:
-        raise UsageError(f"{spec}: it defines {', '.join(modules)}; say which: {spec}:{modules[0]}")
+        raise UsageError(
+            f"{spec}: it defines {', '.join(modules)}; choose one: {spec}:{modules[0]}"
+        )
     if not found:
         raise FormatError(
             f"{spec}: it defines no IRModule and no PrimFunc; for a function that makes one: "
@@ -267,7 +269,7 @@ def _read_model(path: Path) -> Any:
         found = import_module(package)
     except ImportError as error:
         raise PluginError(
-            f"{path}: {package} does not load, which reads it ({error}); run: pip install {package}"
+            f"{path}: cannot load {package}, which reads it ({error}); run: pip install {package}"
         ) from None
     try:
         return read(found, path)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import tvm
+from cachetools import LRUCache
 
 from ... import limits
 from ...errors import TargetError, UsageError
@@ -35,7 +36,7 @@ class TargetTable:
         self._store = store
         self._fallback = fallback
         # Address → (object, stored form): the object is kept so that its address is not reused.
-        self._stored: dict[int, tuple[Any, Target]] = {}
+        self._stored: LRUCache[int, tuple[Any, Target]] = LRUCache(limits.BATCH_ROWS)
         self._rows: dict[bytes, int] = {}
         self._objects: dict[int, Any] = {}
 
@@ -57,8 +58,6 @@ class TargetTable:
             return NO_TARGET
         met = self._stored.get(target.__chandle__())
         if met is None:
-            if len(self._stored) > limits.BATCH_ROWS:
-                self._stored.clear()
             met = (target, modules.to_target(target))
             self._stored[target.__chandle__()] = met
         return met[1]
@@ -134,7 +133,7 @@ class TargetTable:
         if len(named) > 1:
             raise TargetError(
                 f"{self._store.location}: it holds programs {what + ' ' if what else ''}for "
-                f"{', '.join(sorted(named))}; say which with Database(..., target=...)"
+                f"{', '.join(sorted(named))}; choose one with Database(..., target=...)"
             )
         return [id_ for id_ in ids if kinds[id_] in named] if named else ids
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import OrderedDict
 from collections.abc import Callable
 from functools import cache, lru_cache
 from typing import Any, NamedTuple
@@ -22,18 +21,14 @@ from typing import Any, NamedTuple
 import orjson
 import tvm
 import tvm_ffi
+from cachetools import LRUCache
 from tvm.s_tir.schedule import Schedule
 from tvm.s_tir.schedule import _ffi_api as _api
 from tvm.tirx import FloatImm, IndexMap, IntImm, Var
 
 from ...errors import FormatError, PluginError
-from ...programs.metaschedule.trace import (
-    INSTRUCTIONS,
-    NO_OUTPUT,
-    dump_value,
-    join_trace,
-    split_trace,
-)
+from ...programs.metaschedule.instructions import CURRENT, Type
+from ...programs.metaschedule.trace import NO_OUTPUT, dump_value, join_trace, split_trace
 from ...records import Trace
 
 # ---- Instructions of TVM made from the parts of a stored trace -----------------------------------
@@ -140,17 +135,17 @@ def _put(inputs: list[Any], values: Any, convert: Callable[[Any], Any]) -> list[
 
 def _append(part: Part, name: str, inputs: Any, attrs: Any, outputs: Any) -> None:
     """Add an instruction to a part that is being made."""
-    if name not in INSTRUCTIONS:
+    if name not in CURRENT:
         raise ValueError(f"unknown instruction {name!r}")
-    n_inputs, n_attrs, _ = INSTRUCTIONS[name]
-    if n_inputs not in (None, len(inputs)) or n_attrs != len(attrs):
+    form = CURRENT[name].form
+    if form.inputs not in (None, len(inputs)) or len(form.attributes) != len(attrs):
         raise ValueError(f"{name} with {len(inputs)} inputs and {len(attrs)} attributes")
     kind = _kind(name)
     found = [_input(value, part.variables) for value in inputs]
     made = _attrs(name, attrs)
     results = [_output(output, part.variables) for output in outputs]
     if _has_literal(found):
-        literal = _expression if name in _EXPRESSION_LITERALS else check_int64
+        literal = _expression if CURRENT[name].has_expressions else check_int64
         part.holes.append(Hole(len(part.instructions), kind, literal, found, made, results))
         part.instructions.append(None)
     else:
@@ -225,7 +220,7 @@ def _index_map(text: str, variables: dict[str, Any]) -> Any:
     nodes = graph["nodes"]
     root = nodes[graph["root_index"]]
     if root["type"] != "tirx.IndexMap":
-        raise ValueError(f"an object of type {root['type']} instead of an index map")
+        raise ValueError(f"expected an index map, not an object of type {root['type']}")
     bound = set(nodes[root["data"]["initial_indices"]]["data"])
     for index, node in enumerate(nodes):
         if node["type"] == "ir.Var" and index not in bound:
@@ -288,10 +283,6 @@ def _default(value: Any) -> Any:
     return _expression(value) if type(value) in (int, float) else value
 
 
-def _flag(value: Any) -> bool:
-    return bool(value)
-
-
 def _probabilities(value: Any) -> Any:
     # An integral one stands in the file as an integer.
     return [_float32(float(item)) for item in value]
@@ -302,19 +293,19 @@ def _attr_index_map(value: Any) -> Any:
     return None if value is None else _index_map(value, {})
 
 
-#: Attributes whose type in memory their JSON does not tell.
-_ATTRS: dict[str, tuple[Callable[[Any], Any], ...]] = {
-    "PadEinsum": (_plain,),
-    "SampleCategorical": (_plain, _probabilities),
-    "Split": (_flag, _flag),
-    "TransformBlockLayout": (_attr_index_map,),
-    "TransformLayout": (_default, _default, _attr_index_map, _default),
+#: Types of attributes whose type in memory their JSON does not tell.
+_CONVERSIONS: dict[Type, Callable[[Any], Any]] = {
+    "bare flag": bool,
+    "index map": _attr_index_map,
+    "index map or none": _attr_index_map,
+    "integers": _plain,
+    "probabilities": _probabilities,
 }
 
-#: Kinds whose numbers among the inputs are expressions; those of the others are plain numbers.
-_EXPRESSION_LITERALS = frozenset(
-    {"AnnotateBufferAccess", "LoopPartition", "Split", "UnsafeHideBufferAccess"}
-)
+_ATTRS = {
+    kind: tuple(_CONVERSIONS.get(type_, _default) for _, type_ in value.form.attributes)
+    for kind, value in CURRENT.items()
+}
 
 
 def _attrs(name: str, attrs: list[Any]) -> Any:
@@ -324,11 +315,8 @@ def _attrs(name: str, attrs: list[Any]) -> Any:
 
 @lru_cache(maxsize=4096)
 def _attrs_of_json(name: str, text: bytes) -> Any:
-    attrs = orjson.loads(text)
-    convert = _ATTRS.get(name)
-    if convert is None:
-        return tvm_ffi.convert([_default(value) for value in attrs])
-    return tvm_ffi.convert([f(value) for f, value in zip(convert, attrs, strict=True)])
+    values = zip(_ATTRS[name], orjson.loads(text), strict=True)
+    return tvm_ffi.convert([convert(value) for convert, value in values])
 
 
 # ---- Traces --------------------------------------------------------------------------------------
@@ -393,7 +381,7 @@ def dumps(value: Any) -> bytes:
     except FormatError:
         raise
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"a value that has no JSON form: {error}") from error
+        raise FormatError(f"a value has no JSON form: {error}") from error
 
 
 def items_of(values: Any) -> list[Any]:
@@ -525,10 +513,8 @@ class TraceBuilder:
     """
 
     def __init__(self, max_sketches: int = 256, max_tails: int = 1024) -> None:
-        self._max_sketches = max_sketches
-        self._max_tails = max_tails
-        self._sketches: OrderedDict[bytes, Part] = OrderedDict()
-        self._tails: OrderedDict[tuple[int, bytes], Part] = OrderedDict()
+        self._sketches: LRUCache[bytes, Part] = LRUCache(max_sketches)
+        self._tails: LRUCache[tuple[int, bytes], Part] = LRUCache(max_tails)
         self._serial = 0
         self._lock = threading.Lock()
 
@@ -557,10 +543,6 @@ class TraceBuilder:
         part = self._sketches.get(text)
         if part is None:
             part = self._sketches[text] = self._make(text, {})
-            if len(self._sketches) > self._max_sketches:
-                self._sketches.popitem(last=False)
-        else:
-            self._sketches.move_to_end(text)
         return part
 
     def _tail(self, sketch: Part, text: bytes) -> Part:
@@ -569,10 +551,6 @@ class TraceBuilder:
         part = self._tails.get(key)
         if part is None:
             part = self._tails[key] = self._make(text, sketch.variables)
-            if len(self._tails) > self._max_tails:
-                self._tails.popitem(last=False)
-        else:
-            self._tails.move_to_end(key)
         return part
 
     def _make(self, text: bytes, variables: dict[str, Any]) -> Part:

@@ -59,7 +59,7 @@ def test_the_threshold_itself_is_kept():
 
 @pytest.mark.parametrize("threshold", [-0.1, 1.1, math.nan])
 def test_bad_thresholds(threshold):
-    with pytest.raises(ValueError, match="from 0 to 1 is due"):
+    with pytest.raises(ValueError, match="expected a number from 0 to 1"):
         select(inputs(a=X), threshold=threshold)
 
 

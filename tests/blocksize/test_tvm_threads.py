@@ -221,7 +221,7 @@ def test_blocks_beyond_the_limit():
     ],
 )
 def test_damaged_traces(instructions):
-    with pytest.raises(FormatError, match="cannot be read"):
+    with pytest.raises(FormatError, match="cannot read"):
         read(instructions)
 
 

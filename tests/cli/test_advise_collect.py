@@ -88,7 +88,7 @@ def test_a_device_for_the_plan(run, tmp_path):
         done = run("advise", "collect", path, "--dry-run", "--device", device)
         assert f" runs; {tool}: " in done.stderr
     done = run("advise", "collect", path, "--dry-run", "--device", "X", code=2)
-    assert "'X' is no device that tunedb knows" in done.stderr
+    assert "'X' is not a device that tunedb knows" in done.stderr
 
 
 def test_illegal_blocks_are_told(run, tmp_path):
@@ -124,11 +124,16 @@ def test_what_was_finished_is_stored_in_another_database(run, collect, tmp_path)
 def test_what_the_original_does_wrong_is_told(collect, tmp_path):
     path = toy_gpu.configuration(tmp_path, rest="random")
     rows, told = collect(path)
-    assert "toy: two runs of the original give different outputs; nothing was compared" in told
+    assert (
+        "toy: two runs of the original program differ in their output, so no output was compared"
+        in told
+    )
     assert not any(row["compared"] for row in rows)
     path.write_text(path.read_text().replace("app.py", "app.py x"))
     rows, told = collect(path)
-    assert "toy: the original fails, so nothing else was run: check: the run ended with" in told
+    assert (
+        "toy: the original program fails, so no variant was run: check: the run ended with" in told
+    )
     assert len(rows) == 1
 
 
@@ -150,7 +155,7 @@ def test_a_run_that_was_stopped_goes_on(start, collect, sqlite_file, tmp_path, n
     _, stderr = process.communicate(timeout=300)
     if number == signal.SIGINT:
         assert process.returncode == 130
-        assert "of 4 variants; the same command goes on" in stderr
+        assert "of 4 variants; run the same command again to continue" in stderr
     rows, told = collect(path)
     assert "2 variants run, 2 of an earlier run" in told
     assert all(row["failure"] is None for row in rows)
@@ -163,7 +168,7 @@ def test_two_at_once(start, run, sqlite_file, tmp_path):
     process = start("--db", sqlite_file, "advise", "collect", path)
     wait_for(tmp_path / "runs", 1)
     done = run("--db", sqlite_file, "advise", "collect", path, code=5)
-    assert "another run works there; wait, or give --work-dir" in done.stderr
+    assert "another run uses it; wait, or give --work-dir" in done.stderr
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=300)
 

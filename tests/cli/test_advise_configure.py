@@ -101,7 +101,7 @@ def test_the_check_finds_what_is_missing(run):
     told = {row["name"]: row["told"] for row in found if not row["ok"]}
     assert told["gone"] == "no such folder"
     assert told["mm"] == "run: ./mm is not found"
-    assert "none is no folder" in told["nn"]
+    assert "none is not a folder" in told["nn"]
     run("advise", "configure", "--step", "environment", "--profiler", "ncu")
     found = json.loads(run("advise", "configure", "--step", "check", "--json", code=1).stdout)
     assert any("ncu is not on the PATH" in row["told"] for row in found)
@@ -109,7 +109,7 @@ def test_the_check_finds_what_is_missing(run):
 
 def test_without_a_device_or_a_program(run):
     done = run("advise", "configure", "--step", "devices")
-    assert "Warning: no device is found; name one with --device" in done.stderr
+    assert "Warning: found no device; name one with --device" in done.stderr
     done = run("advise", "configure", "--no-interactive", code=1)
     assert "none; name one with --device" in done.stdout
     done = run("advise", "configure", "--step", "devices", *DEVICE)
@@ -162,14 +162,14 @@ def test_a_line_for_the_shell_stays_one(run):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (("--program", "mm"), "--program mm is new: say its --run"),
-        (("--program", "mm", "--run", "x"), "--program mm is new: say its --block"),
-        ((*PROGRAM, "--block", "16,16"), "--block 16,16: numbers with 'x' between them are due"),
-        ((*PROGRAM, "--registers", "many"), "--registers many: numbers with ','"),
-        ((*PROGRAM, "--sizes", "x"), "--sizes x : numbers with ','"),
+        (("--program", "mm"), "--program mm is new: give its --run"),
+        (("--program", "mm", "--run", "x"), "--program mm is new: give its --block"),
+        ((*PROGRAM, "--block", "16,16"), "--block 16,16: expected numbers with 'x' between them"),
+        ((*PROGRAM, "--registers", "many"), "--registers many: expected numbers with ','"),
+        ((*PROGRAM, "--sizes", "x"), "--sizes x : expected numbers with ','"),
         ((*PROGRAM, "--run", "it's"), "--run it's: No closing quotation"),
         (("--variable", "A"), "--variable A: write NAME=VALUE"),
-        (("--device", "My GPU"), "'My GPU' is no device that tunedb knows"),
+        (("--device", "My GPU"), "'My GPU' is not a device that tunedb knows"),
     ],
 )
 def test_bad_options_are_one_line(run, arguments, told):
@@ -183,7 +183,7 @@ def test_bad_options_are_one_line(run, arguments, told):
 def test_what_cannot_be_meant_is_not_written(run):
     done = run("advise", "configure", *DEVICE, *PROGRAM, "--output", "../x", code=1)
     assert done.stderr == (
-        "Error: advise.toml: programs.mm.output.from: a file inside the program's folder is due\n"
+        "Error: advise.toml: programs.mm.output.from: expected a file inside the program's folder\n"
     )
     assert not Path("advise.toml").exists()
 

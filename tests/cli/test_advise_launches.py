@@ -77,4 +77,4 @@ def test_an_interrupted_run(tmp_path, run, monkeypatch):
     monkeypatch.setattr("tunedb.advisor.tvm_launches.fill_launches", interrupt)
     result = run("advise", "launches", "--db", path, "--json", code=130)
     assert json.loads(result.stdout)["filled"] == 7
-    assert "the next run goes on" in result.stderr
+    assert "the next run continues" in result.stderr

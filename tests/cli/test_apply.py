@@ -1,4 +1,4 @@
-"""``tunedb apply`` and the form of ``tunedb explain`` that is about modules."""
+"""``tunedb apply`` and ``tunedb explain module``."""
 
 import json
 
@@ -95,7 +95,7 @@ def test_what_is_told(run, sqlite_file, kernels, tmp_path):
     done = run("--db", sqlite_file, "apply", kernels, "-o", library)
     assert "twice" in done.stdout and "1.000 ms" in done.stdout
     assert f"{library} is written, for llvm x86-64-v2 2 cores" in done.stderr
-    assert f"1 function without a record; why: tunedb explain {kernels}" in done.stderr
+    assert f"1 function without a record; why: tunedb explain module {kernels}" in done.stderr
 
 
 def test_the_scheduled_module_as_script(run, sqlite_file, kernels, tmp_path):
@@ -115,19 +115,19 @@ def test_nothing_is_written_without_records(run, sqlite_file, kernels, tmp_path)
     for options in (["--function", "thrice"], ["--all"]):
         done = run("--db", sqlite_file, "apply", kernels, "-o", library, *options, code=3)
         assert "no record for thrice; nothing is written" in done.stderr
-        assert f"tunedb explain {kernels}" in done.stderr
+        assert f"tunedb explain module {kernels}" in done.stderr
     assert not library.exists()
 
 
 def test_which_target(run, sqlite_file, kernels, tmp_path):
     out = ["-o", tmp_path / "scheduled.py"]
     done = run("--db", sqlite_file, "apply", kernels, *out, code=3)
-    assert "no record to serve; make some: tunedb tune MODULE" in done.stderr
+    assert "no record to serve; measure some: tunedb tune MODULE" in done.stderr
     tune(sqlite_file, kernels, "twice")
     tune(sqlite_file, kernels, "twice", OTHER)
     done = run("--db", sqlite_file, "apply", kernels, *out, code=2)
     assert (
-        "several targets; say which with --target: 1 (llvm x86-64-v2 2 cores), 2 (llvm x86-64-v2 8"
+        "several targets; choose one with --target: 1 (llvm x86-64-v2 2 cores), 2 (llvm x86-64-v2 8"
         in done.stderr
     )
     done = run("--db", sqlite_file, "apply", kernels, *out, "--target", "2")
@@ -158,12 +158,12 @@ def test_what_cannot_be_written(run, sqlite_file, kernels, tmp_path):
     run("--db", sqlite_file, "apply", kernels, code=2)
 
 
-# ---- explain MODULE --------------------------------------------------------------------------
+# ---- explain module --------------------------------------------------------------------------
 
 
 def test_explain_a_module(run, run_json, sqlite_file, kernels):
     tune(sqlite_file, kernels, "twice")
-    thrice, twice = run_json("--db", sqlite_file, "explain", kernels)
+    thrice, twice = run_json("--db", sqlite_file, "explain", "module", kernels)
     assert (twice["record"], twice["mean"], twice["reasons"]) == (1, 1e-3, [])
     assert (thrice["function"], thrice["record"]) == ("thrice", None)
     assert [reason["code"] for reason in thrice["reasons"]] == ["unknown"]
@@ -171,7 +171,7 @@ def test_explain_a_module(run, run_json, sqlite_file, kernels):
     assert near["workload_id"] == 1
     # Not its name, by which it differs too.
     assert near["difference"]["where"] == "argument 1 (A), shape[0]"
-    text = run("--db", sqlite_file, "explain", kernels).stdout
+    text = run("--db", sqlite_file, "explain", "module", kernels).stdout
     assert "twice: record 1 of workload 1, 1.000 ms" in text
     assert "thrice: no record for llvm x86-64-v2 2 cores" in text
     assert "argument 1 (A), shape[0] is 48 here, 32 there" in text
@@ -180,22 +180,15 @@ def test_explain_a_module(run, run_json, sqlite_file, kernels):
 def test_explain_a_package(run_json, sqlite_file, kernels, monkeypatch):
     monkeypatch.chdir(kernels.parent)
     tune(sqlite_file, kernels, "twice")
-    rows = run_json("--db", sqlite_file, "explain", "kernels:Kernels")
+    rows = run_json("--db", sqlite_file, "explain", "module", "kernels:Kernels")
     assert [row["function"] for row in rows] == ["thrice", "twice"]
 
 
 def test_explain_another_target(run, run_json, sqlite_file, kernels):
     tune(sqlite_file, kernels, "twice")
     other = ["--target", json.dumps(OTHER)]
-    _, twice = run_json("--db", sqlite_file, "explain", kernels, *other)
+    _, twice = run_json("--db", sqlite_file, "explain", "module", kernels, *other)
     assert [reason["code"] for reason in twice["reasons"]] == ["target"]
     assert "num-cores 8 here, 2 there" in twice["reasons"][0]["text"]
-    _, twice = run_json("--db", sqlite_file, "explain", kernels, *other, "--compatible")
+    _, twice = run_json("--db", sqlite_file, "explain", "module", kernels, *other, "--compatible")
     assert twice["record"] == 1
-
-
-def test_options_that_do_not_fit(run, sqlite_file, kernels):
-    done = run("--db", sqlite_file, "explain", kernels, "--record", "1", code=2)
-    assert "is a module" in done.stderr
-    done = run("--db", sqlite_file, "explain", "--target", "llvm", code=2)
-    assert "are for a MODULE" in done.stderr

@@ -46,7 +46,7 @@ def test_what_it_is_is_shown_first(run, theirs):
 @pytest.mark.parametrize(("answer", "code"), [("y\n", 0), ("n\n", 1), ("", 1)])
 def test_a_terminal_is_asked(run, theirs, answer, code, monkeypatch):
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr("tunedb.cli.options.sys", terminal)
+    monkeypatch.setattr("tunedb.cli.confirm.sys", terminal)
     shown = run("-q", "db", "trust", theirs, code=code, input=answer)
     assert "7 records of nightly" in shown.stderr
     assert is_approved(theirs) == (code == 0)
@@ -54,7 +54,7 @@ def test_a_terminal_is_asked(run, theirs, answer, code, monkeypatch):
 
 def test_nobody_can_be_asked(run, theirs):
     shown = run("db", "trust", theirs, code=2)
-    assert shown.stderr.splitlines()[-1].startswith("Error: nobody can be asked here; give --yes")
+    assert shown.stderr.splitlines()[-1].startswith("Error: cannot ask for confirmation without")
     assert approval.approvals() == ([], [])
 
 
@@ -147,10 +147,10 @@ def test_a_configuration_that_is_not_the_users(run, project, theirs, filled):
     run("top")
     project.chmod(0o666)
     (line,) = run("top", code=2).stderr.splitlines()
-    assert line.startswith(f"Error: {project}: others may write it, so it does not count; ")
+    assert line.startswith(f"Error: {project}: others may write it, so it is ignored; ")
     assert line.endswith(f"run: chmod go-w {project}")
     shown = run("top", "--db", filled)
-    assert "its layers are left out" in shown.stderr
+    assert "its layers are ignored" in shown.stderr
 
 
 def test_what_the_user_names_is_read_listed_and_merged(run, run_json, theirs, tmp_path):

@@ -22,7 +22,7 @@ from tunedb.models.recipe import Recipe
 from tunedb.records import FailureKind
 from tunedb.storage.store import Store
 
-QUICK = ("--jobs", 1, "--seeds", 2, "-p", "rounds=5", "-p", "patience=0", "-p", "members=1")
+QUICK = ("--threads", 1, "--seeds", 2, "-p", "rounds=5", "-p", "patience=0", "-p", "members=1")
 LOSS = Recipe().loss
 
 
@@ -119,7 +119,7 @@ def test_equal_commands_print_equal_figures(small, run):
 def test_report_and_plot(small, run, tmp_path):
     report, plot = tmp_path / "all.json", tmp_path / "all.svg"
     found = run(
-        *("--db", small, "evaluate", *QUICK, "--one-by-one", "--regime", "new-workload"),
+        *("--db", small, "evaluate", *QUICK, "--leave-one-out", "--regime", "new-workload"),
         *("--baseline", "random", "--report", report, "--plot", plot),
     )
     assert f"Wrote {report}" in found.stderr
@@ -157,7 +157,7 @@ def test_a_report_that_cannot_be_written(small, run, tmp_path):
 def test_few_workloads_say_little(sqlite_file, run):
     path = made_of(sqlite_file, [m for one in WORKLOADS[:2] for m in trials(one)])
     told = run("--db", path, "evaluate", *QUICK, "--regime", "new-workload").stderr
-    assert "with 1 workload, neither means nor intervals say much of others" in told
+    assert "with 1 workload, means and intervals say little about other data" in told
     assert "uncertain by" not in told
 
 
@@ -172,7 +172,7 @@ def test_impossible_regimes_are_told_and_the_others_judged(sqlite_file, run, run
         "are needed; there is target 1",
     ]
     error = run("--db", path, "evaluate", *QUICK, "--regime", "new-family", code=2)
-    assert "Error: nothing can be judged (new-family: workloads of two families" in error.output
+    assert "Error: nothing can be evaluated (new-family: workloads of two families" in error.output
 
 
 def test_machines_are_told_apart_by_sessions(sqlite_file, run, run_json):
@@ -235,4 +235,7 @@ def test_interrupted(small, run, monkeypatch):
         raise KeyboardInterrupt
 
     monkeypatch.setattr(evaluation, "evaluate", interrupt)
-    assert "Interrupted; nothing was judged" in run("--db", small, "evaluate", code=130).output
+    assert (
+        "Interrupted; the evaluation was discarded"
+        in run("--db", small, "evaluate", code=130).output
+    )

@@ -1,4 +1,4 @@
-"""``tunedb explain``."""
+"""``tunedb explain model``."""
 
 import sys
 from dataclasses import replace
@@ -45,20 +45,20 @@ def program_id(path, number):
 
 
 def test_columns_by_importance(small, run, run_json):
-    rows = run_json("--db", small, "explain")
+    rows = run_json("--db", small, "explain", "model")
     assert {row["name"] for row in rows} <= set(SMALL_STEPS.columns)
     assert [row["shap"] for row in rows] == sorted((row["shap"] for row in rows), reverse=True)
     assert sum(row["gain"] for row in rows) == pytest.approx(1)
     # The time is made of tile and vector.
     assert {rows[0]["name"], rows[1]["name"]} == {"tile", "vector"}
-    assert run_json("--db", small, "explain", 1) == rows
-    text = run("--db", small, "explain", "--top", 2).stdout
+    assert run_json("--db", small, "explain", "model", 1) == rows
+    text = run("--db", small, "explain", "model", "--top", 2).stdout
     assert text.startswith("Model 1, features small.steps: groups of columns\n")
     assert f"{len(rows) - 2} more are used (--top)" in text
 
 
 def test_one_program(small, run, run_json):
-    told = run_json("--db", small, "explain", "--record", 1)
+    told = run_json("--db", small, "explain", "model", "--record", 1)
     total = sum(one["contribution"] for one in told["columns"])
     assert total + told["bias"] == pytest.approx(told["score"], abs=1e-5)
     assert sum(told["rows"]) == pytest.approx(total, abs=1e-5)
@@ -68,9 +68,9 @@ def test_one_program(small, run, run_json):
     ((machine, throughput),) = [(one["machine"], one["throughput"]) for one in told["measured"]]
     # The times of the foreign source stand on a machine of their own.
     assert machine == "0" and 0 < throughput <= 1
-    same = run_json("--db", small, "explain", "--program", told["program"])
+    same = run_json("--db", small, "explain", "model", "--program", told["program"])
     assert (same["score"], same["record"], same["mean"]) == (told["score"], None, None)
-    text = run("--db", small, "explain", "--record", 1).stdout
+    text = run("--db", small, "explain", "model", "--record", 1).stdout
     assert f"Program {told['program']} by model 1" in text
     assert "of the best throughput" in text
     assert f"{told['score']:.4f} = {told['bias']:.4f} (bias)" in text
@@ -85,32 +85,34 @@ def test_a_program_is_compared_on_its_own_machine(small, run, run_json):
     with Store(small) as store:
         store.records.add(slow, Source("slow"))
         update(store)
-    told = run_json("--db", small, "explain", "--program", program_id(small, 11))["measured"]
+    told = run_json("--db", small, "explain", "model", "--program", program_id(small, 11))[
+        "measured"
+    ]
     assert [one["machine"] for one in told] == ["0", "1"]
     best = [min(one.run_secs[0] for one in slow)]
     assert told[1]["throughput"] == pytest.approx(best[0] / slow[11].run_secs[0])
-    text = run("--db", small, "explain", "--program", program_id(small, 11)).stdout
+    text = run("--db", small, "explain", "model", "--program", program_id(small, 11)).stdout
     assert "of the best throughput on machine 1" in text
 
 
 def test_the_newest_model_with_boosters_is_taken(small, run):
     with Store(small) as store:
         train(store, replace(RECIPE, seed=1), threads=1, evaluate=False, keep_body=False)
-    assert run("--db", small, "explain").stdout.startswith("Model 1,")
+    assert run("--db", small, "explain", "model").stdout.startswith("Model 1,")
 
 
 def test_statements_of_a_program(small, run, run_json):
     number = program_id(small, 5 - 3)  # tile 2: three rows
-    told = run_json("--db", small, "explain", "--program", number)
+    told = run_json("--db", small, "explain", "model", "--program", number)
     assert len(told["rows"]) == 3
     assert all(len(one["values"]) == 3 for one in told["columns"])
-    text = run("--db", small, "explain", "--program", number).stdout
+    text = run("--db", small, "explain", "model", "--program", number).stdout
     assert "statement" in text and "most of all" in text
 
 
 def test_what_cannot_be_explained(small, run, sets):
     def fails(*arguments, code):
-        (line,) = run("--db", small, "explain", *arguments, code=code).stderr.splitlines()
+        (line,) = run("--db", small, "explain", "model", *arguments, code=code).stderr.splitlines()
         return line
 
     assert "no program 999" in fails("--program", 999, code=3)
@@ -126,5 +128,5 @@ def test_what_cannot_be_explained(small, run, sets):
 
 
 def test_no_model(sqlite_file, run):
-    told = run("--db", sqlite_file, "explain", code=3).stderr
-    assert told == "Error: no model yet; make one: tunedb train\n"
+    told = run("--db", sqlite_file, "explain", "model", code=3).stderr
+    assert told == "Error: no model yet; train one: tunedb train\n"

@@ -123,7 +123,7 @@ def test_an_interrupted_run(modules, run, run_json, sets, replay):
 
     replay.rows = rows
     done = run("--db", modules, "extract", code=130)
-    assert "Interrupted; what was stored stays" in done.stderr
+    assert "Interrupted; stored rows stay" in done.stderr
     assert "steps" in done.stdout
     (row,) = run_json("--db", modules, "extract", "--set", "steps")
     assert (row["known"], row["done"]) == (6, 0)

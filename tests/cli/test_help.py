@@ -36,7 +36,7 @@ def test_all_commands_are_there():
         *("quarantine", "quarantine list", "quarantine show", "quarantine retry"),
         *("db", "db init", "db upgrade", "db check", "db info", "db trust"),
         *("extract", "features", "plugins", "completion"),
-        *("train", "evaluate", "explain", "sessions"),
+        *("train", "evaluate", "explain", "explain model", "explain module", "sessions"),
         *("tune", "apply", "revalidate"),
         *("prune", "vacuum"),
         *("sources", "trust", "retract"),
@@ -88,7 +88,7 @@ def test_lazy_summaries_are_those_of_the_commands(group):
 
 
 def test_every_command_that_prints_data_has_all_formats():
-    prints_none = {(), ("import",), ("db",), ("completion",), ("advise",)}
+    prints_none = {(), ("import",), ("db",), ("completion",), ("advise",), ("explain",)}
     prints_none |= {("report",), ("report", "advisor")}
     for path, command in COMMANDS.items():
         names = {name for parameter in command.params for name in parameter.opts}

@@ -104,15 +104,18 @@ def test_what_cannot_be_imported(run, sqlite_file, tmp_path):
 BAD_LINES = [
     ('[0, [[[["NoSuchInstruction",[],[],[]]],[]],[1],null,null]]', "unknown instruction"),
     (b'[0, "\xff\xfe"]', "not JSON"),
-    ('{"a": 1}', "no record of a known format"),
+    ('{"a": 1}', "not a record of a known format"),
     ("[9" + str(workdirs.encode(workdirs.record()), "utf-8")[2:], "its workload 9"),
-    ("[-1" + str(workdirs.encode(workdirs.record()), "utf-8")[2:], "is a line number"),
-    ("[true" + str(workdirs.encode(workdirs.record()), "utf-8")[2:], "no record of a known format"),
+    ("[-1" + str(workdirs.encode(workdirs.record()), "utf-8")[2:], "must be a line number"),
+    (
+        "[true" + str(workdirs.encode(workdirs.record()), "utf-8")[2:],
+        "not a record of a known format",
+    ),
     (workdirs.encode(workdirs.record([float("nan")])), "not JSON"),
     (workdirs.encode(workdirs.record([float("inf")])), "not JSON"),
     (workdirs.encode(workdirs.record([1.5])).replace(b"1.5", b"1e999"), "not"),
-    (workdirs.encode(workdirs.record(["fast"])), "no number"),
-    (workdirs.encode(workdirs.record(target={"keys": []})), "a target is"),
+    (workdirs.encode(workdirs.record(["fast"])), "not a number"),
+    (workdirs.encode(workdirs.record(target={"keys": []})), "a target must be"),
 ]
 
 
@@ -156,7 +159,7 @@ def test_many_bad_lines_are_counted(run, sqlite_file, tmp_path):
     # All reasons are counted, the most frequent one first.
     reasons = result.stderr.partition("Reasons of all of them:\n")[2].splitlines()
     assert reasons[0].split()[:2] == ["9", "not"]
-    assert reasons[1].strip() == "3  its JSON is no record of a known format"
+    assert reasons[1].strip() == "3  its JSON is not a record of a known format"
 
 
 def test_strict_without_bad_lines(run, log, sqlite_file):
@@ -189,7 +192,7 @@ def test_trust(run, run_json, log, sqlite_file, tmp_path):
     before = contents(sqlite_file)
     other = workdirs.write(tmp_path / "other", [workdirs.record([7e-3])])
     again = ["--db", sqlite_file, "import", "logs", other, "--source", "them"]
-    assert "stays so" in run(*again, "--trust", "own", code=2).stderr
+    assert "has trust foreign already" in run(*again, "--trust", "own", code=2).stderr
     assert contents(sqlite_file) == before
     run(*again)
     assert run_json("--db", sqlite_file, "top", "matmul") == []
@@ -226,7 +229,7 @@ def test_ctrl_c_keeps_finished_batches(start, sqlite_file, large_log, run):
     assert 0 < stored < 40_000
     assert stored == 20_000
     assert "Traceback" not in errors
-    assert "in file 1 of 1: 20,000 new records stored; the same command goes on" in errors
+    assert "in file 1 of 1: 20,000 new records stored; run the same command again" in errors
     assert "20,000" in output
     run("--db", sqlite_file, "db", "check", "--sample", 100)
 

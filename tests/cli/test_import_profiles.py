@@ -36,14 +36,14 @@ def test_a_trace_is_named_beside_the_counters(run_json, sqlite_file, folder):
 def test_without_the_trace_one_line_says_how_to_make_it(run, sqlite_file, folder):
     result = run("--db", sqlite_file, "import", "logs", folder / "counters.csv", code=1)
     (line,) = result.stderr.splitlines()
-    assert "metrics without a GPU trace" in line
+    assert "metrics need a GPU trace" in line
     assert "--trace" in line
 
 
 def test_a_trace_belongs_to_one_file(run, sqlite_file, folder):
     arguments = ("import", "logs", folder, "--trace", folder / "times.csv")
     result = run("--db", sqlite_file, *arguments, code=2)
-    assert "there are 2 files" in result.stderr
+    assert "holds 2 files" in result.stderr
 
 
 def test_the_device_is_said_where_the_file_does_not(run, run_json, sqlite_file, tmp_path):
@@ -71,7 +71,7 @@ def test_the_program_is_said_where_the_file_does_not(run_json, sqlite_file, tmp_
 def test_names_have_a_length(run, sqlite_file, folder, option, word):
     arguments = ("import", "logs", folder / "times.csv", option, word)
     result = run("--db", sqlite_file, *arguments, code=2)
-    assert "a name of 1 to 200 characters is due" in result.stderr
+    assert "expected a name of 1 to 200 characters" in result.stderr
 
 
 def test_launches_and_remarks_are_told(run, sqlite_file, folder):

@@ -107,8 +107,8 @@ def test_layers_of_a_file(run, run_json, mine, team, tmp_path):
     (tmp_path / "work" / "tunedb.toml").write_text('layers = ["../team.db"]')
     assert len(run_json("--db", mine, "top")) == 3
     # The sessions of others are not known here.
-    assert len(run_json("--db", mine, "top", "--corrected")) == 1
-    message = run("--db", mine, "top", "--corrected", "--layer", team, code=2).stderr
+    assert len(run_json("--db", mine, "top", "--session-corrected")) == 1
+    message = run("--db", mine, "top", "--session-corrected", "--layer", team, code=2).stderr
     assert "without --layer" in message
 
 

@@ -105,9 +105,9 @@ def test_what_is_left_out_is_told(run, theirs, store_url):
         connection.execute("UPDATE measurement SET run_secs = ? WHERE id = 2", (bytes(8),))
         connection.execute("UPDATE source SET name = ? WHERE name = 'board'", ("\x1b[31mevil",))
     done = run("--db", store_url, "merge", theirs, code=1)
-    assert "its digest does not fit what it holds" in done.stderr
+    assert "its digest does not match its contents" in done.stderr
     assert "record 2 of nightly" in done.stderr
-    assert "its source was not taken" in done.stderr
+    assert "its source was rejected" in done.stderr
     assert "\x1b" not in done.output
     with Store(store_url) as store:
         assert store.records.count() == 3
@@ -120,8 +120,8 @@ def test_a_source_that_is_trusted_here(run, run_json, theirs, store_url):
     with Store(theirs) as store:
         store.records.add([make_measurement(77, (1e-9,))], Source("nightly"))
     done = run("--db", store_url, "merge", theirs, code=1)
-    assert "give --believe if this really comes from it" in done.stderr
-    (row,) = run_json("--db", store_url, "merge", theirs, "--believe")
+    assert "give --accept-trusted-names if this really comes from it" in done.stderr
+    (row,) = run_json("--db", store_url, "merge", theirs, "--accept-trusted-names")
     assert (row["new"], row["rejected"]) == (1, 0)
 
 

@@ -64,7 +64,7 @@ def test_a_model_of_other_data_is_not_current(small, run, run_json):
     (row,) = run_json("--db", small, "models")
     assert row["current"] is False
     shown = run("--db", small, "models", "show", 1)
-    assert "The data have changed since" in shown.stderr
+    assert "The data changed since" in shown.stderr
 
 
 def test_a_model_is_not_current_where_features_are_to_be_computed(small, run_json):
@@ -80,23 +80,23 @@ def test_a_card_of_another_layout(small, run, run_json):
     (row,) = run_json("--db", small, "models")
     assert (row["id"], row["kind"], row["current"], row["loss"]) == (1, "ranker", False, None)
     assert "ranker" in run("--db", small, "models").stdout
-    told = "Error: model 1: its card has layout None, this tunedb reads 1; make the model anew"
-    for command in (("models", "show", 1), ("explain", 1)):
+    told = "Error: model 1: its card has layout None, but this tunedb reads 1; train it again"
+    for command in (("models", "show", 1), ("explain", "model", 1)):
         assert run("--db", small, *command, code=2).stderr.startswith(told)
 
 
 def test_a_card_that_is_not_json(small, run):
     with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql("UPDATE model SET card = '{'")
-    for command in (("models",), ("models", "show", 1), ("explain",)):
+    for command in (("models",), ("models", "show", 1), ("explain", "model")):
         told = run("--db", small, *command, code=1).stderr
         assert "the card of model 1 is damaged (not JSON" in told and "tunedb db check" in told
 
 
 def test_no_model(sqlite_file, run):
-    assert "no model yet; make one: tunedb train" in run("--db", sqlite_file, "models").stderr
+    assert "no model yet; train one: tunedb train" in run("--db", sqlite_file, "models").stderr
     told = run("--db", sqlite_file, "models", "show", 1, code=3).stderr
-    assert told == "Error: no model '1'; no model yet; make one: tunedb train\n"
+    assert told == "Error: no model '1'; no model yet; train one: tunedb train\n"
 
 
 def test_the_card(small, run, run_json):
@@ -112,7 +112,7 @@ def test_the_card(small, run, run_json):
         *("All of the recipe", "hessian_power", "Made with", "xgboost"),
         *(row["card"]["data"]["digest"], row["card"]["body"]["digest"]),
         *("Unseen workloads: ", "this model", "nearest neighbour", "random order"),
-        *("Spearman", "recall@30", "Drift is told below"),
+        *("Spearman", "recall@30", "Drift: a pairwise accuracy below"),
     ):
         assert words in text
     assert "3 compile error" in text or "compile error" in text
@@ -138,17 +138,19 @@ def test_a_row_of_another_database_is_shown_and_never_used(small, run, run_json)
         )
     assert run_json("--db", small, "models")[0]["current"] is False
     assert run_json("--db", small, "models", "show", 1)["card"]["store"] == "0" * 32
-    told = run("--db", small, "explain", 1, code=2).stderr
-    assert "was made in another database" in told
+    told = run("--db", small, "explain", "model", 1, code=2).stderr
+    assert "was trained in another database" in told
 
 
 def test_a_model_of_a_database_that_is_not_approved(small, run, run_json):
     """XGBoost believes the bytes that it gets."""
     approval.forget(small)
     assert len(run_json("--db", small, "models")) == 1
-    assert f"run: tunedb db trust {small}" in run("--db", small, "explain", 1, code=2).stderr
+    assert (
+        f"run: tunedb db trust {small}" in run("--db", small, "explain", "model", 1, code=2).stderr
+    )
     run("db", "trust", small, "--yes")
-    run("--db", small, "explain", 1)
+    run("--db", small, "explain", "model", 1)
 
 
 def test_names_are_escaped(small, run):
@@ -203,6 +205,8 @@ def test_every_trial(predicted, run, run_json):
 
 def test_no_prediction(small, run):
     told = run("--db", small, "models", "drift").stderr
-    assert "no prediction yet; tunedb.plugins.metaschedule.CostModel keeps them" in told
+    assert (
+        "no prediction yet; tuning with tunedb.plugins.metaschedule.CostModel stores them" in told
+    )
     assert "no prediction yet" in run("--db", small, "models", "drift", 1, "--trials").stderr
     run("--db", small, "models", "drift", 9, code=3)

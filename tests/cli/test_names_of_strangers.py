@@ -86,7 +86,7 @@ def model(tmp_path):
 def test_attack_1_the_own_record_stays_the_answer(victim, bundle, tmp_path, run, run_json, believe):
     before = run_json("--db", victim, "top")
     assert len(before) == 2
-    words, code = (["--believe"], 0) if believe else ([], 1)
+    words, code = (["--accept-trusted-names"], 0) if believe else ([], 1)
     (row,) = run_json("--db", victim, "merge", bundle, "--dry-run", *words, code=code)
     assert (row["new"], row["known"], row["aliases"]) == (0, 1, 4 if believe else 0)
     done = run("--db", victim, "merge", bundle, *words, code=code)

@@ -53,7 +53,7 @@ def test_a_dry_run_says_what_goes_and_what_it_costs(run, run_json, pruned):
     assert all(source["store"] is None for source in row["sources"])
     assert (row["dry_run"], row["removed"], row["exchanged"]) == (True, None, [])
     shown = run(*options, "--dry-run")
-    assert "records taken back" in shown.stdout
+    assert "retracted records" in shown.stdout
     assert "tunedb extract --set steps" in shown.stdout
     assert "nothing was changed" in shown.stderr
     assert pruned.read_bytes() == before
@@ -100,7 +100,7 @@ def test_prune_asks_on_a_terminal(pruned, answer, left):
     os.close(terminal)
     os.close(theirs)
     assert done.returncode == (0 if answer == b"y\n" else 1)
-    assert "records taken back" in done.stdout
+    assert "retracted records" in done.stdout
     assert "Remove 2 records" in done.stderr
     assert size(pruned) == left
 

@@ -41,7 +41,7 @@ def test_there_and_back(run, run_json, filled, server, tmp_path):
     assert digests(other) == digests(filled)
     assert run_json("--db", other, "pull", server)["read"] == 0
     assert "nothing new" in run("--db", filled, "push", server).stderr
-    assert run_json("--db", other, "pull", server, "--anew")["known"] == 7
+    assert run_json("--db", other, "pull", server, "--full")["known"] == 7
 
 
 def test_what_people_read(run, filled, server):
@@ -75,8 +75,8 @@ def test_what_is_refused_is_told(run, run_json, filled, server, tmp_path):
     run("--db", other, "trust", "nightly", "own")
     refused = run("--db", other, "pull", server, code=1)
     assert "trusted here" in refused.output
-    assert "--believe" in refused.output
-    assert run_json("--db", other, "pull", server, "--believe")["new"] == 6
+    assert "--accept-trusted-names" in refused.output
+    assert run_json("--db", other, "pull", server, "--accept-trusted-names")["new"] == 6
     assert digests(other) == digests(server)
 
 

@@ -84,7 +84,7 @@ def test_a_page_is_written_and_again_the_same(run, database, tmp_path):
     assert f"Wrote {path}" in done.stderr
     page = path.read_text()
     assert "24 launches of 2 kernels on 1 device." in page
-    assert "Not judged for this page" in page
+    assert "Not evaluated for this page" in page
     run("--db", database, "report", "advisor", "-o", path, "--no-evaluation", "-q")
     assert path.read_text() == page
 
@@ -93,7 +93,7 @@ def test_advice_is_judged_on_held_out_kernels(run, database, tmp_path):
     path = tmp_path / "advisor.html"
     run("--db", database, "report", "advisor", "-o", path, "--split", "kernel")
     page = path.read_text()
-    assert "held out: whole kernels" in page and "Not judged" not in page
+    assert "held out: whole kernels" in page and "Not evaluated" not in page
     for method in ("gain", "svm", "boosted", "majority", "rule", "occupancy", "nothing"):
         assert f">{method}<" in page
 
@@ -115,7 +115,7 @@ def test_one_kernel_with_labels_of_the_paper_and_a_mark(run, database, tmp_path)
         (["--device", "nothing"], 3, "tunedb import logs PATH"),
         (["--mark", "threads"], 2, "give NAME=VALUE, such as registers=64"),
         (["--mark", "threads=nan"], 2, "give NAME=VALUE"),
-        (["--mark", "wings=2"], 2, "'wings' is no input that could be marked"),
+        (["--mark", "wings=2"], 2, "'wings' is not an input that could be marked"),
     ],
 )
 def test_one_clear_line_and_no_file(run, database, tmp_path, options, code, says):

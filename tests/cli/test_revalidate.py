@@ -65,7 +65,7 @@ def test_wrong_results(run, run_json, sqlite_file, kernels, runs):
     tune(sqlite_file, kernels, "twice")
     done = run("--db", sqlite_file, "revalidate", code=1)
     assert "Warning: record 1 wrong: wrong_result: wrong result: it deviates" in done.stderr
-    assert "1 record of its program will not be served any more" in done.stderr
+    assert "1 record of its program will no longer be served" in done.stderr
     assert run_json("--db", sqlite_file, "show", 1)["retracted"] is True
     done = run("--db", sqlite_file, "revalidate", code=3)
     assert "no record to serve" in done.stderr
@@ -133,4 +133,4 @@ def test_an_interrupted_run_tells_what_was_done(run, sqlite_file, kernels, runs,
 
     monkeypatch.setattr(revalidation.Revalidation, "run", interrupted)
     ended = run("--db", sqlite_file, "revalidate", code=130)
-    assert "passed" in ended.stdout and "what was stored stays" in ended.stderr
+    assert "passed" in ended.stdout and "stored measurements stay" in ended.stderr

@@ -62,7 +62,7 @@ def test_the_roles_of_the_page(team, run, run_json, filled, tmp_path, sqlite_tem
         assert store.sources.summaries()[0].trust is Trust.VERIFIED
     for account in (alice, bob):
         refused = run("--db", account, *RETRACT, code=1).stderr
-        assert "only the server's owner takes records back there" in refused
+        assert "only the server's owner retracts records there" in refused
         assert refused.count("\n") == 1
     refused = run("--db", alice, "vacuum", code=1).stderr
     assert "ask its owner" in refused

@@ -127,11 +127,11 @@ def test_attack_7_paths_that_hang_their_reader(kind, own, tmp_path):
     for name, (_, advice) in COMMANDS.items():
         code, lines = found[name]
         assert (code, len(lines)) == (1, 1), (name, lines)
-        assert f"{path}: {named}, and only regular files are read; {advice}" in lines[0]
+        assert f"{path}: {named}, but tunedb reads only regular files; {advice}" in lines[0]
     # A layer that cannot be read is left out, and the others answer.
     code, lines = found["layer"]
     assert code == 0
-    assert f"{path}: this layer is left out: {named}, and only regular files" in lines[0]
+    assert f"{path}: this layer is left out: {named}, but tunedb reads only" in lines[0]
 
 
 @pytest.mark.parametrize("suffix", ["-journal", "-wal", "-shm"])

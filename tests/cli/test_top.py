@@ -138,14 +138,14 @@ def test_the_best_by_corrected_time(run, run_json, two_days):
     plain = run_json("--db", two_days, "top", "matmul", "-k", 3)
     assert [row["mean"] for row in plain] == pytest.approx([5e-3, 6e-3, 6e-3])
     assert "corrected" not in plain[0]
-    rows = run_json("--db", two_days, "top", "matmul", "-k", 3, "--corrected")
+    rows = run_json("--db", two_days, "top", "matmul", "-k", 3, "--session-corrected")
     assert [row["id"] for row in rows] == [13, 6, 12]
     assert [row["corrected"] for row in rows] == pytest.approx([4e-3, 5e-3, 5e-3])
     assert [row["mean"] for row in rows] == pytest.approx([6e-3, 5e-3, 7.5e-3])
     assert [row["factor"] for row in rows] == pytest.approx([1.5, 1.0, 1.5])
     assert [row["rank"] for row in rows] == [1, 2, 3]
     assert {row["machine"] for row in rows} == {0}
-    result = run("--db", two_days, "top", "matmul", "--corrected")
+    result = run("--db", two_days, "top", "matmul", "--session-corrected")
     assert result.stderr == ""
     assert "4.000 ms" in result.stdout
     # TVM's order stays.
@@ -155,22 +155,22 @@ def test_the_best_by_corrected_time(run, run_json, two_days):
 
 def test_corrected_times_of_a_step(run, run_json, two_days):
     run("--db", two_days, "sessions", "--update")
-    words = ("top", "matmul", "--corrected", "--step", "GetSBlock")
+    words = ("top", "matmul", "--session-corrected", "--step", "GetSBlock")
     assert run_json("--db", two_days, *words)[0]["id"] == 13
-    words = ("top", "matmul", "--corrected", "--step", "unroll")
+    words = ("top", "matmul", "--session-corrected", "--step", "unroll")
     assert "no program with the step" in run("--db", two_days, *words).stderr
 
 
 def test_sessions_without_factor_are_told(run, run_json, two_days):
-    result = run("--db", two_days, "top", "--corrected")
+    result = run("--db", two_days, "top", "--session-corrected")
     assert "2 of 2 sessions have no factor yet" in result.stderr
     assert "tunedb sessions --update" in result.stderr
-    rows = run_json("--db", two_days, "top", "matmul", "--corrected")
+    rows = run_json("--db", two_days, "top", "matmul", "--session-corrected")
     assert [row["corrected"] for row in rows] == [row["mean"] for row in rows]
 
 
 def test_one_session_has_nothing_to_correct(run, filled):
-    result = run("--db", filled, "top", "--corrected", "--target", "llvm")
+    result = run("--db", filled, "top", "--session-corrected", "--target", "llvm")
     assert result.stderr == "One session for each target: there is nothing to correct.\n"
     assert "corrected" in result.stdout
 
@@ -181,8 +181,8 @@ def test_machines_are_ranked_apart(run, run_json, two_days, tmp_path):
     other = {n: (10 - n) * scatter[n] for n in range(6)}
     import_day(run, two_days, tmp_path / "elsewhere", other)
     run("--db", two_days, "sessions", "--update")
-    rows = run_json("--db", two_days, "top", "matmul", "-k", 2, "--corrected")
+    rows = run_json("--db", two_days, "top", "matmul", "-k", 2, "--session-corrected")
     assert [(row["machine"], row["rank"]) for row in rows] == [(0, 1), (0, 2), (1, 1), (1, 2)]
     assert [row["id"] for row in rows[2:]] == [19, 17]
-    message = run("--db", two_days, "top", "matmul", "--corrected").stderr
+    message = run("--db", two_days, "top", "matmul", "--session-corrected").stderr
     assert "Several machines: ranks count within each machine." in message

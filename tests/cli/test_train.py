@@ -17,7 +17,7 @@ from tunedb.models.recipe import Recipe
 from tunedb.records import FailureKind
 from tunedb.storage.store import Store
 
-QUICK = ("--jobs", 1, "--rounds", 8, "-p", "patience=0")
+QUICK = ("--threads", 1, "--rounds", 8, "-p", "patience=0")
 STEPS = SmallSteps("steps")
 
 
@@ -41,7 +41,7 @@ def test_a_model_is_made_and_found_again(small, run, run_json):
     assert made.stderr.splitlines() == [
         "Features: small.steps (--features SET takes another set)",
         "Computing the features of 1 program first",
-        "All of its card: tunedb models show 1",
+        "Full card: tunedb models show 1",
     ]
     lines = made.stdout.splitlines()
     assert lines[0] == "Model 1: ranker on small.steps version 1"
@@ -51,13 +51,13 @@ def test_a_model_is_made_and_found_again(small, run, run_json):
     for name in ("this model", "nearest neighbour", "random order", "measured once"):
         assert name in words
     again = run("--db", small, "train", *QUICK)
-    assert "Model 1 was there already: nothing has changed since" in again.stderr
+    assert "Model 1 existed already: no data changed since" in again.stderr
     assert again.stdout == made.stdout
     row = run_json("--db", small, "train", *QUICK)
     assert (row["id"], row["was_there"], row["trained"], row["current"]) == (1, True, False, True)
     assert row["card"]["recipe"]["rounds"] == 8
     forced = run("--db", small, "train", *QUICK, "--force")
-    assert "was there already; trained again" in forced.stderr
+    assert "existed already; trained again" in forced.stderr
 
 
 def test_new_records_make_a_new_model(small, run_json):
@@ -71,19 +71,27 @@ def test_new_records_make_a_new_model(small, run_json):
 def test_features_that_are_missing_are_told_of(sqlite_file, run, run_json):
     with Store(sqlite_file) as store:
         fill(store, features=SmallSteps("other"))
-    told = run("--db", sqlite_file, "train", *QUICK, "--no-judging")
+    told = run("--db", sqlite_file, "train", *QUICK, "--no-evaluate")
     assert "Features: steps" in told.stderr
     assert "Computing the features of" in told.stderr
-    quiet = run("--db", sqlite_file, "train", "-q", *QUICK, "--no-judging", "--loss", "log")
+    quiet = run("--db", sqlite_file, "train", "-q", *QUICK, "--no-evaluate", "--loss", "log")
     assert quiet.stderr == ""
 
 
 def test_every_choice_reaches_the_recipe(small, run_json):
     row = run_json(
         *("--db", small, "train", "--features", "steps", "--rows", "aggregated"),
-        *("--loss", "rank:16", "--label", "minimum", "--corrected", "--training-set", "first:20"),
-        *("--rounds", 5, "--members", 2, "-p", "eta=0.3", "-p", "max_depth=2", "--jobs", 1),
-        *("-p", "patience=0", "--no-judging"),
+        *(
+            "--loss",
+            "rank:16",
+            "--label",
+            "minimum",
+            "--session-corrected",
+            "--training-set",
+            "first:20",
+        ),
+        *("--rounds", 5, "--members", 2, "-p", "eta=0.3", "-p", "max_depth=2", "--threads", 1),
+        *("-p", "patience=0", "--no-evaluate"),
     )
     expected = Recipe(
         features="steps",
@@ -104,7 +112,7 @@ def test_every_choice_reaches_the_recipe(small, run_json):
 
 
 def test_defaults_are_the_recipes(small, run_json, run):
-    row = run_json("--db", small, "train", "--no-judging", "--jobs", 1)
+    row = run_json("--db", small, "train", "--no-evaluate", "--threads", 1)
     assert row["card"]["recipe"] == dataclasses.asdict(Recipe(features="small.steps"))
     text = " ".join(run("train", "--help").stdout.split())
     for field, value in dataclasses.asdict(Recipe()).items():
@@ -113,7 +121,7 @@ def test_defaults_are_the_recipes(small, run_json, run):
 
 
 def test_some_of_the_records(small, run_json, run):
-    common = ("--db", small, "train", *QUICK, "--no-judging")
+    common = ("--db", small, "train", *QUICK, "--no-evaluate")
     scope = run_json(*common, "--workload", 1, "--workload", 2, "--source", "own")["card"]["scope"]
     assert [one["name"] for one in scope["sources"]] == ["own"]
     assert len(scope["workloads"]) == 2
@@ -126,7 +134,7 @@ def test_some_of_the_records(small, run_json, run):
 
 
 def test_a_card_alone(small, run_json):
-    row = run_json("--db", small, "train", *QUICK, "--card-only", "--no-judging")
+    row = run_json("--db", small, "train", *QUICK, "--card-only", "--no-evaluate")
     assert row["size"] is None
     again = run_json("--db", small, "train", *QUICK)
     assert (again["was_there"], again["trained"]) == (True, True)
@@ -158,9 +166,9 @@ def test_streaming_makes_the_same_model(small, run_json):
         (("-p", "eta=0"), 2, "a recipe with eta 0.0; the least is 1e-06"),
         (("-p", "members=2000"), 2, "a recipe with members 2000; the greatest is 1000"),
         (("-p", "seed=99999999999999999999"), 2, "the greatest is 18446744073709551615"),
-        (("--failures", "--loss", "squared"), 2, "with loss logistic, not squared; leave that"),
-        (("--failures", "-p", "patience=5"), 2, "failures are learnt with patience 0, not 5"),
-        (("--jobs", 0), 2, "--jobs"),
+        (("--failures", "--loss", "squared"), 2, "need loss logistic, not squared; leave out that"),
+        (("--failures", "-p", "patience=5"), 2, "models of failures need patience 0, not 5"),
+        (("--threads", 0), 2, "--threads"),
         (("--external", "x"), 2, "--external"),
     ],
     ids=str,
@@ -176,12 +184,12 @@ def test_what_is_wrong_with_a_choice(small, run, arguments, code, words):
 @pytest.mark.parametrize(
     ("records", "code", "words"),
     [
-        ([], 3, "there are no records to learn from"),
+        ([], 3, "there are no records to train on"),
         ([measure(tiled(WORKLOADS[0], 0), 0, (1e-3,))], 2, "nothing to learn from: 1 program"),
         (
             [measure(tiled(WORKLOADS[0], i), i, FailureKind.CRASH) for i in range(3)],
             2,
-            "3 programs measured, none of which ran",
+            "none of 3 programs ran",
         ),
     ],
     ids=["no data", "one record", "only failures"],
@@ -200,7 +208,7 @@ def test_an_interrupted_training_leaves_no_model(small, run, run_json, monkeypat
 
     monkeypatch.setattr("tunedb.models.training_job.fit", interrupt)
     told = run("--db", small, "train", *QUICK, code=130).stderr
-    assert "Interrupted; no model was made, and features computed stay" in told
+    assert "Interrupted; no model was stored, and computed features stay" in told
     assert run_json("--db", small, "models") == []
 
 
@@ -215,7 +223,7 @@ def test_a_classifier_that_cannot_be_judged(sqlite_file, run):
     with Store(sqlite_file) as store:
         store.records.add(trials(WORKLOADS[0]), OWN)
     told = run("--db", sqlite_file, "train", "--failures", "-p", "rounds=5").stdout
-    assert "Not judged: failures, or programs that work, are of one workload alone" in told
+    assert "Not evaluated: failures, or working programs, come from one workload only" in told
 
 
 def test_a_database_that_is_not_there_is_not_made(tmp_path, run):
@@ -238,17 +246,17 @@ def test_a_row_that_cannot_be_used_is_made_again(small, run, run_json, damage, o
     with Store(small) as store, store._db.transaction() as connection:
         connection.exec_driver_sql(damage)
     told = run("--db", small, "train", *options).stderr
-    assert "model 1" in told and "; it is made again" in told
+    assert "model 1" in told and "; it is trained again" in told
     again = run_json("--db", small, "train", *options)
     assert (again["id"], again["was_there"], again["trained"]) == (1, True, False)
     assert again["card"]["body"] == first["card"]["body"]
 
 
 def test_a_classifier_of_failures(small, run, run_json):
-    made = run("--db", small, "train", "--failures", "--jobs", 1, "-p", "max_depth=2")
+    made = run("--db", small, "train", "--failures", "--threads", 1, "-p", "max_depth=2")
     assert made.stdout.startswith("Model 1: failures on small.steps version 1")
     assert "AUROC" in made.stdout
-    row = run_json("--db", small, "train", "--failures", "--jobs", 1, "-p", "max_depth=2")
+    row = run_json("--db", small, "train", "--failures", "--threads", 1, "-p", "max_depth=2")
     assert (row["kind"], row["was_there"]) == ("failures", True)
     assert (row["card"]["recipe"]["loss"], row["card"]["recipe"]["max_depth"]) == ("logistic", 2)
     told = run("--db", small, "train", "--failures", "--card-only", code=2).stderr

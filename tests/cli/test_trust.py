@@ -9,7 +9,7 @@ import builders
 import pytest
 
 import tunedb
-from tunedb.cli import options
+from tunedb.cli import confirm
 from tunedb.records import Alias, Source, SourceKind, Trust
 from tunedb.storage import schema
 
@@ -106,7 +106,7 @@ def test_aliases_of_a_source_are_taken_back(run, run_json, file):
     words = ("--db", file, "sources", "--retract-aliases", "own")
     assert "--reason" in run(*words, code=2).stderr
     done = run(*words, "--reason", "wrong", "--yes")
-    assert "Aliases taken back: 1" in done.stderr
+    assert "Retracted aliases: 1" in done.stderr
     (row, _) = run_json("--db", file, "sources")
     assert (row["aliases_reason"], row["reason"], row["served"]) == ("wrong", None, 3)
     with tunedb.open(file) as store:
@@ -115,7 +115,7 @@ def test_aliases_of_a_source_are_taken_back(run, run_json, file):
 
 def test_a_source_that_was_taken_back_is_named(run, run_json, file):
     run("--db", file, "retract", "--source", "own", "--reason", "busy", "--yes")
-    assert "Taken back as a whole: 1" in run("--db", file, "sources").stderr
+    assert "Retracted as a whole: 1" in run("--db", file, "sources").stderr
     assert run_json("--db", file, "sources")[0]["reason"] == "busy"
 
 
@@ -143,7 +143,7 @@ def test_trust(run, run_json, file, by):
     assert told == "2 (stranger): foreign → verified; 2 records start being served\n"
     assert served(file) == [1, 2, 3, 4, 5]
     told = run("--db", file, "trust", words, "own").stdout
-    assert told == "2 (stranger): verified → own; what is served stays as it is\n"
+    assert told == "2 (stranger): verified → own; served records stay the same\n"
     told = run("--db", file, "trust", words, "foreign").stdout
     assert told == "2 (stranger): own → foreign; 2 records stop being served\n"
     assert served(file) == [1, 2, 3]
@@ -196,7 +196,7 @@ def test_a_source_with_an_evil_trace_does_not_rise(run, run_json, file):
     evil(file)
     for more in ([], ["--dry-run"]):
         line = run("--db", file, "trust", "stranger", "own", *more, code=1).stderr
-        assert "1 of its records must not reach TVM, the first is 6" in line
+        assert "1 of its records must not reach TVM; the first is 6" in line
         assert line.count("\n") == 1
     command = "tunedb retract --source 2 --not-allowed --reason TEXT"
     assert command in line
@@ -205,7 +205,7 @@ def test_a_source_with_an_evil_trace_does_not_rise(run, run_json, file):
     row = run_json("--db", file, *words, "--yes")
     assert (row["records"], row["sources"], row["stopped"]) == ([6], [], 0)
     told = run("--db", file, *words).stdout
-    assert told == "Nothing to take back: all traces of these sources are allowed\n"
+    assert told == "Nothing to retract: all traces of these sources are allowed\n"
     assert run_json("--db", file, *words)["records"] == []
     run("--db", file, "trust", "stranger", "own")
     assert served(file) == [1, 2, 3, 4, 5]
@@ -240,7 +240,7 @@ def test_retracting_records(run, run_json, file):
     assert served(file) == [2]
     assert run_json("--db", file, "show", 4)["retracted"] is True
     again = run("--db", file, "retract", 1, "--reason", "x", "--dry-run").stdout
-    assert again == "Would take back 1 record; 0 records would stop being served\n"
+    assert again == "Would retract 1 record; 0 records would stop being served\n"
 
 
 def test_retracting_a_session_and_a_source(run, run_json, file):
@@ -266,13 +266,13 @@ def test_all_at_once(run_json, file):
 
 def test_it_asks_on_a_terminal_and_needs_yes_elsewhere(run, file, monkeypatch):
     line = run("--db", file, "retract", 1, "--reason", "x", code=2).stderr
-    assert "give --yes, or --dry-run" in line
+    assert "give --yes, or preview with --dry-run" in line
     assert served(file) == [1, 2, 3]
     terminal = SimpleNamespace(stdin=SimpleNamespace(isatty=lambda: True))
-    monkeypatch.setattr(options, "sys", terminal)
+    monkeypatch.setattr(confirm, "sys", terminal)
     arguments = ["--db", file, "retract", 1, "--reason", "x"]
     asked = run(*arguments, code=1, input="n\n")
-    assert "Take back 1 record? 1 record would stop being served, for good" in asked.stderr
+    assert "Retract 1 record? 1 record would no longer be served, for good" in asked.stderr
     assert served(file) == [1, 2, 3]
     run(*arguments, input="y\n")
     assert served(file) == [2, 3]
@@ -281,7 +281,7 @@ def test_it_asks_on_a_terminal_and_needs_yes_elsewhere(run, file, monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "code", "line"),
     [
-        (["--reason", "x"], 2, "say what to take back"),
+        (["--reason", "x"], 2, "choose what to retract"),
         (["1"], 2, "Missing option '--reason'"),
         (["1", "--reason", "", "--yes"], 2, "a retraction needs a reason"),
         (["99", "--reason", "x"], 3, "no record '99'"),

@@ -19,6 +19,7 @@ from fake_measuring import FakeBuilder, FakeRunner
 
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch
 from tunedb.plugins.metaschedule.tune import defaults as tuning_parts
+from tunedb.plugins.metaschedule.tune.options import EVALUATOR
 from tunedb.storage.store import Store
 
 MODULE = """\
@@ -75,7 +76,7 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
     said = result.stderr
     assert re.search(r"8 trials in .*: starting .*, searching .*, building .*, running ", said)
     record = lines[1].split()[1]
-    assert f"Where it came from: tunedb show {record}" in said
+    assert f"Its origin: tunedb show {record}" in said
     assert f"Compile it: tunedb apply {module} -o lib.so" in said
     with Store(str(tmp_path / "tune.db")) as store:
         assert store.records.count() == 8
@@ -126,9 +127,11 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
         code=130,
     )
     assert [str(var.name_hint) for var in given["mod"].get_global_vars()] == ["small"]
-    assert given["arguments"] == ("nvidia/nvidia-a100", str(tmp_path / "logs"), 100)
+    assert given["arguments"] == ("nvidia/nvidia-a100",)
     assert given["database"] == str(tmp_path / "x.db")
     expected = {
+        "work_dir": str(tmp_path / "logs"),
+        "max_trials_global": 100,
         "max_trials_per_task": 50,
         "num_trials_per_iter": 10,
         "num_tuning_cores": 3,
@@ -146,11 +149,12 @@ def test_every_choice_arrives(module, run, monkeypatch, tmp_path):
     )
     run("tune", module, code=130)
     assert given["runner"] == "local"
-    assert given["arguments"] == (None, None, None)
+    assert given["arguments"] == (None,)
+    assert given["work_dir"] is given["max_trials_global"] is None
     assert given["num_tuning_cores"] == "physical"
     assert (given["warm"], given["remeasure"], given["evaluator"]) == (
         *(True, False),
-        tuning_parts.EVALUATOR,
+        EVALUATOR,
     )
 
 
@@ -167,16 +171,16 @@ def test_progress_is_told_when_it_is_wanted(module, fakes, run):
     ("arguments", "code", "words"),
     [
         (("nothing.py",), 3, "nothing.py: no such file"),
-        (("matmul",), 2, "matmul: no module; give a TVMScript file"),
+        (("matmul",), 2, "matmul: not a module; give a TVMScript file"),
         (("m.py:large",), 3, "no 'large'; there are: matmul, small"),
         (("m.py", "--function", "large"), 3, "no PrimFunc 'large'; there are: matmul, small"),
         (("m.py", "--target", "{"), 2, "--target: "),
         (("m.py", "--target", "no-such-kind"), 2, "unknown target 'no-such-kind'"),
-        (("m.py", "--target", '{"kind": "llvm"}'), 2, "say how many cores it has"),
+        (("m.py", "--target", '{"kind": "llvm"}'), 2, "give its number of cores"),
         (("m.py", "--trials", "0"), 2, "--trials"),
         (("m.py", "--runner", "local", "--key", "x"), 2, "are for --runner rpc"),
         (("m.py", "--tracker", "nowhere", "--key", "x"), 2, "is not HOST:PORT"),
-        (("m.py", "--tracker", "localhost:1", "--key", "x"), 2, "say what the remote device is"),
+        (("m.py", "--tracker", "localhost:1", "--key", "x"), 2, "describe the remote device"),
         (
             ("m.py", "--tracker", "localhost:1", "--key", "x", "--target", LLVM),
             1,
@@ -230,7 +234,7 @@ def test_ctrl_c_ends_with_what_is_stored(tmp_path, module):
     out, err = process.communicate(timeout=300)
     assert process.returncode == 130, err
     assert out == ""
-    assert re.search(r"Interrupted after \d+ of 400 trials; what was measured is stored", err)
+    assert re.search(r"Interrupted after \d+ of 400 trials; measurements are stored", err)
     assert "Traceback" not in err
     with Store(str(path)) as store:
         assert store.records.count() >= 16
@@ -263,9 +267,9 @@ def test_a_server_beside_the_database(module, fakes, run, tmp_path, postgres_ser
         assert store.records.count() == 4
     with away(postgres_server, postgres_url):
         said = run(*tune, "--remeasure").stderr
-    assert "the run goes on without it and delivers later" in said
+    assert "the run continues without it and pushes later" in said
     assert "Warning: up to 8 records not delivered yet" in said
-    assert "deliver later with: tunedb push postgresql+psycopg://" in said
+    assert "push later with: tunedb push postgresql+psycopg://" in said
     run("push", postgres_url)
     with Store(postgres_url) as store:
         assert store.records.count() == 8

@@ -89,7 +89,7 @@ def commands(kernel, tmp_path):
         "apply": ["apply", kernel, "-o", tmp_path / "kernel.so"],
         "script": ["apply", kernel, "-o", tmp_path / "scheduled.py"],
         "tune": ["tune", kernel, "--trials", "1"],
-        "explain": ["explain", kernel, "--target", "llvm"],
+        "explain": ["explain", "module", kernel, "--target", "llvm"],
         "revalidate": ["revalidate"],
         "revalidate foreign": ["revalidate", "--foreign", "--module", kernel],
         "extract": ["extract", "--set", "tunedb.scheduled"],

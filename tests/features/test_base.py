@@ -59,7 +59,7 @@ def test_a_set_that_fails_is_reported_and_left_out(entries, monkeypatch):
     found, broken = base.load_feature_sets()
     assert list(found) == ["fake.steps"]
     assert broken["broken"] == "ImportError: no kernel"
-    assert "no StepFeatures" in broken["alien"]
+    assert "neither StepFeatures" in broken["alien"]
     assert broken["renamed"] == "TypeError: it calls itself 'fake.steps'"
     assert "feature set broken (other:SET) does not load: no kernel" in told
     assert len(told) == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from nests import nests, stores
@@ -138,7 +139,7 @@ def test_deep_expressions_do_not_use_the_stack():
     assert coefficient_of(build.nest, node, 0) == 1
 
 
-@settings(max_examples=120, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(120), suppress_health_check=list(HealthCheck))
 @given(nests(), st.booleans(), st.integers(0, 6))
 def test_bounds_agree_with_the_reference(nest, exact, outermost):
     dump, found = stores(nest)

@@ -8,6 +8,7 @@ from contextlib import suppress
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from memory import resident_bytes
@@ -55,14 +56,14 @@ def _compare(nest, flavour, gpu, options):
         np.testing.assert_allclose(ours, np.array(theirs), rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(100), suppress_health_check=list(HealthCheck))
 @given(nests(), st.booleans(), _OPTIONS)
 def test_both_flavours_agree_with_the_reference(nest, gpu, options):
     for flavour in ("tvm", "ansor"):
         _compare(nest, flavour, gpu, options)
 
 
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
+@settings(max_examples=examples(60), suppress_health_check=list(HealthCheck))
 @given(nests(tame=True), st.booleans())
 def test_tame_programs_have_finite_features(nest, gpu):
     for flavour in ("tvm", "ansor"):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from interpreter import Interpreter
@@ -360,7 +361,7 @@ def programs(draw):
     return build.nest
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(programs())
 def test_the_rewritten_program_accesses_the_same(nest):
     """Parameters are accessed at the same places; caches too, from where their scope begins."""

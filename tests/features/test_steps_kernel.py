@@ -6,6 +6,7 @@ import numpy as np
 import orjson
 import pytest
 import reference_steps as plain
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -121,7 +122,7 @@ def run(formula, data, tail=(1, 2, 3), device=(4, 0, -1), task=(2.5, math.nan, 7
     return status, rows[0]
 
 
-@settings(max_examples=250)
+@settings(max_examples=examples(250))
 @given(cases())
 def test_equals_the_reference(case):
     formula, data = case
@@ -135,7 +136,7 @@ def test_equals_the_reference(case):
     np.testing.assert_allclose(row, np.array(expected, np.float32), rtol=1e-5, atol=1e-6)
 
 
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 @given(formulas(), st.data())
 def test_no_bytes_do_harm(formula, data):
     alphabet = st.sampled_from(list(b'[]{},:"\\0123456789.-+eE tfnu\x80\xff'))
@@ -145,7 +146,7 @@ def test_no_bytes_do_harm(formula, data):
     assert np.isfinite(row).all()
 
 
-@settings(max_examples=80)
+@settings(max_examples=examples(80))
 @given(cases(), st.data())
 def test_a_cut_text_is_refused(case, data):
     formula, text = case

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -170,13 +171,13 @@ def test_all_forms_of_a_workload_key(key, name):
 @pytest.mark.parametrize(
     ("key", "message"),
     [
-        ("matmul", "a workload key that is no JSON"),
-        ("", "a workload key that is no JSON"),
-        ('["f", NaN]', "a workload key that is no JSON"),
-        ('["f"', "a workload key that is no JSON"),
-        ("[]", "a workload key is"),
-        ('{"f": 1}', "a workload key is"),
-        ("[1, 2]", "a workload key is"),
+        ("matmul", "a workload key is not JSON"),
+        ("", "a workload key is not JSON"),
+        ('["f", NaN]', "a workload key is not JSON"),
+        ('["f"', "a workload key is not JSON"),
+        ("[]", "a workload key must be"),
+        ('{"f": 1}', "a workload key must be"),
+        ("[1, 2]", "a workload key must be"),
         ('["f", ' + "[" * 40 + "]" * 40 + "]", "nested deeper than 32"),
     ],
 )
@@ -187,9 +188,9 @@ def test_a_key_that_cannot_be_understood(key, message):
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        ([KEY], "a task has 2 to 6 items, not 1"),
-        ([], "a task has 2 to 6 items, not 0"),
-        ([KEY, TARGET, HARDWARE, "", 0, [], 1], "a task has 2 to 6 items, not 7"),
+        ([KEY], "a task must have 2 to 6 items, not 1"),
+        ([], "a task must have 2 to 6 items, not 0"),
+        ([KEY, TARGET, HARDWARE, "", 0, [], 1], "a task must have 2 to 6 items, not 7"),
         ([1, TARGET], "workload_key cannot be 1"),
         ([KEY, None], "target cannot be None"),
         ([KEY, TARGET, [1.5]], r"hardware_params cannot be \[1.5\]"),
@@ -255,25 +256,25 @@ def test_sentinels_are_read_from_text_in_each_spelling():
     [
         ([[0.5, 1e10], 0, 1, 1], "costs of runs that failed and of others"),
         ([[0, 1e10], 0, 1, 1], "costs of runs that failed and of others"),
-        ([[-1e-9], 0, 1, 1], "cost -1e-09 is no time in seconds"),
-        ([[float("nan")], 0, 1, 1], "cost nan is no time in seconds"),
-        ([[float("inf")], 4, 1, 1], "cost inf is no time in seconds"),
-        ([[True], 0, 1, 1], "cost True is no time in seconds"),
-        ([["0.5"], 0, 1, 1], "cost '0.5' is no time in seconds"),
-        ([[None], 0, 1, 1], "cost None is no time in seconds"),
-        ([[2**53 + 1], 0, 1, 1], "cost 9007199254740993 is no time in seconds"),
+        ([[-1e-9], 0, 1, 1], "cost -1e-09 is not a time in seconds"),
+        ([[float("nan")], 0, 1, 1], "cost nan is not a time in seconds"),
+        ([[float("inf")], 4, 1, 1], "cost inf is not a time in seconds"),
+        ([[True], 0, 1, 1], "cost True is not a time in seconds"),
+        ([["0.5"], 0, 1, 1], "cost '0.5' is not a time in seconds"),
+        ([[None], 0, 1, 1], "cost None is not a time in seconds"),
+        ([[2**53 + 1], 0, 1, 1], "cost 9007199254740993 is not a time in seconds"),
         ([[0.5], 9, 1, 1], "error number 9"),
         ([[0.5], -1, 1, 1], "error number -1"),
-        ([[0.5], 0.0, 1, 1], "error number 0.0 is no integer"),
-        ([[0.5], False, 1, 1], "error number False is no integer"),
-        ([[0.5], None, 1, 1], "error number None is no integer"),
-        ([[0.5], 0, -1, 1], "all_cost -1 is no time in seconds"),
-        ([[0.5], 0, None, 1], "all_cost None is no time in seconds"),
-        ([[0.5], 0, 1, -1], "timestamp -1 is no time"),
-        ([[0.5], 0, 1, 2**63], "timestamp 9223372036854775808 is no time"),
-        ([[0.5], 0, 1, 1e30], "timestamp 1e.30 is no time"),
-        ([[0.5], 0, 1, "1"], "timestamp '1' is no time"),
-        ([[0.5], 0, 1, True], "timestamp True is no time"),
+        ([[0.5], 0.0, 1, 1], "error number 0.0 is not an integer"),
+        ([[0.5], False, 1, 1], "error number False is not an integer"),
+        ([[0.5], None, 1, 1], "error number None is not an integer"),
+        ([[0.5], 0, -1, 1], "all_cost -1 is not a time in seconds"),
+        ([[0.5], 0, None, 1], "all_cost None is not a time in seconds"),
+        ([[0.5], 0, 1, -1], "timestamp -1 is not a time"),
+        ([[0.5], 0, 1, 2**63], "timestamp 9223372036854775808 is not a time"),
+        ([[0.5], 0, 1, 1e30], "timestamp 1e.30 is not a time"),
+        ([[0.5], 0, 1, "1"], "timestamp '1' is not a time"),
+        ([[0.5], 0, 1, True], "timestamp True is not a time"),
         ([0.5, 0, 1, 1], "a line is"),
         (["0.5", 0, 1, 1], "a line is"),
         ([[0.5], 0, 1], "a line is"),
@@ -315,7 +316,7 @@ def test_lines_of_another_shape(value):
 
 def test_steps_are_checked():
     refuse(make(steps=[["CI", 1], ["XX", 1]]), "step 1 has the unknown code 'XX'")
-    refuse(make(steps={"CI": 1}), "the steps are no list")
+    refuse(make(steps={"CI": 1}), "the steps are not a list")
 
 
 def test_a_line_that_starts_with_a_space_is_a_comment():
@@ -535,7 +536,7 @@ values = st.builds(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(values)
 def test_generated_lines_come_back(value):
     read = orjson.loads(orjson.dumps(value))

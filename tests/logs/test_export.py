@@ -254,7 +254,7 @@ def test_damaged_records_are_left_out(name, line, memory, tmp_path):
 
 @pytest.mark.parametrize("name", ["metaschedule", "metaschedule-sqlite", "nonsense", ""])
 def test_formats_that_are_not_written_as_lines(name, memory):
-    with pytest.raises(UsageError, match=r"no format that is written as lines \(.*ansor.*\)"):
+    with pytest.raises(UsageError, match=r"not a format of lines \(.*ansor.*\)"):
         export_lines(memory, name, io.BytesIO())
 
 

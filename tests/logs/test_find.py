@@ -215,7 +215,7 @@ class TestSearch:
 
     def test_nothing_in_it(self, tree):
         tree("d/empty.json", "e/.hidden/x.json", text="")
-        with pytest.raises(NotFoundError, match="d, e: no file to import there"):
+        with pytest.raises(NotFoundError, match="d, e: found no file to import"):
             find_logs(["d", "e"])
         tree("f/x.json")
         assert names("d", "f") == ["f/x.json"]

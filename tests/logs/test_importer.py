@@ -374,7 +374,7 @@ def test_a_damaged_compressed_file(cut, store, tmp_path):
     path = tmp_path / "log.gz"
     path.write_bytes(gzip.compress("\n".join(lines).encode())[:cut])
     report = bring(store, path)
-    assert "cut off (the gzip data has no end)" in report.refused
+    assert "truncated (the gzip data has no end)" in report.refused
     assert report.total.read == store.records.count()
     if cut < 0:
         assert report.total.read > 2000

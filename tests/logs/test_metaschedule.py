@@ -12,6 +12,7 @@ from pathlib import Path
 import orjson
 import pytest
 import workdirs
+from effort import examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -49,7 +50,7 @@ from tunedb.system.compression import compress
 
 FORMAT = MetaScheduleFormat()
 quick = settings(
-    max_examples=80,
+    max_examples=examples(80),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
@@ -337,7 +338,7 @@ def test_a_workload_comes_back(graph):
     ],
 )
 def test_what_is_no_module_has_no_line(workload):
-    with pytest.raises(FormatError, match="no IRModule, or damaged"):
+    with pytest.raises(FormatError, match="not an IRModule, or damaged"):
         workload_line(workload)
 
 
@@ -436,16 +437,16 @@ def damaged_workloads():
     def encoded(text):
         return json.dumps([number, base64.b64encode(struct.pack("<q", len(text)) + text).decode()])
 
-    yield "[]", "a workload is"
+    yield "[]", "a workload must be"
     yield "{", "not JSON"
-    yield json.dumps([number, 5]), "a workload is"
-    yield json.dumps(["x", body]), "a workload is"
+    yield json.dumps([number, 5]), "a workload must be"
+    yield json.dumps(["x", body]), "a workload must be"
     yield json.dumps([number, body[:-1]]), "base64"
     yield json.dumps([number, "!" + body]), "base64"
     yield json.dumps([number, base64.b64encode(raw[:4]).decode()]), "length"
     yield json.dumps([number, base64.b64encode(raw[:-1]).decode()]), "length"
     yield encoded(b"\xff"), "not JSON"
-    yield encoded(b"[]"), "no graph"
+    yield encoded(b"[]"), "not a graph"
     yield encoded(b"{}"), "root_index"
     yield encoded(b'{"root_index": 0, "nodes": 5}'), "root_index"
     yield encoded(b'{"root_index": true, "nodes": []}'), "root_index"
@@ -484,7 +485,7 @@ def test_a_cut_off_workload_file(tmp_path):
     (folder / WORKLOADS).write_bytes(whole + whole[:-5])
     bad, good, orphan = items(folder)
     assert bad.line == 2
-    assert "(the line is cut off: its writer was killed)" in bad.reason
+    assert "(the line is truncated: its writer was killed)" in bad.reason
     assert isinstance(good, Measurement)
     assert "line 2" in orphan.reason
 
@@ -529,7 +530,7 @@ def test_a_truncated_last_line(tmp_path):
     folder = workdirs.write(tmp_path, [line, line[:-1]], end="")
     _, bad = items(folder)
     assert bad.line == 2
-    assert "cut off" in bad.reason
+    assert "truncated" in bad.reason
     assert bad.data == line[:-1]
     # A whole last line without its line break is whole.
     assert len(items(workdirs.write(tmp_path, [line], end=""))) == 1
@@ -551,15 +552,15 @@ WORKLOAD = workdirs.workload_line(workdirs.graph()).encode()
     ("old", "new", "reason"),
     [
         (b"[0.001, 0.0011]", b"[1.7e308, 1.7e308]", "mean that is not finite"),
-        (b"[0.001, 0.0011]", b"[-1.0]", "no time"),
+        (b"[0.001, 0.0011]", b"[-1.0]", "not a time"),
         (b"[0.001, 0.0011]", b"[NaN]", "not JSON"),
         (b"[0.001, 0.0011]", b"[Infinity]", "not JSON"),
         (b"[0.001, 0.0011]", b"[1e999]", ""),
-        (b"[0.001, 0.0011]", b"[true]", "no number"),
-        (b"[0.001, 0.0011]", b'["0.1"]', "no number"),
-        (b"[0.001, 0.0011]", b"[[1.0]]", "no number"),
+        (b"[0.001, 0.0011]", b"[true]", "not a number"),
+        (b"[0.001, 0.0011]", b'["0.1"]', "not a number"),
+        (b"[0.001, 0.0011]", b"[[1.0]]", "not a number"),
         (b"[0.001, 0.0011]", b"0.001", "list of numbers"),
-        (b"[0.001, 0.0011]", b"[9007199254740993]", "no time"),  # no float64
+        (b"[0.001, 0.0011]", b"[9007199254740993]", "not a time"),  # no float64
         (b"[0.001, 0.0011]", b"[123456789012345678901234567890]", "64 bits"),
         (b"[4, 16]", b"[4, 9223372036854775808]", "64 bits"),
         (b"[128, 64]", b"[128, 123456789012345678901]", "64 bits"),
@@ -826,7 +827,7 @@ records = st.builds(
 GRAPHS = [workdirs.graph(name) for name in ("x", "y", "z")]
 
 
-@settings(quick, max_examples=12)
+@settings(quick, max_examples=examples(12))
 @given(st.lists(records, min_size=1, max_size=8))
 def test_import_export_import_loses_nothing(tmp_path_factory, lines):
     folder = tmp_path_factory.mktemp("logs")
@@ -992,7 +993,7 @@ def test_a_workload_that_is_lost_takes_its_records_along(tmp_path):
     cut = a[:40]
     found = stream(tmp_path, cut, b, *rows)
     assert kinds(found) == list("QWQQ")
-    assert "may be lost" in found[-1].reason
+    assert "may be missing" in found[-1].reason
     # A record that was cut off is glued to the first workload of the next directory.
     glued = rows[1][:-9] + a
     assert kinds(stream(tmp_path, a, b, rows[0], glued, b, *rows)) == list("WWMQWQQ")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import workdirs
+from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -154,17 +155,17 @@ def test_names_with_any_character(tmp_path):
         ((0.5, *GOOD[1:]), "line number"),
         ((None, *GOOD[1:]), "line number"),
         ((b"\0", *GOOD[1:]), "line number"),
-        ((0, None, *GOOD[2:]), "a trace is"),
+        ((0, None, *GOOD[2:]), "a trace must be"),
         ((0, "{", *GOOD[2:]), "not JSON"),
-        ((0, TRACE.encode(), *GOOD[2:]), "no text"),
+        ((0, TRACE.encode(), *GOOD[2:]), "not text"),
         ((0, "[[[]], []]", *GOOD[2:]), "instruction 0"),
         ((0, TRACE, "[NaN]", *GOOD[3:]), "not JSON"),
-        ((0, TRACE, "[-1]", *GOOD[3:]), "no time"),
+        ((0, TRACE, "[-1]", *GOOD[3:]), "not a time"),
         ((0, TRACE, "0.5", *GOOD[3:]), "list of numbers"),
         ((0, TRACE, "[%s]" % ("9" * 30), *GOOD[3:]), "64 bits"),
         ((0, TRACE, "[1.0]", "llvm", ARGS), "not JSON"),
-        ((0, TRACE, "[1.0]", '"llvm"', ARGS), "a target is"),
-        ((0, TRACE, "[1.0]", TARGET, "[1]"), "args_info is"),
+        ((0, TRACE, "[1.0]", '"llvm"', ARGS), "a target must be"),
+        ((0, TRACE, "[1.0]", TARGET, "[1]"), "args_info must be"),
     ],
 )
 def test_a_bad_row_costs_only_itself(both, row, reason):
@@ -191,7 +192,7 @@ def test_text_that_is_no_utf8(both):
         connection.execute("UPDATE tuning_record SET target = CAST(x'7bff7d' AS TEXT)")
         connection.commit()
     _, bad = read(path)
-    assert "no UTF-8" in bad.reason
+    assert "not UTF-8" in bad.reason
 
 
 def test_text_in_utf16(both):
@@ -260,7 +261,7 @@ def test_a_file_that_is_being_written(both):
         writer.execute("PRAGMA journal_mode=WAL")
         writer.execute("INSERT INTO workload VALUES ('0', 'x')")
         writer.commit()
-        with pytest.raises(FormatError, match=r"log\.sqlite-wal holds changes"):
+        with pytest.raises(FormatError, match=r"log\.sqlite-wal holds unfinished changes"):
             read(path)
     assert len(read(path)) == 3
 
@@ -278,7 +279,7 @@ def test_what_only_looks_like_sqlite(tmp_path):
 
 
 @settings(
-    max_examples=50,
+    max_examples=examples(50),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 @given(st.lists(st.tuples(st.integers(0, 2**20), st.binary(min_size=1, max_size=6)), max_size=6))

@@ -63,7 +63,7 @@ class TestFiles:
             ) + module + b"\x94\x8c" + bytes([len(name)]) + name  # fmt: skip
 
         features = refusal(head(b"tvm.auto_scheduler.dataset", b"Dataset"))
-        assert "refused because unpickling runs code; it is TenSet's set of features" in features
+        assert "refused because unpickling runs code; it holds TenSet's features" in features
         assert "import the folder measure_records" in features
         tasks = refusal(head(b"tvm.auto_scheduler.search_task", b"SearchTask"))
         assert "it holds tasks and no measurements" in tasks

@@ -100,11 +100,11 @@ def test_each_line_has_its_own_format(tmp_path):
     assert {row.file for row in rows} == {"name"}
     assert [row.data for row in rows] == [b"{}", b"not JSON", b"[1]", b"nul", ANSOR[:-9].encode()]
     assert [row.reason.split(":")[0] for row in rows] == [
-        *("its JSON is no record of a known format", "not JSON"),
-        *("its JSON is no record of a known format", "not JSON", "not JSON"),
+        *("its JSON is not a record of a known format", "not JSON"),
+        *("its JSON is not a record of a known format", "not JSON", "not JSON"),
     ]
     assert [
-        row.reason.endswith("(the line is cut off: its writer was killed)") for row in rows
+        row.reason.endswith("(the line is truncated: its writer was killed)") for row in rows
     ] == [
         *(False, False, False, False, True),
     ]
@@ -238,9 +238,9 @@ def test_a_known_format_is_enough(tmp_path):
         ([], r"\(empty\)"),
         (["# only", "", "# comments"], r"\(empty\)"),
         (["# a table", "elapsed\tlatency", "1\t2"], r"\(line 2: not JSON: .*\)"),
-        (['{"a": 1}', "junk"], r"\(line 1: its JSON is no record of a known format\)"),
+        (['{"a": 1}', "junk"], r"\(line 1: its JSON is not a record of a known format\)"),
         ([b"\x7fELF\2\1\1\0"], r"\(line 1: not JSON: .*\)"),
-        (["{", '  "a": 1', "}"], r"\(line 1: its JSON, of several lines, is of no known format\)"),
+        (["{", '  "a": 1', "}"], r"\(line 1: its JSON, of several lines, has no known format\)"),
         (['{"a": 1', "", "junk"], r"\(line 1: not JSON: unexpected end of data.*\)"),
     ],
 )
@@ -316,7 +316,7 @@ BAD = {
     "a lone surrogate": (ANSOR.replace("llvm", r"\ud800"), ""),
     "an unknown step": (ANSOR.replace('"SP"', '"ZZ"'), "ZZ"),
     "an unknown error number": (V2.replace("[0.002], 0,", "[0.002], 9,"), "9"),
-    "a key that is no JSON": (ANSOR.replace(r"[\"add\", 64]", "add_64"), "workload key"),
+    "a key is not JSON": (ANSOR.replace(r"[\"add\", 64]", "add_64"), "workload key"),
     "two lines in one": (V1 + V2, "not JSON"),
     "binary": (bytes(range(11, 256)), "not JSON"),
     "a byte order mark": (b"\xef\xbb\xbf" + V1.encode(), "not JSON"),
@@ -507,7 +507,7 @@ def test_formats_that_do_not_load(register, tmp_path, monkeypatch):
     assert {"mine", *OWN} == set(found)
     assert failed.pop("broken") == "ImportError: libfoo is missing"
     assert failed.pop("choosy") == "SystemError: not on this machine"
-    assert failed.pop("nothing").startswith("TypeError: it is no LineFormat and no FileFormat")
+    assert failed.pop("nothing").startswith("TypeError: it is neither a LineFormat nor")
     assert failed.pop("text").startswith("TypeError: ")
     assert failed == {}
     assert len(said) == 4

@@ -161,7 +161,7 @@ def test_data_of_which_only_the_beginning_is_kept(store, tmp_path, monkeypatch):
     bring(store, write(tmp_path / "log", whole, long, "[2]"))
     report = retry_quarantine(store)
     assert (report.tried, report.left) == (2, 2)
-    assert report.reasons["only its beginning is kept; import the file again"] == 1
+    assert report.reasons["only its beginning is stored; import the file again"] == 1
     assert lines_left(store) == [(str(tmp_path / "log"), 2), (str(tmp_path / "log"), 3)]
 
 

@@ -348,7 +348,9 @@ def test_an_older_database_names_the_command(old_url, next_revision):
     for options in ({}, {"read_only": True}, {"create": False}):
         with pytest.raises(SchemaError, match="tunedb db upgrade --db ") as caught:
             Store(old_url, **options)
-        assert f"its schema is {schema.REVISIONS[-2]}, this tunedb needs 9999" in str(caught.value)
+        assert f"its schema is {schema.REVISIONS[-2]}, but this tunedb needs 9999" in str(
+            caught.value
+        )
         assert "\n" not in str(caught.value)
         assert parse_url(old_url).database in str(caught.value)
     assert backups_of(old_url) == []
@@ -473,7 +475,7 @@ def test_a_first_migration_that_raises_leaves_an_empty_server(bare_postgres_url,
 def test_a_migration_that_loses_what_others_refer_to_is_undone(old_url, next_revision):
     before = dump_all(old_url)
     next_revision(LOSE_ROWS)
-    with pytest.raises(StorageError, match=r"refer to nothing|foreign key"):
+    with pytest.raises(StorageError, match=r"lose their references|foreign key"):
         versions.upgrade(parse_url(old_url))
     assert dump_all(old_url) == before
 

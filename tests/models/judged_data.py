@@ -1,4 +1,4 @@
-"""Examples with families, shapes and machines, for splits and evaluations."""
+"""A dataset with families, shapes and machines, for splits and evaluations."""
 
 import hashlib
 from dataclasses import replace
@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 from learnable import learnable
 
-from tunedb.models.examples import ExampleWorkload, Group
+from tunedb.models.dataset import ExampleWorkload, Group
 
 
 def digest_of(number):

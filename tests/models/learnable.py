@@ -1,10 +1,10 @@
-"""Examples without a database, whose features say how fast programs are."""
+"""A dataset without a database, whose features say how fast programs are."""
 
 import hashlib
 
 import numpy as np
 
-from tunedb.models.examples import FAILURES, Examples, ExampleWorkload, Group
+from tunedb.models.dataset import FAILURES, Dataset, ExampleWorkload, Group
 from tunedb.models.recipe import Recipe
 from tunedb.records import FailureKind
 
@@ -26,7 +26,7 @@ def examples_of(rows, sizes, group, throughput, *, columns=None, digests=None):
     trials = np.zeros(count, np.int32)
     for one in range(groups):
         trials[group == one] = np.arange((group == one).sum())
-    return Examples(
+    return Dataset(
         feature_set="small",
         version=3,
         columns=columns or tuple(f"c{i}" for i in range(rows.shape[1])),

@@ -58,7 +58,7 @@ def test_what_is_wrong_with_a_part_is_told(entries):
     found, broken = base.load_parts("label")
     assert list(found) == ["mine"]
     assert broken == {
-        "alien": "TypeError: it is no Label (tunedb.models.base)",
+        "alien": "TypeError: it is not a Label (tunedb.models.base)",
         "broken": "ImportError: no scipy",
         "other": "TypeError: it calls itself 'mine'",
     }

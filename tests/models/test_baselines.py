@@ -10,7 +10,7 @@ from learnable import examples_of, learnable
 from tunedb.errors import NotFoundError
 from tunedb.models import baselines
 from tunedb.models.baselines import NearestNeighbour, RandomOrder, TVMModel
-from tunedb.models.examples import Group
+from tunedb.models.dataset import Group
 from tunedb.models.metrics import chance, measure
 
 

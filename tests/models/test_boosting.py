@@ -2,20 +2,21 @@
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learnable import examples_of, learnable, quick
 
 from tunedb.errors import UsageError
 from tunedb.models import boosting
-from tunedb.models.boosting import Boosting, Descent, Matrix, parameters, sample
+from tunedb.models.boosting import Boosting, Matrix, ObjectiveGradients, parameters, sample
 from tunedb.models.losses import LOG, RANK, RELATIVE, SQUARED, THROUGHPUT
 
 LOSSES = [THROUGHPUT, SQUARED, LOG, RANK, RELATIVE]
 
 
 def matrix_of(examples, threads=1):
-    return Matrix.of(examples.rows, examples.starts, threads=threads, seed=0)
+    return Matrix.from_rows(examples.rows, examples.starts, threads=threads, seed=0)
 
 
 def start(examples, loss=THROUGHPUT, *, counts=None, **choices):
@@ -23,8 +24,8 @@ def start(examples, loss=THROUGHPUT, *, counts=None, **choices):
     settings_ = parameters(recipe, seed=0, threads=1)
     made = loss.objective(examples, "", 0)
     power = recipe.hessian_power
-    descent = Descent(made, examples.sizes, hessian_power=power, counts=counts)
-    return Boosting(matrix_of(examples), descent, settings_), made
+    gradients = ObjectiveGradients(made, examples.sizes, hessian_power=power, counts=counts)
+    return Boosting(matrix_of(examples), gradients, settings_), made
 
 
 def in_one_leaf(rows):
@@ -65,7 +66,7 @@ def test_with_one_row_each_the_power_changes_nothing():
 
 
 @given(st.integers(0, 2**32 - 1), st.sampled_from([0.1, 0.5, 1.0]), st.booleans())
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_the_loss_falls_with_mixed_rows(seed, eta, spread):
     """Rows of a program in one leaf or in several, programs of 1 to 64 rows."""
     examples = learnable(2, 20, rows=(1, 64), seed=seed)
@@ -172,8 +173,8 @@ def test_xgboost_is_given_what_sums_alike_in_every_order(loss):
     examples = learnable(rows=(1, 5))
     matrix = Watched(matrix_of(examples).data, examples.starts)
     objective = loss.objective(examples, "", 0)
-    descent = Descent(objective, examples.sizes)
-    run = Boosting(matrix, descent, parameters(quick(), seed=0, threads=1))
+    gradients = ObjectiveGradients(objective, examples.sizes)
+    run = Boosting(matrix, gradients, parameters(quick(), seed=0, threads=1))
     for _ in range(3):
         run.step()
     assert len(given) == 6  # gradient and Hessian

@@ -10,10 +10,9 @@ from small_data import SMALL_STEPS, WORKLOADS
 from tunedb.errors import FormatError
 from tunedb.identity import canonical_json
 from tunedb.models import cards, training_job
-from tunedb.models.cards import Scope
-from tunedb.models.dataset import load
-from tunedb.models.examples import FAILURES
+from tunedb.models.dataset import FAILURES, load
 from tunedb.models.recipe import Recipe
+from tunedb.models.scope import Scope
 from tunedb.models.training import select
 from tunedb.records import FailureKind
 from tunedb.results import StoredModel
@@ -63,7 +62,7 @@ def test_a_card_is_json_that_comes_back(examples):
 
 
 def test_data_without_a_program_that_worked():
-    from test_examples import make_examples
+    from test_dataset import make_examples
 
     examples = make_examples([1, 2])
     failed = dataclasses.replace(examples, failures=np.int8([1, 2]), throughput=np.zeros(2))
@@ -111,7 +110,7 @@ def test_the_digest_of_a_row(examples):
     assert cards.digest_of_row(**row(card, parameters=b"[]")) != expected
     with pytest.raises(FormatError, match="body"):
         cards.digest_of_row(**row(card, body=b"others"))
-    with pytest.raises(FormatError, match="no object"):
+    with pytest.raises(FormatError, match="not an object"):
         cards.digest_of_row(**row(card, card=b"[]"))
 
 
@@ -141,7 +140,7 @@ def test_versions_are_compared_as_numbers():
 
 @pytest.fixture
 def of_unknown_origin(examples):
-    """Examples whose random pool are the first trials: a third is too small a pool."""
+    """A dataset whose random pool are the first trials: a third is too small a pool."""
     return dataclasses.replace(examples, origins=np.zeros(len(examples), np.int8))
 
 

@@ -11,7 +11,7 @@ import pytest
 from learnable import examples_of, learnable, quick
 
 from tunedb.models.base import part
-from tunedb.models.boosting import Boosting, Descent, Matrix, parameters
+from tunedb.models.boosting import Boosting, Matrix, ObjectiveGradients, parameters
 from tunedb.models.model import Model
 from tunedb.models.recipe import Recipe
 from tunedb.models.training import fit, select
@@ -32,9 +32,9 @@ def untrained(examples, loss, *, power=1.0, **choices):
     """Return boosting before its first tree, and the loss."""
     objective = part("loss", loss)[0].objective(examples, "", 0)
     settings = parameters(quick(**choices), seed=0, threads=1)
-    matrix = Matrix.of(examples.rows, examples.starts, threads=1, seed=0)
-    descent = Descent(objective, matrix.sizes, hessian_power=power)
-    return Boosting(matrix, descent, settings), objective
+    matrix = Matrix.from_rows(examples.rows, examples.starts, threads=1, seed=0)
+    gradients = ObjectiveGradients(objective, matrix.sizes, hessian_power=power)
+    return Boosting(matrix, gradients, settings), objective
 
 
 def of_shared_leaves(loss, rows, power, rounds):

@@ -218,9 +218,9 @@ def test_a_split_that_teaches_nothing_is_left_out_and_the_others_count():
     [
         ({"regimes": ["new-moon"]}, "no regime 'new-moon'; there are: same-workload"),
         ({"pools": ["deep"]}, "no pool 'deep'; there are: random, search"),
-        ({"recipes": {}}, "no recipe is given"),
-        ({"recipes": {"random": quick()}}, "two models are called 'random'"),
-        ({"baselines": (RandomOrder(), RandomOrder())}, "two models are called 'random'"),
+        ({"recipes": {}}, "give a recipe to evaluate"),
+        ({"recipes": {"random": quick()}}, "two models have the name 'random'"),
+        ({"baselines": (RandomOrder(), RandomOrder())}, "two models have the name 'random'"),
     ],
 )
 def test_wrong_names(options, why):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from test_examples import make_examples
+from test_dataset import make_examples
 
 from tunedb.features.ansor import per_store_names
 from tunedb.models import explain

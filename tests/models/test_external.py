@@ -150,7 +150,7 @@ def train(store, examples=EXAMPLES, **options):
 def test_rows_that_are_gone(folder):
     store = Memory(EXAMPLES)
     del store.held[EXAMPLES.program_ids[70]]
-    with pytest.raises(StorageError, match="features of program 170 changed while"):
+    with pytest.raises(StorageError, match="features of program 170 changed during"):
         train(store, cache_dir=folder)
 
 
@@ -184,7 +184,7 @@ def test_a_disk_that_would_be_full_of_bins(mount):
     """The rows fit, and the bins would not: XGBoost would abort the process."""
     examples = learnable(programs=500, columns=60)
     folder = mount(f"{examples.rows.nbytes // 1024 + 100}k")
-    with pytest.raises(StorageError, match="MiB are needed and 0 are free"):
+    with pytest.raises(StorageError, match="MiB are needed, but 0 are free"):
         train(Memory(examples), examples, cache_dir=folder)
     assert list(folder.iterdir()) == []
 

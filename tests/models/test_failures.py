@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from tunedb.errors import FormatError, UsageError
 from tunedb.models import failures as failure_training
-from tunedb.models.examples import FAILURES, Examples, ExampleWorkload, Group
+from tunedb.models.dataset import FAILURES, Dataset, ExampleWorkload, Group
 from tunedb.models.failures import (
     LEAST_FAILURES,
     LEAST_OF_KIND,
@@ -48,7 +48,7 @@ def make_examples(rows, failures, of, *, costs=None, sizes=None, workloads=None)
     trials = np.zeros(count, np.int32)
     for one in range(number):
         trials[of == one] = np.arange((of == one).sum())
-    return Examples(
+    return Dataset(
         feature_set="small.steps",
         version=1,
         columns=COLUMNS,
@@ -407,7 +407,9 @@ def test_margins_without_bounds_are_probabilities():
 def test_costs_are_medians():
     costs = [1, 3, 2, 20, 30, 5, np.nan, -1.0]
     failures = [0, 0, 0, TIMEOUT, TIMEOUT, COMPILE, COMPILE, 0]
-    found = TrialCosts.of(make_examples(np.zeros((8, 3)), failures, [0] * 8, costs=costs))
+    found = TrialCosts.from_examples(
+        make_examples(np.zeros((8, 3)), failures, [0] * 8, costs=costs)
+    )
     assert found.ok == found.failed[0] == 2
     assert (found.failed[TIMEOUT], found.failed[COMPILE]) == (25, 5)
     # The others have the median of all failures: 20, 30 and 5.
@@ -420,7 +422,7 @@ def test_costs_are_medians():
 )
 def test_costs_that_no_trial_says(costs, expected):
     examples = make_examples(np.zeros((3, 3)), [0, 0, TIMEOUT], [0] * 3, costs=costs)
-    found = TrialCosts.of(examples)
+    found = TrialCosts.from_examples(examples)
     assert (found.ok, found.failed[TIMEOUT]) == expected
 
 

@@ -1,4 +1,4 @@
-"""Examples from a database."""
+"""Datasets from a database."""
 
 import shutil
 import sqlite3
@@ -24,9 +24,16 @@ from small_data import (
 from tunedb import limits
 from tunedb.errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
 from tunedb.extraction.extract import extract
-from tunedb.models.dataset import DataCounts, data_digest, load, load_counted, with_rows
-from tunedb.models.examples import FAILURES, ORIGINS
+from tunedb.models.dataset import (
+    FAILURES,
+    ORIGINS,
+    DataCounts,
+    load,
+    load_counted,
+    with_rows,
+)
 from tunedb.models.labels import TimeLabel
+from tunedb.models.scope import Scope
 from tunedb.records import FailureKind, Origin, Status
 from tunedb.results import SessionFactor
 from tunedb.storage.store import Store
@@ -293,17 +300,17 @@ def test_programs_without_a_single_row(empty):
 def test_only_some_workloads_targets_and_sources(stored):
     store = stored
     workload = store.workloads.id_of(WORKLOADS[3].digest)
-    examples = load(stored, SMALL_STEPS, workload_ids=[workload])
+    examples = load(stored, SMALL_STEPS, scope=Scope(workload_ids=[workload]))
     assert [w.digest for w in examples.workloads] == [WORKLOADS[3].digest]
     assert len(examples) == 48
     target = store.targets.id_of(make_target(1).digest)
-    examples = load(stored, SMALL_STEPS, target_ids=[target])
+    examples = load(stored, SMALL_STEPS, scope=Scope(target_ids=[target]))
     assert {g.target for g in examples.groups} == {make_target(1).digest}
     assert len(examples.workloads) == 2
-    examples = load(stored, SMALL_STEPS, workload_ids=[workload], target_ids=[target])
+    examples = load(stored, SMALL_STEPS, scope=Scope(workload_ids=[workload], target_ids=[target]))
     assert len(examples) == 24
     (foreign,) = [i for i, _, source in _sources(stored) if source == FOREIGN.name]
-    examples = load(stored, SMALL_STEPS, source_ids=[foreign])
+    examples = load(stored, SMALL_STEPS, scope=Scope(source_ids=[foreign]))
     assert len(examples) == 1
     assert examples.throughput.tolist() == [1.0]
     assert examples.trials.tolist() == [0]
@@ -317,33 +324,37 @@ def _sources(store):
 # ---------------------------------------------------------------------- identity
 
 
+def digest_of(*given, **choices):
+    return load(*given, rows=False, **choices).digest
+
+
 def test_the_digest_needs_no_rows(stored):
     whole = load(stored, SMALL_STEPS)
-    assert data_digest(stored, SMALL_STEPS) == whole.digest
+    assert digest_of(stored, SMALL_STEPS) == whole.digest
     target = [stored.targets.id_of(make_target(1).digest)]
-    assert data_digest(stored, SMALL_STEPS, target_ids=target) != whole.digest
-    some = load(stored, SMALL_STEPS, target_ids=target, label="mean", corrected=True)
-    given = {"target_ids": target, "label": "mean", "corrected": True}
-    assert data_digest(stored, SMALL_STEPS, **given) == some.digest
+    assert digest_of(stored, SMALL_STEPS, scope=Scope(target_ids=target)) != whole.digest
+    some = load(stored, SMALL_STEPS, scope=Scope(target_ids=target), label="mean", corrected=True)
+    given = {"scope": Scope(target_ids=target), "label": "mean", "corrected": True}
+    assert digest_of(stored, SMALL_STEPS, **given) == some.digest
     assert len(whole.digest) == 16
 
 
 def test_the_digest_changes_with_what_is_learnt_from(stored):
-    digests = [data_digest(stored, SMALL_STEPS)]
-    digests.append(data_digest(stored, SMALL_STEPS, label="minimum"))
+    digests = [digest_of(stored, SMALL_STEPS)]
+    digests.append(digest_of(stored, SMALL_STEPS, label="minimum"))
     add_rows(stored, SMALL_STEPS)  # number 5 gets its rows
-    digests.append(data_digest(stored, SMALL_STEPS))
+    digests.append(digest_of(stored, SMALL_STEPS))
     stored.records.add([measure(make_tiled(FIRST, 40), 900, (1e-3,))], OWN)
-    digests.append(data_digest(stored, SMALL_STEPS))  # it has no rows yet
+    digests.append(digest_of(stored, SMALL_STEPS))  # it has no rows yet
     assert digests.pop() == digests[-1]
     stored.records.add([measure(make_tiled(FIRST, 40), 901, FailureKind.CRASH)], OWN)
     add_rows(stored, SMALL_STEPS)
-    digests.append(data_digest(stored, SMALL_STEPS))
+    digests.append(digest_of(stored, SMALL_STEPS))
     stored.records.add([measure(make_tiled(FIRST, 15), 902, FailureKind.CRASH)], OWN)
-    digests.append(data_digest(stored, SMALL_STEPS))
+    digests.append(digest_of(stored, SMALL_STEPS))
     newer = SmallSteps(version=2)
     add_rows(stored, newer)
-    digests.append(data_digest(stored, newer))
+    digests.append(digest_of(stored, newer))
     assert len(set(digests)) == len(digests)
 
 
@@ -439,9 +450,9 @@ def test_machines_keep_their_names_when_one_is_asked_for(empty):
     target = two_sessions(empty)
     empty.records.add([measure(make_tiled(FIRST, 11), 11, (1e-3,))], FOREIGN)
     add_rows(empty, SMALL_STEPS)
-    before = data_digest(empty, SMALL_STEPS, source_ids=[2])
+    before = digest_of(empty, SMALL_STEPS, scope=Scope(source_ids=[2]))
     empty.runs.set_factors(target, [factor_of("session", 1), factor_of("source", 2, machine=1)])
-    examples = load(empty, SMALL_STEPS, source_ids=[2])
+    examples = load(empty, SMALL_STEPS, scope=Scope(source_ids=[2]))
     assert [group.machine for group in examples.groups] == ["1"]
     assert examples.digest != before
 
@@ -460,14 +471,14 @@ def test_no_records(empty):
     with pytest.raises(NotFoundError) as raised:
         load(empty, SMALL_STEPS)
     assert message(raised) == (
-        f"{empty.location}: there are no records to learn from; run: tunedb import logs PATH"
+        f"{empty.location}: there are no records to train on; run: tunedb import logs PATH"
     )
 
 
 def test_nothing_of_what_was_asked_for(stored):
     for given in ({"workload_ids": [99]}, {"target_ids": []}, {"source_ids": [99]}):
         with pytest.raises(NotFoundError, match="nothing was measured of the workloads") as raised:
-            load(stored, SMALL_STEPS, **given)
+            load(stored, SMALL_STEPS, scope=Scope(**given))
         assert "tunedb workloads" in message(raised)
 
 
@@ -479,7 +490,7 @@ def test_nothing_measured(empty):
     empty.records.add(
         [measure(program, 1, FailureKind.INFRASTRUCTURE), measure(program, 2, (0.0,))], OWN
     )
-    with pytest.raises(NotFoundError, match="2 records have no run time and no failure"):
+    with pytest.raises(NotFoundError, match="2 records have neither a run time nor a failure"):
         load(empty, SMALL_STEPS)
 
 
@@ -497,7 +508,7 @@ def test_no_features(empty):
     with pytest.raises(NotFoundError, match=words):
         load(empty, newer)
     with pytest.raises(NotFoundError, match=words):
-        data_digest(empty, newer)
+        digest_of(empty, newer)
 
 
 def test_features_that_no_program_could_get(empty):
@@ -574,7 +585,7 @@ def test_rows_that_are_gone(stored):
     id_ = int(examples.program_ids[-1])
     with sqlite3.connect(stored.location) as connection:
         connection.execute("DELETE FROM feature WHERE program_id = ?", (id_,))
-    with pytest.raises(StorageError, match=f"features of program {id_} changed while they were"):
+    with pytest.raises(StorageError, match=f"features of program {id_} changed during the"):
         with_rows(stored, examples)
 
 

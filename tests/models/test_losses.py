@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learnable import examples_of
@@ -61,7 +62,7 @@ def test_what_they_are(loss):
 
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_the_gradient_is_that_of_the_value(loss, seed):
     throughput, group, scores = values(seed)
     made = objective(loss, throughput, group, seed=seed)
@@ -71,7 +72,7 @@ def test_the_gradient_is_that_of_the_value(loss, seed):
 
 @pytest.mark.parametrize("loss", LOSSES, ids=NAMES)
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_the_hessian_is_never_below_that_of_the_value(loss, seed):
     """What is below makes steps too long."""
     throughput, group, scores = values(seed)
@@ -85,7 +86,7 @@ def test_the_hessian_is_never_below_that_of_the_value(loss, seed):
 
 @pytest.mark.parametrize("loss", SQUARES, ids=NAMES[:3])
 @given(seed=st.integers(0, 2**32 - 1))
-@settings(max_examples=25)
+@settings(max_examples=examples(25))
 def test_base_minimises_over_constants(loss, seed):
     throughput, group, _ = values(seed)
     made = objective(loss, throughput, group)
@@ -198,13 +199,13 @@ def test_equal_programs_teach_rank_nothing():
 @pytest.mark.parametrize(
     ("loss", "argument", "message"),
     [
-        (THROUGHPUT, "much", "loss throughput:much is none; write throughput, or throughput:0.1"),
+        (THROUGHPUT, "much", "loss throughput:much is invalid; write throughput, or through"),
         (THROUGHPUT, "1.5", "with a number from 0 to 1"),
-        (THROUGHPUT, "nan", "throughput:nan is none"),
+        (THROUGHPUT, "nan", "throughput:nan is invalid"),
         (SQUARED, "0", "with a number from 0.01 to 1"),
         (LOG, "0.9", "with a number from 1e-06 to 0.5"),
         (RANK, "0", "with a number from 1 to 10,000"),
-        (RANK, "x", "loss rank:x is none; write rank, or rank:16"),
+        (RANK, "x", "loss rank:x is invalid; write rank, or rank:16"),
         (RELATIVE, "-1", "loss relative:-1 is none"),
     ],
 )

@@ -6,6 +6,7 @@ from math import comb
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
@@ -67,7 +68,7 @@ def pairs_in_order(y, scores):
 
 
 @given(few)
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_each_figure_is_its_mean_over_all_orders_of_equal_scores(pool):
     y, scores = pool
     assume(min(y) < max(y))

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from learnable import learnable, quick
@@ -100,7 +101,7 @@ def test_rows_of_other_types_and_layouts(model):
 def test_rows_of_other_columns_are_refused(model):
     with pytest.raises(UsageError, match=r"rows of shape \(\d+, 5\) for a model of features small"):
         model.scores(EXAMPLES.rows[:, :5], EXAMPLES.starts)
-    with pytest.raises(UsageError, match="which have 6 columns"):
+    with pytest.raises(UsageError, match="which has 6 columns"):
         model.scores(EXAMPLES.rows[0], EXAMPLES.starts)
 
 
@@ -176,18 +177,18 @@ def test_a_newer_tunedb_is_refused(data):
 
 def test_what_is_no_model(data):
     for other in (b"", b"tunedb", b"SQLite format 3\x00" + data):
-        with pytest.raises(FormatError, match="no model of tunedb"):
+        with pytest.raises(FormatError, match="not a tunedb model"):
             Model.from_bytes(other)
 
 
 @given(drawn=st.data())
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_damage_is_noticed(data, drawn):
     """XGBoost would believe it, and may crash on it."""
     at = drawn.draw(st.integers(13, len(data) - 1))
     flipped = data[:at] + bytes([data[at] ^ drawn.draw(st.integers(1, 255))]) + data[at + 1 :]
     for damaged in (flipped, data[:at], data + b"x"):
-        with pytest.raises(FormatError, match="a damaged model; rebuild: tunedb train"):
+        with pytest.raises(FormatError, match="the model is damaged; rebuild: tunedb train"):
             Model.from_bytes(damaged)
 
 

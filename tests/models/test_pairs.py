@@ -33,7 +33,7 @@ def listed(pairs):
 @given(groups_of, st.integers(0, 9))
 def test_small_groups_have_all_pairs(groups, seed):
     labels, group = flat(groups)
-    pairs = Pairs.of(labels, group, 8, seed)
+    pairs = Pairs.from_labels(labels, group, 8, seed)
     expected = {
         (i, j)
         for i, j in itertools.permutations(range(len(labels)), 2)
@@ -52,7 +52,7 @@ def test_small_groups_have_all_pairs(groups, seed):
 def test_larger_groups_have_a_share(partners, each):
     group = np.repeat(np.arange(2, dtype=np.int32), 49)
     labels = np.random.default_rng(0).permutation(98).astype(float)
-    found = listed(Pairs.of(labels, group, partners, 3))
+    found = listed(Pairs.from_labels(labels, group, partners, 3))
     assert len(set(map(frozenset, found))) == len(found) == 98 * each // 2
     assert set(np.bincount(np.ravel(found))) == {each}
     assert all(group[i] == group[j] and labels[i] > labels[j] for i, j in found)
@@ -60,7 +60,7 @@ def test_larger_groups_have_a_share(partners, each):
 
 def test_the_seed_decides():
     labels, group = np.arange(30.0), np.zeros(30, np.int32)
-    one, same, other = (listed(Pairs.of(labels, group, 4, seed)) for seed in (1, 1, 2))
+    one, same, other = (listed(Pairs.from_labels(labels, group, 4, seed)) for seed in (1, 1, 2))
     assert one == same != other
 
 
@@ -69,15 +69,15 @@ def test_two_different_labels_always_meet_in_the_smallest_circle():
     for seed in range(20):
         labels = np.zeros(50)
         labels[seed] = 1
-        assert len(Pairs.of(labels, np.zeros(50, np.int32), 2, seed)) == 2
-    assert len(Pairs.of(np.ones(50), np.zeros(50, np.int32), 2, 0)) == 0
-    assert len(Pairs.of(np.arange(5.0), np.arange(5, dtype=np.int32), 2, 0)) == 0
+        assert len(Pairs.from_labels(labels, np.zeros(50, np.int32), 2, seed)) == 2
+    assert len(Pairs.from_labels(np.ones(50), np.zeros(50, np.int32), 2, 0)) == 0
+    assert len(Pairs.from_labels(np.arange(5.0), np.arange(5, dtype=np.int32), 2, 0)) == 0
 
 
 def test_accuracy_by_hand():
     labels = np.array([3.0, 2, 1, 5, 5, 4, 9])
     group = np.array([0, 0, 0, 1, 1, 1, 2], np.int32)
-    pairs = Pairs.of(labels, group, 8, 0)
+    pairs = Pairs.from_labels(labels, group, 8, 0)
     # Group 0: 3 > 2 right, 3 > 1 equal, 2 > 1 wrong: 1.5 of 3. Group 1: both of 5 > 4 right.
     scores = np.array([2.0, 1, 2, 1, 7, 0, 3])
     assert pairs.accuracy(scores) == (0.5 + 1) / 2

@@ -5,6 +5,7 @@ import math
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -75,7 +76,7 @@ sizes_ = st.lists(st.integers(0, 4), max_size=8)
 
 
 @given(sizes_, st.integers(0, 2**32 - 1), st.integers(1, 6))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_aggregated_is_the_reference_whatever_the_blocks(sizes, seed, block):
     rng = np.random.default_rng(seed)
     starts = starts_of(sizes)
@@ -101,7 +102,7 @@ def test_aggregated_is_the_reference_whatever_the_blocks(sizes, seed, block):
 
 
 @given(sizes_, st.integers(0, 2**32 - 1))
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 def test_segments_are_the_reference(sizes, seed):
     starts = starts_of(sizes)
     # Numbers behind the last segment are nobody's.

@@ -10,7 +10,7 @@ from judged_data import WORKLOADS, conv_of, digest_of, judged, make_workload, ma
 
 from tunedb.errors import UsageError
 from tunedb.models import splits
-from tunedb.models.examples import ORIGINS, ExampleWorkload
+from tunedb.models.dataset import ORIGINS, ExampleWorkload
 from tunedb.models.splits import Plan, shape_class
 from tunedb.records import Origin
 

@@ -14,8 +14,9 @@ from small_data import make_tiled as tiled
 from tunedb.errors import IntegrityError, NotFoundError, UsageError
 from tunedb.features import base
 from tunedb.models import cards, training_job
-from tunedb.models.dataset import data_digest, load
+from tunedb.models.dataset import load
 from tunedb.models.recipe import Recipe
+from tunedb.models.scope import Scope
 from tunedb.models.store import (
     are_current,
     body_of,
@@ -97,8 +98,8 @@ def test_on_both_kinds_of_database(store):
     assert quick(store).was_there
     assert is_current(store, made.stored)
     assert find(store, feature_set=SMALL_STEPS, target_ids=[1]).id == made.stored.id
-    scope = {"workload_ids": [1, 2], "target_ids": [1], "source_ids": [1]}
-    part = quick(store, keep_body=False, **scope).stored
+    scope = Scope(workload_ids=[1, 2], target_ids=[1], source_ids=[1])
+    part = quick(store, keep_body=False, scope=scope).stored
     assert is_current(store, part) and part.id != made.stored.id
     assert load_model(store, part).to_bytes() != made.model.to_bytes()
 
@@ -125,9 +126,9 @@ def test_new_data_make_another_model(stored):
 
 def test_the_scope_is_part_of_the_data_not_of_the_digest(stored):
     everything = quick(stored)
-    same = quick(stored, workload_ids=[one.id for one in stored.workloads.summaries()])
+    same = quick(stored, scope=Scope(workload_ids=[one.id for one in stored.workloads.summaries()]))
     assert same.was_there and same.stored.id == everything.stored.id
-    part = quick(stored, target_ids=[2])
+    part = quick(stored, scope=Scope(target_ids=[2]))
     assert part.stored.id != everything.stored.id
     assert part.stored.card["scope"]["targets"][0]["digest"] == (stored.targets.get(2).digest.hex())
     assert part.stored.card["data"]["workloads"] == 2
@@ -138,7 +139,7 @@ def test_the_digest_is_that_of_kind_recipe_data_and_versions(stored):
     made = quick(stored).stored
     versions = made.card["versions"]
     assert {"numpy", "tunedb", "xgboost"} <= versions.keys()
-    data = data_digest(stored, SMALL_STEPS)
+    data = load(stored, SMALL_STEPS, rows=False).digest
     parts = ["ranker", RECIPE.to_json(), data, versions]
     assert made.digest == cards.model_digest(*parts)
     for at, other in enumerate(["failures", b"{}", b"x", {**versions, "xgboost": "0"}]):
@@ -173,7 +174,7 @@ def test_a_card_alone_of_other_data_cannot_be_rebuilt(stored):
     made = quick(stored, keep_body=False)
     stored.records.add([measure(tiled(WORKLOADS[1], 40), 40, (1e-4,))], OWN)
     add_rows(stored)
-    with pytest.raises(UsageError, match=r"only its card is kept.*tunedb train"):
+    with pytest.raises(UsageError, match=r"only its card is stored.*tunedb train"):
         load_model(stored, made.stored)
 
 
@@ -189,7 +190,7 @@ def test_training_again_by_force_compares(stored, warnings):
             (made.stored.card["body"]["digest"], cards.body_digest(b"other").hex(), b"other"),
         )
     quick(stored, force=True)
-    assert len(warnings) == 1 and "not the same to the byte" in warnings[0]
+    assert len(warnings) == 1 and "the retrained model differs" in warnings[0]
 
 
 def test_rows_that_stream_from_disk_make_the_same_model(stored):
@@ -245,7 +246,7 @@ def test_features_of_modules_are_asked_for(stored):
 
 
 def test_a_set_without_fixed_columns_is_refused(stored):
-    with pytest.raises(UsageError, match="no model learns from"):
+    with pytest.raises(UsageError, match="no model can train on"):
         quick(stored, dataclasses.replace(RECIPE, features="varying"))
 
 
@@ -341,14 +342,14 @@ def test_boosters_that_changed_are_refused_and_made_again(stored, warnings):
     stored.models.add_predictions(made.id, {1: 0.5})
     again = quick(stored)
     assert (again.stored.id, again.was_there, again.trained) == (made.id, True, True)
-    assert warnings == ["model 1: its boosters are not those that its card names; it is made again"]
+    assert warnings == ["model 1: its boosters do not match its card; it is trained again"]
     assert load_model(stored, again.stored).to_bytes() == again.model.to_bytes()
     assert stored.training.predictions() == {made.id: 1}
 
 
 def test_a_model_of_failures_ranks_nothing(stored):
     row = copied(stored, quick(stored).stored, kind="failures")
-    with pytest.raises(UsageError, match="ranks nothing"):
+    with pytest.raises(UsageError, match="ranks no programs"):
         load_model(stored, row)
 
 
@@ -356,7 +357,7 @@ def test_a_model_of_failures_ranks_nothing(stored):
 
 
 def test_the_best_model_is_current_then_large_then_good(stored, monkeypatch):
-    small = quick(stored, target_ids=[1]).stored
+    small = quick(stored, scope=Scope(target_ids=[1])).stored
     large = quick(stored).stored
     assert find(stored, feature_set="small.steps").id == large.id
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[1]).id == large.id
@@ -379,7 +380,7 @@ def test_the_best_model_is_current_then_large_then_good(stored, monkeypatch):
 
 def test_no_model_for_a_target_or_feature_set(stored):
     assert find(stored, feature_set=SMALL_STEPS) is None
-    quick(stored, target_ids=[1])
+    quick(stored, scope=Scope(target_ids=[1]))
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[2]) is None
     assert find(stored, feature_set=SMALL_STEPS, target_ids=[1, 2]) is None
     assert find(stored, feature_set=SmallSteps(version=2)) is None

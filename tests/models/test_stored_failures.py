@@ -9,6 +9,7 @@ from tunedb.errors import UsageError
 from tunedb.models import training_job
 from tunedb.models.failure_store import KIND, load_failures, train_failures
 from tunedb.models.failures import RECIPE
+from tunedb.models.scope import Scope
 from tunedb.models.store import is_current, load_model
 
 SMALL = replace(RECIPE, features=SMALL_STEPS.name, rounds=20)
@@ -71,7 +72,7 @@ def test_other_data_make_another_one(stored):
 
 def test_a_ranker_predicts_no_failures(stored):
     made = train_failures(stored, SMALL, threads=1).stored
-    with pytest.raises(UsageError, match="ranks nothing"):
+    with pytest.raises(UsageError, match="ranks no programs"):
         load_model(stored, made)
     with pytest.raises(UsageError, match="predicts no failures"):
         load_failures(stored, replace(made, kind="ranker"))
@@ -89,4 +90,4 @@ def test_a_scope_without_failures_is_one_line(stored):
     foreign = next(r for r in stored.records.iterate() if r.source.name == "foreign")
     ids = {id_ for id_, _, one in stored.sources.numbered() if one == foreign.source}
     with pytest.raises(UsageError, match="none of 1 program failed"):
-        train_failures(stored, SMALL, source_ids=sorted(ids), threads=1)
+        train_failures(stored, SMALL, scope=Scope(source_ids=sorted(ids)), threads=1)

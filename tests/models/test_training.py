@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 from learnable import examples_of, learnable, quick
 
-from tunedb.errors import NotFoundError, UsageError
+from tunedb.errors import FormatError, NotFoundError, UsageError
 from tunedb.models import training
 from tunedb.models._xgboost import import_xgboost
 from tunedb.models.boosting import Boosting
-from tunedb.models.examples import Examples
+from tunedb.models.dataset import Dataset
 from tunedb.models.metrics import pairwise_accuracy
 from tunedb.models.training import best_round, fit, most_rounds, select
 
@@ -333,14 +333,14 @@ def test_rows_are_copied_once(monkeypatch):
     throughput = np.where(EXAMPLES.group == 1, 0, EXAMPLES.throughput)
     dead = examples_of(EXAMPLES.rows, EXAMPLES.sizes, EXAMPLES.group, throughput)
     copied = []
-    take = Examples.take
+    take = Dataset.take
 
     def watched(self, chosen):
         found = take(self, chosen)
         copied.append(len(found.rows))
         return found
 
-    monkeypatch.setattr(Examples, "take", watched)
+    monkeypatch.setattr(Dataset, "take", watched)
     chosen = select(dead, quick(training_set="first:10"))
     assert np.unique(chosen.group).tolist() == [0, 2, 3, 4, 5]
     assert [n for n in copied if n] == [len(chosen.rows)]
@@ -377,21 +377,21 @@ def refused(examples, message, error=UsageError, **choices):
 
 
 def test_nothing():
-    refused(EXAMPLES.take([]), "nothing to learn from: 0 programs measured, none of which ran; ")
+    refused(EXAMPLES.take([]), "nothing to learn from: none of 0 programs ran; ")
 
 
 def test_one_record():
-    refused(EXAMPLES.take([1]), "nothing to learn from: 1 program, of which none is faster than")
-    refused(EXAMPLES.take([0]), "nothing to learn from: 1 program measured, none of which ran")
+    refused(EXAMPLES.take([1]), "nothing to learn from: 1 program, none faster than")
+    refused(EXAMPLES.take([0]), "nothing to learn from: none of 1 program ran")
 
 
 def test_only_failures():
-    refused(EXAMPLES.take(EXAMPLES.failed), "30 programs measured, none of which ran; measure or")
+    refused(EXAMPLES.take(EXAMPLES.failed), "none of 30 programs ran; measure or")
 
 
 def test_programs_that_are_all_alike():
     one_each = EXAMPLES.take([1, 41, 81])
-    refused(one_each, "3 programs, of which none is faster than another of the same workload")
+    refused(one_each, "3 programs, none faster than another of the same workload")
 
 
 def test_rows_that_are_not_there():
@@ -405,8 +405,11 @@ def test_rows_that_are_not_there():
 def test_features_that_are_not_finite(value):
     rows = EXAMPLES.rows.copy()
     rows[EXAMPLES.starts[7] :, 2] = value
-    message = rf"small version 3: c2 of program 107 is {value}; correct the feature set, and raise"
-    refused(replace(EXAMPLES, rows=rows), message)
+    message = (
+        rf"c2 of program 107 is {value} in small version 3; correct the set, raise its version"
+    )
+    with pytest.raises(FormatError, match=message):
+        replace(EXAMPLES, rows=rows)
 
 
 def test_large_features_are_finite():

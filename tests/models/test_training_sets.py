@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tunedb.errors import UsageError
 from tunedb.models.base import part
-from tunedb.models.examples import ORIGINS, Examples, ExampleWorkload, Group
+from tunedb.models.dataset import ORIGINS, Dataset, ExampleWorkload, Group
 from tunedb.records import Origin
 
 
@@ -21,7 +21,7 @@ def make_examples(groups):
     n = len(throughput)
     seconds = np.divide(1e-3, throughput, out=np.full(n, np.nan), where=throughput > 0)
     workloads = [ExampleWorkload(i, b"%d" % i, "w", None, (), None) for i in range(len(groups))]
-    return Examples(
+    return Dataset(
         feature_set="x",
         version=1,
         columns=("one",),
@@ -98,7 +98,7 @@ def test_an_unknown_origin_is_refused_with_those_that_there_are():
 
 def test_no_program_of_an_origin():
     examples = with_origins(*[Origin.WARM] * 4, Origin.RANDOM)
-    with pytest.raises(UsageError, match="of origin mutated; those here are: random, warm"):
+    with pytest.raises(UsageError, match="has the origin mutated; there are: random, warm"):
         choose("origin:mutated", examples)
 
 

@@ -102,7 +102,7 @@ def next_(self, input_data):
 data.SingleBatchInternalIter.next = next_
 rows = np.zeros((8, 3), np.float32)
 try:
-    boosting.Matrix.of(rows, np.arange(9), threads=1, seed=0)
+    boosting.Matrix.from_rows(rows, np.arange(9), threads=1, seed=0)
 except KeyboardInterrupt:
     print("interrupted", signal.getsignal(signal.SIGINT) is signal.default_int_handler)
 """

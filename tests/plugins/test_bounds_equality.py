@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -159,7 +160,7 @@ _ONE, _MINUS_THREE = ("constant", 1), ("constant", -3)
 _REST = (Op.OP_MOD, _ONE, _MINUS_THREE)
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @example((Op.OP_MOD, _REST, _MINUS_THREE), [(0, 1)] * 3, 32, 0)
 @example((Op.OP_MOD, (Op.OP_MOD, _REST, _MINUS_THREE), _MINUS_THREE), [(0, 1)] * 3, 64, 3)
 @example((Op.OP_DIV, (Op.OP_MUL, _REST, ("constant", 3)), ("constant", 3)), [(0, 1)] * 3, 32, 0)
@@ -168,7 +169,7 @@ def test_bounds_are_those_of_tvm(tree, loops, bits, ranged):
     _compare(tree, loops, bits, ranged)
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(_wide_trees, _loops, st.integers(0, 3))
 def test_bounds_at_the_limits_of_integers(tree, loops, ranged):
     _compare(tree, loops, 64, ranged)

@@ -9,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -116,7 +117,7 @@ decisions = st.dictionaries(st.integers(0, 99), trees, max_size=4).map(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(instructions, decisions)
 def test_encoder_equals_reference(insts: tuple[Any, Any], chosen: tuple[Any, Any]) -> None:
     tree = tvm_ffi.convert([insts[0], chosen[0]])
@@ -125,7 +126,7 @@ def test_encoder_equals_reference(insts: tuple[Any, Any], chosen: tuple[Any, Any
     assert trace_codec._encode_in_python(tree) == stored
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(tree_lists)
 def test_dumps_equals_reference(pair: tuple[Any, Any]) -> None:
     tree, value = tvm_ffi.convert(pair[0]), pair[1]

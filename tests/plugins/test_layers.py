@@ -21,6 +21,7 @@ from tunedb.plugins.metaschedule.deploy.apply import compile_module, schedule
 from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
 from tunedb.plugins.metaschedule.tune import defaults
 from tunedb.programs.workload_info import signature_of
+from tunedb.storage.store import Store
 
 
 @pytest.fixture
@@ -146,7 +147,7 @@ def test_what_is_measured_goes_into_the_own_file(own_path, team_url, tools):
         )
         assert len(database) == 1
         assert tools.seconds(database.get_top_k(workload, 5)) == [[0.5]]
-    with closing(open_layer(team_url)) as store:
+    with Store(own_path) as own, closing(open_layer(team_url, own)) as store:
         assert store.records.count() == 1
         assert store.read_only
 
@@ -161,7 +162,7 @@ def test_a_database_that_is_only_read(own_path, team_url, tools):
         assert tools.seconds(top) == [[0.25]]
     with (
         closing(Database(own_path, **options)) as database,
-        pytest.raises(StorageError, match="does not know"),
+        pytest.raises(StorageError, match="has no such"),
     ):
         database.commit_workload(mod)
 
@@ -205,7 +206,7 @@ def test_a_handle_without_target(own_path, team_url, tools):
             assert database.get_top_k(workload, 5) == []
             assert database.get_top_k(workload, 5) == []
         (message,) = told
-        assert "say which with Database(..., target=...)" in message
+        assert "choose one with Database(..., target=...)" in message
         assert tools.seconds([database.query_tuning_record(mod, tools.cuda, "main")]) == [[0.125]]
         assert tools.seconds([database.query_tuning_record(mod, tools.llvm, "main")]) == [[0.25]]
     with (
@@ -281,7 +282,7 @@ def test_a_database_that_is_none(own_path, tmp_path, tools):
         with logged() as told:
             Database(own_path, target=tools.llvm, layers=[tmp_path / name]).close()
         (message,) = told
-        assert words in message or "no SQLite file" in message, message
+        assert words in message or "not a SQLite file" in message, message
 
 
 @pytest.mark.parametrize("url", ["mysql://host/db", ":memory:", ""])

@@ -14,10 +14,10 @@ from tunedb.system.temporary import TemporaryFolder
 CHILD = """\
 import sys
 from tunedb.plugins.metaschedule import WarmBuilder
-from tunedb.plugins.metaschedule.tuning.reusing import ReusingBuilder
-from tunedb.plugins.metaschedule.using.revalidation import Revalidation
-from tunedb.store import Store
-from tunedb.temporary import TemporaryFolder
+from tunedb.plugins.metaschedule.measure.reuse import ReusingBuilder
+from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
+from tunedb.storage.store import Store
+from tunedb.system.temporary import TemporaryFolder
 
 builder = WarmBuilder(max_workers=1)
 known = ReusingBuilder(builder, None)

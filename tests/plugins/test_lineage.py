@@ -14,8 +14,8 @@ from tunedb.errors import StorageError
 from tunedb.formats.find import find_logs
 from tunedb.formats.importer import import_log
 from tunedb.plugins.metaschedule import Database
-from tunedb.plugins.metaschedule.database import lineage
-from tunedb.plugins.metaschedule.database.lineage import Lineage
+from tunedb.plugins.metaschedule.database import candidates
+from tunedb.plugins.metaschedule.database.candidates import CandidateRegistry, Lineage
 from tunedb.plugins.metaschedule.measure.measure_callback import record
 from tunedb.plugins.metaschedule.measure.measured import ARTIFACT
 from tunedb.records import Origin
@@ -94,7 +94,7 @@ def test_it_is_stored_with_the_measurement(callbacks, batch, tools):
         Lineage(Origin.MEASURED, A).crossed(Lineage(Origin.MEASURED, B)).mutated("unroll"),
     ]
     for candidate, descent in zip(batch.candidates, descents, strict=False):
-        lineage.announce(candidate.sch.trace, descent)
+        database._handle.candidates.announce(candidate.sch.trace, descent)
     if callbacks == "ours":
         record(database._handle, batch.context, batch.candidates, batch.builds, batch.runs)
     else:
@@ -132,15 +132,16 @@ def test_a_served_candidate_is_not_stored_and_takes_a_number(batch, tools, tmp_p
 
 
 def test_the_registry_is_bounded_and_forgets(batch, monkeypatch):
-    monkeypatch.setattr(lineage, "_MOST", 2)
+    monkeypatch.setattr(candidates, "_MOST", 2)
+    registry = CandidateRegistry()
     first, second, third, _ = (one.sch.trace for one in batch.candidates)
     for trace in (first, second, third):
-        lineage.announce(trace, Lineage(Origin.RANDOM))
-    assert lineage.of(first) is None
-    assert lineage.of(third) == Lineage(Origin.RANDOM)
+        registry.announce(trace, Lineage(Origin.RANDOM))
+    assert registry.lineage_of(first) is None
+    assert registry.lineage_of(third) == Lineage(Origin.RANDOM)
     for trace in (second, third, first):
-        lineage.forget(trace)
-    assert lineage.of(third) is None
+        registry.forget(trace)
+    assert registry.lineage_of(third) is None
 
 
 def test_a_batch_that_cannot_be_stored_is_kept(batch, tools, tmp_path):

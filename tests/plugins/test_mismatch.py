@@ -2,6 +2,7 @@
 
 import pytest
 import tvm
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te
@@ -45,7 +46,7 @@ def test_equal_modules_do_not_differ(tools):
     assert first_difference(tools.matmul(), tools.matmul(block="Z")) is None, "names do not count"
 
 
-@settings(max_examples=20)
+@settings(max_examples=examples(20))
 @given(a=st.integers(1, 40), b=st.integers(1, 40))
 def test_shapes(a, b):
     left, right = elementwise(te.exp, (a, 3)), elementwise(te.exp, (b, 3))
@@ -157,7 +158,7 @@ def test_one_attribute(path, tools):
     (found,) = findings(path, tools.matmul(), tools.llvm)
     # Its anchor block is that of all three.
     assert codes(found) == ["attributes", "equality", "unknown"]
-    assert "workload 3 is equal but for attributes" in found.reasons[0].text
+    assert "workload 3 differs only in attributes" in found.reasons[0].text
     assert "attribute op_pattern is nothing here, 4 there" in found.reasons[0].text
     assert found.nearest[0].workload_id == 3
 

@@ -171,9 +171,9 @@ def test_files_that_give_no_module_say_why_in_one_line(write, text, kind, words,
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("number", "a int is no IRModule, PrimFunc or relax.Function"),
+        ("number", "a int is not an IRModule, PrimFunc or relax.Function"),
         ("print", "no 'print'"),
-        ("te", "a module is no IRModule"),
+        ("te", "a module is not an IRModule"),
     ],
 )
 def test_names_that_are_no_modules_say_so(write, name, words):
@@ -256,7 +256,7 @@ def test_functions_become_modules_under_their_own_names(tools):
     assert list(prim_funcs(as_module(mod["main"]))) == ["main"]
     named = mod["main"].with_attr("global_symbol", "product")
     assert list(prim_funcs(as_module(named, "other"))) == ["product"]
-    with pytest.raises(UsageError, match="a int is no IRModule"):
+    with pytest.raises(UsageError, match="a int is not an IRModule"):
         as_module(3)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from effort import examples
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
@@ -195,7 +196,7 @@ def _theirs(mod, target):
 
 
 @settings(
-    max_examples=100,
+    max_examples=examples(100),
     derandomize=True,  # a run that finds a program takes minutes to say which
     suppress_health_check=list(HealthCheck),
     phases=[Phase.generate],  # shrinking takes minutes

@@ -144,7 +144,7 @@ def test_what_is_not_said_comes_from_the_environment(monkeypatch):
 
 
 def test_a_remote_device_must_be_described(tools):
-    with pytest.raises(UsageError, match="say what the remote device is: target="):
+    with pytest.raises(UsageError, match="describe the remote device: target="):
         tune(tools.matmul(16), runner=RPCConfig("127.0.0.1", 9190, "board"))
 
 

@@ -91,13 +91,13 @@ def test_tvm_never_reads_what_is_foreign(make, sqlite_file, monkeypatch):
             for name in ("to_module", "from_script"):
                 patched.setattr(modules, name, read)
             (program,) = store.programs.get([foreign])
-            with pytest.raises(PluginError, match="foreign sources alone"):
+            with pytest.raises(PluginError, match="only from foreign sources"):
                 Replayer(store).module(program)
         # An own record of the same workload makes the module ours, but not the foreign trace.
         (own,) = add(store, known)
         replayer = Replayer(store)
         replayer.module(store.programs.get([own])[0])
-        with pytest.raises(PluginError, match="foreign sources alone"):
+        with pytest.raises(PluginError, match="only from foreign sources"):
             replayer.module(program)
         add(store, other, source=replace(FOREIGN, name="v", trust=Trust.VERIFIED))
         replayer.module(program)
@@ -192,7 +192,7 @@ def test_a_pool_that_cannot_work_says_so(make, loops, sqlite_file, monkeypatch):
         fails("no.such", "no feature set 'no.such'")
         fails("steps", "steps is not computed from modules")
         monkeypatch.setenv("TUNEDB_PLUGINS", "")
-        fails("other.loops", "a worker process cannot begin: no feature set")
+        fails("other.loops", "a worker process cannot start: no feature set")
         assert store.quarantine.rows() == []
 
 

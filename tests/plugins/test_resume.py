@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 from builders import OWN, make_measurement
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -109,7 +110,7 @@ def test_nothing_is_noted_of_a_run_that_is_seen_to_have_ended(runs):
 
 
 @given(st.lists(st.text("ms", min_size=1, max_size=8), max_size=8))
-@settings(max_examples=15)
+@settings(max_examples=examples(15))
 def test_what_is_done_is_less_than_the_run(candidates):
     runs = Runs(8)
     try:

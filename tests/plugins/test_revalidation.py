@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import tvm
 from builders import copied
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tvm import te
@@ -48,7 +49,7 @@ def args(*pairs):
     return [["TENSOR", dtype, list(shape)] for dtype, shape in pairs]
 
 
-@settings(max_examples=40)
+@settings(max_examples=examples(40))
 @given(
     shapes=st.lists(st.lists(st.integers(1, 5), max_size=3), min_size=1, max_size=3),
     dtype=st.sampled_from([F32, "float64", F16, "bfloat16", I32, "uint8", "bool"]),
@@ -96,7 +97,7 @@ def test_tensors_of_every_type_get_values():
 # ---- comparing -------------------------------------------------------------------------------
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(
     values=st.lists(st.floats(-100, 100), min_size=1, max_size=8),
     error=st.floats(1e-3, 1.0),
@@ -508,12 +509,12 @@ def test_a_foreign_program_that_is_not_allowed_is_never_replayed(path, theirs, t
     ("described", "said"),
     [
         ([["TENSOR", "float32", [10**6, 10**6]]], "1e+12 values"),
-        ([["TENSOR", "float32x65535", [16, 16]]], "not of the types"),
-        ([["TENSOR", "float32", [-1]]], "not of the types"),
-        ([["TENSOR", "float32", [1.5]]], "not of the types"),
-        ([["SCALAR", "float32", []]], "not of the types"),
-        ([["TENSOR", "float32"]], "no list of tensors"),
-        (5, "no list of tensors"),
+        ([["TENSOR", "float32x65535", [16, 16]]], "the types of its arguments differ"),
+        ([["TENSOR", "float32", [-1]]], "the types of its arguments differ"),
+        ([["TENSOR", "float32", [1.5]]], "the types of its arguments differ"),
+        ([["SCALAR", "float32", []]], "the types of its arguments differ"),
+        ([["TENSOR", "float32"]], "not a list of tensors"),
+        (5, "not a list of tensors"),
     ],
 )
 def test_foreign_arguments_that_fill_the_memory(path, theirs, tools, runs, described, said):

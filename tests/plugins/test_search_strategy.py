@@ -19,8 +19,7 @@ from tvm.s_tir.meta_schedule.testing import te_workload
 from tunedb.errors import PluginError, UsageError
 from tunedb.models.recipe import Recipe
 from tunedb.plugins.metaschedule import CostModel, Database, MeasureCallback
-from tunedb.plugins.metaschedule.database import lineage
-from tunedb.plugins.metaschedule.database.lineage import Lineage
+from tunedb.plugins.metaschedule.database.candidates import Lineage
 from tunedb.plugins.metaschedule.measure.measured import Known
 from tunedb.plugins.metaschedule.measure.reuse import ReusingBuilder, ReusingRunner
 from tunedb.plugins.metaschedule.search import task_search
@@ -128,8 +127,12 @@ def hashes(candidates):
     return [hash_of(one.sch.mod) for one in candidates]
 
 
-def origins(candidates):
-    return [lineage.of(one.sch.trace).origin for one in candidates]
+def lineages(database, candidates):
+    return [database._handle.candidates.lineage_of(one.sch.trace) for one in candidates]
+
+
+def origins(database, candidates):
+    return [lineage.origin for lineage in lineages(database, candidates)]
 
 
 # ---- whole runs ----------------------------------------------------------------------------------
@@ -221,7 +224,7 @@ def test_known_programs_are_proposed_to_be_remeasured(remeasure, tools, tmp_path
     first = task.batch()
     again = [one for one in first if hash_of(one.sch.mod) in built]
     assert len(again) == (8 if remeasure else 1)
-    assert set(origins(again)) == {Origin.MEASURED}
+    assert set(origins(database, again)) == {Origin.MEASURED}
     assert remeasure or again[0].same_as(first[0])
     database.close()
 
@@ -235,15 +238,14 @@ def test_neighbours_come_first_on_a_new_workload(tools, tmp_path):
     donors = {one.measurement.program.digest for one in database.store.records.iterate()}
     task = Task(database, tools.matmul(64), tools.llvm, batch=12)
     first = task.batch()
-    assert origins(first)[:5] == [Origin.WARM] * 5
-    for one in first[:5]:
-        found = lineage.of(one.sch.trace)
+    assert origins(database, first)[:5] == [Origin.WARM] * 5
+    for found in lineages(database, first[:5]):
         assert found.donor in donors
         assert found.operators == ()
     (report,) = task.search.report().values()
     assert report["offspring"]["warm"] > 0
     cold = Task(database, tools.matmul(64), tools.llvm, batch=12, warm=False)
-    assert Origin.WARM not in origins(cold.batch())
+    assert Origin.WARM not in origins(database, cold.batch())
     database.close()
 
 
@@ -259,7 +261,7 @@ def test_what_descends_from_a_neighbour_names_it(tools, tmp_path):
         batch=12,
         population_size=8,
     )
-    found = [lineage.of(one.sch.trace) for one in task.batch()]
+    found = lineages(database, task.batch())
     bred = [one for one in found if one.origin in (Origin.MUTATED, Origin.CROSSED)]
     assert bred
     assert {one.donor for one in bred} & donors
@@ -292,7 +294,7 @@ def test_records_that_do_not_apply_are_passed_over(tools):
     known = Known(database._handle)
     task = Task(database, tools.matmul(32), tools.llvm, known=known)
     for batch in iter(task.batch, None):
-        assert set(origins(batch)) <= {Origin.RANDOM, Origin.MUTATED, Origin.CROSSED}
+        assert set(origins(database, batch)) <= {Origin.RANDOM, Origin.MUTATED, Origin.CROSSED}
     database.close()
 
 
@@ -392,7 +394,7 @@ def test_each_operator_makes_candidates(operator, tools):
     task = Task(
         database, mod, tools.llvm, operators=Operators(**weights), trials=40, batch=40, threads=2
     )
-    found = [lineage.of(one.sch.trace) for one in task.batch()]
+    found = lineages(database, task.batch())
     (report,) = task.search.report().values()
     assert set(report["offspring"]) == {"random", operator}
     bred = [one for one in found if one.operators]
@@ -418,11 +420,11 @@ def test_announcements_end_with_the_next_batch(tools):
     database = Database(":memory:", target=tools.llvm)
     task = Task(database, tools.matmul(32), tools.llvm)
     first = task.batch()
-    assert None not in [lineage.of(one.sch.trace) for one in first]
+    assert None not in lineages(database, first)
     second = task.batch()
-    assert {lineage.of(one.sch.trace) for one in first} == {None}
+    assert set(lineages(database, first)) == {None}
     task.context.post_tuning()
-    assert {lineage.of(one.sch.trace) for one in second} == {None}
+    assert set(lineages(database, second)) == {None}
     database.close()
 
 

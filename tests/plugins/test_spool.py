@@ -115,7 +115,7 @@ def numbers_of(measurements):
     [
         ("database or disk is full", "the disk is full"),
         ("attempt to write a readonly database", "it cannot be written"),
-        ("disk I/O error", "the medium failed"),
+        ("disk I/O error", "the disk failed"),
     ],
 )
 def test_a_batch_that_is_refused_is_beside_the_database(run, sqlite_file, tmp_path, words, said):
@@ -125,7 +125,7 @@ def test_a_batch_that_is_refused_is_beside_the_database(run, sqlite_file, tmp_pa
     (path,) = sqlite_file.parent.glob("*.json")
     assert path.name.startswith("store.db.spool-")
     assert said in message
-    assert message.endswith(f"what was measured is kept: tunedb import logs {path}")
+    assert message.endswith(f"the measurements are kept; run: tunedb import logs {path}")
     found = imported(path, tmp_path)
     assert numbers_of(found) == [3, 4, "failed", 6]
     assert len(run.database) == 3
@@ -229,7 +229,7 @@ def test_no_place_takes_the_batch(run, sqlite_file, monkeypatch):
     monkeypatch.setattr("tunedb.plugins.metaschedule.database.spool._append", refuse)
     message = run.refuse(0)
     assert "the disk is full" in message
-    assert "the last batch is lost, no place takes it" in message
+    assert "the last batch is lost; no location could store it" in message
 
 
 def test_what_is_no_module_is_left_out(run, tmp_path):
@@ -250,7 +250,7 @@ def test_half_a_batch_is_never_left(run, sqlite_file, monkeypatch):
         "tunedb.plugins.metaschedule.database.spool.os.fsync",
         lambda _: (_ for _ in ()).throw(OSError(28, "No space left on device")),
     )
-    assert "no place takes it" in run.refuse(1)
+    assert "no location could store it" in run.refuse(1)
     assert path.read_bytes() == before
     assert list(Path.cwd().iterdir()) == []
 

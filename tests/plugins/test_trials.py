@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
-from tunedb.models.examples import FAILURES, ExampleWorkload, Group
+from tunedb.models.dataset import FAILURES, ExampleWorkload, Group
 from tunedb.plugins.metaschedule.cost_model.trials import Trial, Trials, joined
 from tunedb.records import FailureKind
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import logging
 import os
+import re
 import sqlite3
 import subprocess
 import sys
@@ -209,6 +210,11 @@ def test_each_function_is_a_task(quick, tools):
     result = closed(quick(two(tools), on_progress=told.append, task_scheduler="round-robin"))
     assert [task.name for task in result.tasks] == ["first", "second"]
     assert [task.progress.trials for task in result.tasks] == [4, 4]
+    assert re.fullmatch(r"TuningResult\(tasks=2, trials=8, seconds=[\d.]+\)", repr(result))
+    assert re.fullmatch(
+        r"\(TaskResult\(name='first', seconds=[^,]+, trials=4\), TaskResult\([^()]+\)\)",
+        repr(result.tasks),
+    )
     assert len({task.workload_id for task in result.tasks}) == 2
     assert [progress.task.name for progress in told] == ["first", "second"]
 
@@ -385,7 +391,7 @@ def test_other_errors_in_a_run_are_one_line(quick, tools):
         ({"database": ms.database.MemoryDatabase()}, UsageError, "not MemoryDatabase"),
         ({"database": "no/such/folder/x.db"}, TuneDBError, "no/such/folder"),
         ({"target": "no-such-target"}, TargetError, "unknown target"),
-        ({"target": {"kind": "llvm"}}, UsageError, "how many cores"),
+        ({"target": {"kind": "llvm"}}, UsageError, "number of cores"),
         ({"builder": "remote"}, UsageError, "TVM has no builder 'remote'"),
         ({"runner": 3}, UsageError, "runner must be a word or an object of TVM's, not int"),
         ({"cost_model": "oracle"}, UsageError, "TVM has no cost_model 'oracle'"),
@@ -393,7 +399,7 @@ def test_other_errors_in_a_run_are_one_line(quick, tools):
         ({"max_trials_global": 0}, UsageError, "max_trials_global must be 1 or more, not 0"),
         ({"max_trials_per_task": -1}, UsageError, "max_trials_per_task must be 1 or more"),
         ({"num_trials_per_iter": 0}, UsageError, "num_trials_per_iter must be 1 or more"),
-        ({"special_space": {"main": None}}, UsageError, "there is nothing to tune"),
+        ({"special_space": {"main": None}}, UsageError, "nothing to tune"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(quick, tools, options, kind, words):
@@ -417,7 +423,7 @@ def test_a_database_that_was_opened_is_closed_where_the_run_fails(quick, tools, 
 
 
 def test_no_module_is_refused(quick):
-    with pytest.raises(UsageError, match="a int is no IRModule"):
+    with pytest.raises(UsageError, match="a int is not an IRModule"):
         quick(3)
     with pytest.raises(UsageError, match=r"no operator has conv in its name: matmul, softmax$"):
         quick(tvm.script.from_source(RELAX), op_names=["conv"])
@@ -478,7 +484,7 @@ import os, signal, sys
 sys.path.insert(0, {folder!r})
 from conftest import _matmul
 from fake_measuring import FakeBuilder, FakeRunner
-from tunedb.plugins.metaschedule.tuning.tune import tune
+from tunedb.plugins.metaschedule.tune.tune import tune
 runner = FakeRunner()
 def stop(progress):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -275,7 +275,7 @@ def test_it_lives_as_long_as_tvm_holds_it_and_dies_without_the_collector():
 
 ORPHANS = """
 import threading, time
-from tunedb.plugins.metaschedule.warm_builder import WarmBuilder
+from tunedb.plugins.metaschedule.workers.warm_builder import WarmBuilder
 from tvm import te
 import tvm
 from tvm.s_tir import meta_schedule as ms
@@ -344,7 +344,7 @@ def test_a_failing_initializer_is_told():
 
 def test_workers_that_cannot_start_are_told(monkeypatch):
     monkeypatch.setattr(sys, "executable", shutil.which("false"))
-    problem = pytest.raises(PluginError, match="no worker could be started")
+    problem = pytest.raises(PluginError, match="cannot start a worker")
     with WarmBuilder(max_workers=2) as builder, problem:
         builder.build(candidates("ok"))
 

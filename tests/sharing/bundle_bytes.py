@@ -10,6 +10,7 @@ from tunedb.exchange import bundle
 from tunedb.exchange.bundle import manifest_of, write_bundle, zstd
 from tunedb.identity import canonical_json
 from tunedb.storage import exchanged
+from tunedb.storage.columns import BUNDLE_VERSION
 from tunedb.storage.exchanged import EVERYTHING
 
 TABLES = tuple(exchanged.COLUMNS)
@@ -30,7 +31,7 @@ def take_apart(data):
     return data[at : at + length], zstd.decompress(data[at + length : -bundle.DIGEST_BYTES])
 
 
-def seal(head, frame, *, version=bundle.VERSION, length=None):
+def seal(head, frame, *, version=BUNDLE_VERSION, length=None):
     """Return a bundle of a manifest and a compressed frame, with the digest that fits."""
     length = len(head) if length is None else length
     data = bundle.MAGIC + struct.pack("<HI", version, length) + head + frame

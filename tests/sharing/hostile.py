@@ -191,12 +191,12 @@ ATTACKS = {
         in_bundles=False,
     ),
     "a generated column": Attack(
-        r"not those of schema",
+        r"do not match schema",
         change=sql("ALTER TABLE context ADD COLUMN evil TEXT AS (hex(zeroblob(1000000000)))"),
         in_bundles=False,
     ),
     "another program's tables": Attack(
-        r"is no part of it",
+        r"is not part of it",
         change=sql("CREATE TABLE evil (x)"),
         in_bundles=False,
     ),
@@ -205,9 +205,9 @@ ATTACKS = {
         change=sql("UPDATE alembic_version SET version_num = '9999'"),
         in_bundles=False,
     ),
-    "records in the name of our own store": Attack(r"--believe|believe", change=forge_source),
+    "records in the name of our own store": Attack(r"--accept-trusted-names", change=forge_source),
     "retractions in the name of our own store": Attack(
-        r"--believe|believe", change=forge_retractions
+        r"--accept-trusted-names", change=forge_retractions
     ),
 }
 

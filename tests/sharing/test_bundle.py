@@ -22,6 +22,7 @@ from bundle_bytes import (
     seal,
     take_apart,
 )
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from test_columns import rows_of
@@ -42,6 +43,7 @@ from tunedb.exchange.columns import LAYOUT, encode
 from tunedb.exchange.database import DatabasePeer
 from tunedb.records import Failure, FailureKind, Phase, Source
 from tunedb.storage import exchanged
+from tunedb.storage.columns import BUNDLE_VERSION
 from tunedb.storage.exchanged import EVERYTHING, Chunk, Selection
 from tunedb.storage.store import Store
 
@@ -149,7 +151,7 @@ def test_a_bundle_gives_what_the_database_gives(filled, tmp_path):
 def test_of_everything_a_little_comes_back(tmp_path):
     """Any rows of any tables, in any order: what they mean is not the bundle's business."""
 
-    @settings(max_examples=40)
+    @settings(max_examples=examples(40))
     @given(
         st.lists(
             st.sampled_from(sorted(exchanged.COLUMNS)).flatmap(
@@ -250,27 +252,27 @@ def nested(depth):
 
 
 HOSTILE = {
-    "newer": (seal(HEAD, zstd.compress(UNPACKED), version=bundle.VERSION + 1), "upgrade tunedb"),
+    "newer": (seal(HEAD, zstd.compress(UNPACKED), version=BUNDLE_VERSION + 1), "upgrade tunedb"),
     "no version": (seal(HEAD, zstd.compress(UNPACKED), version=0), "a bundle of version 0"),
     "manifest too long": (seal(HEAD, b"", length=2**32 - 1), "a manifest of 4294967295 bytes"),
-    "manifest over the end": (seal(HEAD, b"", length=len(HEAD) + 1), "longer than all that is"),
-    "manifest is a list": (put_together(b"[]", UNPACKED), "the manifest is no object"),
-    "manifest is no JSON": (put_together(b"{", UNPACKED), "not JSON"),
+    "manifest over the end": (seal(HEAD, b"", length=len(HEAD) + 1), "longer than the"),
+    "manifest is a list": (put_together(b"[]", UNPACKED), "the manifest is not an object"),
+    "manifest is not JSON": (put_together(b"{", UNPACKED), "not JSON"),
     "manifest is nested": (put_together(nested(40), UNPACKED), "nested deeper"),
     "manifest is deep": (put_together(nested(20_000), UNPACKED), "not JSON|nested deeper"),
-    "another format": (put_together(manifest(format="zip"), UNPACKED), "that of no bundle"),
+    "another format": (put_together(manifest(format="zip"), UNPACKED), "not belong to a bundle"),
     "no store": (put_together(manifest(store=None), UNPACKED), "has no store"),
-    "empty store": (put_together(manifest(store=""), UNPACKED), "has no store"),
-    "long store": (put_together(manifest(store="x" * 1000), UNPACKED), "has no store"),
+    "empty store": (put_together(manifest(store=""), UNPACKED), "invalid store"),
+    "long store": (put_together(manifest(store="x" * 1000), UNPACKED), "invalid store"),
     "time of day is true": (put_together(manifest(created_at=True), UNPACKED), "no created_at"),
     "time of day is huge": (put_together(manifest(created_at=2**70), UNPACKED), "64 bits"),
     "no frame": (seal(HEAD, b""), "end too early"),
     "junk": (seal(HEAD, b"junk" * 10), "cannot be unpacked"),
     "cut frame": (seal(HEAD, zstd.compress(UNPACKED)[:-3]), "end too early"),
-    "two frames": (seal(HEAD, zstd.compress(UNPACKED) * 2), "follow after its end"),
-    "more in the frame": (put_together(HEAD, UNPACKED + b"x"), "follow after its end"),
+    "two frames": (seal(HEAD, zstd.compress(UNPACKED) * 2), "follow its end"),
+    "more in the frame": (put_together(HEAD, UNPACKED + b"x"), "follow its end"),
     "no end": (put_together(HEAD, block("sketch", 1, SKETCH)), "end too early"),
-    "unknown table": (put_together(HEAD, block(99, 1, b"") + end()), "a table of number 99"),
+    "unknown table": (put_together(HEAD, block(99, 1, b"") + end()), "unknown table number 99"),
     "no rows": (put_together(HEAD, block("sketch", 0, b"") + end()), "a block of 0 rows"),
     "too many rows": (
         put_together(HEAD, block("sketch", 10**6, b"") + end()),
@@ -285,14 +287,14 @@ HOSTILE = {
     ),
     "counts lie": (
         put_together(HEAD, block("sketch", 1, SKETCH) + end(sketch=2)),
-        "other rows than it says",
+        "does not hold the rows",
     ),
     "counts are text": (
         put_together(HEAD, block("sketch", 1, SKETCH) + end(sketch="1")),
-        "other rows than it says",
+        "does not hold the rows",
     ),
     "counts are too long": (put_together(HEAD, struct.pack("<BIQ", 255, 0, 2**40)), "is|are over"),
-    "counts are a list": (put_together(HEAD, block(255, 0, b"[]")), "is no object"),
+    "counts are a list": (put_together(HEAD, block(255, 0, b"[]")), "is not an object"),
 }
 
 
@@ -443,7 +445,7 @@ def change(rng, data):
         (b"PK\3\4", "not a bundle"),
         (b"SQLite format 3\0" + bytes(100), "not a bundle"),
         (bundle.MAGIC.replace(b"\r\n", b"\n") + bytes(100), "not a bundle"),
-        (bundle.MAGIC, "cut off"),
+        (bundle.MAGIC, "truncated"),
     ],
 )
 def test_files_that_are_none(data, said, tmp_path):

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from builders import OWN, make_measurement, make_target, make_workload
+from effort import examples
 from gathering import digests, gather
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -111,7 +112,7 @@ def of_stream(chunks, selection):
     return gather(peer, selection)
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(records=st.lists(record, max_size=25), selection=selection)
 def test_both_choose_as_the_reference(tmp_path_factory, sqlite_template, records, selection):
     path = tmp_path_factory.mktemp("choosing") / "store.db"

@@ -4,6 +4,7 @@ import math
 import struct
 
 import pytest
+from effort import examples
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
@@ -53,7 +54,7 @@ def test_every_column_has_a_kind(table):
 
 @pytest.mark.parametrize("table", exchanged.COLUMNS)
 def test_rows_come_back(table):
-    @settings(max_examples=60)
+    @settings(max_examples=examples(60))
     @given(rows_of(table))
     def run(rows):
         found = decode(table, len(rows), encode(table, rows))
@@ -99,12 +100,12 @@ def test_times_keep_every_bit():
 @pytest.mark.parametrize(
     ("table", "row", "said"),
     [
-        ("sketch", (1.0, None, b""), "id: a value that is no int"),
-        ("sketch", (True, None, b""), "id: a value that is no int"),
-        ("sketch", (1, None, "text"), "body: a value that is no bytes"),
+        ("sketch", (1.0, None, b""), "id: a value that is not of type int"),
+        ("sketch", (True, None, b""), "id: a value that is not of type int"),
+        ("sketch", (1, None, "text"), "body: a value that is not of type bytes"),
         ("sketch", (1, None, None), "body: a value is missing"),
         ("sketch", (2**63, None, b""), "id: an integer beyond 64 bits"),
-        ("context", (1, None, "\ud800"), "body: a text with half a character"),
+        ("context", (1, None, "\ud800"), "body: a text with an incomplete character"),
         ("feature", (1, 1, 1, 1, b"x"), "data: a compressed body is damaged"),
     ],
 )
@@ -115,7 +116,7 @@ def test_values_that_no_column_holds(table, row, said):
 
 def test_run_times_are_whole_numbers_of_bytes():
     row = (1, None, None, 1, 1, 1, None, b"[]", 0, b"1234567", 0, 0, None, 1) + (None,) * 6
-    with pytest.raises(FormatError, match="run_secs: run times that are no float64"):
+    with pytest.raises(FormatError, match="run_secs: run times that are not float64"):
         encode("measurement", [row])
 
 
@@ -165,7 +166,7 @@ def test_missing_values_must_be_some():
         decode("failure", 3, data[:-2] + b"\2" + b"\xe0" + b"\1")
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(st.data())
 def test_changed_bytes_make_rows_or_a_format_error(data):
     table = data.draw(st.sampled_from(sorted(exchanged.COLUMNS)))

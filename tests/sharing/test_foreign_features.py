@@ -131,7 +131,7 @@ def test_attack_6_features_of_own_programs_are_not_taken(store, their_path):
     assert marks(store) == {}
     ((reason, counted),) = report.reasons.items()
     assert "measured by a source that is trusted here" in reason
-    assert "--believe" in reason
+    assert "--accept-trusted-names" in reason
     assert counted.count == 2 * N
     assert extract(store, STEPS).done == N
     assert rows_of(store) == right_rows(store)
@@ -257,7 +257,7 @@ def test_a_full_temporary_folder_is_one_line(store, their_path, monkeypatch):
             pass
 
     monkeypatch.setattr(held_features, "_new_file", Full)
-    with pytest.raises(StorageError, match=r"no room there .No space left.*TMPDIR"):
+    with pytest.raises(StorageError, match=r"no room for the features .*No space left.*TMPDIR"):
         take(store, their_path)
     assert store.features.sets() == []
 

@@ -4,6 +4,7 @@ from contextlib import closing
 
 import numpy as np
 import pytest
+from effort import examples
 from exchanges import rename
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -20,10 +21,10 @@ from tunedb.storage.exchanged import EVERYTHING, Selection
 from tunedb.storage.store import Store
 
 EACH = settings(
-    max_examples=6,
+    max_examples=examples(6),
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-MANY = settings(EACH, max_examples=40)
+MANY = settings(EACH, max_examples=examples(40))
 
 RECORDS = st.lists(st.integers(0, len(pool()) - 1), max_size=12)
 

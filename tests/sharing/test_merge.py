@@ -168,27 +168,27 @@ def wrong(column, value, *, row=0):
 
 NAN = struct.pack("<d", float("nan"))
 REJECTED = {
-    "a wrong digest": (wrong("digest", bytes(16)), "does not fit"),
-    "a wrong program": (wrong("program_digest", bytes(16)), "does not fit"),
-    "another time": (wrong("run_secs", struct.pack("<d", 1e-9)), "does not fit"),
+    "a wrong digest": (wrong("digest", bytes(16)), "does not match"),
+    "a wrong program": (wrong("program_digest", bytes(16)), "does not match"),
+    "another time": (wrong("run_secs", struct.pack("<d", 1e-9)), "does not match"),
     "NaN": (wrong("run_secs", NAN), "not finite"),
     "infinity": (wrong("run_secs", struct.pack("<d", float("inf"))), "not finite"),
     "a negative time": (wrong("run_secs", struct.pack("<d", -1.0)), "negative"),
     "no time": (wrong("run_secs", None), "has no time"),
     "TVM's word for no time": (wrong("run_secs", struct.pack("<d", 1e10)), "has no time"),
     "half a number": (wrong("run_secs", b"abc"), "out of bounds"),
-    "text as a number": (wrong("measured_at", "now"), "measured_at is of another type"),
+    "text as a number": (wrong("measured_at", "now"), "measured_at has another type"),
     "a number beyond 64 bits": (wrong("occurrence", 2**63), "out of bounds"),
     "an unknown status": (wrong("status", 9), "status is unknown"),
     "an unknown origin": (wrong("origin", "<script>"), "origin is unknown"),
     "a short donor": (wrong("donor", b"x"), "out of bounds"),
-    "no source": (wrong("source", 99), "a source that did not come"),
-    "no workload": (wrong("workload", 99), "a workload that did not come"),
-    "no tail": (wrong("tail", 99), "a tail that did not come"),
-    "no session": (wrong("session", 99), "a session that did not come"),
+    "no source": (wrong("source", 99), "a source that is missing"),
+    "no workload": (wrong("workload", 99), "a workload that is missing"),
+    "no tail": (wrong("tail", 99), "a tail that is missing"),
+    "no session": (wrong("session", 99), "a session that is missing"),
     "infinite cost": (wrong("all_cost", float("inf")), "out of bounds"),
     "extra with spaces": (wrong("extra", '{"a": 1}'), "canonical"),
-    "extra that is no JSON": (wrong("extra", "{"), "JSON"),
+    "extra that is not JSON": (wrong("extra", "{"), "JSON"),
     "other decisions": (wrong("decisions", b"[[[2,[9,4]]],[],[1]]"), "decisions"),
     "decisions with spaces": (wrong("decisions", b"[[[2,[1,4]]], [],[]]"), "canonical"),
     "decisions that are none": (wrong("decisions", b"\xff"), "decisions"),
@@ -200,7 +200,7 @@ def test_a_measurement_that_is_left_out(name, store, chunks):
     """And the others are taken."""
     (table, values), words = REJECTED[name]
     # Stated digests would already say that it was changed.
-    stated = {} if "digest" in words or "does not fit" in words else {"digest": None}
+    stated = {} if "digest" in words or "does not match" in words else {"digest": None}
     if stated:
         stated["program_digest"] = None
     report = merge(store, Given(changed(chunks, table, **(stated | values))))
@@ -216,26 +216,26 @@ def test_a_measurement_that_is_left_out(name, store, chunks):
 
 
 SHARED = {
-    "source digest": ("source", {"digest": bytes(16)}, "does not fit"),
+    "source digest": ("source", {"digest": bytes(16)}, "does not match"),
     "source name": ("source", {"name": "a\0b", "digest": None}, "NUL"),
     "source kind": ("source", {"kind": "evil"}, "kind is unknown"),
     "source store": ("source", {"store": "\x1b[31m" * 6, "digest": None}, "control characters"),
-    "workload digest": ("workload", {"digest": bytes(16)}, "does not fit"),
+    "workload digest": ("workload", {"digest": bytes(16)}, "does not match"),
     "workload body": ("workload", {"body": b'{"nodes": [0]}', "digest": None}, "canonical"),
-    "no body": ("workload", {"body": None}, "no body"),
+    "no body": ("workload", {"body": None}, "body is missing"),
     "workload format": ("workload", {"format": "tvm-future"}, "newer tunedb"),
     "target config": ("target", {"config": '{"kind": "llvm"}', "digest": None}, "canonical"),
-    "target kind": ("target", {"kind": "cuda", "digest": None}, "not that of its"),
-    "target list": ("target", {"config": "[]", "digest": None}, "no object"),
-    "sketch digest": ("sketch", {"digest": bytes(16)}, "does not fit"),
-    "tail type": ("tail", {"body": "text"}, "no body"),
+    "target kind": ("target", {"kind": "cuda", "digest": None}, "differs from its"),
+    "target list": ("target", {"config": "[]", "digest": None}, "not an object"),
+    "sketch digest": ("sketch", {"digest": bytes(16)}, "does not match"),
+    "tail type": ("tail", {"body": "text"}, "body is missing"),
     "arguments": ("args_info", {"body": '{"b":1,"a":2}', "digest": None}, "canonical"),
     "deep context": (
         "context",
         {"body": '{"a":' * 40 + "1" + "}" * 40, "digest": None},
         "nested deeper",
     ),
-    "session": ("session", {"fingerprint": "[]", "digest": None}, "no object"),
+    "session": ("session", {"fingerprint": "[]", "digest": None}, "not an object"),
     "session start": ("session", {"started_at": 2**70, "digest": None}, "64 bits"),
 }
 
@@ -251,7 +251,7 @@ def test_a_shared_row_that_is_left_out_takes_its_records_with_it(name, store, ch
     report = merge(store, Given(given))
     assert report.new == len(pool()) - affected
     assert any(words in reason for reason in report.reasons)
-    assert report.reasons[f"its {table} was not taken"].count == affected
+    assert report.reasons[f"its {table} was rejected"].count == affected
 
 
 def test_programs_that_are_not_allowed_are_left_out(store, chunks):
@@ -295,18 +295,18 @@ def test_rows_that_are_no_rows(store):
 def test_two_rows_of_one_number(store, chunks):
     (first, *rest) = [c for c in chunks if c.table == "target"]
     report = merge(store, Given([first, *chunks]))
-    assert any("two rows have one number" in reason for reason in report.reasons)
+    assert any("two rows have the same number" in reason for reason in report.reasons)
     assert rest or report.new < len(pool())
 
 
 def test_failures_that_are_left_out(store, chunks):
     for values, words in (
-        ({"digest": bytes(16)}, "does not fit"),
+        ({"digest": bytes(16)}, "does not match"),
         ({"kind": "evil", "digest": None}, "unknown"),
         ({"message": "a\0b", "digest": None}, "NUL"),
         ({"message": "x" * (limits.MAX_MESSAGE_CHARS + 1), "digest": None}, "longer"),
         ({"seconds": float("nan"), "digest": None}, "finite"),
-        ({"measurement": 10**6}, "did not come"),
+        ({"measurement": 10**6}, "is missing"),
     ):
         report = merge(store, Given(changed(chunks, "failure", **values)), dry_run=True)
         (reason,) = report.reasons
@@ -316,7 +316,7 @@ def test_failures_that_are_left_out(store, chunks):
 
 def test_too_much_that_is_shared(store, chunks, monkeypatch):
     monkeypatch.setattr(limits, "MAX_SHARED_ROWS", 3)
-    with pytest.raises(LimitError, match="give it in parts"):
+    with pytest.raises(LimitError, match="split it"):
         merge(store, Given(chunks))
 
 
@@ -391,7 +391,7 @@ def test_a_forged_source_of_our_own(store, makes):
     given = changed(given, "source", store=store.key, digest=None)
     report = merge(store, Given(given))
     (reason,) = report.reasons
-    assert "source 'nightly' is trusted here; give --believe" in reason
+    assert "source 'nightly' is trusted here; give --accept-trusted-names" in reason
     assert (report.new, report.known, report.rejected) == (0, 1, 1)
     assert store.records.count() == 1
     dry = merge(store, Given(given), dry_run=True)
@@ -737,8 +737,8 @@ def test_features_of_another_shape(store, makes):
         ({"n_rows": -1}, "over"),
         ({"data": b"no frame"}, "damaged"),
         ({"data": None}, "no rows"),
-        ({"measurement": 99}, "did not come"),
-        ({"feature_set": 99}, "did not come"),
+        ({"measurement": 99}, "is missing"),
+        ({"feature_set": 99}, "is missing"),
     ],
 )
 def test_features_that_are_left_out(store, makes, values, words):
@@ -779,9 +779,9 @@ def test_memory_of_bodies_that_nothing_needs():
 import sys
 sys.path.insert(0, sys.argv[1])
 from memory import peak_bytes
-from tunedb.sharing.merge import merge
-from tunedb.sharing.wire import Chunk
-from tunedb.store import Store
+from tunedb.exchange.merge import merge
+from tunedb.storage.exchanged import Chunk
+from tunedb.storage.store import Store
 
 class Endless:
     location, store_key, total = "given", "b" * 32, 0

@@ -160,7 +160,7 @@ def test_a_name_of_a_workload_that_nobody_has(store, small):
     report = merge(store, Given(chunks))
     assert (report.new, report.aliases, report.rejected) == (1, 0, 1)
     (reason,) = report.reasons
-    assert reason == "workload_alias: its workload was not taken or did not come"
+    assert reason == "workload_alias: its workload was rejected or is missing"
 
 
 def test_a_name_of_a_source_that_did_not_come(store, small):
@@ -168,7 +168,7 @@ def test_a_name_of_a_source_that_did_not_come(store, small):
     rows = [(numbered(chunks, "workload"), "script", "x", 66)]
     report = merge(store, Given([*chunks, Chunk("workload_alias", rows)]))
     assert (report.aliases, report.rejected) == (0, 1)
-    assert "its source was not taken or did not come" in next(iter(report.reasons))
+    assert "its source was rejected or is missing" in next(iter(report.reasons))
 
 
 def test_names_of_an_old_database_are_those_of_its_records(store, small, store_url):

@@ -122,4 +122,4 @@ def test_modules_of_others_are_not_exported(tmp_path, sqlite_template):
         store.records.add([make_measurement(0, measured_at=1)], revalidated)
         report = export_metaschedule(store, tmp_path / "json")
     assert report.records == 2
-    assert report.left_out == {"module of another database; tune or import one that is equal": 2}
+    assert report.left_out == {"module of another database; tune or import an equal one": 2}

@@ -4,6 +4,7 @@ import sys
 import orjson
 import pytest
 from by_hand import DIALECTS, Dynamic, Writer, contraction
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -303,7 +304,7 @@ _json = st.recursive(
 
 
 @given(dialect=st.sampled_from(DIALECTS), data=st.data())
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 def test_mutated_graphs_raise_nothing(dialect, data):
     workload = matmul(dialect)
     graph = orjson.loads(workload.body)

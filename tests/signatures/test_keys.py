@@ -1,5 +1,6 @@
 import orjson
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -433,13 +434,13 @@ _args = st.lists(_values, max_size=9) | st.lists(_sizes, max_size=9)
 
 
 @given(format=st.sampled_from(WorkloadFormat), body=st.binary() | _values.map(orjson.dumps))
-@settings(max_examples=100)
+@settings(max_examples=examples(100))
 def test_foreign_bytes_raise_nothing(format, body):
     signature_of(Workload(format, body))
 
 
 @given(name=_names, args=_args)
-@settings(max_examples=150)
+@settings(max_examples=examples(150))
 def test_foreign_arguments_raise_nothing_and_can_be_stored(name, args):
     for signature in (autotvm(name, *args), ansor(name, *args)):
         orjson.dumps([signature.function, signature.arguments, signature.flops])

@@ -6,6 +6,7 @@ import re
 
 import orjson
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -218,7 +219,7 @@ def test_the_layout_rewrite_is_part_of_the_sketch(layout_rewrite):
         ([[5, 0]], "step 0 is not [code, field, …]"),
         ([[]], "step 0 is not [code, field, …]"),
         (["CI"], "step 0 is not [code, field, …]"),
-        ({"CI": 5}, "the steps are no list"),
+        ({"CI": 5}, "the steps are not a list"),
     ],
 )  # fmt: skip
 def test_what_is_no_step_is_named(steps, message):
@@ -389,7 +390,7 @@ junk = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(valid_steps, layouts)
 def test_the_kernel_is_the_reference_and_loses_nothing(steps, layout_rewrite):
     trace = split_steps(steps, layout_rewrite)
@@ -398,7 +399,7 @@ def test_the_kernel_is_the_reference_and_loses_nothing(steps, layout_rewrite):
     assert len(steps_of(trace)) == len(steps)
 
 
-@settings(max_examples=600)
+@settings(max_examples=examples(600))
 @given(valid_steps.filter(bool), layouts, st.data())
 def test_the_kernel_refuses_what_the_reference_refuses(steps, layout_rewrite, data):
     step = data.draw(st.integers(0, len(steps) - 1))
@@ -424,7 +425,7 @@ def test_the_kernel_refuses_what_the_reference_refuses(steps, layout_rewrite, da
         assert split_steps(steps, layout_rewrite) == expected
 
 
-@settings(max_examples=300)
+@settings(max_examples=examples(300))
 @given(valid_steps, layouts, st.binary(max_size=12), st.integers(0, 200))
 def test_damaged_decisions_give_other_steps_or_an_error(steps, layout_rewrite, noise, place):
     trace = split_steps(steps, layout_rewrite)

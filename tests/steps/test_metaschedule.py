@@ -65,8 +65,7 @@ def test_every_instruction_is_a_step():
 @pytest.mark.parametrize(
     ("instruction", "name", "arguments"),
     [
-        # What releases before 0.27 wrote (tunedb.programs.metaschedule.trace.OLDER), and attributes
-        # without names.
+        # What releases before 0.27 wrote, and attributes without names.
         (["GetBlock", [], ["C", "main"], ["b0"]], "get_block", {"name": "C", "func_name": "main"}),
         (["Fuse", [], [], ["b0"]], "fuse", {}),
         (["Split", [], [1], ["b0"]], "split", {"attrs": [1]}),

@@ -49,9 +49,9 @@ def test_what_is_stored():
 @pytest.mark.parametrize(
     ("configuration", "reason"),
     [
-        ({"x": [1]}, "a number or text is due"),
-        ({"x": {"y": 1}}, "a number or text is due"),
-        ({1: 1}, "a number or text is due"),
+        ({"x": [1]}, "expected a number or text"),
+        ({"x": {"y": 1}}, "expected a number or text"),
+        ({1: 1}, "expected a number or text"),
         ({"x": math.nan}, "not finite"),
         ({"x": -math.inf}, "not finite"),
         ({"x": 2**63}, "beyond 64 bits"),
@@ -79,7 +79,7 @@ def test_what_is_no_configuration(configuration, reason):
     ],
 )
 def test_damaged_parameters(sketch, decisions):
-    with pytest.raises(FormatError, match="stored parameters that cannot be read"):
+    with pytest.raises(FormatError, match="cannot read stored parameters"):
         join_parameters(Trace(sketch, None, decisions))
 
 

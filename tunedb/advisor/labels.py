@@ -126,7 +126,7 @@ def run_paper(
         The order is unknown.
     """
     if order not in ("ascending", "given"):
-        raise ValueError(f"order is {order!r}; ascending or given is due")
+        raise ValueError(f"order is {order!r}; expected ascending or given")
     labels: list[Label | None] = [None] * len(observations)
     bases, overwrites = [], 0
     for positions in by_slice(observations):
@@ -190,7 +190,7 @@ def verdicts(
         The tolerance is negative or not finite.
     """
     if tolerance is not None and not (math.isfinite(tolerance) and tolerance >= 0):
-        raise ValueError(f"a tolerance of {tolerance}; a number from 0 on is due")
+        raise ValueError(f"a tolerance of {tolerance}; expected a number from 0 on")
     found: dict[int, Verdict] = {}
     for positions in by_slice(observations):
         best = min(positions, key=lambda i: (observations[i].seconds, *_rank(observations[i])))

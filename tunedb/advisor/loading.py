@@ -28,6 +28,7 @@ from .. import identity
 from ..errors import FormatError
 from ..formats.gpu.t1 import T1Input, read_t1
 from ..launches import Extents
+from ..programs import TOOL_NAMES
 from ..programs.kernel import join_parameters
 from ..programs.metaschedule.trace import join_trace
 from ..programs.thread_blocks import block_parameters
@@ -57,9 +58,6 @@ if TYPE_CHECKING:
 
 #: A parameter that says how many blocks there were, which follows from the block.
 _GRID = re.compile(r"grid(?:_size|size|dim|_dim)?[._]?[xyz]", re.IGNORECASE)
-
-#: Formats of workloads whose programs are traces of MetaSchedule.
-_TRACED = (WorkloadFormat.GRAPH, WorkloadFormat.NODES, WorkloadFormat.ARGUMENTS)
 
 _BOUND = re.compile(r'"?(?:threadIdx|blockIdx)\.[xyz]"?')
 
@@ -123,7 +121,7 @@ def problem_key(workload: Workload, target: Target, kernel: str, problem: int) -
 
 def program_key(workload: Workload, target: Target, kernel: str, trace: Trace) -> bytes:
     """Return the slice of any other program."""
-    if workload.format not in _TRACED:
+    if TOOL_NAMES.get(workload.format) != "metaschedule":
         parts = [trace.sketch, trace.tail or b"", trace.decisions]
         return _key(workload, target, kernel, ["program", [part.hex() for part in parts]])
     return _key(workload, target, kernel, ["trace", *masked_trace(trace)])

@@ -63,7 +63,7 @@ def select(inputs: Inputs, *, threshold: float = 0.9, signed: bool = False) -> S
         The threshold is not between 0 and 1.
     """
     if not 0 <= threshold <= 1:
-        raise ValueError(f"a threshold of {threshold}; a number from 0 to 1 is due")
+        raise ValueError(f"a threshold of {threshold}; expected a number from 0 to 1")
     names, zero, constant = sorted(inputs.names), [], []
     column = {name: inputs.values[:, i] for i, name in enumerate(inputs.names)}
     varying = []

@@ -15,6 +15,7 @@ from .. import limits
 from ..errors import FormatError, TuneDBError
 from ..features.steps.ansor import read_sketch
 from ..launches import Extents, Launch
+from ..programs import TOOL_NAMES
 from ..programs.ansor import ANNOTATIONS, join_steps
 from ..programs.metaschedule.trace import join_trace
 from ..records import Measurement, Trace, WorkloadFormat
@@ -104,7 +105,7 @@ def launches_of_trace(trace: Trace, name: str, order: Sequence[str] = ()) -> tup
     except UnknownError:
         return ()
     except (TypeError, ValueError, LookupError) as error:
-        raise FormatError(f"a stored trace that cannot be read: {error!r:.200}") from None
+        raise FormatError(f"cannot read a stored trace: {error!r:.200}") from None
 
 
 def launches_of_kernels(kernels: Sequence[Kernel], name: str) -> tuple[Launch, ...]:
@@ -454,9 +455,6 @@ class _Numbers:
 
 # ---- Filling in the launches of a database -------------------------------------------------------
 
-#: Workloads whose programs are traces of MetaSchedule.
-_TRACES = (WorkloadFormat.GRAPH, WorkloadFormat.NODES, WorkloadFormat.ARGUMENTS)
-
 #: Feature sets whose rows hold extents of threads.
 _SETS = ("ansor.per_store/tvm", "ansor.per_store/ansor")
 
@@ -560,7 +558,7 @@ def _records(
 
 
 def _is_tvm(record: Record) -> bool:
-    return record.measurement.program.workload.format in (*_TRACES, WorkloadFormat.ANSOR)
+    return TOOL_NAMES.get(record.measurement.program.workload.format) in ("metaschedule", "ansor")
 
 
 class _Finder:

@@ -32,9 +32,10 @@ from ..errors import (
 from ..identity import canonical_json
 from ..json_checks import check_value, parse_json
 from ..storage import exchanged, schema
+from ..storage.columns import BUNDLE_VERSION
 from ..storage.exchanged import Chunk, Position, Selection
 from ..system.files import new_file, open_regular
-from .columns import VERSION, decode, encode
+from .columns import decode, encode
 from .foreign_file import is_sqlite
 from .selection import filtered
 
@@ -66,7 +67,10 @@ _END = 255
 _TABLES = tuple(exchanged.COLUMNS)
 
 #: Version → the tables that its bundles may hold, in the order of their numbers.
-_TABLES_OF = {1: _TABLES[: _TABLES.index("counter_set")], 2: _TABLES, VERSION: _TABLES}
+_TABLES_OF = {
+    **dict.fromkeys(range(1, BUNDLE_VERSION + 1), _TABLES),
+    1: _TABLES[: _TABLES.index("counter_set")],
+}
 
 DIGEST_BYTES = 32
 
@@ -158,7 +162,7 @@ def write_frames(
     head = canonical_json(manifest)
     if len(head) > limits.MAX_MANIFEST_BYTES:
         raise LimitError(f"a manifest of {len(head)} bytes is over {limits.MAX_MANIFEST_BYTES}")
-    digested.write(MAGIC + _HEAD.pack(VERSION, len(head)) + head)
+    digested.write(MAGIC + _HEAD.pack(BUNDLE_VERSION, len(head)) + head)
     parameter = zstd.CompressionParameter
     options = {int(parameter.compression_level): level, int(parameter.window_log): _WINDOW_LOG}
     compressor = zstd.ZstdCompressor(options=options)
@@ -185,8 +189,8 @@ def _blocks(table: str, rows: list[tuple[Any, ...]]) -> Iterator[tuple[int, byte
         if len(data) <= limits.BLOCK_BYTES or len(rows) == 1:
             if len(data) > limits.MAX_BLOCK_BYTES:
                 raise LimitError(
-                    f"a row of table {table} has {len(data)} bytes; a bundle takes "
-                    f"{limits.MAX_BLOCK_BYTES}: merge the database itself"
+                    f"a row of table {table} has {len(data)} bytes, over "
+                    f"{limits.MAX_BLOCK_BYTES}; merge the database itself"
                 )
             yield len(rows), data
             return
@@ -224,20 +228,20 @@ def read_sealed(file: IO[bytes]) -> Sealed:
     size = os.fstat(file.fileno()).st_size
     head = _read(file, 0, len(MAGIC) + _HEAD.size)
     if head[: len(MAGIC)] != MAGIC[: len(head)] or not head:
-        raise FormatError("not a bundle of tunedb")
+        raise FormatError("not a bundle of tunedb; give another file")
     if len(head) < len(MAGIC) + _HEAD.size:
-        raise FormatError("cut off; get it again")
+        raise FormatError("truncated; get it again")
     version, length = _HEAD.unpack(head[len(MAGIC) :])
     if version not in _TABLES_OF:
         raise FormatError(
-            f"a bundle of version {version}; this tunedb reads versions 1 to {VERSION}: "
-            + ("upgrade tunedb" if version > VERSION else "get it again")
+            f"a bundle of version {version}; this tunedb reads versions 1 to {BUNDLE_VERSION}: "
+            + ("upgrade tunedb" if version > BUNDLE_VERSION else "get it again")
         )
     digest = _checked_digest(file, size)
     if length > limits.MAX_MANIFEST_BYTES:
         raise LimitError(f"a manifest of {length} bytes is over {limits.MAX_MANIFEST_BYTES}")
     if len(head) + length > size - DIGEST_BYTES:
-        raise FormatError("its manifest is longer than all that is there")
+        raise FormatError("its manifest is longer than the file")
     manifest = _read_object(_read(file, len(head), length), "the manifest")
     stream = _Stream(file, len(head) + length, size - DIGEST_BYTES)
     blocks = _Blocks(stream, version)
@@ -252,14 +256,12 @@ def _checked_digest(file: IO[bytes], size: int) -> bytes:
     while at < end:
         piece = _read(file, at, min(_HASHED_BYTES, end - at))
         if not piece:
-            raise StorageError("it became shorter while it was read")
+            raise StorageError("it was truncated while it was read")
         hashed.update(piece)
         at += len(piece)
     stated = _read(file, max(end, 0), DIGEST_BYTES)
     if hashed.digest() != stated:
-        raise IntegrityError(
-            "cut off or changed on its way (its digest does not fit); get it again"
-        )
+        raise IntegrityError("truncated or changed (its digest does not match); get it again")
     return stated
 
 
@@ -279,7 +281,7 @@ def read_frames(file: IO[bytes]) -> Iterator[exchanged.Chunk]:
     start = len(MAGIC) + _HEAD.size
     version, length = _HEAD.unpack(_read(file, len(MAGIC), _HEAD.size))
     if version not in _TABLES_OF:
-        raise FormatError("it is another file by now")
+        raise FormatError("another file replaced it")
     size = os.fstat(file.fileno()).st_size
     stream = _Stream(file, start + length, size - DIGEST_BYTES)
     yield from _Blocks(stream, version)
@@ -298,7 +300,7 @@ def _read_object(data: bytes, what: str) -> dict[str, Any]:
     """Return a JSON object of bounded depth."""
     value = parse_json(data)
     if not isinstance(value, dict):
-        raise FormatError(f"{what} is no object")
+        raise FormatError(f"{what} is not an object")
     check_value(value, what)
     return value
 
@@ -328,7 +330,7 @@ class _Stream:
         while not (self._held or self._frame.eof):
             self._more()
         if self._held or self._frame.unused_data or self._at < self._end:
-            raise FormatError("bytes follow after its end")
+            raise FormatError("bytes follow its end")
 
     def _more(self) -> None:
         """Unpack a piece."""
@@ -384,9 +386,9 @@ class _Blocks:
                 self._finish(length)
                 return
             if number >= len(self._tables):
-                raise FormatError(f"a table of number {number}, which this version does not have")
+                raise FormatError(f"unknown table number {number}")
             if not 0 < rows <= limits.BATCH_ROWS:
-                raise LimitError(f"a block of {rows} rows; {limits.BATCH_ROWS} are the most")
+                raise LimitError(f"a block of {rows} rows is over {limits.BATCH_ROWS}")
             if length > limits.MAX_BLOCK_BYTES:
                 raise LimitError(f"a block of {length} bytes is over {limits.MAX_BLOCK_BYTES}")
             total += rows
@@ -404,7 +406,7 @@ class _Blocks:
         stated = _read_object(self._stream.take(length), "what it says of its rows")
         self._stream.finish()
         if stated != self.counts:
-            raise FormatError("it holds other rows than it says")
+            raise FormatError("it does not hold the rows that its counts state")
 
 
 # ---- Bundles -------------------------------------------------------------------------------------
@@ -661,13 +663,13 @@ def _manifest(value: dict[str, Any]) -> Manifest:
     """Return what a bundle says of itself."""
     rest = dict(value)
     if rest.pop("format", None) != _FORMAT:
-        raise FormatError("its manifest is that of no bundle")
+        raise FormatError("its manifest does not belong to a bundle")
     types = {"tunedb": str, "revision": str, "store": str, "created_at": int, "selection": dict}
     for field in fields(Manifest):
         found = rest.get(field.name)
         if type(found) is not types[field.name]:
             raise FormatError(f"its manifest has no {field.name}")
         if isinstance(found, str) and not 0 < len(found) <= limits.MAX_NAME_CHARS:
-            raise FormatError(f"its manifest has no {field.name} that could be one")
+            raise FormatError(f"its manifest has an invalid {field.name}")
     # What a later version says besides is not looked at.
     return Manifest(**{field.name: rest[field.name] for field in fields(Manifest)})

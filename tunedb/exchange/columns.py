@@ -22,12 +22,10 @@ from numpy.typing import NDArray
 from .. import limits
 from ..errors import FormatError, LimitError, StorageError
 from ..storage import exchanged
+from ..storage.columns import BUNDLE_VERSION, MEASUREMENT
 from ..system.compression import compress_all, decompress
 
 Rows = Sequence[tuple[Any, ...]]
-
-#: Version of bundles. Raised with any change that an older reader would not understand.
-VERSION = 3
 
 _BASE = struct.Struct("<qB")
 _FIRST = struct.Struct("<q")
@@ -144,7 +142,7 @@ def _read_ends(source: _Source, count: int, size: int = 1) -> list[int]:
     """Return 0 and where each value ends, in bytes, of lengths in units of `size` bytes."""
     lengths = _unpack(source, count)
     if int(lengths.min()) < 0 or int(lengths.max()) * size > source.left:
-        raise FormatError("a value is longer than all that is there")
+        raise FormatError("a value is longer than the data")
     return [0, *np.cumsum(lengths * size).tolist()]
 
 
@@ -162,7 +160,7 @@ def _write_texts(values: Sequence[str]) -> bytes:
     try:
         return _write_bytes([value.encode() for value in values])
     except UnicodeEncodeError:
-        raise FormatError("a text with half a character") from None
+        raise FormatError("a text with an incomplete character") from None
 
 
 def _read_texts(source: _Source, count: int) -> list[str]:
@@ -175,7 +173,7 @@ def _read_texts(source: _Source, count: int) -> list[str]:
 def _write_times(values: Sequence[bytes]) -> bytes:
     lengths = _lengths(values)
     if (lengths % 8).any():
-        raise FormatError("run times that are no float64")
+        raise FormatError("run times that are not float64")
     return _pack(lengths // 8) + _planes(np.frombuffer(b"".join(values), "<f8"))
 
 
@@ -226,12 +224,7 @@ LAYOUT: dict[str, tuple[str, ...]] = {
     "args_info": ("steps", "", "text"),
     "context": ("steps", "", "text"),
     "feature_set": ("steps", "text", "integer", "text"),
-    "measurement": (
-        *("steps", "", ""),
-        *("integer", "integer", "integer", "integer?", "bytes"),
-        *("integer", "times?", "steps", "steps", "integer?", "integer"),
-        *("integer?", "text?", "bytes?", "real?", "integer?", "text?"),
-    ),
+    "measurement": tuple(column.wire for column in MEASUREMENT),
     # Both digests name a measurement that is not in the bundle.
     "failure": (
         *("steps", "", "steps?", "bytes?", "bytes?"),
@@ -255,6 +248,8 @@ _ATTRIBUTED = frozenset({"workload_alias", "failure", "launch"})
 
 def layout_of(table: str, version: int) -> tuple[str, ...]:
     """Return the kinds of a table's columns in bundles of a version."""
+    if table == "measurement":
+        return tuple(column.wire if column.bundle <= version else "" for column in MEASUREMENT)
     kinds = LAYOUT[table]
     return (*kinds[:-1], "") if version < 3 and table in _ATTRIBUTED else kinds
 
@@ -290,7 +285,7 @@ def _encode(kind: str, values: Sequence[Any]) -> bytes:
     type_, write, _ = _KINDS[kind.removesuffix("?")]
     there = [value for value in values if value is not None]
     if set(map(type, there)) - {type_}:
-        raise FormatError(f"a value that is no {type_.__name__}")
+        raise FormatError(f"a value that is not of type {type_.__name__}")
     if len(there) == len(values):
         return bytes((_NONE,)) + write(there)
     if not kind.endswith("?"):
@@ -301,7 +296,9 @@ def _encode(kind: str, values: Sequence[Any]) -> bytes:
     return bytes((_SOME,)) + missing.tobytes() + write(there)
 
 
-def decode(table: str, count: int, data: bytes, version: int = VERSION) -> list[tuple[Any, ...]]:
+def decode(
+    table: str, count: int, data: bytes, version: int = BUNDLE_VERSION
+) -> list[tuple[Any, ...]]:
     """Return the rows of :func:`encode`; columns that are left out are None.
 
     Parameters

@@ -36,6 +36,7 @@ from sqlalchemy.pool import StaticPool
 from .. import limits
 from ..errors import LimitError, SchemaError, StorageError
 from ..storage import schema, versions
+from ..storage.columns import AT, MEASUREMENT
 from ..storage.engine import (
     Prepared,
     converted_errors,
@@ -122,20 +123,14 @@ _ROWS = schema.measurement.join(schema.program, _p.id == _m.program_id)
 #: databases; with launches; and with the sources of aliases, failures and launches.
 _LOGS, _SHARING, _LAUNCHES, _SAID = "0002", "0004", "0005", "0006"
 
-#: What shared rows are read from, by the name that wire.COLUMNS gives them.
+#: Where a row of ``measurement`` names a shared row, and of which table.
+_REFERENCES = tuple((AT[name], name) for name in COLUMNS if name in AT)
+
+_TABLES = schema.metadata.tables
+
+#: What shared rows are read from.
 _SHARED: Mapping[str, tuple[Any, ...]] = {
-    "source": tuple(schema.source.c[n] for n in ("id", "digest", "name", "kind", "store")),
-    "session": tuple(
-        schema.session.c[n] for n in ("id", "digest", "key", "started_at", "fingerprint")
-    ),
-    "workload": tuple(
-        schema.workload.c[n] for n in ("id", "digest", "format", "body", "name", "tvm_version")
-    ),
-    "target": tuple(schema.target.c[n] for n in ("id", "digest", "kind", "config", "text")),
-    "sketch": tuple(schema.sketch.c[n] for n in ("id", "digest", "body")),
-    "tail": tuple(schema.tail.c[n] for n in ("id", "digest", "body")),
-    "args_info": tuple(schema.args_info.c[n] for n in ("id", "digest", "body")),
-    "context": tuple(schema.context.c[n] for n in ("id", "digest", "body")),
+    name: tuple(_TABLES[name].c[column] for column in COLUMNS[name]) for _, name in _REFERENCES
 }
 
 #: Tables whose bodies are compressed.
@@ -283,17 +278,18 @@ def tables_of(revision: str) -> Tables:
 
 def _measurement(revision: str) -> Select[Any]:
     """Return the columns of measurements with those of their programs."""
-    logs = revision >= _LOGS
-    return select(
-        *(_m.id, _m.digest, _p.digest),
-        *(_p.workload_id, _p.target_id, _p.sketch_id, _p.tail_id),
-        _p.decisions if logs else cast(_p.decisions, schema.Blob),
-        *(_m.status, _m.run_secs, _m.measured_at, _m.occurrence, _m.session_id, _m.source_id),
-        _m.args_info_id,
+    earlier: dict[str, Any] = {}
+    if revision < _LOGS:
         # The first revision had a word for None.
-        _m.origin if logs else func.nullif(_m.origin, literal_column("'unknown'")),
-        _m.donor,
-        *((_m.all_cost, _m.context_id, _m.extra) if logs else (null(), null(), null())),
+        earlier["origin"] = func.nullif(_m.origin, literal_column("'unknown'"))
+        earlier["decisions"] = cast(_p.decisions, schema.Blob)
+    return select(
+        *(
+            null()
+            if column.since > revision
+            else earlier.get(column.name, _TABLES[column.table].c[column.stored])
+            for column in MEASUREMENT
+        )
     ).select_from(_ROWS)
 
 
@@ -419,7 +415,7 @@ class OpenedDatabase:
                 select(meta.value).where(meta.key == "store")
             ).scalar()
         if key is None:
-            raise SchemaError(f"{self.location}: it does not say which store it is")
+            raise SchemaError(f"{self.location}: it has no store key")
         return key
 
     def __enter__(self) -> Self:
@@ -504,15 +500,6 @@ class OpenedDatabase:
 
 
 # ---- The giving database -------------------------------------------------------------------------
-
-#: Where a row of ``measurement`` names a shared row, and of which table.
-_REFERENCES = tuple(
-    (at, name)
-    for name in (
-        *("source", "session", "workload", "target", "sketch", "tail", "args_info", "context"),
-    )
-    for at in (COLUMNS["measurement"].index(name),)
-)
 
 #: Numbers asked for at once: the text of them stays short.
 _NUMBERS = 500

@@ -141,7 +141,7 @@ _STATISTICS = {
 }
 
 _REASONS: tuple[tuple[str, type[TuneDBError], str], ...] = (
-    ("interrupted", LimitError, "it takes too long to read; it is damaged, or made to be slow"),
+    ("interrupted", LimitError, "reading it takes too long; it is damaged, or slow on purpose"),
     ("too big", LimitError, f"it has a value of over {limits.MAX_FOREIGN_BYTES} bytes"),
     ("malformed", StorageError, "damaged; ask for another copy"),
 )
@@ -228,7 +228,9 @@ def foreign_errors(where: str) -> Iterator[None]:
         with converted_errors(where):
             yield
     except MemoryError:
-        raise StorageError(f"{where}: damaged: it speaks of more bytes than there are") from None
+        raise StorageError(
+            f"{where}: damaged: its header declares more bytes than the file has"
+        ) from None
     except TuneDBError as error:
         if error.__cause__ is None:
             raise
@@ -380,7 +382,7 @@ def _revision(connection: sqlite3.Connection, watch: Watch, where: str) -> str:
     if len(rows) > limits.FOREIGN_OBJECTS:
         raise SchemaError(
             f"{where}: more than {limits.FOREIGN_OBJECTS} tables and indexes, "
-            "which no database of tunedb has; it is not read"
+            "more than any tunedb database; it is not read"
         )
     have = _objects(rows, where)
     first = objects_of(schema.REVISIONS[0])
@@ -390,7 +392,7 @@ def _revision(connection: sqlite3.Connection, watch: Watch, where: str) -> str:
     watch.restart()
     said = connection.execute("SELECT version_num FROM alembic_version LIMIT 2").fetchall()
     if len(said) != 1 or not isinstance(said[0][0], str):
-        raise SchemaError(f"{where}: it does not say which schema it has; ask for another copy")
+        raise SchemaError(f"{where}: it does not state its schema; ask for another copy")
     revision = said[0][0]
     if revision not in schema.REVISIONS:
         versions.require_head(told(revision), where)
@@ -416,7 +418,7 @@ def _objects(rows: Sequence[tuple[Any, ...]], where: str) -> dict[str, str]:
         found[name] = definition(kind, name, table, sql if isinstance(sql, str) else "")
         if kind not in ("table", "index"):
             raise SchemaError(
-                f"{where}: its {told(name)} is a {told(kind)}, which no database of tunedb has; "
+                f"{where}: its {told(name)} is a {told(kind)}, which tunedb databases lack; "
                 "it is not read"
             )
     return found
@@ -427,13 +429,13 @@ def _compare(have: dict[str, str], wanted: dict[str, str], revision: str, where:
     if missing := sorted(wanted.keys() - have.keys()):
         problem = f"{missing[0]} is missing"
     elif added := sorted(have.keys() - wanted.keys()):
-        problem = f"{told(added[0])} is no part of it"
+        problem = f"{told(added[0])} is not part of it"
     elif changed := sorted(name for name in have if have[name] != wanted[name]):
-        problem = f"the definition of {changed[0]} is another one"
+        problem = f"the definition of {changed[0]} differs"
     else:
         return
     raise SchemaError(
-        f"{where}: its tables are not those of schema {revision}: {problem}; it is not read"
+        f"{where}: its tables do not match schema {revision}: {problem}; it is not read"
     )
 
 
@@ -445,7 +447,7 @@ def _store_key(connection: sqlite3.Connection, watch: Watch, where: str) -> str:
         raise SchemaError(f"{where}: a database of another program; give one of tunedb")
     key = meta.get("store")
     if not isinstance(key, str) or not _STORE_KEY.fullmatch(key):
-        raise SchemaError(f"{where}: it does not say which store it is; ask for another copy")
+        raise SchemaError(f"{where}: it has no store key; ask for another copy")
     return key
 
 
@@ -459,7 +461,7 @@ def _check_size(connection: sqlite3.Connection, path: Path) -> None:
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     size = path.stat().st_size
     if size < page * pages:
-        raise StorageError(f"{path}: cut off after {size} of {page * pages} bytes; copy it again")
+        raise StorageError(f"{path}: truncated to {size} of {page * pages} bytes; copy it again")
 
 
 def _quick_check(connection: sqlite3.Connection, watch: Watch, path: Path) -> None:

@@ -220,6 +220,6 @@ def _told() -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageError(
-            f"{tempfile.gettempdir()}: the features of the exchange find no room there "
+            f"{tempfile.gettempdir()}: no room for the features of the exchange "
             f"({error.strerror}); name another folder in TMPDIR, or leave out --features"
         ) from error

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from .. import limits
 from ..errors import NotFoundError, UsageError
-from ..storage.engine import parse_url, show_url, sqlite_path
+from ..storage.engine import parse_url, same_database, show_url, sqlite_path
 from ..storage.store import Store
 from .foreign_file import open_file
 
@@ -25,18 +25,20 @@ def check_layer(url: str | Path) -> str:
     return show_url(parsed)
 
 
-def open_layer(url: str | Path) -> Store:
+def open_layer(url: str | Path, own: Store) -> Store | None:
     """Open a database as a layer: a server, or a file whose tables are those of tunedb.
 
     Parameters
     ----------
     url : str or Path
         As for :func:`tunedb.open`.
+    own : Store
+        The database that it stands behind.
 
     Returns
     -------
-    Store
-        Read-only.
+    Store or None
+        Read-only; None where it is the database itself.
 
     Raises
     ------
@@ -49,8 +51,10 @@ def open_layer(url: str | Path) -> Store:
     UsageError
         As :func:`check_layer`.
     """
-    where = check_layer(url)
-    path = sqlite_path(parse_url(url))
+    where, parsed = check_layer(url), parse_url(url)
+    if same_database(own.url, parsed):
+        return None
+    path = sqlite_path(parsed)
     if path is not None:
         if not path.exists():
             raise NotFoundError(f"{where}: no such file")
@@ -58,14 +62,6 @@ def open_layer(url: str | Path) -> Store:
     return Store(url, create=False, read_only=True, body_limit=limits.MAX_FOREIGN_BYTES)
 
 
-def is_same(own: Store, layer: Store) -> bool:
-    """Tell whether a layer is the database itself; a copy of it is not."""
-    if own.key != layer.key:
-        return False
-    mine, other = sqlite_path(own.url), sqlite_path(layer.url)
-    if mine is None or other is None:
-        return own.location == layer.location
-    try:
-        return mine.samefile(other)
-    except OSError:
-        return False
+def left_out(where: str, reason: str) -> str:
+    """Return in one line that the layer with that name for messages is left out, and why."""
+    return f"{where}: this layer is left out: {reason.removeprefix(f'{where}: ')}"

@@ -10,11 +10,10 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 from .. import limits
 from ..errors import UsageError
-from ..storage.engine import sqlite_path
+from ..storage.engine import parse_url, same_database
 from ..storage.exchanged import (
     EVERYTHING,
     Believe,
@@ -89,7 +88,7 @@ def merge(
     StorageError
         One of the two cannot be read or written.
     """
-    if _is_itself(store, peer):
+    if peer.store_key == store.key and same_database(store.url, parse_url(peer.location)):
         raise UsageError(f"{peer.location}: this is the database itself; give another one")
     report = MergeReport(peer.location, peer.store_key, dry_run, total=peer.total)
     started = time.monotonic()
@@ -114,19 +113,6 @@ def merge(
         report.seconds = time.monotonic() - started
     tell()
     return report
-
-
-def _is_itself(store: Store, peer: Peer) -> bool:
-    """Tell whether the other database is the one that is written to."""
-    if peer.store_key != store.key:
-        return False
-    own = sqlite_path(store.url)
-    if own is None:
-        return peer.location == store.location
-    try:
-        return own.samefile(Path(peer.location))
-    except (OSError, ValueError):
-        return False
 
 
 class _Writer:

@@ -6,12 +6,14 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from .. import limits
 from ..errors import LimitError, TuneDBError
 from ..launches import Launch
 from ..records import Alias, Failure, Measurement, SourceKind, Trust
+from ..storage.columns import AT
 from ..storage.exchanged import (
     COLUMNS,
     Believe,
@@ -55,12 +57,12 @@ if TYPE_CHECKING:
 Row = tuple[Any, ...]
 T = TypeVar("T", Failure, Launch)
 
-_GONE = "it refers to a measurement that was not taken or did not come"
-_NO_SOURCE = "its source was not taken or did not come"
+_GONE = "it refers to a measurement that was rejected or is missing"
+_NO_SOURCE = "its source was rejected or is missing"
 
 _MEASURED_HERE = (
     "feature: its program was measured by a source that is trusted here; compute it: tunedb "
-    "extract, or give --believe if this really comes from its source"
+    "extract, or give --accept-trusted-names if this really comes from its source"
 )
 
 #: Under which name stands what an old database says of a measurement that it gave before.
@@ -200,7 +202,7 @@ class Following(ABC):
             try:
                 workload, scheme, key, source = row
                 if self._shared.digests["workload"].get(workload) is None:
-                    refuse("its workload was not taken or did not come")
+                    refuse("its workload was rejected or is missing")
                 most = limits.MAX_FOREIGN_LABEL_CHARS
                 alias = Alias(text(scheme, "its scheme", most), text(key, "its key", most))
                 if source is not None:
@@ -274,7 +276,7 @@ class Following(ABC):
                     program, measurement, own = self._recent[number]
                     said_by = own if said_by is None else said_by
                 elif {type(program), type(measurement)} != {bytes}:
-                    refuse("it is of no measurement")
+                    refuse("it belongs to no measurement")
                 source = self._unattributed() if said_by is None else self._source(said_by)
                 made = make(row)
                 digest = made.digest(measurement)
@@ -306,7 +308,7 @@ class Following(ABC):
                     refuse(_GONE)
                 named = self._shared.feature_sets.get(set_number)
                 if named is None or self._shared.digests["feature_set"].get(set_number) is None:
-                    refuse("its feature set was not taken or did not come")
+                    refuse("its feature set was rejected or is missing")
                 taken = self._recent[number]
                 source = self._source(taken.source)
                 if (reason := self._refusal(source)) is not None:
@@ -353,7 +355,8 @@ def _chars(alias: Alias) -> int:
 # ---- Measurements --------------------------------------------------------------------------------
 
 
-_WORKLOAD, _SOURCE = (COLUMNS["measurement"].index(name) for name in ("workload", "source"))
+_WORKLOAD, _SOURCE = AT["workload"], AT["source"]
+_LONG = itemgetter(AT["decisions"], AT["run_secs"])
 
 #: Measurements whose numbers are remembered for the failures and features that follow them.
 _RECENT = limits.IMPORT_ROWS
@@ -444,7 +447,9 @@ class Receiver(Following):
                     self.last = row[0], row[1] if type(row[1]) is bytes else None
             self.rows += 1
             yield
-        self._report.bytes += sum(len(row[7]) + len(row[9] or b"") for row, *_ in _whole(found))
+        self._report.bytes += sum(
+            len(value) for row, *_ in _whole(found) for value in _LONG(row) if value is not None
+        )
         if len(self._recent) > 2 * _RECENT:
             for number in list(islice(self._recent, _RECENT)):
                 del self._recent[number]
@@ -630,7 +635,7 @@ class Receiver(Following):
         self._unknown_workloads -= workloads
 
 
-_BELIEVE = "give --believe if this really comes from it"
+_BELIEVE = "give --accept-trusted-names if this really comes from it"
 
 
 def _trusted(source: ForeignSource) -> str:

@@ -522,7 +522,9 @@ class _Digests:
             return
         self._count += len(chunk.rows)
         if self._count > _MOST_SHARED:
-            raise LimitError(f"more than {_MOST_SHARED:,} sketches and the like in one exchange")
+            raise LimitError(
+                f"more than {_MOST_SHARED:,} sketches and similar rows in one exchange"
+            )
 
     def of(self, row: Row) -> bytes:
         """Return the digest of a measurement."""
@@ -617,7 +619,7 @@ def chosen_ids(database: Store | Fetch, selection: Selection, until: int | None 
         fetch, equivalent = database, partial(_equivalent, database)
     else:
         # The rows of a page come as a list, not one by one.
-        fetch, equivalent = database._db.select, partial(_confirmed, database)
+        fetch, equivalent = database.exchange.select, partial(_confirmed, database)
     conditions = _conditions(fetch, selection, equivalent)
     if until is not None:
         conditions.append(_m.id <= until)
@@ -627,7 +629,9 @@ def chosen_ids(database: Store | Fetch, selection: Selection, until: int | None 
         ranks = Ranks()
         _fill(fetch, conditions, ranks)
     except (TypeError, ValueError, OverflowError) as error:
-        raise StorageError(f"a measurement cannot be compared ({error}); check it") from None
+        raise StorageError(
+            f"a measurement cannot be compared ({error}); run: tunedb db check"
+        ) from None
     return ranks.chosen(selection.best, selection.rest)
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import identity
 from ..errors import UsageError
-from ..storage.engine import parse_url, show_url, sqlite_path
+from ..storage.engine import parse_url, place_of, same_database, show_url, sqlite_path
 from ..storage.exchanged import EVERYTHING, Position, Selection
 from ..storage.store import Store
 from .database import DatabasePeer
@@ -242,7 +242,7 @@ def _is_lasting(selection: Selection) -> bool:
 def _key(selection: Selection, *, believe: bool = False) -> str:
     """Return under which words watermarks of an exchange stand.
 
-    What was refused for want of ``--believe`` has been looked at, and must be looked at again.
+    Records that were refused for want of ``--accept-trusted-names`` must be looked at again.
     """
     return selection.key + (" believed" if believe else "")
 
@@ -253,10 +253,7 @@ def _place(url: Any) -> str:
     A copy has the key of the original, and may have lost records that are below its last one: what
     was read there says nothing of the original. Nor does what somebody else's file says it is.
     """
-    path = sqlite_path(url)
-    host = url.host or url.query.get("host", "")
-    where = f"{host}:{url.port}/{url.database}" if path is None else path.resolve()
-    return identity.digest("place", os.fsencode(where)).hex()
+    return identity.digest("place", os.fsencode(place_of(url))).hex()
 
 
 def _other(store: Store, url: str | Path) -> Any:
@@ -268,10 +265,6 @@ def _other(store: Store, url: str | Path) -> Any:
         It is the database of the store.
     """
     there = parse_url(url)
-    here, path = sqlite_path(store.url), sqlite_path(there)
-    same = store.url == there
-    if here is not None and path is not None and here.exists() and path.exists():
-        same = here.samefile(path)
-    if same:
+    if same_database(store.url, there):
         raise UsageError(f"{show_url(there)}: this is the database itself; give the other one")
     return there

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple, NoReturn
 
 import orjson
@@ -37,6 +38,7 @@ from ..records import (
     WorkloadFormat,
 )
 from ..run_times import mean_of, status_of
+from ..storage.columns import AT, IDENTITY, MEASUREMENT, Column, Form, names_of
 from ..storage.exchanged import COLUMNS, ForeignSource
 from ..storage.retractions import SUBJECTS, Retraction
 from .payloads import Bodies
@@ -53,7 +55,7 @@ _FORMATS = frozenset(WorkloadFormat)
 _KINDS = frozenset(SourceKind)
 _MAX_KEY_CHARS = 64
 
-DIFFERENT = "its digest does not fit what it holds"
+DIFFERENT = "its digest does not match its contents"
 
 
 class FeatureSet:
@@ -139,8 +141,9 @@ class SharedRows:
             self._count += 1
             if self._count > limits.MAX_SHARED_ROWS:
                 raise LimitError(
-                    f"more than {limits.MAX_SHARED_ROWS:,} workloads, sketches and the like in one "
-                    "exchange; give it in parts (--workload, --target, --since)"
+                    f"more than {limits.MAX_SHARED_ROWS:,} workloads, "
+                    "sketches and similar rows in one "
+                    "exchange; split it (--workload, --target, --since)"
                 )
             try:
                 digest = taker(table, *row)
@@ -166,7 +169,7 @@ class SharedRows:
             refuse("it has no number")
         if number in self.digests[table]:
             self.digests[table][number] = None
-            refuse("two rows have one number")
+            refuse("two rows have the same number")
         return number
 
     def body(self, table: str, number: int) -> bytes:
@@ -208,7 +211,7 @@ class SharedRows:
         key = text(key, "its key", limits.MAX_FOREIGN_LABEL_CHARS)
         body, value = json_of(fingerprint, "its fingerprint", limits.MAX_FOREIGN_EXTRA_BYTES)
         if not isinstance(value, dict):
-            refuse("its fingerprint is no object")
+            refuse("its fingerprint is not an object")
         session = Session(key, integer(started_at), body)
         self._held(key, body)
         self.sessions[number] = session
@@ -225,9 +228,9 @@ class SharedRows:
         version: Any,
     ) -> bytes:
         if format_ not in _FORMATS:
-            refuse("its format is unknown; a newer tunedb may know it")
+            refuse("its format is unknown; a newer tunedb may read it")
         if type(body) is not bytes:
-            refuse("it has no body, or too large a one")
+            refuse("its body is missing or too large")
         if format_ == WorkloadFormat.ANSOR:
             # Verbatim, as auto_scheduler wrote it.
             if len(body) > limits.MAX_FOREIGN_PART_BYTES or b"\0" in body:
@@ -259,9 +262,9 @@ class SharedRows:
             given = None if label is None else clean_text(str(label))[: limits.MAX_TARGET_CHARS]
             target = Target(str(value.get("kind", "unknown")), body, given)
         else:
-            refuse("its configuration is no object")
+            refuse("its configuration is not an object")
         if kind != target.kind:
-            refuse("its kind is not that of its configuration")
+            refuse("its kind differs from its configuration")
         text(kind, "its kind", limits.MAX_NAME_CHARS)
         self._held(body, target.text or "")
         self.targets[number] = target
@@ -270,7 +273,7 @@ class SharedRows:
     def _part(self, table: str, number: int, _stated: Any, body: Any) -> bytes:
         """Look at a sketch or tail; what it holds is looked at with the first program."""
         if type(body) is not bytes or len(body) > limits.MAX_FOREIGN_PART_BYTES:
-            refuse("it has no body, or too large a one")
+            refuse("its body is missing or too large")
         self._bodies.put(table, number, body)
         return identity.shared_digest(table, body)
 
@@ -284,7 +287,7 @@ class SharedRows:
         body = text(columns, "its columns", limits.MAX_FOREIGN_EXTRA_BYTES)
         names = parse_json(body.encode())
         if not isinstance(names, list) or not all(isinstance(one, str) for one in names):
-            refuse("its columns are no list of names")
+            refuse("its columns are not a list of names")
         self._held(body)
         _check_installed(name, integer(version), tuple(names))
         self.feature_sets[number] = FeatureSet(name, version, tuple(names))
@@ -338,14 +341,14 @@ def refuse(reason: str) -> NoReturn:
 def integer(value: Any) -> int:
     """Return an integer of 64 bits, or raise FormatError."""
     if type(value) is not int or not -INT64 <= value < INT64:
-        refuse("a number that is no integer of 64 bits")
+        refuse("a number that is not an integer of 64 bits")
     return value
 
 
 def text(value: Any, what: str, most: int) -> str:
     """Return a text that both databases can hold as it is, or raise FormatError."""
     if type(value) is not str or not value:
-        refuse(f"{what} is no text")
+        refuse(f"{what} is not text")
     if len(value) > most:
         refuse(f"{what} is longer than {most} characters")
     if clean_text(value) != value:
@@ -366,7 +369,7 @@ def json_of(value: Any, what: str, most: int) -> tuple[bytes, Any]:
     if type(value) is str:
         value = value.encode()
     if type(value) is not bytes or len(value) > most:
-        refuse(f"{what} is no text, or longer than {most} bytes")
+        refuse(f"{what} is not text, or longer than {most} bytes")
     found = parse_json(value)
     check_value(found, what)
     return value, found
@@ -384,36 +387,31 @@ def canonical(value: Any, what: str, most: int) -> bytes:
 
 Row = tuple[Any, ...]
 
-_COLUMNS = COLUMNS["measurement"]
-_AT = {name: position for position, name in enumerate(_COLUMNS)}
 
-_NONE: type = type(None)
-_INT = frozenset({int})
-_INT_OR_NONE = frozenset({int, _NONE})
-_BYTES = frozenset({bytes})
-_BYTES_OR_NONE = frozenset({bytes, _NONE})
-_TEXT_OR_NONE = frozenset({str, _NONE})
-_REAL_OR_NONE = frozenset({float, _NONE})
+def _types_of(column: Column) -> Iterator[type]:
+    yield column.type
+    if column.may_be_none:
+        yield type(None)
+    if column.form is Form.JSON:
+        # A text of a foreign file that is no UTF-8.
+        yield bytes
+
 
 #: Column → types that its values may have.
-_TYPES: dict[str, frozenset[type]] = {
-    **dict.fromkeys(("id", "workload", "target", "sketch", "source"), _INT),
-    **dict.fromkeys(("status", "measured_at", "occurrence"), _INT),
-    **dict.fromkeys(("tail", "session", "args_info", "context"), _INT_OR_NONE),
-    **dict.fromkeys(("digest", "program_digest", "run_secs", "donor"), _BYTES_OR_NONE),
-    "decisions": _BYTES,
-    "origin": _TEXT_OR_NONE,
-    "all_cost": _REAL_OR_NONE,
-    "extra": frozenset({str, bytes, _NONE}),
-}
+_TYPES = {column.name: frozenset(_types_of(column)) for column in MEASUREMENT}
 
-_STATUSES = frozenset(int(status) for status in Status)
-_ORIGINS = frozenset({None, *map(str, Origin)})
-_FLOAT_BYTES = 8
+#: Columns that hold the number of a shared row.
+_REFERENCES = names_of(Form.REFERENCE, Form.SHARED_JSON)
 
-#: What a measurement must refer to, and what it may.
-_MUST = tuple((name, _AT[name]) for name in ("workload", "target", "sketch", "source"))
-_MAY = tuple((name, _AT[name]) for name in ("tail", "session", "args_info", "context"))
+#: What a program consists of, besides its decisions.
+_PROGRAM = ("workload", "target", "sketch", "tail")
+
+#: Fields of a record, and where they stand in a row.
+_PLAIN, _JSON, _SHARED_JSON = map(names_of, (Form.PLAIN, Form.JSON, Form.SHARED_JSON))
+_plain_of = itemgetter(*(AT[name] for name in _PLAIN))
+
+#: Origin in a row → what the digest covers.
+_ORIGINS: dict[str | None, str] = {None: Origin.UNKNOWN.value, **{str(o): str(o) for o in Origin}}
 
 
 class Digested(NamedTuple):
@@ -447,41 +445,20 @@ class Measurements:
 
     def digested(self, rows: Sequence[Row]) -> Iterator[Digested | tuple[Row, str]]:
         """Yield each row with its digests, or with the reason why it is not taken."""
-        reasons = None if _are_plain(rows) else map(_complaint, rows)
-        digest_program, digest = identity.program_digest, identity.measurement_digest
-        of, body = self._shared.digests, self._shared.body
-        workloads, targets, sketches = of["workload"].get, of["target"].get, of["sketch"].get
-        tails, sessions, sources = of["tail"].get, of["session"].get, of["source"].get
-        infos, contexts = of["args_info"].get, of["context"].get
-        for row in rows:
-            if reasons is not None and (reason := next(reasons)) is not None:
-                yield row, reason
+        reasons: dict[int, str] = {}
+        are_plain = _are_plain(rows)
+        if not (are_plain and self._are_there(rows)):
+            for at, row in enumerate(rows):
+                reason = (None if are_plain else _complaint(row)) or self._missing(row)
+                if reason is not None:
+                    reasons[at] = reason
+        digests = self._digests([row for at, row in enumerate(rows) if at not in reasons])
+        for at, row in enumerate(rows):
+            if at in reasons:
+                yield row, reasons[at]
                 continue
-            _, stated, stated_program, workload, target, sketch, tail, decisions = row[:8]
-            status, run_secs, measured_at, occurrence, session, source = row[8:14]
-            info, origin, donor, all_cost, context, extra = row[14:]
-            of_workload, of_target = workloads(workload), targets(target)
-            of_sketch = sketches(sketch)
-            end = None if tail is None else tails(tail)
-            run = None if session is None else sessions(session)
-            if (
-                of_workload is None
-                or of_target is None
-                or of_sketch is None
-                or sources(source) is None
-                or (end is None and tail is not None)
-                or (run is None and session is not None)
-                or (info is not None and infos(info) is None)
-                or (context is not None and contexts(context) is None)
-            ):
-                yield row, self._missing(row)
-                continue
-            program = digest_program(of_workload, of_target, of_sketch, end, decisions)
-            info_of = None if info is None else body("args_info", info)
-            context_of = None if context is None else body("context", context)
-            extra_of = extra.encode() if type(extra) is str else extra
-            told = (info_of, origin or "unknown", donor, all_cost, context_of, extra_of)
-            measurement = digest(program, status, run_secs, measured_at, occurrence, run, *told)
+            program, measurement = next(digests)
+            stated, stated_program = row[1:3]
             if (stated is not None and stated != measurement) or (
                 stated_program is not None and stated_program != program
             ):
@@ -489,33 +466,65 @@ class Measurements:
             else:
                 yield Digested(row, program, measurement)
 
-    def _missing(self, row: Row) -> str:
-        """Return what a row refers to that is not there."""
+    def _digests(self, rows: Sequence[Row]) -> Iterator[tuple[bytes, bytes]]:
+        """Return the digests of the program and of the measurement of each row."""
+        if not rows:
+            return iter(())
+        columns = dict(zip(AT, zip(*rows, strict=True), strict=True))
+        shared = self._shared.digests
+        parts = [map(shared[name].get, columns[name]) for name in _PROGRAM]
+        programs = [*map(identity.program_digest, *parts, columns["decisions"])]
+        covered = [self._covered(column, columns[column.name]) for column in IDENTITY]
+        return zip(programs, map(identity.measurement_digest, programs, *covered), strict=True)
+
+    def _covered(self, column: Column, values: Sequence[Any]) -> Iterable[Any]:
+        """Return what the digest covers of the values of a column, made when it is asked for."""
+        name, body = column.name, self._shared.body
+        if column.form is Form.SHARED_JSON:
+            return (None if number is None else body(name, number) for number in values)
+        if column.form is Form.REFERENCE:
+            return map(self._shared.digests[name].get, values)
+        if column.form is Form.JSON:
+            return (value.encode() if type(value) is str else value for value in values)
+        return map(_ORIGINS.__getitem__, values) if name == "origin" else values
+
+    def _are_there(self, rows: Sequence[Row]) -> bool:
+        """Tell whether all shared rows that plain rows refer to were taken."""
         of = self._shared.digests
-        for name, position in (*_MUST, *_MAY):
-            number = row[position]
+        for name in _REFERENCES:
+            at = AT[name]
+            numbers = {row[at] for row in rows} - {None}
+            if None in map(of[name].get, numbers):
+                return False
+        return True
+
+    def _missing(self, row: Row) -> str | None:
+        """Return what a row refers to that is not there, or None."""
+        of = self._shared.digests
+        for name in _REFERENCES:
+            number = row[AT[name]]
             if number is not None and of[name].get(number) is None:
                 if number in of[name]:
-                    return f"its {name} was not taken"
-                return f"it refers to a {name} that did not come"
-        return "it refers to a row that did not come"
+                    return f"its {name} was rejected"
+                return f"it refers to a {name} that is missing"
+        return None
 
     # ------------------------------------------------------------------ new rows
 
     def is_valid(self, row: Row) -> bool:
         """Tell whether a known record may be an answer; as ``Measurement.is_valid``."""
-        sketch = self._shared.body("sketch", row[_AT["sketch"]])
-        return bool(row[_AT["status"]] == Status.OK and sketch != b"[]")
+        sketch = self._shared.body("sketch", row[AT["sketch"]])
+        return bool(row[AT["status"]] == Status.OK and sketch != b"[]")
 
     def trace(self, row: Row) -> Trace:
         """Return the trace of a record; FormatError where it holds what is not allowed."""
-        sketch, tail = row[_AT["sketch"]], row[_AT["tail"]]
+        sketch, tail = row[AT["sketch"]], row[AT["tail"]]
         trace = Trace(
             self._shared.body("sketch", sketch),
             None if tail is None else self._shared.body("tail", tail),
-            row[_AT["decisions"]],
+            row[AT["decisions"]],
         )
-        allowlist.check_trace(trace, self._shared.format_of(row[_AT["workload"]]))
+        allowlist.check_trace(trace, self._shared.format_of(row[AT["workload"]]))
         return trace
 
     def made(self, found: Digested) -> tuple[Measurement, int]:
@@ -527,16 +536,21 @@ class Measurements:
             It is not what tunedb would have stored itself, or its program holds what is not
             allowed (:mod:`tunedb.programs.allowlist`).
         """
-        row, shared, at = found.row, self._shared, _AT
-        workload, size = row[at["workload"]], len(row[at["decisions"]])
-        sketch, tail = row[at["sketch"]], row[at["tail"]]
+        row, shared = found.row, self._shared
+        workload, size = row[AT["workload"]], len(row[AT["decisions"]])
+        sketch, tail, session = row[AT["sketch"]], row[AT["tail"]], row[AT["session"]]
         trace = self.trace(row)
         _check_decisions(trace.decisions, shared.format_of(workload))
-        times = _times(row[at["run_secs"]], row[at["status"]])
-        extra = row[at["extra"]]
-        if extra is not None:
-            extra = canonical(extra, "its extra", limits.MAX_FOREIGN_EXTRA_BYTES)
-            size += len(extra)
+        times = _times(row[AT["run_secs"]], row[AT["status"]])
+        fields = dict(zip(_PLAIN, _plain_of(row), strict=True))
+        for name in _JSON:
+            value = row[AT[name]]
+            if value is not None:
+                fields[name] = canonical(value, f"its {name}", limits.MAX_FOREIGN_EXTRA_BYTES)
+                size += len(fields[name])
+        for name in _SHARED_JSON:
+            number = row[AT[name]]
+            fields[name] = None if number is None else shared.body(name, number)
         if workload not in self._workloads:
             self._workloads[workload] = shared.workload(workload)
             size += len(self._workloads[workload].body)
@@ -544,21 +558,13 @@ class Measurements:
             if part is not None and key not in self._fresh:
                 self._fresh.add(key)
                 size += len(part)
-        target = shared.targets[row[at["target"]]]
-        session, info, context = row[at["session"]], row[at["args_info"]], row[at["context"]]
         measurement = Measurement(
-            Program(self._workloads[workload], target, trace),
+            Program(self._workloads[workload], shared.targets[row[AT["target"]]], trace),
             times,
-            Status(row[at["status"]]),
-            row[at["measured_at"]],
-            row[at["occurrence"]],
-            None if session is None else shared.sessions[session],
-            None if info is None else shared.body("args_info", info),
-            Origin(row[at["origin"]] or "unknown"),
-            row[at["donor"]],
-            row[at["all_cost"]],
-            None if context is None else shared.body("context", context),
-            extra,
+            Status(row[AT["status"]]),
+            session=None if session is None else shared.sessions[session],
+            origin=Origin(_ORIGINS[row[AT["origin"]]]),
+            **fields,
         )
         if measurement.digest != found.measurement:
             refuse(DIFFERENT)
@@ -571,42 +577,31 @@ class Measurements:
 def _are_plain(rows: Sequence[Row]) -> bool:
     """Tell whether no value of a chunk needs a closer look; column by column, which is quick."""
     try:
-        columns = dict(zip(_COLUMNS, zip(*rows, strict=True), strict=True))
+        columns = list(zip(MEASUREMENT, zip(*rows, strict=True), strict=True))
     except (ValueError, TypeError):
         return False
-    if not all(types.issuperset(map(type, columns[name])) for name, types in _TYPES.items()):
-        return False
-    lengths = {len(value) for value in columns["run_secs"] if value is not None}
-    donors = {len(value) for value in columns["donor"] if value is not None}
-    extras = {len(value) for value in columns["extra"] if value is not None}
-    return (
-        _STATUSES.issuperset(columns["status"])
-        and _ORIGINS.issuperset(columns["origin"])
-        and all(map(_is_int64, columns["measured_at"]))
-        and all(map(_is_int64, columns["occurrence"]))
-        and all(size % _FLOAT_BYTES == 0 for size in lengths)
-        and max(lengths, default=0) <= limits.MAX_RUN_SECS * _FLOAT_BYTES
-        and donors <= {identity.DIGEST_BYTES}
-        and max(extras, default=0) <= limits.MAX_FOREIGN_EXTRA_BYTES
-        and max(map(len, columns["decisions"])) <= limits.MAX_FOREIGN_DECISION_BYTES
-        and all(math.isfinite(cost) for cost in columns["all_cost"] if cost is not None)
-    )
-
-
-def _is_int64(value: int) -> bool:
-    return -INT64 <= value < INT64
+    for column, values in columns:
+        if not _TYPES[column.name].issuperset(map(type, values)):
+            return False
+        if column.check is not None or column.values is not None:
+            there = [value for value in values if value is not None]
+            if column.values is not None and not column.values.issuperset(there):
+                return False
+            if column.check is not None and not column.check(there):
+                return False
+    return True
 
 
 def _complaint(row: Row) -> str | None:
     """Return why a row cannot be looked at further, or None."""
-    if len(row) != len(_COLUMNS):
+    if len(row) != len(MEASUREMENT):
         return "it has other columns"
     for name, types in _TYPES.items():
-        if type(row[_AT[name]]) not in types:
-            return f"its {name} is of another type"
-    for name, known in (("status", _STATUSES), ("origin", _ORIGINS)):
-        if row[_AT[name]] not in known:
-            return f"its {name} is unknown"
+        if type(row[AT[name]]) not in types:
+            return f"its {name} has another type"
+    for column, value in zip(MEASUREMENT, row, strict=True):
+        if column.values is not None and value is not None and value not in column.values:
+            return f"its {column.name} is unknown"
     if _are_plain([row]):
         return None
     return "its numbers or the lengths of its values are out of bounds"
@@ -620,7 +615,7 @@ def _times(packed: bytes | None, status: int) -> tuple[float, ...] | None:
             refuse("a run time is not finite")
         refuse("a run time is negative" if min(times) < 0 else "the mean time is not finite")
     if status == Status.OK and status_of(times) is not Status.OK:
-        refuse("it counts as measured and has no time")
+        refuse("it counts as measured but has no time")
     return times
 
 
@@ -643,7 +638,7 @@ def failure_of(row: Row) -> Failure:
     if message != "":
         text(message, "its message", limits.MAX_MESSAGE_CHARS)
     if seconds is not None and not (type(seconds) is float and math.isfinite(seconds)):
-        refuse("its duration is no finite number")
+        refuse("its duration is not a finite number")
     return Failure(FailureKind(kind), Phase(phase), message, seconds)
 
 
@@ -662,11 +657,11 @@ def launch_of(row: Row, counter_sets: Mapping[int, CounterSet]) -> Launch:
     if kernel != "":
         text(kernel, "its kernel", limits.MAX_KERNEL_CHARS)
     if seconds is not None and not (type(seconds) is float and math.isfinite(seconds)):
-        refuse("its time is no finite number")
+        refuse("its time is not a finite number")
     if packed is not None and type(packed) is not bytes:
-        refuse("its counters are no numbers")
+        refuse("its counters are not numbers")
     if of is not None and of not in counter_sets:
-        refuse("its set of counters was not taken or did not come")
+        refuse("its set of counters was rejected or is missing")
     block, grid = (None if part == [None] * 3 else part for part in (extents[:3], extents[3:]))
     return Launch(
         kernel,
@@ -687,11 +682,11 @@ def retraction_of(row: Row) -> Retraction:
     """Return what a row of retractions says, or raise FormatError."""
     digest, store, subject, reason = row
     if type(digest) is not bytes or len(digest) != identity.DIGEST_BYTES:
-        refuse("it is of no digest")
+        refuse("it has no digest")
     if subject not in SUBJECTS:
-        refuse("what it is of is unknown")
+        refuse("its kind of subject is unknown")
     if type(reason) is not str:
-        refuse("its reason is no text")
+        refuse("its reason is not text")
     # A label: no part of what it means.
     reason = identity.clean_text(reason)[: limits.MAX_FOREIGN_LABEL_CHARS]
     return Retraction(digest, store_key(store), subject, reason)

@@ -91,7 +91,7 @@ def load_feature_sets() -> tuple[dict[str, FeatureSet], dict[str, str]]:
 def _checked(name: str, candidate: Any) -> FeatureSet:
     """Return a feature set, or raise TypeError with what is wrong about it."""
     if not isinstance(candidate, StepFeatures | NestFeatures):
-        raise TypeError("it is no StepFeatures and no NestFeatures (tunedb.features.base)")
+        raise TypeError("it is neither StepFeatures nor NestFeatures (tunedb.features.base)")
     if candidate.name != name:
         raise TypeError(f"it calls itself {candidate.name!r}")
     return candidate

@@ -55,7 +55,7 @@ _MAX_TASK_BYTES = 16_384
 _HASH = re.compile(r"[0-9a-f]{32}", re.ASCII)
 _MAX_TIMESTAMP = INT64 // 1_000_000
 _SHAPE = "a line is {i: [task, [[], steps]], r: [costs, error_no, all_cost, timestamp], v: version}"
-_DAMAGED = "the record is of another log, or is damaged"
+_DAMAGED = "the record belongs to another log, or is damaged"
 
 
 class _Task(NamedTuple):
@@ -249,7 +249,7 @@ class AnsorReader:
             # The key tells 1, 1.0 and true apart, so that a line is judged as if it stood alone.
             key = orjson.dumps((version, task))
         except TypeError as error:  # nested deeper than orjson writes
-            raise FormatError(f"a task that cannot be stored: {error}") from None
+            raise FormatError(f"cannot store a task: {error}") from None
         known = self._tasks.get(key)
         if known is None:
             known = _read_task(task, version, self._model)
@@ -299,7 +299,7 @@ def _read_task(task: list[Any], version: str, model: str | None) -> _Task:
     is_first_v05 = len(task) == len(_FIRST_V05) and type(task[2]) is int
     items = _FIRST_V05 if is_first_v05 else _ITEMS
     if not 2 <= len(task) <= len(items):
-        raise FormatError(f"a task has 2 to 6 items, not {len(task)}")
+        raise FormatError(f"a task must have 2 to 6 items, not {len(task)}")
     values = dict(zip(items, task, strict=False))
     for name, value in values.items():
         if not _is_item(name, value):
@@ -333,9 +333,9 @@ def _workload(key: str) -> Workload:
     try:
         value = orjson.loads(key)
     except orjson.JSONDecodeError as error:
-        raise FormatError(f"a workload key that is no JSON: {error}") from None
+        raise FormatError(f"a workload key is not JSON: {error}") from None
     if not (isinstance(value, list) and value and isinstance(value[0], str)):
-        raise FormatError("a workload key is [name or hash, …]")
+        raise FormatError("a workload key must be [name or hash, …]")
     check_depth(value, "a workload key")
     head = value[0]
     name = clean_text(head)
@@ -371,7 +371,7 @@ def _seconds(value: Any, what: str) -> float:
         return value
     if type(value) is int and 0 <= value == float(value):
         return float(value)
-    raise FormatError(f"{what} {shown(value)} is no time in seconds")
+    raise FormatError(f"{what} {shown(value)} is not a time in seconds")
 
 
 def _microseconds(timestamp: Any) -> int:
@@ -381,7 +381,7 @@ def _microseconds(timestamp: Any) -> int:
     # Only edited logs have fractions: TVM casts to int.
     if type(timestamp) is float and 0.0 <= timestamp < _MAX_TIMESTAMP:
         return round(timestamp * 1e6)
-    raise FormatError(f"timestamp {shown(timestamp)} is no time in seconds since 1970")
+    raise FormatError(f"timestamp {shown(timestamp)} is not a time in seconds since 1970")
 
 
 def _timestamp(measured_at: int) -> float:

@@ -132,12 +132,14 @@ class AutoTVMReader:
             layout, items = _V2, 4
         else:
             if type(value["i"]) is not list or len(value["i"]) != 6:
-                raise FormatError("the input of a version 0.1 line has 6 items")
+                raise FormatError("the input of a version 0.1 line must have 6 items")
             *inputs, config = value["i"]
             result, version = value["r"], {"version": value["v"]}
             layout, items = _V1, 5
         if type(inputs) is not list or len(inputs) != items:
-            raise FormatError("the input of a version 0.2 line is [target, task, args, kwargs]")
+            raise FormatError(
+                "the input of a version 0.2 line must be [target, task, args, kwargs]"
+            )
         workload, target, context = self._shared(inputs, version)
         trace, extra = _read_config(config, layout)
         if not layout.line.issuperset(value):
@@ -164,7 +166,7 @@ class AutoTVMReader:
         try:
             key = orjson.dumps(inputs), orjson.dumps(version)
         except TypeError as error:
-            raise FormatError(f"an input that has no JSON form: {error}") from error
+            raise FormatError(f"an input has no JSON form: {error}") from error
         shared = self._seen.get(key)
         if shared is None:
             shared = _read_shared(inputs, version)
@@ -185,7 +187,7 @@ def _is_v2(value: dict[str, Any]) -> bool:
 def _read_config(config: Any, layout: _Layout) -> tuple[Trace, dict[str, Any]]:
     """Return the knobs of a configuration, and ``{"config": fields that nobody knows}``."""
     if type(config) is not dict or layout.entity not in config:
-        raise FormatError(f"a configuration is an object with {layout.entity!r}, the knobs")
+        raise FormatError(f"a configuration must be an object with {layout.entity!r}, the knobs")
     template = {name: config[key] for key, name in layout.template.items() if key in config}
     trace = split_knobs(config[layout.entity], template)
     if len(config) == len(template) + 1:
@@ -227,10 +229,10 @@ def _read_result(
 ) -> tuple[tuple[float, ...], Status, Failure | None, float | None, int]:
     """Return costs, status, failure, all_cost and µs since 1970 of a result."""
     if type(result) is not list or len(result) != 4:
-        raise FormatError("a result is [costs, error number, seconds, time]")
+        raise FormatError("a result must be [costs, error number, seconds, time]")
     costs, error_no, all_cost, timestamp = result
     if type(costs) is not list or len(costs) > limits.MAX_RUN_SECS:
-        raise FormatError(f"the costs are a list of at most {limits.MAX_RUN_SECS} numbers")
+        raise FormatError(f"the costs must be a list of at most {limits.MAX_RUN_SECS} numbers")
     times = tuple([_seconds(cost, "a cost") for cost in costs])
     # Finite numbers may have a sum that is not, and the mean ranks a record.
     _seconds(sum(times), "the sum of the costs")
@@ -247,11 +249,11 @@ def _seconds(value: Any, what: str) -> float:
     """Return a time in seconds as a float, or raise FormatError for what no clock gives."""
     if type(value) is not float:
         if type(value) is not int or abs(value) > 2**53:
-            raise FormatError(f"{what} is {short(value)}, which is no number of seconds")
+            raise FormatError(f"{what} is {short(value)}, which is not a number of seconds")
         value = float(value)
     seconds: float = value
     if not 0.0 <= seconds < math.inf:
-        raise FormatError(f"{what} is {seconds!r}; a time is finite and not negative")
+        raise FormatError(f"{what} is {seconds!r}; a time must be finite and not negative")
     return seconds
 
 

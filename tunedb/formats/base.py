@@ -281,7 +281,7 @@ def _checked(_: str, candidate: Any) -> LogFormat:
     """Return a format, or raise TypeError with what is wrong about it."""
     made = candidate()
     if not isinstance(made, LineFormat | FileFormat):
-        raise TypeError("it is no LineFormat and no FileFormat (tunedb.formats.base)")
+        raise TypeError("it is neither a LineFormat nor a FileFormat (tunedb.formats.base)")
     return made
 
 

@@ -66,7 +66,7 @@ def outcome_of(times: Sequence[float], error_no: Any) -> tuple[Status, Failure |
         The number is none of ``MeasureErrorNo``, or it is 0 and some costs are sentinels.
     """
     if type(error_no) is not int:
-        raise FormatError(f"error number {short(error_no)} is no integer")
+        raise FormatError(f"error number {short(error_no)} is not an integer")
     if error_no:
         return Status.FAILED, failure_of(error_no)
     if SENTINELS.isdisjoint(times):

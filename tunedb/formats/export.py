@@ -28,7 +28,7 @@ from ..system.temporary import TemporaryFolder
 from .base import DocumentWriter, LineWriter, formats
 from .metaschedule import RECORDS, WORKLOADS, record_fields, workload_line
 
-_OF_OTHERS = "module of another database; tune or import one that is equal"
+_OF_OTHERS = "module of another database; tune or import an equal one"
 
 
 @dataclass
@@ -194,7 +194,7 @@ def export_lines(
     writer = formats().get(format_name)
     if not isinstance(writer, LineWriter):
         names = [name for name, known in formats().items() if isinstance(known, LineWriter)]
-        raise UsageError(f"{format_name}: no format that is written as lines ({', '.join(names)})")
+        raise UsageError(f"{format_name}: not a format of lines ({', '.join(names)})")
     report = ExportReport()
     met: set[int] = set()
     records = store.records.iterate(target_ids=target_ids)
@@ -241,7 +241,7 @@ def export_document(
     """
     writer = formats().get(format_name)
     if not isinstance(writer, DocumentWriter):
-        raise UsageError(f"{format_name}: no format that is written as a document")
+        raise UsageError(f"{format_name}: not a format of documents")
     if target_ids is None:
         _require_one(store, writer, format_name, workload_ids)
     report = ExportReport()

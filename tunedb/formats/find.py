@@ -62,7 +62,7 @@ def find_logs(
         else:
             search.add_pattern(name)
     if given and not search.found:
-        raise NotFoundError(f"{', '.join(given)}: no file to import there")
+        raise NotFoundError(f"{', '.join(given)}: found no file to import")
     companions = _companions(search.found.values())
     return [file for key, file in search.found.items() if key not in companions]
 

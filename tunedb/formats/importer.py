@@ -461,7 +461,7 @@ def _retry(
 def _items(reader: LogReader, kept: Quarantined) -> Iterator[Measurement | Workload]:
     """Yield what a kept line holds, or raise FormatError."""
     if len(kept.data) >= limits.MAX_QUARANTINE_BYTES:
-        raise FormatError("only its beginning is kept; import the file again")
+        raise FormatError("only its beginning is stored; import the file again")
     for found in reader.read_line(Line(kept.line, kept.data, 0)):
         if isinstance(found.item, Quarantined):
             # What a companion file holds wrong is quarantined on its own.
@@ -475,5 +475,5 @@ def _whole(item: Measurement | Workload) -> Measurement | Workload:
     """Return what was read, or raise FormatError where it lacks what stood beside its line."""
     if isinstance(item, Measurement) and item.program.workload.format == WorkloadFormat.ARGUMENTS:
         # They may stand before it in the same file: the line alone does not tell.
-        raise FormatError("its workloads are not beside its file; import the file again")
+        raise FormatError("its workload file is missing; import the file again")
     return item

@@ -67,10 +67,10 @@ def _read_json(text: str) -> dict[str, Any]:
     try:
         config = orjson.loads(text)
     except orjson.JSONDecodeError as error:
-        raise FormatError(f"a target that is no JSON: {error}") from None
+        raise FormatError(f"a target is not JSON: {error}") from None
     kind = config.setdefault("kind", "unknown")
     if not isinstance(kind, str) or not kind or "\0" in kind:
-        raise FormatError(f"a target's kind is text, not {short(kind)}")
+        raise FormatError(f"a target's kind must be text, not {short(kind)}")
     check_value(config, "a target")
     return config  # type: ignore[no-any-return]
 

@@ -76,17 +76,17 @@ def parse_workload(value: Any) -> Workload:
         It is no workload.
     """
     if not is_workload_line(value):
-        raise FormatError("a workload is [hash, base64]")
+        raise FormatError("a workload must be [hash, base64]")
     try:
         raw = base64.b64decode(value[1], validate=True)
     except ValueError as error:  # binascii.Error, or text that is not ASCII
         raise FormatError(f"a workload's base64 is damaged: {error}") from None
     if len(raw) < _LENGTH.size or _LENGTH.unpack_from(raw)[0] != len(raw) - _LENGTH.size:
-        raise FormatError("a workload's length does not fit its text")
+        raise FormatError("a workload's length does not match its text")
     text = raw[_LENGTH.size :]
     graph = parse_json(text)
     if not isinstance(graph, dict):
-        raise FormatError("a workload's text is no graph")
+        raise FormatError("a workload's text is not a graph")
     check_value(graph, "a workload's graph")
     form = _form(graph)
     version = _take_version(graph, _VERSION_KEYS[form])
@@ -108,7 +108,7 @@ def workload_line(workload: Workload) -> bytes:
         if workload.tvm_version is not None:
             graph[key] = {**graph.get(key, {}), _VERSION: workload.tvm_version}
     except (KeyError, ValueError, TypeError, AttributeError):
-        raise FormatError(f"workload {workload.name!r} is no IRModule, or damaged") from None
+        raise FormatError(f"workload {workload.name!r} is not an IRModule, or damaged") from None
     text = orjson.dumps(graph)
     body = base64.b64encode(_LENGTH.pack(len(text)) + text).decode()
     return orjson.dumps(["0", body]) + b"\n"
@@ -323,7 +323,7 @@ class _Reader:
         self._run = None
         if not self._has_companion and (self._lost or self._is_uncertain):
             raise FormatError(
-                "a workload before it may be lost, so its number may mean another one; "
+                "an earlier workload may be missing, so its number may be another one's; "
                 "import the two files, not one stream"
             )
         return self._records.parse(value)
@@ -337,7 +337,7 @@ def _value_of(line: Line) -> Any:
 
 def _quarantined(path: Path, line: Line, reason: str) -> Quarantined:
     if not line.is_whole and not line.too_long:
-        reason += " (the line is cut off: its writer was killed)"
+        reason += " (the line is truncated: its writer was killed)"
     return Quarantined(str(path), line.number, reason, line.data[: limits.MAX_QUARANTINE_BYTES])
 
 
@@ -429,10 +429,10 @@ class Records:
             It cannot be understood.
         """
         if not (isinstance(value, list) and len(value) == 2 and isinstance(value[1], list)):
-            raise FormatError("a record is [workload, [trace, run_secs, target, args_info]]")
+            raise FormatError("a record must be [workload, [trace, run_secs, target, args_info]]")
         index, fields = value
         if len(fields) != _FIELDS:
-            raise FormatError(f"a record has {_FIELDS} fields, not {len(fields)}")
+            raise FormatError(f"a record must have {_FIELDS} fields, not {len(fields)}")
         trace, run_secs, target, args_info = fields
         args = None if args_info is None else _args_info(args_info)
         instructions, decisions = check_trace(trace)
@@ -446,7 +446,7 @@ class Records:
 
     def _workload(self, index: Any, args_info: Any, instructions: list[Any]) -> Workload:
         if type(index) is not int or index < 0:
-            raise FormatError(f"a record's workload is a line number, not {str(index)[:80]!r}")
+            raise FormatError(f"a record's workload must be a line number, not {str(index)[:80]!r}")
         if self._workloads is None:
             # All that is known of it: the same number with other arguments is another one.
             body = canonical_json([index, canonical_numbers(args_info)])
@@ -455,14 +455,14 @@ class Records:
             raise FormatError(f"its workload {index} is not in the workload file")
         workload = self._workloads[index]
         if isinstance(workload, str):
-            raise FormatError(f"its workload (line {index + 1}) was not understood: {workload}")
+            raise FormatError(f"its workload (line {index + 1}) is quarantined: {workload}")
         return self._unpack(workload)
 
     def _target(self, config: Any) -> Target:
         if config is not None and not (
             isinstance(config, dict) and isinstance(config.get("kind"), str)
         ):
-            raise FormatError("a target is a configuration with a kind, or null")
+            raise FormatError("a target must be a configuration with a kind, or null")
         if config is not None and "\0" in config["kind"]:
             raise FormatError("a target's kind holds NUL, which PostgreSQL could not keep")
         check_value(config, "a target")
@@ -488,12 +488,12 @@ def _run_secs(value: Any) -> tuple[float, ...] | None:
     if value is None:
         return None
     if not isinstance(value, list) or len(value) > limits.MAX_RUN_SECS:
-        raise FormatError("run_secs is a list of numbers, or null")
+        raise FormatError("run_secs must be a list of numbers, or null")
     for item in value:
         if isinstance(item, bool) or not isinstance(item, int | float):
-            raise FormatError(f"run_secs holds {str(item)[:80]!r}, which is no number")
+            raise FormatError(f"run_secs holds {str(item)[:80]!r}, which is not a number")
         if not math.isfinite(item) or item < 0 or float(item) != item:
-            raise FormatError(f"run_secs holds {item!r}, which is no time")
+            raise FormatError(f"run_secs holds {item!r}, which is not a time")
     times = tuple(float(item) for item in value)
     if times and not math.isfinite(mean_of(times)):
         raise FormatError("run_secs has a mean that is not finite")
@@ -502,7 +502,7 @@ def _run_secs(value: Any) -> tuple[float, ...] | None:
 
 def _args_info(value: Any) -> bytes:
     if not isinstance(value, list) or not all(isinstance(item, list) for item in value):
-        raise FormatError("args_info is a list of argument descriptions, or null")
+        raise FormatError("args_info must be a list of argument descriptions, or null")
     check_value(value, "args_info")
     return canonical_json(canonical_numbers(value))
 

@@ -87,7 +87,7 @@ class MetaScheduleSQLiteFormat:
             The file is damaged, or of another tool.
         """
         if file.path is None:
-            raise FormatError(f"{file.name}: a SQLite file is no stream; give its path")
+            raise FormatError(f"{file.name}: a SQLite file is not a stream; give its path")
         with closing(_open(file.path, file.name)) as connection:
             tables = _tables(connection, file.name)
             records = Records()
@@ -107,7 +107,7 @@ def _open(path: Path, name: str) -> sqlite3.Connection:
         log = path.with_name(path.name + suffix)
         if log.is_file() and log.stat().st_size:
             raise FormatError(
-                f"{name}: {log.name} holds changes of it; finish them first: sqlite3 "
+                f"{name}: {log.name} holds unfinished changes; finish them first: sqlite3 "
                 f"{path.name} 'PRAGMA journal_mode=DELETE'"
             )
     uri = f"{path.resolve().as_uri()}?mode=ro&immutable=1"
@@ -212,11 +212,11 @@ def _read_records(connection: sqlite3.Connection, name: str, records: Records) -
 def _text(value: Any) -> str:
     """Return a cell of type text."""
     if not isinstance(value, _Text):
-        raise FormatError("a row with a cell that is no text")
+        raise FormatError("a row with a cell that is not text")
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise FormatError("a row with a cell that is no UTF-8") from None
+        raise FormatError("a row with a cell that is not UTF-8") from None
 
 
 def _value(cell: Any) -> Any:

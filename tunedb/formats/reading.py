@@ -55,7 +55,7 @@ _PICKLED = slice(1, 4)
 _HINTS = (
     (
         b"tvm.auto_scheduler.dataset",
-        "it is TenSet's set of features; import the folder measure_records it was made from",
+        "it holds TenSet's features; import the folder measure_records they were made from",
     ),
     (
         b"SearchTask",
@@ -297,7 +297,7 @@ class LogReader:
                     # The next line is most likely of the same format.
                     self._formats.insert(0, self._formats.pop(number))
                 return candidate
-        raise FormatError("its JSON is no record of a known format")
+        raise FormatError("its JSON is not a record of a known format")
 
     def _storable(self, item: Item | None) -> Item | None:
         """Return what was read, or raise FormatError where the store would refuse its batch."""
@@ -311,7 +311,7 @@ class LogReader:
     def _quarantined(self, line: Line, error: FormatError) -> Quarantined:
         reason = str(error)
         if not line.is_whole and not line.too_long:
-            reason += " (the line is cut off: its writer was killed)"
+            reason += " (the line is truncated: its writer was killed)"
         data = line.data[: limits.MAX_QUARANTINE_BYTES]
         return Quarantined(self._file.name, line.number, reason, data)
 
@@ -332,7 +332,7 @@ class LogReader:
             first = self._held[0]
             reason = f"line {first.line}: {first.reason}"
             if first.data.rstrip().endswith((b"{", b"[", b",")) and "unexpected end" in reason:
-                reason = f"line {first.line}: its JSON, of several lines, is of no known format"
+                reason = f"line {first.line}: its JSON, of several lines, has no known format"
         raise FormatError(f"no tuning log that tunedb knows ({reason})")
 
     def _release(self) -> Iterator[Found]:

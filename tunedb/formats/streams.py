@@ -132,7 +132,7 @@ def _unpacked(counted: _Counted) -> Iterator[tuple[BinaryIO, Callable[[], int]]]
     head = stream.peek(1)
     _refuse_archive(head)
     if (codec := _codec_of(head)) is not None:
-        raise FormatError(f"{codec} inside a compressed file; unpack it once yourself")
+        raise FormatError(f"{codec} inside a compressed file; unpack the outer file first")
     yield stream, counted.position
 
 
@@ -264,13 +264,13 @@ class _Unpacked(_Raw):
         codec = _codec_of(head)
         if codec is None:
             raise FormatError(
-                f"after the end of the {self._codec} data come bytes that are none; "
-                "what is before them was read"
+                f"other bytes follow the end of the {self._codec} data; "
+                "the data before them was read"
             )
         try:
             self._member, self._damage = _decompressor(codec)
         except ImportError:
-            raise FormatError(f"this Python cannot unpack {codec}; unpack it yourself") from None
+            raise FormatError(f"this Python cannot unpack {codec}; unpack the file first") from None
         self._codec, self._rest = codec, head
         return True
 
@@ -282,7 +282,7 @@ class _Unpacked(_Raw):
             self._rest = self._packed.read1(_STEP_BYTES)
             if not self._rest:
                 raise FormatError(
-                    f"cut off (the {self._codec} data has no end); what could be unpacked was read"
+                    f"truncated (the {self._codec} data has no end); the unpacked part was read"
                 )
         data, self._rest = self._rest, b""
         try:

@@ -148,7 +148,7 @@ def _check_sqlite(connection: Connection, report: CheckReport) -> None:
         report.add("schema", name, None, "it is not part of tunedb's schema")
     for name in sorted(have.keys() & wanted.keys()):
         if have[name] != wanted[name]:
-            report.add("schema", name, None, "its definition is another one")
+            report.add("schema", name, None, "its definition differs")
 
 
 def _objects(connection: Connection) -> dict[str, str]:
@@ -300,7 +300,7 @@ def _check_content(
         report.add("readable", table.name, row.id, unreadable(error))
         return
     if digest != bytes(row.digest):
-        report.add("digest", table.name, row.id, "its digest does not fit what it holds")
+        report.add("digest", table.name, row.id, "its digest does not match its contents")
     for name, value in determined.items():
         found = getattr(row, name, value)
         if found != value:
@@ -343,9 +343,9 @@ def _check_measurement(row: Any, store: Store, report: CheckReport) -> None:
         return
     measurement = record.measurement
     if measurement.program.digest != bytes(row.program_digest):
-        report.add("digest", "program", row.program_id, "its digest does not fit what it holds")
+        report.add("digest", "program", row.program_id, "its digest does not match its contents")
     if measurement.digest != bytes(row.digest):
-        report.add("digest", "measurement", row.id, "its digest does not fit what it holds")
+        report.add("digest", "measurement", row.id, "its digest does not match its contents")
     for name, value in _derived(record, row).items():
         if getattr(row, name) != value:
             report.add(

@@ -51,7 +51,7 @@ def rows_of(connection: Connection, table: Table) -> Iterator[Any]:
 def _meta_problem(row: Any, _: Store) -> str | None:
     """Return what is wrong with a word of the database about itself."""
     if row.key not in _KEYS | {schema.PRUNED}:
-        return f"{row.key!r} is none of its keys"
+        return f"{row.key!r} is not one of its keys"
     form = _META_FORMS.get(row.key)
     if form is not None and not form.fullmatch(row.value):
         return f"{row.key} is {row.value!r}"
@@ -192,7 +192,7 @@ def _check_orphans(connection: Connection, report: CheckReport) -> None:
         ending = None if row.tail is None else bytes(row.tail)
         digest = identity.program_digest(workload, target, sketched, ending, bytes(row.decisions))
         if digest != bytes(row.digest):
-            report.add("digest", "program", row.id, "its digest does not fit what it holds")
+            report.add("digest", "program", row.id, "its digest does not match its contents")
 
 
 def _check_samples(connection: Connection, store: Store, report: CheckReport) -> None:
@@ -229,5 +229,5 @@ def _check_samples(connection: Connection, store: Store, report: CheckReport) ->
             # Of the row or the program, which is reported where each is looked at.
             continue
         for place in wrong:
-            words = f"{row.name} version {row.version}: not what the program's steps give"
+            words = f"{row.name} version {row.version}: not the features of the program's steps"
             report.add("derived", "feature", programs[place].id, words)

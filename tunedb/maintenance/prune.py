@@ -362,9 +362,9 @@ def _check(wanted: Wanted) -> None:
     """Raise UsageError where nothing is wanted, or too much."""
     asked = (wanted.selection.best, wanted.features, wanted.models)
     if not wanted.retracted and not wanted.outdated and asked == (None, None, None):
-        raise UsageError("nothing to remove; say what: features, retracted, best or models")
+        raise UsageError("nothing to remove; choose features, retracted, best or models")
     if wanted.models is not None and wanted.models < 1:
-        raise UsageError("the newest model of each kind stays; keep 1 or more")
+        raise UsageError("prune keeps the newest model of each kind; keep 1 or more")
 
 
 # ---------------------------------------------------------------------- what goes

@@ -79,7 +79,7 @@ class Vacuumed:
 
 def plan_vacuum(store: Store) -> VacuumPlan:
     """Find out what a vacuum would do; nothing is written."""
-    if not store._db.is_file:
+    if not store.pruning.is_file:
         tables = store.pruning.table_spaces()
         dead = sum(one.bytes * one.dead / max(one.rows + one.dead, 1) for one in tables)
         return VacuumPlan(False, sum(one.bytes for one in tables), round(dead), None, ())
@@ -142,6 +142,6 @@ def require_room(location: str, rooms: Sequence[Room]) -> None:
             mega = 1e6
             raise StorageError(
                 f"{location}: a vacuum needs {room.needed / mega:,.0f} MB in {room.folder} for a "
-                f"while, and {room.free / mega:,.0f} MB are free there; free some, or name a "
+                f"while,but {room.free / mega:,.0f} MB are free; free some, or name a "
                 "folder with more room in SQLITE_TMPDIR"
             )

@@ -17,7 +17,7 @@ from .. import extensions
 from ..errors import NotFoundError, PluginError
 
 if TYPE_CHECKING:
-    from .examples import Examples
+    from .dataset import Dataset
 
 Floats = NDArray[np.float64]
 
@@ -55,7 +55,7 @@ class Objective(Protocol):
 class Loss(Part, Protocol):
     """What is minimised, by the scores of programs: a higher score means a faster program."""
 
-    def objective(self, examples: Examples, argument: str, seed: int) -> Objective:
+    def objective(self, examples: Dataset, argument: str, seed: int) -> Objective:
         """Return the loss over some programs.
 
         Raises
@@ -72,7 +72,7 @@ class RowModel(Part, Protocol):
     def rows(
         self, rows: NDArray[np.float32], starts: NDArray[np.int64]
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
-        """Return the rows that trees see, with where each program's begin (as in Examples)."""
+        """Return the rows that trees see, with where each program's begin (as in a Dataset)."""
 
     def columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Return the names of the columns of what :meth:`rows` returns."""
@@ -93,7 +93,7 @@ class Label(Part, Protocol):
 class TrainingSet(Part, Protocol):
     """Which programs are learnt from."""
 
-    def choose(self, examples: Examples, argument: str, seed: int) -> NDArray[np.int64]:
+    def choose(self, examples: Dataset, argument: str, seed: int) -> NDArray[np.int64]:
         """Return numbers of programs, ascending.
 
         Raises
@@ -119,7 +119,7 @@ def load_parts(kind: str) -> tuple[dict[str, Any], dict[str, str]]:
 
     def checked(name: str, candidate: Any) -> Any:
         if not isinstance(candidate, protocol):
-            raise TypeError(f"it is no {protocol.__name__} (tunedb.models.base)")
+            raise TypeError(f"it is not a {protocol.__name__} (tunedb.models.base)")
         if candidate.name != name:
             raise TypeError(f"it calls itself {candidate.name!r}")
         return candidate

@@ -17,7 +17,7 @@ from ..programs.workload_info.distance import log_extents, structure_of
 from ._xgboost import import_xgboost, threads_to_use
 from .aggregation import AGGREGATED, segmented
 from .base import Floats, part
-from .examples import Examples, ExampleWorkload, Group
+from .dataset import Dataset, ExampleWorkload, Group
 
 if TYPE_CHECKING:
     from .base import TrainingSet
@@ -39,7 +39,7 @@ class Baseline(Protocol):
     def name(self) -> str:
         """Its name in tables."""
 
-    def scores(self, train: Examples, test: Examples, threads: int | None) -> Floats:
+    def scores(self, train: Dataset, test: Dataset, threads: int | None) -> Floats:
         """Return a score for each program of `test`, learnt from `train`, shape (n,)."""
 
 
@@ -49,7 +49,7 @@ class RandomOrder:
 
     name: str = "random"
 
-    def scores(self, train: Examples, test: Examples, threads: int | None) -> Floats:
+    def scores(self, train: Dataset, test: Dataset, threads: int | None) -> Floats:
         """Return zeros."""
         return np.zeros(len(test))
 
@@ -79,7 +79,7 @@ class NearestNeighbour:
     training_set: str = "all"
     name: str = "nearest"
 
-    def scores(self, train: Examples, test: Examples, threads: int | None) -> Floats:
+    def scores(self, train: Dataset, test: Dataset, threads: int | None) -> Floats:
         """Return the score of each program, one group of `test` after another."""
         train = _chosen(train, self.training_set)
         known, asked = _one_row_each(train), _one_row_each(test)
@@ -148,7 +148,7 @@ class TVMModel:
     early_stopping_rounds: int = 50
     name: str = "tvm"
 
-    def scores(self, train: Examples, test: Examples, threads: int | None) -> Floats:
+    def scores(self, train: Dataset, test: Dataset, threads: int | None) -> Floats:
         """Return the score of each program; that of one without rows is 0."""
         train = _chosen(train, self.training_set)
         booster = self.train(train.rows, train.starts, tvm_labels(train), threads)
@@ -236,7 +236,7 @@ def baseline(name: str, training_set: str = "all") -> Baseline:
     return kind() if kind is RandomOrder else kind(training_set=training_set)  # type: ignore[call-arg]
 
 
-def tvm_labels(examples: Examples) -> NDArray[np.float32]:
+def tvm_labels(examples: Dataset) -> NDArray[np.float32]:
     """Return the throughputs that TVM computes, shape (n,): the least time of a group / the time.
 
     In float32, and with 1e10 seconds for a failure.
@@ -251,7 +251,7 @@ def tvm_labels(examples: Examples) -> NDArray[np.float32]:
 class _Teachers:
     """The groups that are learnt from, and which of them are most like another one."""
 
-    def __init__(self, train: Examples) -> None:
+    def __init__(self, train: Dataset) -> None:
         self._train = train
         self._members = _members(train)
         self._groups: dict[int, list[int]] = {}
@@ -298,7 +298,7 @@ class _Teachers:
         return [some[i] for i in np.flatnonzero(distances == least)]
 
 
-def _members(examples: Examples) -> list[NDArray[np.int64]]:
+def _members(examples: Dataset) -> list[NDArray[np.int64]]:
     """Return the numbers of the programs of each group, ascending."""
     counts = np.bincount(examples.group, minlength=len(examples.groups))
     return np.split(np.argsort(examples.group, kind="stable"), np.cumsum(counts)[:-1])
@@ -309,14 +309,14 @@ def _log_flops(workload: ExampleWorkload) -> float:
     return log2(workload.flops) if workload.flops else float("nan")
 
 
-def _one_row_each(examples: Examples) -> NDArray[np.float32]:
+def _one_row_each(examples: Dataset) -> NDArray[np.float32]:
     """Return one row for each program."""
     if bool((examples.sizes == 1).all()):
         return examples.rows
     return AGGREGATED.rows(examples.rows, examples.starts)[0]
 
 
-def _chosen(examples: Examples, training_set: str) -> Examples:
+def _chosen(examples: Dataset, training_set: str) -> Dataset:
     """Return the programs of a training set."""
     policy: TrainingSet
     policy, argument = part("training set", training_set)

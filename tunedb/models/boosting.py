@@ -29,7 +29,7 @@ from .recipe import Recipe
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Watch:
+class EarlyStopping:
     """What is looked at after each round.
 
     Parameters
@@ -88,7 +88,7 @@ _SAMPLE_ROWS = 64 * BINS
 OnFigure = Callable[[float | None], None]
 
 
-class Boostable(Protocol):
+class TrainingMatrix(Protocol):
     """The rows of the programs that are learnt from, wherever they are."""
 
     @property
@@ -97,26 +97,26 @@ class Boostable(Protocol):
 
     def boost(
         self,
-        descent: Descent,
+        gradients: ObjectiveGradients,
         settings: dict[str, Any],
         rounds: int,
         *,
-        watch: Watch | None = None,
-        tell: OnFigure | None = None,
+        stopping: EarlyStopping | None = None,
+        on_figure: OnFigure | None = None,
     ) -> tuple[Any, list[float]]:
         """Train a booster.
 
         Parameters
         ----------
-        descent : Descent
+        gradients : ObjectiveGradients
             Of the programs.
         settings : dict
             Of :func:`parameters`.
         rounds : int
             Trees at most.
-        watch : Watch, optional
+        stopping : EarlyStopping, optional
             Says what is noted after each round, and when to stop.
-        tell : callable, optional
+        on_figure : callable, optional
             For progress, where the rounds are here.
 
         Returns
@@ -185,7 +185,7 @@ def check_parameters(settings: dict[str, Any]) -> None:
         raise _refused(error) from None
 
 
-class Descent:
+class ObjectiveGradients:
     """The loss that a booster descends, and how much each program is in it.
 
     Parameters
@@ -240,7 +240,7 @@ class Matrix:
     starts: NDArray[np.int64]
 
     @classmethod
-    def of(
+    def from_rows(
         cls, rows: NDArray[np.float32], starts: NDArray[np.int64], *, threads: int, seed: int
     ) -> Matrix:
         """Return the matrix of some rows.
@@ -276,23 +276,23 @@ class Matrix:
 
     def boost(
         self,
-        descent: Descent,
+        gradients: ObjectiveGradients,
         settings: dict[str, Any],
         rounds: int,
         *,
-        watch: Watch | None = None,
-        tell: OnFigure | None = None,
+        stopping: EarlyStopping | None = None,
+        on_figure: OnFigure | None = None,
     ) -> tuple[Any, list[float]]:
-        """Train a booster (:meth:`Boostable.boost`)."""
-        boosting = Boosting(self, descent, settings)
+        """Train a booster (:meth:`TrainingMatrix.boost`)."""
+        boosting = Boosting(self, gradients, settings)
         history: list[float] = []
         for _ in range(rounds):
             boosting.step()
-            if watch is not None:
-                history.append(watch.accuracy(boosting.scores()))
-            if tell is not None:
-                tell(history[-1] if history else None)
-            if watch is not None and watch.stops(history):
+            if stopping is not None:
+                history.append(stopping.accuracy(boosting.scores()))
+            if on_figure is not None:
+                on_figure(history[-1] if history else None)
+            if stopping is not None and stopping.stops(history):
                 break
         return boosting.booster, history
 
@@ -304,21 +304,23 @@ class Boosting:
     ----------
     matrix : Matrix
         The programs that are learnt from.
-    descent : Descent
+    gradients : ObjectiveGradients
         Their loss.
     settings : dict
         Of :func:`parameters`.
     """
 
-    def __init__(self, matrix: Matrix, descent: Descent, settings: dict[str, Any]) -> None:
+    def __init__(
+        self, matrix: Matrix, gradients: ObjectiveGradients, settings: dict[str, Any]
+    ) -> None:
         self._matrix = matrix
-        self._descent = descent
+        self._gradients = gradients
         self._round = 0
         #: Of the trees that there are, once they have been asked for.
         self._scores: Floats | None = None
         xgboost = import_xgboost()
         try:
-            self.booster = xgboost.Booster(settings | {"base_score": descent.base}, [matrix.data])
+            self.booster = xgboost.Booster(settings | {"base_score": gradients.base}, [matrix.data])
         except xgboost.core.XGBoostError as error:
             raise _refused(error) from None
 
@@ -338,7 +340,7 @@ class Boosting:
         """
         xgboost, matrix = import_xgboost(), self._matrix
         try:
-            gradient, hessian = self._descent.derivatives(self.scores())
+            gradient, hessian = self._gradients.derivatives(self.scores())
             self.booster.boost(
                 matrix.data,
                 self._round,

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +21,11 @@ from .. import __version__, identity
 from ..errors import FormatError, UsageError
 from ..json_checks import parse_json
 from ._xgboost import import_xgboost
-from .examples import FAILURES
+from .dataset import FAILURES
 
 if TYPE_CHECKING:
     from ..results import StoredModel
-    from ..storage.store import Store
-    from .examples import Examples
+    from .dataset import Dataset
     from .recipe import Recipe
 
 #: Layout of cards.
@@ -42,56 +41,6 @@ MOST_NAMED = 1_000
 _MOST_POINTS = 20
 
 _QUANTILES = (0.1, 0.25, 0.5, 0.75, 0.9)
-
-
-@dataclass(frozen=True, slots=True)
-class Scope:
-    """Which records a model is made from; None stands for all.
-
-    Parameters
-    ----------
-    workload_ids, target_ids, source_ids : sequence of int or None
-        Local numbers.
-    """
-
-    workload_ids: Sequence[int] | None = None
-    target_ids: Sequence[int] | None = None
-    source_ids: Sequence[int] | None = None
-
-    def to_json(self, store: Store) -> dict[str, Any]:
-        """Return what a card says: digests, which all copies of a database share, and names."""
-        found: dict[str, Any] = {"workloads": None, "targets": None, "sources": None}
-        if self.workload_ids is not None:
-            known = (store.workloads.get(id_) for id_ in self.workload_ids)
-            found["workloads"] = [_named(one.digest, one.name) for one in known]
-        if self.target_ids is not None:
-            targets = map(store.targets.get, self.target_ids)
-            found["targets"] = [_named(one.digest, one.label) for one in targets]
-        if self.source_ids is not None:
-            sources = store.sources.numbered(self.source_ids)
-            found["sources"] = [_named(digest, one.name) for _, digest, one in sources]
-        return found
-
-    @classmethod
-    def from_json(cls, store: Store, values: Mapping[str, Any]) -> Scope:
-        """Return the scope of :meth:`to_json`'s values; what is gone since is left out."""
-
-        def ids(kind: str, find: Callable[[bytes], int | None]) -> list[int] | None:
-            if values[kind] is None:
-                return None
-            found = (find(bytes.fromhex(one["digest"])) for one in values[kind])
-            return [id_ for id_ in found if id_ is not None]
-
-        sources = {digest: id_ for id_, digest, _ in store.sources.numbered()}
-        return cls(
-            workload_ids=ids("workloads", store.workloads.id_of),
-            target_ids=ids("targets", store.targets.id_of),
-            source_ids=ids("sources", sources.get),
-        )
-
-
-def _named(digest: bytes, name: str) -> dict[str, str]:
-    return {"digest": digest.hex(), "name": name}
 
 
 class Cost:
@@ -154,7 +103,7 @@ def model_digest(
     parameters : bytes
         Canonical JSON of its recipe.
     training_digest : bytes
-        :attr:`tunedb.models.examples.Examples.digest`.
+        :attr:`tunedb.models.dataset.Dataset.digest`.
     versions_ : mapping
         Those that :data:`DECIDING` names count.
     """
@@ -181,16 +130,16 @@ def digest_of_row(
     values = parse_json(card)
     parse_json(parameters)
     if not isinstance(values, dict):
-        raise FormatError("its card is no object")
+        raise FormatError("its card is not an object")
     if body is not None and body_digest(body).hex() != values["body"]["digest"]:
-        raise FormatError("its body is not the one that its card names")
+        raise FormatError("its body does not match its card")
     return model_digest(kind, parameters, training_digest, values["versions"])
 
 
 def make_card(
     recipe: Recipe,
-    examples: Examples,
-    learnt: Examples,
+    examples: Dataset,
+    learnt: Dataset,
     *,
     kind: str = "ranker",
     store_key: str,
@@ -207,9 +156,9 @@ def make_card(
     ----------
     recipe : Recipe
         How it was made.
-    examples : Examples
+    examples : Dataset
         All that was read, with or without rows.
-    learnt : Examples
+    learnt : Dataset
         What the recipe chose of it.
     kind : str
         ``ranker`` or ``failures``.
@@ -255,12 +204,12 @@ def check(stored: StoredModel) -> None:
     layout = stored.card.get("card")
     if layout != VERSION:
         raise UsageError(
-            f"model {stored.id}: its card has layout {layout}, this tunedb reads {VERSION}; "
-            "make the model anew: tunedb train"
+            f"model {stored.id}: its card has layout {layout}, but this tunedb reads {VERSION}; "
+            "train it again: tunedb train"
         )
 
 
-def describe_data(examples: Examples) -> dict[str, Any]:
+def describe_data(examples: Dataset) -> dict[str, Any]:
     """Return how many programs there are, of what, how fast, and what failed."""
     groups = [examples.groups[i] for i in np.unique(examples.group)]
     workloads = sorted({group.workload for group in groups})

@@ -1,4 +1,4 @@
-"""Examples from a database.
+"""What a model learns from: measured programs with their features, read from a database.
 
 What is read is an order of columns (:class:`tunedb.storage.training.TrainingRecords`), and
 what is made of it depends on nothing but what was measured: not on local numbers, and not on the
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,15 +18,194 @@ from numpy.typing import NDArray
 from .. import identity, limits
 from ..errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
 from ..extraction.extract import place_of
-from ..records import FailureKind
+from ..records import FailureKind, Origin
 from ..run_times import NO_TIME
 from .base import Floats, Label, part
-from .examples import FAILURES, Examples, ExampleWorkload, Group
+from .scope import EVERYTHING, Scope
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
     from ..storage.store import Store
     from ..storage.training import TrainingRecords
+
+# ---- The data, as arrays -------------------------------------------------------------------------
+
+#: What the numbers of :attr:`Dataset.failures` and :attr:`Dataset.origins` stand for.
+FAILURES: tuple[FailureKind | None, ...] = (None, *FailureKind)
+ORIGINS: tuple[Origin, ...] = tuple(Origin)
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleWorkload:
+    """A workload as models see it: enough to split by, and to find its neighbours.
+
+    Parameters
+    ----------
+    id : int
+        Local number.
+    digest : bytes
+        Its identity.
+    name : str
+        Its name.
+    family : str or None
+        Operator family (:mod:`tunedb.programs.workload_info.families`).
+    shapes : tuple of tuple of int
+        Shapes of its arguments, outputs last; empty where unknown.
+    flops : float or None
+        Operations of one run.
+    """
+
+    id: int
+    digest: bytes
+    name: str
+    family: str | None
+    shapes: tuple[tuple[int, ...], ...]
+    flops: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Programs whose times are comparable: of one workload, for one target, on one machine.
+
+    Parameters
+    ----------
+    workload : int
+        Index into :attr:`Dataset.workloads`.
+    target_id : int
+        Local number of the target.
+    target : bytes
+        Digest of the target.
+    machine : str
+        What tells the machines of a target apart: empty where sessions do not contradict each
+        other (:mod:`tunedb.models.sessions`).
+    """
+
+    workload: int
+    target_id: int
+    target: bytes
+    machine: str
+
+
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """Measured programs with their features.
+
+    Programs are in an order that depends on nothing but what they are: by the digests of workload
+    and target, machine, and digest of the program. A program that a group measured several times
+    is one example.
+
+    Parameters
+    ----------
+    feature_set, version : str, int
+        What computed the rows.
+    columns : tuple of str
+        Names of the columns.
+    rows : ndarray of float32, shape (m, columns)
+        The rows of all programs, one after another. Without rows where they are streamed
+        (:mod:`tunedb.models.external`).
+    starts : ndarray of int64, shape (n + 1,)
+        The rows of program i are ``rows[starts[i]:starts[i + 1]]``.
+    program_ids : ndarray of int64, shape (n,)
+        Local numbers.
+    group : ndarray of int32, shape (n,)
+        Index into `groups`.
+    seconds : ndarray of float64, shape (n,)
+        Run time by the label policy; NaN where the program failed.
+    throughput : ndarray of float64, shape (n,)
+        Best run time of the group / run time, in (0, 1]; 0 where the program failed.
+    failures : ndarray of int8, shape (n,)
+        0, or what failed: index into :data:`FAILURES`.
+    trials : ndarray of int32, shape (n,)
+        Which trial of its group it was, from 0, in the order of measurement.
+    origins : ndarray of int8, shape (n,)
+        Index into :data:`ORIGINS`.
+    costs : ndarray of float64, shape (n,)
+        Seconds of the whole trial; NaN where unknown.
+    groups : tuple of Group
+        All groups, also those of which a subset has no program.
+    workloads : tuple of ExampleWorkload
+        All workloads.
+    label : str
+        Name of the label policy.
+    digest : bytes
+        Identity of all that was read: programs, labels, failures, trials, origins, feature set.
+    """
+
+    feature_set: str
+    version: int
+    columns: tuple[str, ...]
+    rows: NDArray[np.float32]
+    starts: NDArray[np.int64]
+    program_ids: NDArray[np.int64]
+    group: NDArray[np.int32]
+    seconds: NDArray[np.float64]
+    throughput: NDArray[np.float64]
+    failures: NDArray[np.int8]
+    trials: NDArray[np.int32]
+    origins: NDArray[np.int8]
+    costs: NDArray[np.float64]
+    groups: tuple[Group, ...]
+    workloads: tuple[ExampleWorkload, ...]
+    label: str
+    digest: bytes
+
+    def __post_init__(self) -> None:
+        """Raise FormatError for a feature that is NaN or infinite."""
+        # The sum in double precision is finite exactly where all are, and needs no array.
+        if np.isfinite(self.rows.sum(dtype=np.float64)):
+            return
+        row, column = np.argwhere(~np.isfinite(self.rows))[0].tolist()
+        number = int(np.searchsorted(self.starts, row, side="right")) - 1
+        name, version = self.feature_set, self.version
+        raise FormatError(
+            f"{self.columns[column]} of program {self.program_ids[number]} is "
+            f"{self.rows[row, column]} in {name} version {version}; correct the set, raise its "
+            f"version, and run: tunedb extract --set {name}"
+        )
+
+    def __len__(self) -> int:
+        return len(self.program_ids)
+
+    @cached_property
+    def workload(self) -> NDArray[np.int32]:
+        """Index into :attr:`workloads` of each program, shape (n,)."""
+        of_group = np.array([group.workload for group in self.groups], np.int32)
+        found: NDArray[np.int32] = of_group[self.group]
+        return found
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        """Rows of each program, shape (n,)."""
+        return np.diff(self.starts)
+
+    @property
+    def failed(self) -> NDArray[np.bool_]:
+        """Whether each program failed, shape (n,)."""
+        told: NDArray[np.bool_] = self.failures != 0
+        return told
+
+    def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_] | Sequence[int]) -> Dataset:
+        """Return some of the programs, in the order of their numbers; groups keep theirs.
+
+        Parameters
+        ----------
+        chosen : array of int or of bool
+            Numbers of programs, each at most once, or whether each is taken.
+        """
+        index = np.asarray(chosen)
+        index = np.flatnonzero(index) if index.dtype == bool else np.sort(index.astype(np.int64))
+        sizes = self.sizes[index]
+        starts = np.concatenate(([0], np.cumsum(sizes)))
+        if len(self.rows):
+            # Row numbers of all chosen programs, without a loop.
+            shift = np.repeat(self.starts[:-1][index] - starts[:-1], sizes)
+            rows = self.rows[np.arange(starts[-1]) + shift]
+        else:
+            rows = self.rows
+        names = ("program_ids", "group", "seconds", "throughput", "failures", "trials", "origins")
+        parts = {name: getattr(self, name)[index] for name in (*names, "costs")}
+        return replace(self, rows=rows, starts=starts, **parts)
+
 
 # ---- What became of each program, of the records that tell it ------------------------------------
 
@@ -36,119 +216,23 @@ _INFRASTRUCTURE = FAILURES.index(FailureKind.INFRASTRUCTURE)
 _UNKNOWN = FAILURES.index(FailureKind.UNKNOWN)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Trials:
-    """One outcome for each program of each group, in the order of :class:`Examples`.
-
-    Parameters
-    ----------
-    workloads : tuple of ExampleWorkload
-        In the order of their digests.
-    groups : tuple of Group
-        In order.
-    machines : ndarray of int32, shape (groups,)
-        Numbers of the groups' machines; 0 where a target has one only.
-    program_ids : ndarray of int64, shape (n,)
-        Local numbers.
-    digests : ndarray of uint64, shape (n, 2)
-        Digests of the programs, as :class:`TrainingRecords` has them.
-    group, seconds, failures, trials, origins, costs : ndarray, shape (n,)
-        As in :class:`Examples`. Trials count programs without features too, so that a trial has
-        the same number for every feature set.
-    n_rows, n_columns : ndarray of int64, shape (n,)
-        Shape of the program's features; -1 where it has none.
-    label : str
-        Name of the label policy.
-    infrastructure, timeless : int
-        Records that count for nothing (:class:`tunedb.models.dataset.DataCounts`).
-    """
-
-    workloads: tuple[ExampleWorkload, ...]
-    groups: tuple[Group, ...]
-    machines: NDArray[np.int32]
-    program_ids: Ints
-    digests: NDArray[np.uint64]
-    group: NDArray[np.int32]
-    seconds: Floats
-    failures: NDArray[np.int8]
-    trials: NDArray[np.int32]
-    origins: NDArray[np.int8]
-    costs: Floats
-    n_rows: Ints
-    n_columns: Ints
-    label: str
-    infrastructure: int
-    timeless: int
-
-    def __len__(self) -> int:
-        return len(self.program_ids)
-
-    def examples(self, feature_set: NamedSet) -> Examples:
-        """Return the programs that have features as examples without rows.
-
-        Parameters
-        ----------
-        feature_set : FeatureSet
-            Whose rows `n_rows` counts.
-        """
-        kept = self.n_rows >= 0
-        numbers, group = np.unique(self.group[kept], return_inverse=True)
-        groups, workloads = self._used(numbers.tolist())
-        seconds, failures, origins = self.seconds[kept], self.failures[kept], self.origins[kept]
-        trials = self.trials[kept]
-        digest = identity.digest(
-            "examples",
-            feature_set.name.encode(),
-            identity.pack_int(feature_set.version),
-            self.label.encode(),
-            self.digests[kept].astype(">u8").tobytes(),
-            self.machines[self.group[kept]].astype("<i4").tobytes(),
-            seconds.astype("<f8").tobytes(),
-            failures.tobytes(),
-            trials.astype("<i4").tobytes(),
-            origins.tobytes(),
-        )
-        return Examples(
-            feature_set=feature_set.name,
-            version=feature_set.version,
-            columns=feature_set.columns,
-            rows=np.zeros((0, len(feature_set.columns)), np.float32),
-            starts=np.concatenate(([0], np.cumsum(self.n_rows[kept]))),
-            program_ids=self.program_ids[kept],
-            group=group.astype(np.int32),
-            seconds=seconds,
-            throughput=_throughput(seconds, group),
-            failures=failures,
-            trials=trials,
-            origins=origins,
-            costs=self.costs[kept],
-            groups=groups,
-            workloads=workloads,
-            label=self.label,
-            digest=digest,
-        )
-
-    def _used(self, numbers: list[int]) -> tuple[tuple[Group, ...], tuple[ExampleWorkload, ...]]:
-        """Return some of the groups, and their workloads."""
-        groups = [self.groups[number] for number in numbers]
-        used = sorted({group.workload for group in groups})
-        place = {workload: index for index, workload in enumerate(used)}
-        renumbered = tuple(replace(group, workload=place[group.workload]) for group in groups)
-        return renumbered, tuple(self.workloads[workload] for workload in used)
-
-
-def trials_of(store: Store, records: TrainingRecords, label: str, *, corrected: bool) -> Trials:
-    """Return what became of each program of each group.
+def dataset_of(
+    store: Store, feature_set: NamedSet, records: TrainingRecords, label: str, *, corrected: bool
+) -> tuple[Dataset, DataCounts]:
+    """Return what became of each program of each group, without rows; and what was counted.
 
     A record has worked if it has a time above 0 that is not TVM's sentinel, and is not said to
     have failed. A program has worked if one of its records has, and all times of those that have
     are its times; otherwise it failed as the last one says. Failures of infrastructure and
-    successes without a time count for nothing.
+    successes without a time count for nothing. Trials count programs without features too, so that
+    a trial has the same number for every feature set.
 
     Parameters
     ----------
     store : Store
         Knows workloads, targets and factors.
+    feature_set : FeatureSet
+        Whose rows the records count.
     records : TrainingRecords
         What was read.
     label : str
@@ -159,10 +243,12 @@ def trials_of(store: Store, records: TrainingRecords, label: str, *, corrected: 
     Raises
     ------
     NotFoundError, PluginError
-        There is no such label, or it does not work.
+        There is no such label, or it does not work; or no program has features.
+    UsageError
+        The feature set is stored with other columns.
     """
     policy: Label = part("label", label)[0]
-    times = _Times.of(records)
+    times = _Times.from_records(records)
     failed = records.failed & (records.failures != _INFRASTRUCTURE)
     counted = np.flatnonzero(times.worked | failed)
     machines, factors, several = _sessions(store, records)
@@ -187,24 +273,67 @@ def trials_of(store: Store, records: TrainingRecords, label: str, *, corrected: 
     )
     failures = np.where(records.failures[last] == 0, _UNKNOWN, records.failures[last])
     telling = ran == success[owner]
-    return Trials(
-        workloads=workloads,
+
+    _check_features(store, feature_set, records, first)
+    kept = records.n_rows[first] >= 0
+    columns: dict[str, NDArray[Any]] = {
+        "program_ids": records.program_ids[first][kept],
+        "seconds": seconds[kept],
+        "failures": np.where(success, 0, failures).astype(np.int8)[kept],
+        "trials": _ranks(when[starts], group[starts]).astype(np.int32)[kept],
+        "origins": records.origins[first][kept],
+        "costs": _means(records.costs[record[telling]], owner[telling], len(starts))[kept],
+    }
+    all_groups = group[starts][kept]
+    used, group = np.unique(all_groups, return_inverse=True)
+    groups, workloads = _used([groups[number] for number in used.tolist()], workloads)
+    dataset = Dataset(
+        feature_set=feature_set.name,
+        version=feature_set.version,
+        columns=feature_set.columns,
+        rows=np.zeros((0, len(feature_set.columns)), np.float32),
+        starts=np.concatenate(([0], np.cumsum(records.n_rows[first][kept]))),
+        group=group.astype(np.int32),
+        throughput=_throughput(columns["seconds"], group),
         groups=groups,
-        machines=numbers,
-        program_ids=records.program_ids[first],
-        digests=records.digests[first],
-        group=group[starts].astype(np.int32),
-        seconds=seconds,
-        failures=np.where(success, 0, failures).astype(np.int8),
-        trials=_ranks(when[starts], group[starts]).astype(np.int32),
-        origins=records.origins[first],
-        costs=_means(records.costs[record[telling]], owner[telling], len(starts)),
-        n_rows=records.n_rows[first],
-        n_columns=records.n_columns[first],
+        workloads=workloads,
         label=label,
+        digest=identity.digest(
+            "examples",
+            feature_set.name.encode(),
+            identity.pack_int(feature_set.version),
+            label.encode(),
+            records.digests[first][kept].astype(">u8").tobytes(),
+            numbers[all_groups].astype("<i4").tobytes(),
+            columns["seconds"].astype("<f8").tobytes(),
+            columns["failures"].tobytes(),
+            columns["trials"].astype("<i4").tobytes(),
+            columns["origins"].tobytes(),
+        ),
+        **columns,
+    )
+    of_groups = np.array([group.workload for group in groups])
+    counts = DataCounts(
+        records=len(records),
         infrastructure=int(records.failed.sum() - failed.sum()),
         timeless=int((~records.failed & ~times.worked).sum()),
+        programs=len(np.unique(records.program_ids[first])),
+        without_features=len(np.unique(records.program_ids[first][~kept])),
+        workloads=len(workloads),
+        failed_workloads=len(workloads) - len(np.unique(of_groups[group[~dataset.failed]])),
+        targets=len({group.target for group in groups}),
     )
+    return dataset, counts
+
+
+def _used(
+    groups: list[Group], workloads: tuple[ExampleWorkload, ...]
+) -> tuple[tuple[Group, ...], tuple[ExampleWorkload, ...]]:
+    """Return groups, and of the workloads theirs."""
+    used = sorted({group.workload for group in groups})
+    place = {workload: index for index, workload in enumerate(used)}
+    renumbered = tuple(replace(group, workload=place[group.workload]) for group in groups)
+    return renumbered, tuple(workloads[workload] for workload in used)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -226,7 +355,7 @@ class _Times:
     worked: Bools
 
     @classmethod
-    def of(cls, records: TrainingRecords) -> _Times:
+    def from_records(cls, records: TrainingRecords) -> _Times:
         """Return the times of records."""
         record = np.repeat(np.arange(len(records)), records.n_times)
         # A store has no others that are not finite; 0 and less is what no clock should give.
@@ -374,7 +503,7 @@ def _throughput(seconds: Floats, group: Ints) -> Floats:
     return np.divide(best[group], time, out=throughput, where=time < np.inf)
 
 
-# ---- Examples ------------------------------------------------------------------------------------
+# ---- From a database -----------------------------------------------------------------------------
 
 #: Called with how many programs' rows have been read, and how many there are.
 OnRead = Callable[[int, int], None]
@@ -420,12 +549,10 @@ def load(
     *,
     label: str = "median",
     corrected: bool = False,
-    workload_ids: Sequence[int] | None = None,
-    target_ids: Sequence[int] | None = None,
-    source_ids: Sequence[int] | None = None,
+    scope: Scope = EVERYTHING,
     rows: bool = True,
     on_read: OnRead | None = None,
-) -> Examples:
+) -> Dataset:
     """Return all measured programs that have features, also those that failed.
 
     Records of foreign sources count, retracted ones and failures of infrastructure do not. The
@@ -442,8 +569,8 @@ def load(
         Which of a program's run times counts (``tunedb.labels``).
     corrected : bool
         Divide run times by the factors of their sessions, as they are stored.
-    workload_ids, target_ids, source_ids : sequence of int or None
-        Only records of these.
+    scope : Scope
+        Which records count.
     rows : bool
         Whether feature rows are read; :func:`with_rows` reads them later.
     on_read : callable or None
@@ -458,15 +585,7 @@ def load(
     FormatError, LimitError, StorageError
         As :func:`with_rows`.
     """
-    examples, _ = load_counted(
-        store,
-        feature_set,
-        label=label,
-        corrected=corrected,
-        workload_ids=workload_ids,
-        target_ids=target_ids,
-        source_ids=source_ids,
-    )
+    examples, _ = load_counted(store, feature_set, label=label, corrected=corrected, scope=scope)
     return with_rows(store, examples, on_read=on_read) if rows else examples
 
 
@@ -476,10 +595,8 @@ def load_counted(
     *,
     label: str = "median",
     corrected: bool = False,
-    workload_ids: Sequence[int] | None = None,
-    target_ids: Sequence[int] | None = None,
-    source_ids: Sequence[int] | None = None,
-) -> tuple[Examples, DataCounts]:
+    scope: Scope = EVERYTHING,
+) -> tuple[Dataset, DataCounts]:
     """Return examples without rows, and what was read for them.
 
     Parameters and errors are those of :func:`load`. The records are one snapshot.
@@ -489,52 +606,20 @@ def load_counted(
             f"the number of columns of {feature_set.name} depends on the program, and a model "
             "needs the same ones for all; choose another set: tunedb features"
         )
-    records = store.training.records(
-        feature_set, workload_ids=workload_ids, target_ids=target_ids, source_ids=source_ids
-    )
-    everything = workload_ids is target_ids is source_ids is None
+    records = store.training.records(feature_set, **scope.ids())
     if not len(records):
-        raise NotFoundError(_nothing_measured(store, everything=everything))
-    trials = trials_of(store, records, label, corrected=corrected)
-    _check_features(store, feature_set, records, trials)
-    examples = trials.examples(feature_set)
-    return examples, _counts(records, trials, examples)
+        raise NotFoundError(_nothing_measured(store, everything=scope == EVERYTHING))
+    return dataset_of(store, feature_set, records, label, corrected=corrected)
 
 
-def data_digest(
-    store: Store,
-    feature_set: NamedSet,
-    *,
-    label: str = "median",
-    corrected: bool = False,
-    workload_ids: Sequence[int] | None = None,
-    target_ids: Sequence[int] | None = None,
-    source_ids: Sequence[int] | None = None,
-) -> bytes:
-    """Return :attr:`Examples.digest` of what :func:`load` would return, without reading rows.
-
-    Parameters and errors are those of :func:`load`.
-    """
-    examples, _ = load_counted(
-        store,
-        feature_set,
-        label=label,
-        corrected=corrected,
-        workload_ids=workload_ids,
-        target_ids=target_ids,
-        source_ids=source_ids,
-    )
-    return examples.digest
-
-
-def with_rows(store: Store, examples: Examples, *, on_read: OnRead | None = None) -> Examples:
+def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None) -> Dataset:
     """Return examples with their feature rows, which are read once in the order of their ids.
 
     Parameters
     ----------
     store : Store
         Where they were loaded from.
-    examples : Examples
+    examples : Dataset
         Some or all that ``load(…, rows=False)`` returned.
     on_read : callable or None
         For progress.
@@ -557,14 +642,16 @@ def with_rows(store: Store, examples: Examples, *, on_read: OnRead | None = None
         for id_, one, first, end in zip(ids, found, firsts, ends, strict=True):
             if one is None or one.shape != (end - first, rows.shape[1]):
                 raise StorageError(
-                    f"{store.location}: the {named.name} features of program {id_} changed while "
-                    "they were read; try again, or look: tunedb db check"
+                    f"{store.location}: the {named.name} features of program {id_} changed during "
+                    "the read; try again, or run: tunedb db check"
                 )
             rows[first:end] = one
         if on_read is not None:
             on_read(begin + len(page), len(order))
-    _check_finite(store, examples, rows)
-    return replace(examples, rows=rows)
+    try:
+        return replace(examples, rows=rows)
+    except FormatError as error:
+        raise FormatError(f"{store.location}: {error}") from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -576,24 +663,6 @@ class _Named:
     columns: tuple[str, ...]
 
 
-def _counts(records: TrainingRecords, trials: Trials, examples: Examples) -> DataCounts:
-    """Return what was read, and what is in no example."""
-    has_rows = trials.n_rows >= 0
-    groups = np.array([group.workload for group in examples.groups])
-    worked = np.zeros(len(examples.workloads), bool)
-    worked[groups[examples.group[~examples.failed]]] = True
-    return DataCounts(
-        records=len(records),
-        infrastructure=trials.infrastructure,
-        timeless=trials.timeless,
-        programs=len(np.unique(trials.program_ids)),
-        without_features=len(np.unique(trials.program_ids[~has_rows])),
-        workloads=len(worked),
-        failed_workloads=int((~worked).sum()),
-        targets=len({group.target for group in examples.groups}),
-    )
-
-
 # ---------------------------------------------------------------------- what is refused
 
 
@@ -601,7 +670,7 @@ def _nothing_measured(store: Store, *, everything: bool) -> str:
     """Return why there is nothing to learn from, in one line."""
     where = store.location
     if not store.records.count():
-        return f"{where}: there are no records to learn from; run: tunedb import logs PATH"
+        return f"{where}: there are no records to train on; run: tunedb import logs PATH"
     if everything and store.programs.has_kernels():
         return (
             f"{where}: no record but those of GPU kernels was measured; "
@@ -616,28 +685,31 @@ def _nothing_measured(store: Store, *, everything: bool) -> str:
 
 
 def _check_features(
-    store: Store, feature_set: NamedSet, records: TrainingRecords, trials: Trials
+    store: Store, feature_set: NamedSet, records: TrainingRecords, first: Ints
 ) -> None:
-    """Raise where no program has rows, or rows are as long as another version's."""
+    """Raise where no program has rows, or rows are as long as another version's.
+
+    `first` has one record of each program.
+    """
     where, name, version = store.location, feature_set.name, feature_set.version
-    if not len(trials):
+    if not len(first):
         raise NotFoundError(
-            f"{where}: {len(records)} records have no run time and no failure that says something "
-            "of their programs; measure them again"
+            f"{where}: {len(records)} records have neither a run time nor a failure of their "
+            "programs; measure them again"
         )
-    known = trials.n_rows >= 0
+    known = records.n_rows[first] >= 0
     if not known.any():
         others = _other_versions(store, feature_set)
         in_vain = set(store.batches.quarantined_lines(place_of(feature_set)))
-        tried = in_vain.issuperset(trials.program_ids.tolist())
+        tried = in_vain.issuperset(records.program_ids[first].tolist())
         way_on = (
             "all failed; see: tunedb quarantine" if tried else f"run: tunedb extract --set {name}"
         )
         raise NotFoundError(
-            f"{where}: none of {len(trials)} measured programs has features of {name} version "
+            f"{where}: none of {len(first)} measured programs has features of {name} version "
             f"{version}{others}; {way_on}"
         )
-    widths = np.unique(trials.n_columns[known]).tolist()
+    widths = np.unique(records.n_columns[first][known]).tolist()
     if widths != [len(feature_set.columns)]:
         raise UsageError(
             f"{where}: {name} version {version} is stored with {widths[-1]} columns and has "
@@ -653,18 +725,3 @@ def _other_versions(store: Store, feature_set: NamedSet) -> str:
         if stored.name == feature_set.name and stored.programs
     ]
     return f" ({', '.join(found)})" if found else ""
-
-
-def _check_finite(store: Store, examples: Examples, rows: np.ndarray) -> None:
-    """Raise FormatError for a row that is not finite."""
-    # The sum in double precision is finite exactly where all are, and makes no second matrix.
-    if np.isfinite(rows.sum(dtype=np.float64)):
-        return
-    row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
-    number = int(np.searchsorted(examples.starts, row, side="right")) - 1
-    name = examples.feature_set
-    raise FormatError(
-        f"{store.location}: {examples.columns[column]} of program {examples.program_ids[number]} "
-        f"is {rows[row, column]} in {name} version {examples.version}; correct the set, raise its "
-        f"version, and run: tunedb extract --set {name}"
-    )

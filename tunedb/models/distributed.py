@@ -1,132 +1,73 @@
 """Training on several machines, the workers of a Dask cluster, through :mod:`xgboost.dask`.
 
-The rows of some workloads, whole ones, are a partition, so that no program and no group is divided;
-each worker has one. XGBoost adds up the histograms of their rows. Three things make the model that
-of one machine, to the byte, however many workers there are:
+The rows of some workloads, whole ones, are the partition of a worker, so that no program and no
+group is divided. XGBoost finds the bounds of bins and adds up histograms over all workers. The loss
+is one of all programs: in each round workers add up the programs' scores, so they take the same
+gradients, see the same accuracy on held-out workloads, and stop together.
 
-* The bounds of bins come from the same sample of rows. XGBoost finds bounds itself, so values are
-  first rounded down to the bound below (:mod:`tunedb.models.distributed`).
-* The loss is one of all programs. In each round workers add up the programs' scores, so they take
-  the same gradients, see the same accuracy on held-out workloads, and stop together
-  (:mod:`tunedb.models.distributed_rounds`).
-* Sums of gradients are exact in every order.
-
-But ``subsample`` below 1 draws other rows, because XGBoost draws them on each worker.
+The bounds of bins are sketches that depend on which worker has which rows, so the model is not that
+of one machine to the byte. It is as good, and the same workers make the same model again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from importlib import import_module
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..errors import StorageError, TuneDBError, UsageError
-from ._dask import Cluster, Part, import_xgboost_dask
-from ._xgboost import import_xgboost, interrupt_later, threads_to_use
-from .boosting import BINS, OnFigure, check_parameters, sample
+from ..errors import PluginError, StorageError, TuneDBError, UsageError
+from ._xgboost import import_xgboost
+from .base import Floats
+from .boosting import BINS, Matrix, OnFigure, check_parameters
 from .dataset import with_rows
-from .distributed_rounds import Everywhere, Rounds, take_history
 from .external import check_any_rows
-from .training import Fitted, check_finite, fit
+from .training import Fitted, fit
 
 if TYPE_CHECKING:
     from distributed import Client
 
     from ..storage.store import Store
     from .base import RowModel
-    from .boosting import Descent, Watch
-    from .examples import Examples
+    from .boosting import EarlyStopping, ObjectiveGradients
+    from .dataset import Dataset
     from .recipe import Recipe
 
-# ---- Bins of columns, as values that stand for them ----------------------------------------------
-#
-# XGBoost finds the bounds of bins itself wherever it trains on several machines, from sketches that
-# depend on who has which rows. Of a column with no more values than bins, though, sketches are
-# exact: the least value is in the first bin, and each further one is the bound that begins the
-# next. So values that are first rounded down to the bound that begins their bin are put into the
-# same bins by any number of machines, and split at the same bounds.
+#: How long a lost worker may go unnoticed.
+_POLL_SECONDS = 1
 
+#: How long workers wait for one another when they begin a training, before they give up.
+_MEETING_SECONDS = 60
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Bins:
-    """The bins of some columns.
-
-    Parameters
-    ----------
-    least : tuple of ndarray of float32
-        For each column the least value in each bin, ascending: the bounds between bins, and before
-        them the least value of all.
-    """
-
-    least: tuple[NDArray[np.float32], ...]
-
-    @classmethod
-    def of(cls, rows: NDArray[np.float32], most: int, *, threads: int) -> Bins:
-        """Return the bins that XGBoost puts rows into on one machine.
-
-        Parameters
-        ----------
-        rows : ndarray of float32, shape (n, columns)
-            One at least; finite.
-        most : int
-            Bins of a column (``max_bin``).
-        threads : int
-            Of XGBoost; they change nothing.
-        """
-        with interrupt_later():
-            matrix = import_xgboost().QuantileDMatrix(rows, max_bin=most, nthread=threads)
-        begins, values = matrix.get_quantile_cut()
-        # Of each column something below its values, the bounds, and something above its values.
-        bounds = (
-            values[first + 1 : end - 1]
-            for first, end in zip(begins[:-1].tolist(), begins[1:].tolist(), strict=True)
-        )
-        lowest = rows.min(axis=0)
-        return cls(
-            tuple(np.append(one, inside) for one, inside in zip(lowest, bounds, strict=True))
-        )
-
-    def round_down(self, rows: NDArray[np.float32]) -> None:
-        """Put the least value of its bin in the place of each value.
-
-        A value below all that the bins were made of is rounded up, to the least of these.
-
-        Parameters
-        ----------
-        rows : ndarray of float32, shape (n, columns)
-            What is changed; rounding it again changes nothing.
-        """
-        for number, least in enumerate(self.least):
-            column = rows[:, number]
-            # XGBoost: the first bin whose upper bound is above the value, or the last one.
-            column[:] = least[np.searchsorted(least[1:], column, side="right")]
-
-
-# ---- Training ------------------------------------------------------------------------------------
+#: Attribute of a booster that carries the accuracy after each round to the client.
+_HISTORY = "tunedb.history"
 
 
 def fit_on_cluster(
     client: Client,
-    examples: Examples,
+    examples: Dataset,
     recipe: Recipe,
     *,
     url: str | None = None,
     workers: Sequence[str] | None = None,
     threads: int | None = None,
 ) -> Fitted:
-    """Train a model on the workers of a Dask cluster, with the same result as on one machine.
+    """Train a model on the workers of a Dask cluster, as good as that of one machine.
 
-    (With ``recipe.subsample`` 1, or on one worker.) Scheduler and workers need tunedb with the
-    extra ``dask``, all of the same versions. Two trainings that share a worker wait for each other.
+    Scheduler and workers need tunedb with the extra ``dask``, all of the same versions. Two
+    trainings that share a worker wait for each other.
 
     Parameters
     ----------
     client : distributed.Client
         Not an asynchronous one.
-    examples : Examples
+    examples : Dataset
         What is measured. With rows, each worker is sent those of its workloads. Without
         (``load(..., rows=False)``) each reads them from the database.
     recipe : Recipe
@@ -146,20 +87,34 @@ def fit_on_cluster(
     UsageError
         As :func:`tunedb.models.training.fit`; or a worker is not there, or neither rows nor a URL.
     StorageError
-        The workers' database is not that of the examples, or a worker was lost.
+        The workers' database is not that of the examples, a worker was lost, or the scheduler does
+        not answer.
     PluginError
         The extra is not installed.
     """
-    import_xgboost_dask()
-    if url is None and not len(examples.rows):
-        raise UsageError("examples without rows; say by url where workers can read them")
-    cluster = Cluster.of(client, workers)
-    labels = replace(examples, rows=examples.rows[:0])
-    make_matrix = _Distribution(cluster, examples, url, threads).matrix
-    return fit(labels, recipe, threads=threads or cluster.threads(), make_matrix=make_matrix)
+    _import_xgboost_dask()
+    if url is not None:
+        examples = replace(examples, rows=examples.rows[:0])
+    elif not len(examples.rows):
+        raise UsageError("examples have no rows; give workers the url to read them from")
+    cluster = _Cluster(client, url, threads, [])
+    scheduler = cluster.client.scheduler
+    known = cluster.sync(scheduler.identity)["workers"]
+    if not known:
+        raise UsageError(f"no worker at {scheduler.address}; run: dask worker {scheduler.address}")
+    for address in workers or ():
+        if address not in known:
+            raise UsageError(f"no worker {address}; there are: {', '.join(sorted(known))}")
+    addresses = sorted(set(workers or known))
+    return fit(
+        examples,
+        recipe,
+        threads=threads or max(known[address]["nthreads"] for address in addresses),
+        make_matrix=replace(cluster, addresses=addresses).matrix,
+    )
 
 
-def divide(examples: Examples, workers: int) -> list[NDArray[np.int64]]:
+def divide(examples: Dataset, workers: int) -> list[NDArray[np.int64]]:
     """Return which workloads each worker has: all of them, each once, none without any.
 
     The workload with most rows goes first, to the worker with fewest (Graham's LPT rule: the
@@ -167,7 +122,7 @@ def divide(examples: Examples, workers: int) -> list[NDArray[np.int64]]:
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         What is learnt from.
     workers : int
         How many there are at most.
@@ -175,7 +130,7 @@ def divide(examples: Examples, workers: int) -> list[NDArray[np.int64]]:
     Returns
     -------
     list of ndarray of int64
-        Indices into :attr:`Examples.workloads`, ascending.
+        Indices into :attr:`Dataset.workloads`, ascending.
     """
     rows = np.bincount(examples.workload, examples.sizes, len(examples.workloads))
     present = np.unique(examples.workload)
@@ -189,191 +144,286 @@ def divide(examples: Examples, workers: int) -> list[NDArray[np.int64]]:
     return [np.sort(np.array(share, np.int64)) for share in shares]
 
 
+# ---- The client's side ---------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, slots=True, eq=False)
-class _Distribution:
-    """Puts rows on the workers of a cluster.
+class _Cluster:
+    """Some workers of a Dask cluster; nothing waits for one that is lost."""
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The workers.
-    examples : Examples
-        With rows, unless there is a database.
-    url : str or None
-        The database that has the rows.
-    threads : int or None
-        Of XGBoost on each worker; None for as many as Dask gives it.
-    """
-
-    cluster: Cluster
-    examples: Examples
+    client: Any
     url: str | None
     threads: int | None
+    addresses: list[str]
 
-    def matrix(self, chosen: Examples, row_model: RowModel, _: int, seed: int) -> _ClusterMatrix:
+    def matrix(self, chosen: Dataset, row_model: RowModel, _: int, seed: int) -> _ClusterMatrix:
         """Return the matrix of some programs (:data:`tunedb.models.training.MakeMatrix`)."""
         check_any_rows(chosen)
-        shares = divide(chosen, len(self.cluster.addresses))
-        cluster = self.cluster.first(len(shares))
-        partitions = []
-        for address, share in zip(cluster.addresses, shares, strict=True):
-            here = np.flatnonzero(np.isin(chosen.workload, share))
-            sent = cluster.send(self._part(chosen.take(here)), address)
-            made = cluster.run(address, _make, sent, self.url, row_model)
-            partitions.append(_Partition(address, here, made))
+        shares = divide(chosen, len(self.addresses))
+        cluster = replace(self, addresses=self.addresses[: len(shares)])
+        programs = [np.flatnonzero(np.isin(chosen.workload, share)) for share in shares]
+        made = []
+        for address, own in zip(cluster.addresses, programs, strict=True):
+            sent = cluster.send(chosen.take(own), address)
+            made.append((address, cluster.run(address, _make, sent, self.url, row_model)))
         sizes = np.zeros(len(chosen), np.int64)
-        found = cluster.results([cluster.run(one.address, _sizes, one.made) for one in partitions])
-        for one, rows in zip(partitions, found, strict=True):
-            sizes[one.programs] = rows
-        starts = np.concatenate(([0], np.cumsum(sizes)))
-        filled = [one for one in partitions if sizes[one.programs].any()]
+        counts = cluster.results([cluster.run(address, _sizes, task) for address, task in made])
+        for own, count in zip(programs, counts, strict=True):
+            sizes[own] = count
         width = len(row_model.columns(chosen.columns))
-        bins = Bins.of(_sampled(cluster, filled, starts, seed), BINS, threads=threads_to_use())
-        data = cluster.matrix(_parts(cluster, filled, sizes, bins, width), BINS)
-        return _ClusterMatrix(cluster, data, starts, [one.programs for one in filled], self.threads)
+        rows, labels = [], []
+        for number, (address, task) in enumerate(made):
+            # XGBoost takes no part of no rows.
+            if count := int(sizes[programs[number]].sum()):
+                part = cluster.run(address, itemgetter(0), task)
+                rows.append((part, (count, width), np.float32))
+                part = cluster.run(address, np.full, count, number, np.float32)
+                labels.append((part, (count,), np.float32))
+        data = cluster.quantile_matrix(rows, labels)
+        return _ClusterMatrix(cluster, data, sizes, programs)
 
-    def _part(self, chosen: Examples) -> Examples:
-        """Return what a worker is sent of some programs: their rows too, unless it reads them."""
-        if self.url is not None:
-            return chosen
-        # A program may be one of several groups.
-        mine, asked = (
-            one.program_ids * len(one.groups) + one.group for one in (self.examples, chosen)
+    def send(self, value: Any, address: str) -> Any:
+        """Return a value as tasks take it, once a worker has it."""
+        # Dask would look into all of it to find out whether it was sent before.
+        return self.sync(lambda: self.client.scatter(value, workers=[address], hash=False))
+
+    def run(self, address: str, work: Callable[..., Any], *arguments: Any) -> Any:
+        """Return a task of a worker."""
+        # A task that may go nowhere else waits for ever for a worker that was lost.
+        return self.client.submit(
+            work, *arguments, workers=[address], allow_other_workers=True, pure=False
         )
-        return self.examples.take(np.isin(mine, asked))
 
+    def results(self, tasks: Sequence[Any]) -> list[Any]:
+        """Return the tasks' results; raise an error that a task returns."""
+        results: list[Any] = self.sync(lambda: self.client.gather(tasks))
+        for result in results:
+            if isinstance(result, TuneDBError):
+                raise result
+        return results
 
-@dataclass(frozen=True, slots=True, eq=False)
-class _Partition:
-    """Whole workloads on a worker.
+    def quantile_matrix(self, rows: list[Any], labels: list[Any]) -> Any:
+        """Return an ``xgboost.dask.DaskQuantileDMatrix`` of tasks with shapes and dtypes."""
+        from dask import array
 
-    Parameters
-    ----------
-    address : str
-        The worker's.
-    programs : ndarray of int64
-        Numbers of the programs, ascending.
-    made : distributed.Future
-        What :func:`_make` returns.
-    """
+        matrix = _import_xgboost_dask().DaskQuantileDMatrix
+        data, label = (
+            array.concatenate([array.from_delayed(*part) for part in parts])  # type: ignore[no-untyped-call]
+            for parts in (rows, labels)
+        )
+        return self.sync(lambda: matrix(self.client, data, label=label, max_bin=BINS))
 
-    address: str
-    programs: NDArray[np.int64]
-    made: Any
+    def train(self, settings: dict[str, Any], data: Any, rounds: int, calls: Any) -> Any:
+        """Return the booster that ``xgboost.dask.train`` makes of a matrix."""
+        from distributed import MultiLock
+
+        # Without it, workers wait for ever for one that is lost before they meet.
+        config = import_xgboost("xgboost.collective").Config(tracker_timeout=_MEETING_SECONDS)
+        train = _import_xgboost_dask().train
+        # XGBoost has such a lock too, but that time passes while a training waits for it.
+        names = [f"tunedb {address}" for address in self.addresses]
+        options = {"obj": calls, "callbacks": [calls], "coll_cfg": config, "verbose_eval": False}
+
+        async def start() -> Any:
+            async with MultiLock(names, client=self.client):
+                # The workers take over how much XGBoost says here.
+                with import_xgboost().config_context(verbosity=0):
+                    training = train(self.client, settings, data, rounds, **options)
+                return (await training)["booster"]
+
+        return self.sync(start)
+
+    def sync(self, start: Callable[[], Awaitable[Any]]) -> Any:
+        """Return the result of what is started, while all workers are there.
+
+        Raises
+        ------
+        StorageError
+            A worker was lost or does not reach the others, or the scheduler does not answer.
+        """
+        return self.client.sync(self._watched, start)
+
+    async def _watched(self, start: Callable[[], Awaitable[Any]]) -> Any:
+        from dask.base import annotate
+
+        async def awaited() -> Any:
+            return await start()
+
+        # XGBoost asks Dask for the client, and lets Dask choose where parts of a matrix are.
+        with (
+            self.client.as_current(),
+            annotate(workers=self.addresses, allow_other_workers=True),
+        ):
+            running = asyncio.ensure_future(awaited())
+        # Where a lost worker is noticed first, nobody asks what else went wrong, and asyncio tells.
+        running.add_done_callback(lambda done: done.cancelled() or done.exception())
+        try:
+            # Neither Dask nor XGBoost always ends where a task's data, or a neighbour, is lost.
+            while not (await asyncio.wait({running}, timeout=_POLL_SECONDS))[0]:
+                await self._check_workers()
+            return running.result()
+        except Exception as error:  # whatever it is, a lost worker is why
+            await self._check_workers()
+            if not isinstance(error, import_xgboost().core.XGBoostError):
+                raise
+            # Neighbours notice a loss before the scheduler does.
+            await asyncio.sleep(_POLL_SECONDS)
+            await self._check_workers()
+            # From what failed to why it did, a line each, and where in XGBoost.
+            lines = str(error).partition("Stack trace")[0].split("\n")
+            reason = next((line.strip(" -") for line in reversed(lines) if line.strip()), "")
+            raise StorageError(
+                f"{self.client.scheduler.address}: XGBoost failed on its workers ({reason}); "
+                "check that they run and reach one another"
+            ) from None
+        finally:
+            if running.cancel():
+                # XGBoost gives the workers that it has reserved back.
+                await asyncio.wait({running}, timeout=_POLL_SECONDS)
+
+    async def _check_workers(self) -> None:
+        """Raise StorageError where workers were lost, or the scheduler."""
+        scheduler = self.client.scheduler.address
+        try:
+            known = await self.client.scheduler.identity()
+        except OSError:
+            raise StorageError(
+                f"{scheduler}: the scheduler does not answer; start it and run it again"
+            ) from None
+        if not set(self.addresses) <= set(known["workers"]):
+            raise StorageError(
+                f"{scheduler}: a worker was lost during training; run it again"
+            ) from None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _ClusterMatrix:
-    """The rows of some programs on the workers of a cluster (:class:`boosting.Boostable`).
+    """The rows of some programs on the workers of a cluster (:class:`boosting.TrainingMatrix`)."""
 
-    Parameters
-    ----------
-    cluster : Cluster
-        The workers.
-    data : xgboost.dask.DaskQuantileDMatrix
-        The rows.
-    starts : ndarray of int64, shape (n + 1,)
-        Where the rows of all programs would begin, were they in one matrix.
-    partitions : list of ndarray of int64
-        The programs of each partition.
-    threads : int or None
-        Of XGBoost on each worker; None for as many as Dask gives it.
-    """
-
-    cluster: Cluster
+    cluster: _Cluster
+    #: The ``xgboost.dask.DaskQuantileDMatrix``.
     data: Any
-    starts: NDArray[np.int64]
+    sizes: NDArray[np.int64]
+    #: Numbers of the programs of each partition.
     partitions: list[NDArray[np.int64]]
-    threads: int | None
-
-    @property
-    def sizes(self) -> NDArray[np.int64]:
-        """Rows of each program, shape (n,)."""
-        return np.diff(self.starts)
 
     def boost(
         self,
-        descent: Descent,
+        gradients: ObjectiveGradients,
         settings: dict[str, Any],
         rounds: int,
         *,
-        watch: Watch | None = None,
-        tell: OnFigure | None = None,
+        stopping: EarlyStopping | None = None,
+        on_figure: OnFigure | None = None,
     ) -> tuple[Any, list[float]]:
-        """Train a booster (:meth:`boosting.Boostable.boost`); nothing is told of its rounds."""
+        """Train a booster (:meth:`boosting.TrainingMatrix.boost`); without progress."""
         # Dask would log what workers raise.
         check_parameters(settings)
-        cluster = self.cluster
-        sent = cluster.send(Everywhere(descent, watch, self.starts, self.partitions))
+        cluster, shared = self.cluster, _Shared(gradients, stopping, self.sizes, self.partitions)
+        sent = cluster.send(shared, cluster.addresses[0])
         # Dask drops copies of what was sent, but not the result of a task.
         there = [cluster.run(address, _same, sent) for address in cluster.addresses]
-        cluster.wait(there)
-        calls = Rounds({to: task.key for to, task in zip(cluster.addresses, there, strict=True)})
-        settings = settings | {"base_score": descent.base, "nthread": self.threads or 0}
-        booster = cluster.train(
-            settings, self.data, rounds, obj=calls, callbacks=[calls.callback()]
-        )
-        return booster, take_history(booster)
+        cluster.sync(lambda: import_module("distributed").wait(there))
+        keys = {to: task.key for to, task in zip(cluster.addresses, there, strict=True)}
+        settings = settings | {"base_score": gradients.base, "nthread": cluster.threads or 0}
+        booster = cluster.train(settings, self.data, rounds, _round_calls(keys))
+        history: list[float] = json.loads(booster.attr(_HISTORY))
+        booster.set_attr(**{_HISTORY: None})
+        return booster, history
 
 
-def _sampled(
-    cluster: Cluster, partitions: Sequence[_Partition], starts: NDArray[np.int64], seed: int
-) -> NDArray[np.float32]:
-    """Return the rows that bounds of bins are taken from on one machine."""
-    chosen = sample(int(starts[-1]), seed)
-    owner = np.searchsorted(starts, chosen, side="right") - 1
-    places, asked = [], []
-    for one in partitions:
-        at = np.flatnonzero(np.isin(owner, one.programs))
-        sizes = np.diff(starts)[one.programs]
-        firsts = np.cumsum(sizes) - sizes
-        local = firsts[np.searchsorted(one.programs, owner[at])] + chosen[at] - starts[owner[at]]
-        places.append(at)
-        asked.append(cluster.run(one.address, _take, one.made, local))
-    rows = np.concatenate(cluster.results(asked))
-    return np.asarray(rows[np.argsort(np.concatenate(places))], np.float32)
+# ---- The workers' side ---------------------------------------------------------------------------
 
 
-def _parts(
-    cluster: Cluster,
-    partitions: Sequence[_Partition],
-    sizes: NDArray[np.int64],
-    bins: Bins,
-    width: int,
-) -> list[Part]:
-    """Return what XGBoost gets: rounded rows, each with the number of its partition."""
-    sent = cluster.send(bins)
-    parts = []
-    for number, one in enumerate(partitions):
-        count = int(sizes[one.programs].sum())
-        rows = cluster.run(one.address, _rounded, one.made, sent)
-        labels = cluster.run(one.address, np.full, count, number, np.float32)
-        parts.append(Part(rows, labels, (count, width)))
-    return parts
+@dataclass(frozen=True, slots=True, eq=False)
+class _Shared:
+    """What every worker knows of a training."""
+
+    gradients: ObjectiveGradients
+    stopping: EarlyStopping | None
+    sizes: NDArray[np.int64]
+    #: Numbers of the programs of each partition, in the order of their rows. A row's label is the
+    #: number of its partition: XGBoost says nothing else of what a worker has, in which order.
+    partitions: list[NDArray[np.int64]]
+
+    def here(self, data: Any) -> tuple[Matrix, NDArray[np.int64]]:
+        """Return a worker's matrix, and the numbers of the programs whose rows are in it."""
+        labels = data.get_label().astype(np.int64)
+        begins = np.flatnonzero(np.diff(labels, prepend=-1))
+        numbers = np.concatenate([self.partitions[label] for label in labels[begins].tolist()])
+        return Matrix(data, np.concatenate(([0], np.cumsum(self.sizes[numbers])))), numbers
+
+    def scores(self, sums: Floats, numbers: NDArray[np.int64]) -> Floats:
+        """Return the scores of all programs, given those of a worker's."""
+        scores = np.zeros(len(self.sizes))
+        scores[numbers] = sums
+        # Each program is on one worker and 0 on the others.
+        collective = import_xgboost("xgboost.collective")
+        return np.asarray(collective.allreduce(scores, collective.Op.SUM))
 
 
-# ---------------------------------------------------------------------- tasks
+def _round_calls(keys: dict[str, Any]) -> Any:
+    """Return the objective of a booster that is its callback too.
+
+    XGBoost pickles it for each worker. The keys say under what Dask keeps each worker's
+    :class:`_Shared`, which is too large to go with a task.
+    """
+    callback = import_xgboost("xgboost.callback").TrainingCallback
+
+    class RoundCalls(callback):  # type: ignore[misc, valid-type]
+        """What XGBoost calls on each worker, in each round."""
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.history: list[float] = []
+            #: What the worker knows and has, from the first round on.
+            self.here: tuple[_Shared, Matrix, NDArray[np.int64]] | None = None
+
+        def __call__(self, margins: NDArray[np.float32], data: Any) -> tuple[Any, Any]:
+            if self.here is None:
+                worker = import_module("distributed").get_worker()
+                shared: _Shared = worker.data[keys[worker.address]]
+                self.here = (shared, *shared.here(data))
+            shared, matrix, numbers = self.here
+            scores = shared.scores(matrix.sums(margins), numbers)
+            gradient, hessian = shared.gradients.derivatives(scores)
+            return matrix.to_rows(gradient[numbers]), matrix.to_rows(hessian[numbers])
+
+        def after_iteration(self, model: Any, epoch: int, evals_log: Any) -> bool:
+            if self.here is None or (stopping := self.here[0].stopping) is None:
+                return False
+            shared, matrix, numbers = self.here
+            scores = shared.scores(matrix.scores(model), numbers)
+            self.history.append(stopping.accuracy(scores))
+            return stopping.stops(self.history)
+
+        def after_training(self, model: Any) -> Any:
+            # XGBoost's own log of a training has six digits.
+            model.set_attr(**{_HISTORY: json.dumps(self.history)})
+            return model
+
+    return RoundCalls()
 
 
 def _make(
-    examples: Examples, url: str | None, row_model: RowModel
+    examples: Dataset, url: str | None, row_model: RowModel
 ) -> tuple[NDArray[np.float32], NDArray[np.int64]] | TuneDBError:
-    """Return the rows that trees see, and how many each program has."""
+    """Return the rows that trees see, and how many each program has.
+
+    Errors are returned because Dask logs what a task raises.
+    """
     try:
-        # Here, where an error is told, and before workers wait for one another.
-        import_xgboost_dask()
+        _import_xgboost_dask()
         if url is not None:
             from ..storage.store import Store
 
             with Store(url, read_only=True) as store:
                 _check_workloads(store, examples)
                 examples = with_rows(store, examples)
-        check_finite(examples)
     except TuneDBError as error:
         return error
     rows, starts = row_model.rows(examples.rows, examples.starts)
-    # What came over the network may be fixed, and is to be rounded.
-    return np.require(rows, np.float32, "W"), np.diff(starts)
+    return rows, np.diff(starts)
 
 
 def _sizes(
@@ -382,29 +432,30 @@ def _sizes(
     return made if isinstance(made, TuneDBError) else made[1]
 
 
-def _take(
-    made: tuple[NDArray[np.float32], NDArray[np.int64]], numbers: NDArray[np.int64]
-) -> NDArray[np.float32]:
-    return made[0][numbers]
+def _same(shared: _Shared) -> _Shared:
+    return shared
 
 
-def _rounded(
-    made: tuple[NDArray[np.float32], NDArray[np.int64]], bins: Bins
-) -> NDArray[np.float32]:
-    """Return the rows with values that stand for their bins."""
-    # In their place: they may be most of the worker's memory. Twice is as good as once.
-    bins.round_down(made[0])
-    return made[0]
-
-
-def _same(value: Everywhere) -> Everywhere:
-    return value
-
-
-def _check_workloads(store: Store, examples: Examples) -> None:
+def _check_workloads(store: Store, examples: Dataset) -> None:
     """Raise StorageError where local numbers mean something else in another database."""
     named = {examples.workloads[one] for one in np.unique(examples.workload)}
     ids = [workload.id for workload in named]
     there = {id_: digest for id_, digest, *_ in store.training.workloads(ids)}
     if there != {workload.id: workload.digest for workload in named}:
-        raise StorageError(f"{store.location} is not the database that the labels came from")
+        raise StorageError(f"{store.location} is not the database of the labels")
+
+
+def _import_xgboost_dask() -> Any:
+    """Return the module ``xgboost.dask``, or raise PluginError where a package is missing."""
+    import_xgboost()
+    try:
+        import_module("distributed")
+        # XGBoost needs no more of it than that it is there.
+        import_module("dask.dataframe")
+        return import_module("xgboost.dask")
+    except ImportError as error:
+        # Dask has many lines to say where pandas is missing.
+        reason = str(error).partition("\n")[0].rstrip(".")
+        raise PluginError(
+            f"xgboost.dask does not load ({reason}); run: pip install 'tunedb[dask]'"
+        ) from None

@@ -23,7 +23,7 @@ from ..run_times import NO_TIME
 from . import metrics
 from .base import Floats
 from .baselines import Baseline, NearestNeighbour, RandomOrder, TVMModel
-from .examples import Examples
+from .dataset import Dataset
 from .metrics import FIGURES, PEAK, TRIALS
 from .recipe import Recipe
 from .splits import POOLS, REGIMES, Plan, Split, digest, pools
@@ -309,7 +309,7 @@ OnStep = Callable[[int, int, str], None]
 
 
 def evaluate(
-    examples: Examples,
+    examples: Dataset,
     recipes: Mapping[str, Recipe],
     *,
     regimes: Sequence[str] = tuple(REGIMES),
@@ -332,7 +332,7 @@ def evaluate(
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         All that is known.
     recipes : mapping
         Name → recipe. All are trained on the examples' feature set and labels.
@@ -373,7 +373,7 @@ def evaluate(
     impossible |= work.refused | _without_pools(judged, pools, results, fewest)
     if not results:
         reasons = "; ".join(f"{name}: {why}" for name, why in impossible.items())
-        raise UsageError(f"nothing can be judged ({reasons}); measure or import more")
+        raise UsageError(f"nothing can be evaluated ({reasons}); measure or import more")
     return Evaluation(
         results=results,
         recipes=dict(recipes),
@@ -390,7 +390,7 @@ def evaluate(
 
 
 def judge(
-    examples: Examples,
+    examples: Dataset,
     splits: Sequence[Split],
     recipes: Mapping[str, Recipe],
     *,
@@ -475,7 +475,7 @@ class _Work:
 
     def __init__(
         self,
-        examples: Examples,
+        examples: Dataset,
         recipes: dict[str, Recipe],
         baselines: tuple[Baseline, ...],
         kinds: tuple[str, ...],
@@ -525,17 +525,17 @@ class _Work:
             self.done += 1
         return found
 
-    def _rankers(self) -> Iterable[tuple[str, Callable[[Examples, Examples], Floats]]]:
+    def _rankers(self) -> Iterable[tuple[str, Callable[[Dataset, Dataset], Floats]]]:
         for name, recipe in self._recipes.items():
 
-            def trained(train: Examples, test: Examples, recipe: Recipe = recipe) -> Floats:
+            def trained(train: Dataset, test: Dataset, recipe: Recipe = recipe) -> Floats:
                 model = fit(train, recipe, threads=self._threads).model
                 return model.scores(test.rows, test.starts)
 
             yield name, trained
         for one in self._baselines:
 
-            def asked(train: Examples, test: Examples, one: Baseline = one) -> Floats:
+            def asked(train: Dataset, test: Dataset, one: Baseline = one) -> Floats:
                 return one.scores(train, test, self._threads)
 
             yield one.name, asked
@@ -619,7 +619,7 @@ def _in_bins(values: Floats) -> Floats:
 
 
 def _make_splits(
-    examples: Examples, regimes: Sequence[str], plan: Plan
+    examples: Dataset, regimes: Sequence[str], plan: Plan
 ) -> tuple[dict[str, list[Split]], dict[str, str]]:
     """Return the splits of each regime, and why others have none."""
     made: dict[str, list[Split]] = {}
@@ -657,8 +657,8 @@ def _check_names(
             if name not in known:
                 raise UsageError(f"no {what} {name!r}; there are: {', '.join(known)}")
     if not recipes:
-        raise UsageError("no recipe is given that could be judged")
+        raise UsageError("give a recipe to evaluate")
     models = [*recipes, *(one.name for one in baselines)]
     for name in models:
         if models.count(name) > 1:
-            raise UsageError(f"two models are called {name!r}; rename one")
+            raise UsageError(f"two models have the name {name!r}; rename one")

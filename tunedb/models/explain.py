@@ -21,7 +21,7 @@ from .aggregation import segmented
 from .base import Floats
 
 if TYPE_CHECKING:
-    from .examples import Examples
+    from .dataset import Dataset
     from .model import Model
 
 #: Programs whose contributions are averaged: TreeSHAP walks every path of every tree.
@@ -119,21 +119,21 @@ def group_of(column: str) -> str:
     return group if _BUFFER.fullmatch(group) else group.rstrip("0123456789") or group
 
 
-def drawn(examples: Examples, most: int = SAMPLE, seed: int = 0) -> Examples:
+def drawn(examples: Dataset, most: int = SAMPLE, seed: int = 0) -> Dataset:
     """Return some programs, drawn without replacement; all where there are no more than `most`."""
     if len(examples) <= most:
         return examples
     return examples.take(np.random.default_rng(seed).choice(len(examples), most, replace=False))
 
 
-def importance(model: Model, examples: Examples) -> list[Importance]:
+def importance(model: Model, examples: Dataset) -> list[Importance]:
     """Return how much a model looks at each column that it uses, the most important one first.
 
     Parameters
     ----------
     model : Model
         What is asked.
-    examples : Examples
+    examples : Dataset
         Programs whose contributions are averaged, with their rows: some of those that the model
         was trained on (:func:`drawn`).
 

@@ -34,7 +34,7 @@ from .training import Fitted, fit
 if TYPE_CHECKING:
     from ..storage.store import Store
     from .base import RowModel
-    from .examples import Examples
+    from .dataset import Dataset
     from .recipe import Recipe
     from .training import OnRound
 
@@ -51,7 +51,7 @@ _FLOAT = np.dtype(np.float32)
 
 def fit_external(
     store: Store,
-    examples: Examples,
+    examples: Dataset,
     recipe: Recipe,
     *,
     page_bytes: int = PAGE_BYTES,
@@ -65,7 +65,7 @@ def fit_external(
     ----------
     store : Store
         The database that the examples were loaded from.
-    examples : Examples
+    examples : Dataset
         Without rows (``load(..., rows=False)``).
     recipe : Recipe
         All choices.
@@ -106,11 +106,11 @@ def fit_external(
             raise
 
 
-def check_any_rows(examples: Examples) -> None:
+def check_any_rows(examples: Dataset) -> None:
     """Raise UsageError where no program has a row."""
     if not examples.starts[-1]:
         raise UsageError(
-            f"{len(examples)} programs without rows of features {examples.feature_set}; "
+            f"{len(examples)} programs have no rows of features {examples.feature_set}; "
             f"run: tunedb extract --set {examples.feature_set}"
         )
 
@@ -133,7 +133,7 @@ class Paging:
     folder: Path
     page_bytes: int
 
-    def matrix(self, examples: Examples, row_model: RowModel, threads: int, seed: int) -> Matrix:
+    def matrix(self, examples: Dataset, row_model: RowModel, threads: int, seed: int) -> Matrix:
         """Return the matrix of some programs (:data:`tunedb.models.training.MakeMatrix`)."""
         check_any_rows(examples)
         width = len(row_model.columns(examples.columns))
@@ -159,7 +159,7 @@ class Paging:
             raise KeyboardInterrupt
         return Matrix(data, starts)
 
-    def _parts(self, examples: Examples) -> Iterator[Examples]:
+    def _parts(self, examples: Dataset) -> Iterator[Dataset]:
         """Yield some programs after others, with their rows."""
         most = self._rows_of(len(examples.columns))
         first = 0
@@ -178,7 +178,7 @@ class Paging:
         free = shutil.disk_usage(self.folder).free
         if free < needed:
             raise _unwritable(
-                self.folder, f"{needed >> 20} MiB are needed and {free >> 20} are free"
+                self.folder, f"{needed >> 20} MiB are needed, but {free >> 20} are free"
             )
 
     def _rows_of(self, width: int) -> int:

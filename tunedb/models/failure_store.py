@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -13,13 +12,13 @@ import numpy as np
 from ..errors import UsageError
 from ..results import NewModel, StoredModel
 from . import cards
-from .cards import Cost, Scope
-from .dataset import with_rows
-from .examples import FAILURES
+from .cards import Cost
+from .dataset import FAILURES, with_rows
 from .failures import RECIPE, FailureModel, FittedFailures, check_recipe, fit_failures
 from .recipe import Recipe
+from .scope import EVERYTHING, Scope
 from .store import body_of, unusable
-from .training_job import Making, Step
+from .training_job import Step, TrainingJob
 
 if TYPE_CHECKING:
     from ..storage.store import Store
@@ -56,9 +55,7 @@ def train_failures(
     store: Store,
     recipe: Recipe = RECIPE,
     *,
-    workload_ids: Sequence[int] | None = None,
-    target_ids: Sequence[int] | None = None,
-    source_ids: Sequence[int] | None = None,
+    scope: Scope = EVERYTHING,
     threads: int | None = None,
     force: bool = False,
     on_step: Step | None = None,
@@ -73,7 +70,7 @@ def train_failures(
         The database; the model becomes a row of it.
     recipe : Recipe
         :data:`~tunedb.models.failures.RECIPE`, but for the feature set.
-    workload_ids, target_ids, source_ids, threads, force, on_step
+    scope, threads, force, on_step
         As :func:`tunedb.models.store.train`.
 
     Raises
@@ -87,29 +84,28 @@ def train_failures(
     """
     check_recipe(recipe)
     cost = Cost()
-    scope = Scope(workload_ids, target_ids, source_ids)
-    making = Making.prepared(store, recipe, scope, external=False, threads=threads, step=on_step)
-    digest = cards.model_digest(KIND, recipe.to_json(), making.labels.digest, cards.versions())
+    job = TrainingJob.prepared(store, recipe, scope, external=False, threads=threads, step=on_step)
+    digest = cards.model_digest(KIND, recipe.to_json(), job.labels.digest, cards.versions())
     known = store.models.find(digest)
     reason = None if known is None else unusable(store, known)
     if reason is not None:
-        _log.warning("%s; it is made again", reason)
+        _log.warning("%s; it is trained again", reason)
     elif known is not None and known.size is not None and not force:
         return TrainedFailures(load_failures(store, known, threads=threads), known, True, False)
     fitted = fit_failures(
-        making.labels,
+        job.labels,
         recipe,
         threads=threads,
         read=partial(with_rows, store),
-        on_step=partial(making.step, "training"),
+        on_step=partial(job.step, "training"),
     )
     body = fitted.model.to_bytes()
     new = NewModel(
         digest=digest,
         kind=KIND,
         parameters=recipe.to_json(),
-        training_digest=making.labels.digest,
-        card=_card(making, fitted, body) | {"cost": cost.to_json()},
+        training_digest=job.labels.digest,
+        card=_card(job, fitted, body) | {"cost": cost.to_json()},
         body=body,
     )
     id_ = store.models.add(new, replace=known is not None)
@@ -129,34 +125,34 @@ def load_failures(store: Store, stored: StoredModel, *, threads: int | None = No
         The boosters are not those that the card names.
     """
     if stored.kind != KIND:
-        raise UsageError(f"model {stored.id} is of kind {stored.kind!r} and predicts no failures")
+        raise UsageError(f"model {stored.id} has kind {stored.kind!r}, which predicts no failures")
     body = body_of(store, stored)
     if body is None:
         raise UsageError(
-            f"model {stored.id}: only its card is kept; train it anew: tunedb train --failures"
+            f"model {stored.id}: only its card is stored; train it again: tunedb train --failures"
         )
     return FailureModel.from_bytes(body, threads=threads)
 
 
-def _card(making: Making, fitted: FittedFailures, body: bytes) -> dict[str, Any]:
+def _card(job: TrainingJob, fitted: FittedFailures, body: bytes) -> dict[str, Any]:
     """Return the classifier's card."""
     card = cards.make_card(
-        making.recipe,
-        making.labels,
+        job.recipe,
+        job.labels,
         fitted.chosen,
         kind=KIND,
-        store_key=making.store.key,
-        scope=making.scope.to_json(making.store),
-        counts={"records": making.counts.records},
-        training=_course(making, fitted),
+        store_key=job.store.key,
+        scope=job.scope.to_json(job.store),
+        counts={"records": job.counts.records},
+        training=_course(job, fitted),
         body=body,
     )
     return card | {"failures": _judged(fitted)}
 
 
-def _course(making: Making, fitted: FittedFailures) -> dict[str, Any]:
+def _course(job: TrainingJob, fitted: FittedFailures) -> dict[str, Any]:
     """Return the course of the training, under the names of a ranker's."""
-    model, counts = fitted.model.model, making.counts
+    model, counts = fitted.model.model, job.counts
     return {
         "rounds": model.recipe.rounds,
         "members": model.recipe.members,

@@ -31,7 +31,7 @@ from ._xgboost import import_xgboost, interrupt_later, threads_to_use
 from .aggregation import row_model, segmented
 from .base import Floats, TrainingSet, part
 from .boosting import parameters
-from .examples import FAILURES, Examples
+from .dataset import FAILURES, Dataset
 from .metrics import pairwise_accuracy
 from .model import Model
 from .recipe import Recipe
@@ -77,7 +77,7 @@ class TrialCosts:
     ok : float
         Median of those that gave a time.
     failed : tuple of float
-        Median of each kind of failure, in the order of :data:`~tunedb.models.examples.FAILURES`
+        Median of each kind of failure, in the order of :data:`~tunedb.models.dataset.FAILURES`
         (`ok` first); that of all failures where a kind has none.
     """
 
@@ -85,7 +85,7 @@ class TrialCosts:
     failed: tuple[float, ...]
 
     @classmethod
-    def of(cls, examples: Examples) -> Self:
+    def from_examples(cls, examples: Dataset) -> Self:
         """Return the costs that examples tell.
 
         Where no trial says what it took, a good one has 1 s, and a failing one four times that.
@@ -197,7 +197,7 @@ class FailureModel:
         """How it was made."""
         return self.model.recipe
 
-    def check(self, feature_set: NamedSet | Examples) -> None:
+    def check(self, feature_set: NamedSet | Dataset) -> None:
         """Raise UsageError where rows are not of the feature set that it was trained on."""
         self.model.check(feature_set)
 
@@ -225,7 +225,7 @@ class FailureModel:
     def by_kind(self, rows: NDArray[np.float32], starts: NDArray[np.int64]) -> Floats:
         """Return the probability of each outcome, shape (n, len(FAILURES)); rows sum to 1.
 
-        Columns are in the order of :data:`~tunedb.models.examples.FAILURES`: the first is that
+        Columns are in the order of :data:`~tunedb.models.dataset.FAILURES`: the first is that
         the program works. Parameters and errors are those of :meth:`probabilities`.
         """
         any_, (seen, at), filled = self._told(rows, starts)
@@ -249,8 +249,9 @@ class FailureModel:
         """Return P(fails), the rows that trees see, and which programs have some."""
         if rows.ndim != 2 or rows.shape[1] != len(self.model.columns):
             raise UsageError(
-                f"rows of shape {rows.shape} for a model of features {self.model.feature_set} "
-                f"version {self.model.version}, which have {len(self.model.columns)} columns"
+                f"rows of shape {rows.shape} do not fit a model of features "
+                f"{self.model.feature_set} "
+                f"version {self.model.version}, which has {len(self.model.columns)} columns"
             )
         filled = np.diff(starts) > 0
         kept = np.concatenate((starts[:-1][filled], starts[-1:]))
@@ -288,9 +289,7 @@ class FailureModel:
         model = Model.from_bytes(data, threads=threads)
         text = model.boosters[0].attr(_ATTRIBUTE)
         if text is None:
-            raise FormatError(
-                "a model that predicts no failures; make one: tunedb train --failures"
-            )
+            raise FormatError("the model predicts no failures; train one: tunedb train --failures")
         return cls(model, **_parsed(parse_json(text.encode())))
 
 
@@ -318,7 +317,7 @@ def _parsed(values: Any) -> dict[str, Any]:
         ):
             raise ValueError("its numbers")
     except (KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"a failure model that is damaged ({error}); rebuild it") from None
+        raise FormatError(f"a failure model is damaged ({error}); rebuild it") from None
     return found
 
 
@@ -353,7 +352,7 @@ class Judgement:
         Probability that a failing program is told a higher probability than a good one of its
         workload, target and machine: mean over those with five failures at least.
     aurocs : dict
-        Index of a group (:attr:`Examples.groups`) → its AUROC.
+        Index of a group (:attr:`Dataset.groups`) → its AUROC.
     brier : float
         Mean of (probability - outcome)².
     brier_of_rate : float
@@ -380,7 +379,7 @@ class FittedFailures:
     judgement : Judgement or None
         None where failures, or good programs, are of one workload alone: nothing can be held out,
         and probabilities are only put right for the weights.
-    chosen : Examples
+    chosen : Dataset
         What was learnt from, without rows.
     left_out : int
         Programs of the examples that are not in the training set.
@@ -392,18 +391,18 @@ class FittedFailures:
 
     model: FailureModel
     judgement: Judgement | None
-    chosen: Examples
+    chosen: Dataset
     left_out: int
     seconds: float
     threads: int
 
 
 def fit_failures(
-    examples: Examples,
+    examples: Dataset,
     recipe: Recipe = RECIPE,
     *,
     threads: int | None = None,
-    read: Callable[[Examples], Examples] | None = None,
+    read: Callable[[Dataset], Dataset] | None = None,
     on_step: OnStep | None = None,
 ) -> FittedFailures:
     """Train a classifier of failures.
@@ -414,7 +413,7 @@ def fit_failures(
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         With rows, unless `read` is given.
     recipe : Recipe
         Its features, rows, training set, rounds, members, seed and XGBoost's parameters count.
@@ -446,7 +445,7 @@ def fit_failures(
     seen, starts = rows.rows(chosen.rows, chosen.starts)
     if not (np.diff(starts) == 1).all():
         raise UsageError(
-            f"rows {recipe.rows!r} give a program several rows, and one outcome has no parts; "
+            f"rows {recipe.rows!r} give a program several rows, but a model of failures needs one; "
             "use rows 'aggregated'"
         )
     folds = _folds(chosen)
@@ -467,7 +466,7 @@ def fit_failures(
         rate=float(chosen.failed.mean()),
         kinds=tuple(kind for number in kinds if (kind := FAILURES[number]) is not None),
         shares=_shares(chosen),
-        costs=TrialCosts.of(examples),
+        costs=TrialCosts.from_examples(examples),
     )
     return FittedFailures(
         model=model,
@@ -489,31 +488,31 @@ def check_recipe(recipe: Recipe) -> None:
         mine, given = getattr(RECIPE, name), getattr(recipe, name)
         if given != mine:
             raise UsageError(
-                f"failures are learnt with {name} {mine}, not {given}; leave that choice out"
+                f"models of failures need {name} {mine}, not {given}; leave out that option"
             )
 
 
-def _check(chosen: Examples, examples: Examples) -> None:
+def _check(chosen: Dataset, examples: Dataset) -> None:
     """Raise UsageError where there is only one outcome."""
     count = int(chosen.failed.sum())
     total = f"{len(chosen)} program{'' if len(chosen) == 1 else 's'}"
     if len(chosen) < len(examples):
         total += f" of the training set (of {len(examples)})"
     if count == 0:
-        raise UsageError(f"none of {total} failed: there are no failures to learn from")
+        raise UsageError(f"none of {total} failed, so there are no failures to learn from")
     if count == len(chosen):
         raise UsageError(
-            f"all of {total} failed: nothing tells which would work; measure or import some that do"
+            f"all of {total} failed, so there is only one class; measure or import some that work"
         )
 
 
-def _unweighted(chosen: Examples) -> Scaling:
+def _unweighted(chosen: Dataset) -> Scaling:
     """Return the scaling that takes back what weights did to the rate (King and Zeng 2001, 4.1)."""
     rate = chosen.failed.mean()
     return Scaling(1.0, float(np.log(rate / (1 - rate))))
 
 
-def _shares(chosen: Examples) -> dict[FailureKind, float]:
+def _shares(chosen: Dataset) -> dict[FailureKind, float]:
     """Return each kind's share of the failures."""
     counts = np.bincount(chosen.failures, minlength=len(FAILURES)).tolist()
     total = sum(counts[1:])
@@ -524,7 +523,7 @@ def _shares(chosen: Examples) -> dict[FailureKind, float]:
     }
 
 
-def _folds(chosen: Examples) -> list[NDArray[np.int64]]:
+def _folds(chosen: Dataset) -> list[NDArray[np.int64]]:
     """Return the programs of each part that is held out; none where there is one class of shapes.
 
     Classes are dealt out by their number of failures, so that no part has them all.
@@ -607,7 +606,7 @@ class _Run:
             raise UsageError(f"XGBoost refuses the recipe: {reason}") from None
 
 
-def _kinds(run: _Run, chosen: Examples) -> tuple[list[int], tuple[Any, ...]]:
+def _kinds(run: _Run, chosen: Dataset) -> tuple[list[int], tuple[Any, ...]]:
     """Return which kinds of failure can be told apart, and what tells them."""
     counts = np.bincount(chosen.failures, minlength=len(FAILURES))
     kinds = [number for number in range(1, len(FAILURES)) if counts[number] >= LEAST_OF_KIND]
@@ -654,7 +653,7 @@ def scaled(margins: Floats, failed: NDArray[np.bool_]) -> Scaling:
 _NEWTON = 50
 
 
-def judge(chosen: Examples, margins: Floats, folds: list[NDArray[np.int64]]) -> Judgement:
+def judge(chosen: Dataset, margins: Floats, folds: list[NDArray[np.int64]]) -> Judgement:
     """Return how well margins of held-out workloads foresee their failures."""
     failed = chosen.failed
     told, rate = np.empty(len(chosen)), np.empty(len(chosen))

@@ -20,7 +20,7 @@ from .base import Floats
 from .pairs import Pairs
 
 if TYPE_CHECKING:
-    from .examples import Examples
+    from .dataset import Dataset
 
 #: Weight of a failed program by ``throughput``, where nothing else is said. The document's is its
 #: label, 0, and so nobody learns that a region fails: it counts as a program does that reaches a
@@ -161,7 +161,7 @@ class Throughput:
 
     name: str = "throughput"
 
-    def objective(self, examples: Examples, argument: str, seed: int) -> Squares:
+    def objective(self, examples: Dataset, argument: str, seed: int) -> Squares:
         """Return the loss over some programs."""
         labels = examples.throughput
         if argument:
@@ -179,7 +179,7 @@ class Squared:
 
     name: str = "squared"
 
-    def objective(self, examples: Examples, argument: str, seed: int) -> Squares:
+    def objective(self, examples: Dataset, argument: str, seed: int) -> Squares:
         """Return the loss over some programs."""
         power = _number(self.name, argument or "1", 0.5, 0.01, 1)
         return Squares(examples.throughput**power, np.ones(len(examples)))
@@ -194,7 +194,7 @@ class Log:
 
     name: str = "log"
 
-    def objective(self, examples: Examples, argument: str, seed: int) -> Squares:
+    def objective(self, examples: Dataset, argument: str, seed: int) -> Squares:
         """Return the loss over some programs."""
         floor = _number(self.name, argument, 0.05, 1e-6, 0.5) if argument else LEAST_THROUGHPUT
         labels = np.log2(np.maximum(examples.throughput, floor) / floor)
@@ -210,7 +210,7 @@ class Relative:
 
     name: str = "relative"
 
-    def objective(self, examples: Examples, argument: str, seed: int) -> Differences:
+    def objective(self, examples: Dataset, argument: str, seed: int) -> Differences:
         """Return the loss over some programs."""
         power = _number(self.name, argument or "0.3", 0.5, 0.01, 1)
         weights, group = examples.throughput + LEAST_WEIGHT, examples.group
@@ -230,11 +230,11 @@ class Rank:
 
     name: str = "rank"
 
-    def objective(self, examples: Examples, argument: str, seed: int) -> PairwiseLogistic:
+    def objective(self, examples: Dataset, argument: str, seed: int) -> PairwiseLogistic:
         """Return the loss over some programs."""
         partners = int(_number(self.name, argument, 16, 1, 10_000)) if argument else PARTNERS
         labels = examples.throughput
-        pairs = Pairs.of(labels, examples.group, partners, seed)
+        pairs = Pairs.from_labels(labels, examples.group, partners, seed)
         around = labels[pairs.order]
         weights = np.sqrt(np.abs(around - around[pairs.ahead]) * np.abs(pairs.signs))
         # A pair weighs for both of its programs.
@@ -266,7 +266,7 @@ def _number(loss: str, argument: str, example: float, low: float, high: float) -
         number = float("nan")
     if not low <= number <= high:
         raise UsageError(
-            f"loss {loss}:{argument} is none; write {loss}, or {loss}:{example} with a number "
+            f"loss {loss}:{argument} is invalid; write {loss}, or {loss}:{example} with a number "
             f"from {low} to {high:,}"
         )
     return number

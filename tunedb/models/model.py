@@ -22,7 +22,7 @@ from .recipe import MOST_MEMBERS, Recipe
 if TYPE_CHECKING:
     from ..features.base import NamedSet
     from .base import RowModel
-    from .examples import Examples
+    from .dataset import Dataset
 
 #: First bytes of every model, with the version of the layout as the last of them:
 #: digest of what follows (16 bytes), length of the header (4, little-endian), header as JSON,
@@ -84,7 +84,7 @@ class Model:
         for booster in self.boosters:
             booster.set_param({"nthread": threads_to_use(threads)})
 
-    def check(self, feature_set: NamedSet | Examples) -> None:
+    def check(self, feature_set: NamedSet | Dataset) -> None:
         """Raise UsageError where rows of a feature set are not what the model was trained on."""
         name = getattr(feature_set, "feature_set", None) or feature_set.name  # type: ignore[union-attr]
         mine, given = (self.feature_set, self.version), (name, feature_set.version)
@@ -121,8 +121,8 @@ class Model:
         """
         if rows.ndim != 2 or rows.shape[1] != len(self.columns):
             raise UsageError(
-                f"rows of shape {rows.shape} for a model of features {self.feature_set} version "
-                f"{self.version}, which have {len(self.columns)} columns"
+                f"rows of shape {rows.shape} do not fit a model of features "
+                f"{self.feature_set} version {self.version}, which has {len(self.columns)} columns"
             )
         seen, at = self.row_model.rows(rows, starts)
         total = np.zeros(len(starts) - 1)
@@ -140,7 +140,7 @@ class Model:
         none = np.empty((0, len(self.columns)), np.float32)
         return self.scores(np.concatenate([none, *programs], dtype=np.float32), starts)
 
-    def score_examples(self, examples: Examples) -> Floats:
+    def score_examples(self, examples: Dataset) -> Floats:
         """Return a score for each program of a set; raises as :meth:`check` does."""
         self.check(examples)
         return self.scores(examples.rows, examples.starts)
@@ -197,7 +197,7 @@ class Model:
         )
         width = len(model.tree_columns)
         if any(booster.num_features() != width for booster in model.boosters):
-            raise FormatError(f"a model whose boosters do not have {width} columns")
+            raise FormatError(f"the model's boosters do not have {width} columns")
         model.use_threads(threads)
         return model
 
@@ -208,19 +208,19 @@ def _unpack(data: bytes) -> tuple[dict[str, Any], list[bytes]]:
         raise LimitError(f"a model of {len(data)} bytes; the limit is {limits.MAX_BODY_BYTES}")
     kind, at = len(_MAGIC) - 1, len(_MAGIC) + identity.DIGEST_BYTES
     if data[:kind] != _MAGIC[:kind]:
-        raise FormatError("no model of tunedb; make one: tunedb train")
+        raise FormatError("not a tunedb model; train one: tunedb train")
     if data[kind : kind + 1] > _MAGIC[kind:]:
         raise UsageError("the model was written by a newer tunedb; rebuild: tunedb train")
     payload = data[at:]
     if data[kind + 1 : at] != identity.digest("model body", payload) or len(payload) < 4:
-        raise FormatError("a damaged model; rebuild: tunedb train")
+        raise FormatError("the model is damaged; rebuild: tunedb train")
     (length,) = _LENGTH.unpack_from(payload)
     header = parse_json(payload[4 : 4 + length])
     if not isinstance(header, dict) or header.keys() != _HEADER_KEYS:
-        raise FormatError("a model with another header; rebuild: tunedb train")
+        raise FormatError("the model has another header; rebuild: tunedb train")
     sizes, bodies = header["boosters"], payload[4 + length :]
     if not 1 <= len(sizes) <= MOST_MEMBERS or sum(sizes) != len(bodies) or min(sizes) < 1:
-        raise FormatError("a model whose boosters have other sizes; rebuild: tunedb train")
+        raise FormatError("the model's boosters have other sizes; rebuild: tunedb train")
     ends = np.cumsum([0, *sizes]).tolist()
     return header, [bodies[begin:end] for begin, end in pairwise(ends)]
 
@@ -230,7 +230,8 @@ def _check_versions(written_by: str) -> None:
     mine = import_xgboost().__version__
     if _numbers(written_by) > _numbers(mine):
         raise UsageError(
-            f"the model was written by XGBoost {written_by}, this is {mine}; rebuild: tunedb train"
+            f"the model was written by XGBoost {written_by}, but this is {mine}; "
+            "rebuild: tunedb train"
         )
 
 

@@ -38,7 +38,9 @@ class Pairs:
     signs: NDArray[np.int8]
 
     @classmethod
-    def of(cls, labels: Floats, group: NDArray[np.int32], partners: int, seed: int) -> Pairs:
+    def from_labels(
+        cls, labels: Floats, group: NDArray[np.int32], partners: int, seed: int
+    ) -> Pairs:
         """Return the pairs of some programs.
 
         Parameters

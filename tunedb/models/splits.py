@@ -5,7 +5,7 @@ learnt from is far easier than to rank those of a new one. So there are four reg
 workloads or families are new, what is like them is not learnt from.
 
 Splits depend on nothing but what the programs are, a seed and NumPy's PCG64: programs and workloads
-are numbered in the order of their digests (:class:`~tunedb.models.examples.Examples`).
+are numbered in the order of their digests (:class:`~tunedb.models.dataset.Dataset`).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from ..errors import UsageError
 from ..records import Origin
-from .examples import ORIGINS, Examples, ExampleWorkload
+from .dataset import ORIGINS, Dataset, ExampleWorkload
 from .metrics import is_rankable
 
 Indices = NDArray[np.int64]
@@ -82,7 +82,7 @@ class Plan:
     fewest: int = 10
 
 
-def same_workload(examples: Examples, plan: Plan) -> Iterator[Split]:
+def same_workload(examples: Dataset, plan: Plan) -> Iterator[Split]:
     """Yield splits by program, a fifth held out: the upper bound of what a model reaches.
 
     A program that several machines measured is on one side.
@@ -102,7 +102,7 @@ def same_workload(examples: Examples, plan: Plan) -> Iterator[Split]:
         yield _split(examples, SAME_WORKLOAD, f"seed {seed}", drawn[order])
 
 
-def new_workload(examples: Examples, plan: Plan) -> Iterator[Split]:
+def new_workload(examples: Dataset, plan: Plan) -> Iterator[Split]:
     """Yield splits by workload, families in proportion, equal shapes on one side.
 
     A held-out workload is unknown on every target and machine.
@@ -124,14 +124,14 @@ def new_workload(examples: Examples, plan: Plan) -> Iterator[Split]:
     if not free or count >= len(able):
         raise UsageError(
             f"{count} of {len(able)} workloads cannot be held out: "
-            f"{len(free)} may be, and one at least is learnt from"
+            f"only {len(free)} may be, and at least one must stay for training"
         )
     for seed in range(1, plan.seeds + 1):
         drawn = [free[i] for i in draw([examples.workloads[i] for i in free], count, seed)]
         yield _by_workload(examples, f"seed {seed}", drawn)
 
 
-def new_family(examples: Examples, plan: Plan) -> Iterator[Split]:
+def new_family(examples: Dataset, plan: Plan) -> Iterator[Split]:
     """Yield a split for each operator family, learnt from the others.
 
     Workloads of unknown family are on neither side: they may be of the one that is held out.
@@ -153,7 +153,7 @@ def new_family(examples: Examples, plan: Plan) -> Iterator[Split]:
         yield _split(examples, NEW_FAMILY, family, held, known)
 
 
-def new_hardware(examples: Examples, plan: Plan) -> Iterator[Split]:
+def new_hardware(examples: Dataset, plan: Plan) -> Iterator[Split]:
     """Yield a split for each target and machine, learnt from the others.
 
     The same workloads, even the same programs, are on both sides: what is new is the hardware.
@@ -176,7 +176,7 @@ def new_hardware(examples: Examples, plan: Plan) -> Iterator[Split]:
         yield _split(examples, NEW_HARDWARE, names[key], held)
 
 
-Regime = Callable[[Examples, Plan], Iterator[Split]]
+Regime = Callable[[Dataset, Plan], Iterator[Split]]
 
 #: What is held out, the easiest to rank first.
 REGIMES: dict[str, Regime] = {
@@ -187,7 +187,7 @@ REGIMES: dict[str, Regime] = {
 }
 
 
-def random_trials(examples: Examples) -> NDArray[np.bool_]:
+def random_trials(examples: Dataset) -> NDArray[np.bool_]:
     """Return which programs nobody chose, shape (n,): those of random origin, or the first round.
 
     Where the origins of a group's first 64 trials are known and some program of it was drawn at
@@ -204,7 +204,7 @@ def random_trials(examples: Examples) -> NDArray[np.bool_]:
     return found
 
 
-def all_trials(examples: Examples) -> NDArray[np.bool_]:
+def all_trials(examples: Dataset) -> NDArray[np.bool_]:
     """Return that every program is in the pool, shape (n,)."""
     return np.ones(len(examples), bool)
 
@@ -212,18 +212,18 @@ def all_trials(examples: Examples) -> NDArray[np.bool_]:
 #: Which programs are ranked against each other. Late candidates of a search are all good: a random
 #: order reaches a top-5 score of 0.88 there, and one of 0.60 among the first 64 trials of Roller's
 #: logs (docs/models.md).
-POOLS: dict[str, Callable[[Examples], NDArray[np.bool_]]] = {
+POOLS: dict[str, Callable[[Dataset], NDArray[np.bool_]]] = {
     "random": random_trials,
     "search": all_trials,
 }
 
 
-def pools(examples: Examples, chosen: NDArray[np.bool_], fewest: int) -> Iterator[Indices]:
+def pools(examples: Dataset, chosen: NDArray[np.bool_], fewest: int) -> Iterator[Indices]:
     """Yield the numbers of the programs of each pool: those of a group, where they can be ranked.
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         Of which groups.
     chosen : ndarray of bool, shape (n,)
         Which programs take part.
@@ -238,13 +238,13 @@ def pools(examples: Examples, chosen: NDArray[np.bool_], fewest: int) -> Iterato
             yield one
 
 
-def judged(examples: Examples, fewest: int) -> list[int]:
+def judged(examples: Dataset, fewest: int) -> list[int]:
     """Return the workloads of which some group can be ranked, ascending by digest."""
     found = np.unique(examples.workload[_judged(examples, fewest)]).tolist()
     return sorted(found, key=lambda i: examples.workloads[i].digest)
 
 
-def _judged(examples: Examples, fewest: int) -> Indices:
+def _judged(examples: Dataset, fewest: int) -> Indices:
     """Return the programs of groups that can be ranked."""
     found = list(pools(examples, all_trials(examples), fewest))
     return np.concatenate(found) if found else np.zeros(0, np.int64)
@@ -318,7 +318,7 @@ def _largest_remainder(sizes: NDArray[np.int64], count: int) -> list[int]:
     return [int(one) for one in shares]
 
 
-def development(examples: Examples, count: int, seed: int = 0, fewest: int = 10) -> frozenset[int]:
+def development(examples: Dataset, count: int, seed: int = 0, fewest: int = 10) -> frozenset[int]:
     """Return workloads to choose recipes on, which no reported split holds out.
 
     Choose on ``examples.take(np.isin(examples.workload, list(found)))``, then report on the splits
@@ -328,7 +328,7 @@ def development(examples: Examples, count: int, seed: int = 0, fewest: int = 10)
     return frozenset(able[i] for i in draw([examples.workloads[i] for i in able], count, seed))
 
 
-def digest(examples: Examples, splits: Sequence[Split]) -> str:
+def digest(examples: Dataset, splits: Sequence[Split]) -> str:
     """Return an identity of what is held out: equal for equal programs, regimes and seeds."""
     state = blake2b(examples.digest, digest_size=16)
     for split in splits:
@@ -338,7 +338,7 @@ def digest(examples: Examples, splits: Sequence[Split]) -> str:
     return state.hexdigest()
 
 
-def _need_two_classes(examples: Examples, able: Sequence[int], fewest: int) -> None:
+def _need_two_classes(examples: Dataset, able: Sequence[int], fewest: int) -> None:
     """Refuse examples of which nothing would be left to learn from."""
     classes = len(shape_classes([examples.workloads[i] for i in able]))
     if classes < 2:
@@ -348,7 +348,7 @@ def _need_two_classes(examples: Examples, able: Sequence[int], fewest: int) -> N
         )
 
 
-def _by_workload(examples: Examples, name: str, held: Collection[int]) -> Split:
+def _by_workload(examples: Dataset, name: str, held: Collection[int]) -> Split:
     """Return the split that holds out workloads; others of their classes are on neither side."""
     classes = {shape_class(examples.workloads[i]) for i in held}
     alike = [i for i, one in enumerate(examples.workloads) if shape_class(one) in classes]
@@ -357,7 +357,7 @@ def _by_workload(examples: Examples, name: str, held: Collection[int]) -> Split:
 
 
 def _split(
-    examples: Examples,
+    examples: Dataset,
     regime: str,
     name: str,
     test: NDArray[np.bool_],
@@ -368,7 +368,7 @@ def _split(
     return Split(regime, name, np.flatnonzero(train), np.flatnonzero(test))
 
 
-def _hardware(examples: Examples, group: int) -> str:
+def _hardware(examples: Dataset, group: int) -> str:
     """Return target and machine of a group in few words."""
     one = examples.groups[group]
     return f"target {one.target_id}" + (f", machine {one.machine}" if one.machine else "")

@@ -19,16 +19,17 @@ from ..errors import IntegrityError, TuneDBError, UsageError
 from ..features import base
 from ..results import NewModel, StoredModel
 from . import cards
-from .cards import Cost, Scope
+from .cards import Cost
 from .model import Model
 from .recipe import Recipe
+from .scope import EVERYTHING, Scope
 from .training import select
-from .training_job import Making, Step, check_recipe, digest_of_data
+from .training_job import Step, TrainingJob, check_recipe, digest_of_data
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
     from ..storage.store import Store
-    from .examples import Examples
+    from .dataset import Dataset
 
 #: What the models are that this module trains; those of kind ``failures`` predict failures.
 KIND = "ranker"
@@ -67,9 +68,7 @@ def train(
     store: Store,
     recipe: Recipe,
     *,
-    workload_ids: Sequence[int] | None = None,
-    target_ids: Sequence[int] | None = None,
-    source_ids: Sequence[int] | None = None,
+    scope: Scope = EVERYTHING,
     threads: int | None = None,
     keep_body: bool = True,
     evaluate: bool = True,
@@ -88,8 +87,8 @@ def train(
         The database; the model becomes a row of it.
     recipe : Recipe
         How to train.
-    workload_ids, target_ids, source_ids : sequence of int or None
-        Only records of these workloads, targets and sources.
+    scope : Scope
+        Which records count.
     threads : int or None
         Threads of XGBoost; the model does not depend on it.
     keep_body : bool
@@ -123,29 +122,30 @@ def train(
     """
     check_recipe(recipe)
     cost = Cost()
-    scope = Scope(workload_ids, target_ids, source_ids)
-    making = Making.prepared(store, recipe, scope, external=external, threads=threads, step=on_step)
+    job = TrainingJob.prepared(
+        store, recipe, scope, external=external, threads=threads, step=on_step
+    )
     versions, parameters = cards.versions(), recipe.to_json()
-    digest = cards.model_digest(KIND, parameters, making.labels.digest, versions)
+    digest = cards.model_digest(KIND, parameters, job.labels.digest, versions)
     known = store.models.find(digest)
     reason = None if known is None else unusable(store, known)
     if reason is not None:
-        _log.warning("%s; it is made again", reason)
+        _log.warning("%s; it is trained again", reason)
     elif known is not None and known.size is not None and not force:
         return TrainedModel(load_model(store, known, threads=threads), known, True, False)
-    fitted = making.fit()
+    fitted = job.fit()
     body = fitted.model.to_bytes()
     if known is not None and reason is None:
         _compare(known, body)
         if not (force or keep_body):
             return TrainedModel(fitted.model, known, True, True)
-    card = making.card(fitted, body, evaluation=making.judge() if evaluate else None)
+    card = job.card(fitted, body, evaluation=job.judge() if evaluate else None)
     card["cost"] = cost.to_json()
     new = NewModel(
         digest=digest,
         kind=KIND,
         parameters=parameters,
-        training_digest=making.labels.digest,
+        training_digest=job.labels.digest,
         card=card,
         body=body if keep_body else None,
     )
@@ -166,24 +166,24 @@ def load_model(store: Store, stored: StoredModel, *, threads: int | None = None)
         The boosters are not those that the card names.
     """
     if stored.kind != KIND:
-        raise UsageError(f"model {stored.id} is of kind {stored.kind!r} and ranks nothing")
+        raise UsageError(f"model {stored.id} has kind {stored.kind!r}, which ranks no programs")
     body = body_of(store, stored)
     if body is not None:
         return Model.from_bytes(body, threads=threads)
     recipe = Recipe.from_dict(stored.card["recipe"])
     scope = Scope.from_json(store, stored.card["scope"])
-    making = Making.read(store, recipe, scope, threads=threads)
-    if making.labels.digest != stored.training_digest:
+    job = TrainingJob.read(store, recipe, scope, threads=threads)
+    if job.labels.digest != stored.training_digest:
         raise UsageError(
-            f"model {stored.id}: only its card is kept, and what it was trained on has changed; "
-            "train it anew: tunedb train"
+            f"model {stored.id}: only its card is stored, and its training data changed; "
+            "train it again: tunedb train"
         )
-    model = making.fit().model
+    model = job.fit().model
     _compare(stored, model.to_bytes())
     return model
 
 
-def learnt_from(store: Store, stored: StoredModel) -> Examples:
+def learnt_from(store: Store, stored: StoredModel) -> Dataset:
     """Return what a model's recipe would learn from today, without feature rows.
 
     Raises
@@ -193,7 +193,7 @@ def learnt_from(store: Store, stored: StoredModel) -> Examples:
     """
     recipe = Recipe.from_dict(stored.card["recipe"])
     scope = Scope.from_json(store, stored.card["scope"])
-    return select(Making.read(store, recipe, scope).labels, recipe)
+    return select(TrainingJob.read(store, recipe, scope).labels, recipe)
 
 
 def body_of(store: Store, stored: StoredModel) -> bytes | None:
@@ -213,20 +213,20 @@ def body_of(store: Store, stored: StoredModel) -> bytes | None:
     store.require_approved()
     if card["store"] != store.key:
         raise UsageError(
-            f"model {stored.id} was made in another database and is not loaded here; "
-            "make one of these records: tunedb train"
+            f"model {stored.id} was trained in another database and is not loaded here; "
+            "train one on these records: tunedb train"
         )
     written_by, mine = card["versions"]["xgboost"], cards.versions()["xgboost"]
     if cards.numbers(written_by) > cards.numbers(mine):
         raise UsageError(
-            f"model {stored.id} was trained with XGBoost {written_by}, this is {mine}; "
+            f"model {stored.id} was trained with XGBoost {written_by}, but this is {mine}; "
             "rebuild it: tunedb train"
         )
     body = store.models.body(stored.id)
     if body is not None and cards.body_digest(body).hex() != card["body"]["digest"]:
         raise IntegrityError(
-            f"model {stored.id}: its boosters are not those that its card names; "
-            "make it again with the same options: tunedb train"
+            f"model {stored.id}: its boosters do not match its card; "
+            "train it again with the same options: tunedb train"
         )
     return body
 
@@ -289,20 +289,16 @@ def are_current(store: Store, models: Sequence[StoredModel]) -> list[bool]:
     return [_is_current(store, stored, now) for stored in models]
 
 
-def choose_features(
-    store: Store,
-    *,
-    workload_ids: Sequence[int] | None = None,
-    target_ids: Sequence[int] | None = None,
-) -> str:
+def choose_features(store: Store, scope: Scope = EVERYTHING) -> str:
     """Return the feature set that most measured programs have rows of.
 
     Sets that cover nearly as many count as equal, and ``tunedb.scheduled`` is preferred among
     them. Where no rows are stored it is ``steps``, which needs nothing but the records.
     """
+    workloads, targets = scope.workload_ids, scope.target_ids
     stored = {(one.name, one.version) for one in store.features.sets() if one.programs}
     known = {
-        name: store.features.coverage(one, workload_ids=workload_ids, target_ids=target_ids).known
+        name: store.features.coverage(one, workload_ids=workloads, target_ids=targets).known
         for name, one in base.feature_sets().items()
         if one.columns and (name, one.version) in stored
     }
@@ -317,7 +313,7 @@ def _compare(stored: StoredModel, body: bytes) -> None:
     """Warn of a model that was trained again and is another one."""
     if cards.body_digest(body).hex() != stored.card["body"]["digest"]:
         _log.warning(
-            "model %d: trained again it is not the same to the byte; "
+            "model %d: the retrained model differs in some bytes; "
             "another processor or library may round differently",
             stored.id,
         )

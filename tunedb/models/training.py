@@ -15,8 +15,15 @@ from ..errors import UsageError
 from ._xgboost import threads_to_use
 from .aggregation import row_model
 from .base import Floats, Objective, RowModel, TrainingSet, part
-from .boosting import Boostable, Descent, Matrix, Watch, best_round, parameters
-from .examples import Examples
+from .boosting import (
+    EarlyStopping,
+    Matrix,
+    ObjectiveGradients,
+    TrainingMatrix,
+    best_round,
+    parameters,
+)
+from .dataset import Dataset
 from .model import Model
 from .pairs import Pairs
 from .recipe import Recipe
@@ -37,7 +44,7 @@ _PARTNERS = 32
 OnRound = Callable[[int, float | None], None]
 
 #: Makes the matrix of the programs that are learnt from, given the row model, threads and a seed.
-MakeMatrix = Callable[[Examples, RowModel, int, int], Boostable]
+MakeMatrix = Callable[[Dataset, RowModel, int, int], TrainingMatrix]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +63,7 @@ class Fitted:
     best_round : int
         :func:`tunedb.models.boosting.best_round` of `history`; `rounds` where there is none.
     held_out : tuple of int
-        Workloads (indices into :attr:`Examples.workloads`) that boosting was stopped by. The
+        Workloads (indices into :attr:`Dataset.workloads`) that boosting was stopped by. The
         boosters are trained on all workloads afterwards, these too.
     programs : int
         Programs that the boosters learnt from.
@@ -81,7 +88,7 @@ class Fitted:
 
 
 def fit(
-    examples: Examples,
+    examples: Dataset,
     recipe: Recipe,
     *,
     threads: int | None = None,
@@ -101,7 +108,7 @@ def fit(
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         With rows.
     recipe : Recipe
         All choices.
@@ -118,8 +125,7 @@ def fit(
     Raises
     ------
     UsageError
-        Nothing can be learnt from the examples, rows are not finite, or a choice of the recipe has
-        a wrong argument.
+        Nothing can be learnt from the examples, or a choice of the recipe has a wrong argument.
     NotFoundError, PluginError
         A part that the recipe names does not exist or load; XGBoost is not installed.
     """
@@ -157,7 +163,7 @@ def fit(
     )
 
 
-def select(examples: Examples, recipe: Recipe) -> Examples:
+def select(examples: Dataset, recipe: Recipe) -> Dataset:
     """Return what a recipe learns from.
 
     Those are the programs of groups where some program ran: where all failed none was better than
@@ -178,13 +184,13 @@ def most_rounds(recipe: Recipe) -> int:
     return recipe.rounds * (recipe.members + (recipe.patience > 0))
 
 
-def _selected(examples: Examples, recipe: Recipe) -> tuple[Examples, dict[str, int]]:
+def _selected(examples: Dataset, recipe: Recipe) -> tuple[Dataset, dict[str, int]]:
     """Return what a recipe learns from, and how many programs are left out for which reason."""
     ran = np.bincount(examples.group[~examples.failed], minlength=len(examples.groups)) > 0
     able = np.flatnonzero(ran[examples.group])
     if not len(able):
         raise UsageError(
-            f"nothing to learn from: {_count(len(examples))} measured, none of which ran; "
+            f"nothing to learn from: none of {_count(len(examples))} ran; "
             "measure or import more, then: tunedb train"
         )
     # Rows are copied once, and only those that are learnt from: they are most of the memory.
@@ -197,9 +203,9 @@ def _selected(examples: Examples, recipe: Recipe) -> tuple[Examples, dict[str, i
         "training set": len(able) - len(chosen),
     }
     found = examples.take(chosen) if len(chosen) < len(examples) else examples
-    if not len(Pairs.of(found.throughput, found.group, 2, recipe.seed)):
+    if not len(Pairs.from_labels(found.throughput, found.group, 2, recipe.seed)):
         raise UsageError(
-            f"nothing to learn from: {_count(len(found))}, of which none is faster than another "
+            f"nothing to learn from: {_count(len(found))}, none faster than another "
             "of the same workload; measure or import more, then: tunedb train"
         )
     return found, left_out
@@ -209,46 +215,30 @@ def _count(programs: int) -> str:
     return f"{programs} program" if programs == 1 else f"{programs} programs"
 
 
-def in_memory(examples: Examples, row_model: RowModel, threads: int, seed: int) -> Matrix:
+def in_memory(examples: Dataset, row_model: RowModel, threads: int, seed: int) -> Matrix:
     """Return the matrix of examples.
 
     Raises
     ------
     UsageError
-        They have no rows, or one that is not finite.
+        They have no rows.
     """
     if len(examples.rows) != examples.starts[-1] or not len(examples.rows):
         raise UsageError(
-            f"{_count(len(examples))} without rows of features {examples.feature_set}; "
+            f"{_count(len(examples))} have no rows of features {examples.feature_set}; "
             f"run: tunedb extract --set {examples.feature_set}"
         )
-    check_finite(examples)
     rows, starts = row_model.rows(examples.rows, examples.starts)
-    return Matrix.of(rows, starts, threads=threads, seed=seed)
-
-
-def check_finite(examples: Examples) -> None:
-    """Raise UsageError for a feature that is NaN or infinite."""
-    rows = examples.rows
-    # The sum in double precision is finite exactly where all are, and needs no array.
-    if np.isfinite(rows.sum(dtype=np.float64)):
-        return
-    row, column = np.argwhere(~np.isfinite(rows))[0].tolist()
-    number = int(np.searchsorted(examples.starts, row, side="right")) - 1
-    raise UsageError(
-        f"{examples.feature_set} version {examples.version}: {examples.columns[column]} of program "
-        f"{examples.program_ids[number]} is {rows[row, column]}; correct the feature set, and "
-        "raise its version"
-    )
+    return Matrix.from_rows(rows, starts, threads=threads, seed=seed)
 
 
 @dataclass(slots=True)
 class _Run:
     """One training: the programs, and what all its boosters share."""
 
-    chosen: Examples
+    chosen: Dataset
     recipe: Recipe
-    matrix: Boostable
+    matrix: TrainingMatrix
     objective: Objective
     threads: int
     device: str
@@ -259,10 +249,10 @@ class _Run:
         """Return the accuracy on held-out workloads after each round, until it gains no more."""
         unseen = np.isin(self.chosen.workload, held_out)
         labels, group = self.chosen.throughput[unseen], self.chosen.group[unseen]
-        pairs = Pairs.of(labels, group, _PARTNERS, self.recipe.seed)
+        pairs = Pairs.from_labels(labels, group, _PARTNERS, self.recipe.seed)
         # They are in the matrix and count 0: to put the others into bins again would take longer.
-        watch = Watch(pairs, unseen, self.recipe.patience)
-        return self._boost(0, (~unseen).astype(np.float64), self.recipe.rounds, watch)[1]
+        stopping = EarlyStopping(pairs, unseen, self.recipe.patience)
+        return self._boost(0, (~unseen).astype(np.float64), self.recipe.rounds, stopping)[1]
 
     def members(self, rounds: int) -> Iterator[Any]:
         """Yield boosters trained on all workloads."""
@@ -270,7 +260,7 @@ class _Run:
             yield self._boost(member, self._counts(member), rounds)[0]
 
     def _boost(
-        self, member: int, counts: Floats | None, rounds: int, watch: Watch | None = None
+        self, member: int, counts: Floats | None, rounds: int, stopping: EarlyStopping | None = None
     ) -> tuple[Any, list[float]]:
         """Return a booster of so many rounds at most, and what was noted after each."""
         recipe = self.recipe
@@ -278,8 +268,10 @@ class _Run:
             recipe, seed=_seed(recipe, member), threads=self.threads, device=self.device
         )
         sizes, power = self.matrix.sizes, recipe.hessian_power
-        descent = Descent(self.objective, sizes, hessian_power=power, counts=counts)
-        return self.matrix.boost(descent, settings, rounds, watch=watch, tell=self._tell)
+        gradients = ObjectiveGradients(self.objective, sizes, hessian_power=power, counts=counts)
+        return self.matrix.boost(
+            gradients, settings, rounds, stopping=stopping, on_figure=self._report_round
+        )
 
     def _counts(self, member: int) -> Floats | None:
         """Return how often each program counts in a member: its workload's place in a bootstrap."""
@@ -290,7 +282,7 @@ class _Run:
         times = np.bincount(drawn, minlength=len(self.chosen.workloads)).astype(np.float64)
         return np.asarray(times[self.chosen.workload])
 
-    def _tell(self, figure: float | None) -> None:
+    def _report_round(self, figure: float | None) -> None:
         self.done += 1
         if self.on_round is not None:
             self.on_round(self.done, figure)
@@ -301,7 +293,7 @@ def _seed(recipe: Recipe, member: int) -> int:
     return int(np.random.SeedSequence([recipe.seed, member]).generate_state(1)[0] >> 1)
 
 
-def _held_out(examples: Examples, recipe: Recipe) -> NDArray[np.int64]:
+def _held_out(examples: Dataset, recipe: Recipe) -> NDArray[np.int64]:
     """Return the workloads that boosting is stopped by, ascending.
 
     Which of two workloads comes first depends on their digests and the seed alone, so that data
@@ -309,8 +301,8 @@ def _held_out(examples: Examples, recipe: Recipe) -> NDArray[np.int64]:
     """
     if recipe.patience == 0:
         return np.empty(0, np.int64)
-    # Only workloads with programs to compare can tell anything.
-    pairs = Pairs.of(examples.throughput, examples.group, 2, recipe.seed)
+    # Only workloads with programs to compare can say anything.
+    pairs = Pairs.from_labels(examples.throughput, examples.group, 2, recipe.seed)
     able = np.unique(examples.workload[pairs.compared]).tolist()
     if len(able) < LEAST_WORKLOADS:
         return np.empty(0, np.int64)

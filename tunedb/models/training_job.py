@@ -1,9 +1,9 @@
-"""Making a model: what is read for it, training it, judging it, and its card."""
+"""Training a model for a database: what is read, the training, its evaluation, and the card."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cached_property, partial
 from math import isfinite
 from typing import TYPE_CHECKING, Any, Self
@@ -17,12 +17,11 @@ from . import cards, sessions
 from ._xgboost import import_xgboost
 from .base import Floats, part
 from .baselines import NearestNeighbour, RandomOrder
-from .cards import Scope
-from .dataset import DataCounts, load_counted, with_rows
+from .dataset import DataCounts, Dataset, load_counted, with_rows
 from .evaluation import Evaluation, Result, evaluate, repeat_noise
-from .examples import Examples
 from .metrics import FIGURES
 from .recipe import Recipe
+from .scope import Scope
 from .splits import NEW_WORKLOAD, POOLS
 from .training import Fitted, fit, most_rounds, select
 
@@ -49,7 +48,7 @@ _SEEDS, _FEW_ROWS = 3, 30_000
 
 
 def judge(
-    examples: Examples,
+    examples: Dataset,
     recipe: Recipe,
     *,
     noise: Floats | None = None,
@@ -60,7 +59,7 @@ def judge(
 
     Parameters
     ----------
-    examples : Examples
+    examples : Dataset
         All that the model is made from, with rows.
     recipe : Recipe
         The model's.
@@ -168,7 +167,7 @@ def usable(name: str) -> FeatureSet:
     found = feature_set(name)
     if not found.columns:
         raise UsageError(
-            f"the rows of {name} have another length for each program, so no model learns from "
+            f"the rows of {name} vary in length, so no model can train on "
             "them; list the sets: tunedb features"
         )
     return found
@@ -194,15 +193,17 @@ def digest_of_data(
     None where programs lack features that training would compute first.
     """
     chosen = usable(features)
-    options = {"label": label, "corrected": corrected, **asdict(scope)}
-    examples, counts = load_counted(store, chosen, **options)
+    examples, counts = load_counted(store, chosen, label=label, corrected=corrected, scope=scope)
     if isinstance(chosen, StepFeatures) and counts.without_features > len(_failed(store, chosen)):
         return None
     return examples.digest
 
 
-def _reading(recipe: Recipe, scope: Scope) -> dict[str, Any]:
-    return {"label": recipe.label, "corrected": recipe.corrected, **asdict(scope)}
+def _load(store: Store, recipe: Recipe, scope: Scope) -> tuple[Dataset, DataCounts]:
+    """Return what a recipe learns from, without feature rows."""
+    label, corrected = recipe.label, recipe.corrected
+    features = usable(recipe.features)
+    return load_counted(store, features, label=label, corrected=corrected, scope=scope)
 
 
 def _extract(store: Store, features: StepFeatures, scope: Scope, step: Step) -> None:
@@ -258,7 +259,7 @@ def _told(counts: DataCounts) -> dict[str, Any]:
     }
 
 
-def _is_large(labels: Examples) -> bool:
+def _is_large(labels: Dataset) -> bool:
     """Tell whether the feature rows of examples should stay on disk."""
     return 4 * int(labels.sizes.sum()) * len(labels.columns) > IN_MEMORY_BYTES
 
@@ -268,7 +269,7 @@ def _silent(step: str, done: int, total: int) -> None:
 
 
 @dataclass(frozen=True, eq=False)
-class Making:
+class TrainingJob:
     """A recipe, and what it has to learn from.
 
     Parameters
@@ -279,7 +280,7 @@ class Making:
         How to train.
     scope : Scope
         Which records count.
-    labels : Examples
+    labels : Dataset
         What is measured, without feature rows.
     counts : DataCounts
         What was read for them.
@@ -294,7 +295,7 @@ class Making:
     store: Store
     recipe: Recipe
     scope: Scope
-    labels: Examples
+    labels: Dataset
     counts: DataCounts
     external: bool
     threads: int | None
@@ -311,7 +312,7 @@ class Making:
         threads: int | None = None,
         step: Step | None = None,
     ) -> Self:
-        """Return a making after what is missing was computed; parameters as :func:`stored.train`.
+        """Return a job after what is missing was computed; parameters as :func:`store.train`.
 
         These are features that need no module, and the factors of sessions.
         """
@@ -323,7 +324,7 @@ class Making:
         step("sessions", 0, 0)
         sessions.update(store, scope.target_ids)
         step("reading", 0, 0)
-        labels, counts = load_counted(store, features, **_reading(recipe, scope))
+        labels, counts = _load(store, recipe, scope)
         if external is None:
             external = _is_large(labels)
         return cls(store, recipe, scope, labels, counts, external, threads, step)
@@ -332,14 +333,13 @@ class Making:
     def read(
         cls, store: Store, recipe: Recipe, scope: Scope, *, threads: int | None = None
     ) -> Self:
-        """Return a making of what the database holds; nothing is written."""
-        features = usable(recipe.features)
-        labels, counts = load_counted(store, features, **_reading(recipe, scope))
+        """Return a job on what the database holds; nothing is written."""
+        labels, counts = _load(store, recipe, scope)
         large = _is_large(labels)
         return cls(store, recipe, scope, labels, counts, large, threads, _silent)
 
     @cached_property
-    def examples(self) -> Examples:
+    def examples(self) -> Dataset:
         """What is measured, with feature rows: of :attr:`labels`, whatever was added since."""
         return with_rows(self.store, self.labels, on_read=partial(self.step, "features read"))
 
@@ -362,13 +362,13 @@ class Making:
     def judge(self) -> dict[str, Any]:
         """Return how well the recipe does on held-out workloads (:mod:`.judging`)."""
         if self.external:
-            return not_judged("not judged: the features do not fit into memory")
+            return not_judged("not evaluated: the features do not fit into memory")
 
         def on_step(done: int, total: int) -> None:
             self.step("judging", done, total)
 
         features = usable(self.recipe.features)
-        records = self.store.training.records(features, **asdict(self.scope))
+        records = self.store.training.records(features, **self.scope.ids())
         return judge(
             self.examples,
             self.recipe,

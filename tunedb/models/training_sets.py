@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from ..errors import UsageError
 from ..records import Origin
-from .examples import ORIGINS, Examples
+from .dataset import ORIGINS, Dataset
 
 Ints = NDArray[np.int64]
 
@@ -40,7 +40,7 @@ class All:
 
     name = "all"
 
-    def choose(self, examples: Examples, argument: str, seed: int) -> Ints:
+    def choose(self, examples: Dataset, argument: str, seed: int) -> Ints:
         """Return the numbers of all programs.
 
         Raises
@@ -58,12 +58,12 @@ class First:
 
     name = "first"
 
-    def choose(self, examples: Examples, argument: str, seed: int) -> Ints:
+    def choose(self, examples: Dataset, argument: str, seed: int) -> Ints:
         """Return the numbers of the programs that were among the first trials of their group.
 
         Parameters
         ----------
-        examples : Examples
+        examples : Dataset
             What to choose from.
         argument : str
             How many trials, :data:`FIRST_TRIALS` if empty.
@@ -84,12 +84,12 @@ class ByOrigin:
 
     name = "origin"
 
-    def choose(self, examples: Examples, argument: str, seed: int) -> Ints:
+    def choose(self, examples: Dataset, argument: str, seed: int) -> Ints:
         """Return the numbers of the programs with one of some origins.
 
         Parameters
         ----------
-        examples : Examples
+        examples : Dataset
             What to choose from.
         argument : str
             Names of :class:`~tunedb.records.Origin` with commas between them; Ansor's three sources
@@ -111,7 +111,7 @@ class ByOrigin:
         if not len(chosen):
             found = ", ".join(ORIGINS[number].value for number in np.unique(examples.origins))
             raise UsageError(
-                f"no program is of origin {', '.join(names)}; those here are: {found or 'none'}"
+                f"no program has the origin {', '.join(names)}; there are: {found or 'none'}"
             )
         return chosen
 
@@ -121,7 +121,7 @@ class Diverse:
 
     name = "diverse"
 
-    def choose(self, examples: Examples, argument: str, seed: int) -> Ints:
+    def choose(self, examples: Dataset, argument: str, seed: int) -> Ints:
         """Return the numbers of programs of all groups, slow, fast and failed ones.
 
         Each group counts alike, and in it each of its strata: those that failed, and the
@@ -131,7 +131,7 @@ class Diverse:
 
         Parameters
         ----------
-        examples : Examples
+        examples : Dataset
             What to choose from; fewer than asked for are all taken.
         argument : str
             How many programs, :data:`DIVERSE_PROGRAMS` if empty.
@@ -165,7 +165,7 @@ def _number(name: str, argument: str, default: int) -> int:
     if not (argument.isascii() and argument.isdecimal() and 0 < len(argument) < 10):
         raise UsageError(f"training set '{name}:N' takes a number of programs, got {argument!r}")
     if int(argument) == 0:
-        raise UsageError(f"training set '{name}:0' leaves nothing to learn from; give a number")
+        raise UsageError(f"training set '{name}:0' leaves no program to train on; give a number")
     return int(argument)
 
 

@@ -1,11 +1,9 @@
-"""What a program of a foreign source may hold: lists of what is allowed, and bounds.
+"""Checks of foreign programs: lists of allowed values, and bounds.
 
 A stored program is code: an annotation of a loop alone can hand a text to LLVM's parser when the
 schedule is compiled. So a foreign program is taken only where each instruction, each annotation
-and each value is one that TVM's own rules write (:mod:`tunedb.programs.metaschedule.allowlist` for
-MetaSchedule, :mod:`tunedb.programs.steps_allowlist` for auto_scheduler and AutoTVM,
-:mod:`tunedb.programs.kernel_allowlist` for tuners of GPU kernels). What is not on the lists is
-refused, whatever it may mean.
+and each value is one that its tool's own rules write (the checks of
+:class:`tunedb.programs.base.Tool`). What is not on the lists is refused, whatever it may mean.
 
 Sketches and tails are shared by many programs and are looked at once; what they have places for is
 remembered, so that a program costs no more than its decisions.
@@ -13,42 +11,22 @@ remembered, so that a program costs no more than its decisions.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache
-from typing import Literal, NoReturn
+from reprlib import repr as shown  # bounded: a value may be long and deep
+from typing import Any, Literal
+
+import orjson
 
 from .. import limits
 from ..errors import FormatError
-from ..records import Trace, WorkloadFormat
-from . import kernel_allowlist, steps_allowlist
-from .metaschedule import allowlist
+from ..json_checks import INT64
+from ..records import Trace
+from . import tool_of
 
 #: Which of the two stored parts that programs share.
 Part = Literal["sketch", "tail"]
-
-_Facts = allowlist.Facts | steps_allowlist.Facts
-
-
-@dataclass(frozen=True, slots=True)
-class _Tool:
-    """How programs of one tool are looked at."""
-
-    part: Callable[[bytes], _Facts]
-    decisions: Callable[[bytes], None]
-
-
-_METASCHEDULE = _Tool(allowlist.part, allowlist.check_decisions)
-_TOOLS: dict[str, _Tool] = {
-    WorkloadFormat.GRAPH: _METASCHEDULE,
-    WorkloadFormat.NODES: _METASCHEDULE,
-    WorkloadFormat.ARGUMENTS: _METASCHEDULE,
-    WorkloadFormat.ANSOR: _Tool(steps_allowlist.ansor_part, steps_allowlist.check_ansor_decisions),
-    WorkloadFormat.AUTOTVM: _Tool(
-        steps_allowlist.autotvm_part, steps_allowlist.check_autotvm_decisions
-    ),
-    WorkloadFormat.KERNEL: _Tool(kernel_allowlist.part, kernel_allowlist.check_decisions),
-}
 
 
 def check_trace(trace: Trace, format: str) -> None:
@@ -68,13 +46,7 @@ def check_trace(trace: Trace, format: str) -> None:
     """
     sketch = _facts("sketch", trace.sketch, format)
     tail = None if trace.tail is None else _facts("tail", trace.tail, format)
-    if isinstance(sketch, steps_allowlist.Facts):
-        if tail is not None:
-            raise FormatError(f"a program of {format} has no tail")
-        check = steps_allowlist if sketch.parameters is None else kernel_allowlist
-        check.check_program(sketch, trace.decisions)
-    elif not isinstance(tail, steps_allowlist.Facts):
-        allowlist.check_program(sketch, tail, trace.decisions)
+    tool_of(format).check_program(sketch, tail, trace.decisions)
 
 
 def check_part(part: Part, body: bytes, format: str) -> None:
@@ -94,12 +66,7 @@ def check_part(part: Part, body: bytes, format: str) -> None:
     FormatError
         Something in it is not allowed; the message says what.
     """
-    facts = _facts(part, body, format)
-    if isinstance(facts, allowlist.Facts):
-        if part == "sketch":
-            allowlist.check_begins(facts)
-    elif part == "tail":
-        raise FormatError(f"a program of {format} has no tail")
+    _facts(part, body, format)
 
 
 def check_decisions(decisions: bytes, format: str) -> None:
@@ -119,33 +86,29 @@ def check_decisions(decisions: bytes, format: str) -> None:
     FormatError
         They hold something else.
     """
-    _tool(format).decisions(decisions)
+    tool_of(format).check_decisions(decisions)
 
 
-def _tool(format: str) -> _Tool:
-    tool = _TOOLS.get(format)
-    if tool is None:
-        raise FormatError(f"programs of the unknown format {format[:40]!r}")
-    return tool
-
-
-def _facts(part: Part, body: bytes, format: str) -> _Facts:
-    """Return what a part has, or raise FormatError."""
-    tool = _tool(format)
+def _facts(part: Part, body: bytes, format: str) -> Any:
+    """Return what a part has places for, or raise FormatError."""
+    tool = tool_of(format)
+    check = tool.check_sketch if part == "sketch" else tool.check_tail
+    if check is None:
+        raise FormatError(f"a program of {format} has no tail")
     if len(body) > limits.MAX_FOREIGN_PART_BYTES:
-        _refuse(f"{part} of {len(body)} bytes, over the limit of {limits.MAX_FOREIGN_PART_BYTES}")
-    if len(body) > limits.MAX_REMEMBERED_BYTES:
-        found = _look(tool.part, body)
-    else:
-        found = _remembered(tool.part, body)
-    if isinstance(found, str):
-        _refuse(f"{part}: {found}")
-    return found
+        limit = limits.MAX_FOREIGN_PART_BYTES
+        raise FormatError(f"{part} of {len(body)} bytes, over the limit of {limit}")
+    look = _look if len(body) > limits.MAX_REMEMBERED_BYTES else _remembered
+    facts = look(check, body)
+    if isinstance(facts, str):
+        raise FormatError(f"{part}: {facts}")
+    return facts
 
 
-def _look(part: Callable[[bytes], _Facts], body: bytes) -> _Facts | str:
+def _look(check: Callable[[bytes], Any], body: bytes) -> Any:
+    """Return what a part has places for, or as text why it is not allowed."""
     try:
-        return part(body)
+        return check(body)
     except FormatError as error:
         # Remembered too: a hostile database may refer to one sketch a million times.
         return str(error)
@@ -154,5 +117,57 @@ def _look(part: Callable[[bytes], _Facts], body: bytes) -> _Facts | str:
 _remembered = lru_cache(maxsize=2048)(_look)
 
 
-def _refuse(reason: str) -> NoReturn:
-    raise FormatError(reason)
+# ---- Values that several tools allow -------------------------------------------------------------
+
+#: Words that a knob or a template may have: names of kernels, algorithms and layouts.
+_WORD = re.compile(r"[A-Za-z0-9_.\-+]{0,64}")
+
+
+def is_int(value: Any) -> bool:
+    """Tell whether a value is an integer of 64 bits."""
+    return type(value) is int and -INT64 <= value < INT64
+
+
+def is_text(value: Any) -> bool:
+    """Tell whether a value can be a name of a block or knob: short, without control codes."""
+    return (
+        isinstance(value, str)
+        and len(value) <= limits.MAX_FOREIGN_NAME_CHARS
+        and value.isprintable()
+    )
+
+
+def is_word(value: Any) -> bool:
+    """Tell whether a value is a short word, such as the name of a layout."""
+    return isinstance(value, str) and _WORD.fullmatch(value) is not None
+
+
+def check_length(decisions: bytes) -> None:
+    """Raise FormatError for decisions that are too long."""
+    if len(decisions) > limits.MAX_FOREIGN_DECISION_BYTES:
+        raise FormatError(
+            f"decisions of {len(decisions)} bytes, over {limits.MAX_FOREIGN_DECISION_BYTES}"
+        )
+
+
+def read_values(decisions: bytes) -> list[Any]:
+    """Return the list of values that decisions are, or raise FormatError."""
+    check_length(decisions)
+    try:
+        values = orjson.loads(decisions)
+    except orjson.JSONDecodeError as error:
+        raise FormatError(f"decisions: not JSON: {error}") from None
+    if not isinstance(values, list):
+        raise FormatError("decisions: no list of values")
+    return values
+
+
+def read_sketch(body: bytes, keys: set[str]) -> dict[str, Any]:
+    """Return the object that a sketch is, or raise FormatError."""
+    try:
+        sketch = orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise FormatError(f"not JSON: {error}") from None
+    if not isinstance(sketch, dict) or sketch.keys() != keys:
+        raise FormatError(f"it is {shown(sketch)}")
+    return sketch

@@ -15,6 +15,7 @@ there, tells it apart. So does a pragma whose text would not come back exactly (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from reprlib import repr as shown  # bounded: JSON may be long and deep
@@ -25,9 +26,11 @@ import orjson
 from .. import limits
 from ..errors import FormatError
 from ..json_checks import INT64
-from ..records import Trace
+from ..records import Trace, WorkloadFormat
 from ._ansor import Splitter
-from .base import Step
+from .allowlist import check_length, read_sketch
+from .base import Step, Tool
+from .workload_info.keys import of_ansor
 
 #: Words for the annotations of loops, by number (``IteratorAnnotation``, ``loop_state.h``).
 ANNOTATIONS = (
@@ -139,7 +142,7 @@ def explain(steps: Any, layout_rewrite: Any) -> str:
     ):
         return f"layout_rewrite_option is 0, 1 or 2, not {shown(layout_rewrite)}"
     if not isinstance(steps, list):
-        return "the steps are no list"
+        return "the steps are not a list"
     if len(steps) > limits.MAX_INSTRUCTIONS:
         return f"{len(steps)} steps are over the limit of {limits.MAX_INSTRUCTIONS}"
     complaints = (_explain_step(number, step) for number, step in enumerate(steps))
@@ -194,11 +197,11 @@ def join_steps(trace: Trace) -> tuple[list[Any], int | None]:
         numbers = _read_varints(trace.decisions)
         steps = [_fill(step, numbers) for step in sketch["steps"]]
     except (TypeError, ValueError, LookupError, StopIteration, RecursionError) as error:
-        raise FormatError(f"stored steps that cannot be read: {error!r:.200}") from None
+        raise FormatError(f"cannot read stored steps: {error!r:.200}") from None
     # What is split again and is the same has the right types, and neither too few numbers nor
     # too many.
     if _splitter.split(steps, layout_rewrite) != (trace.sketch, trace.decisions):
-        raise FormatError("stored steps that are damaged")
+        raise FormatError("stored steps are damaged")
     return steps, layout_rewrite
 
 
@@ -256,3 +259,77 @@ def _readable(number: int, step: list[Any]) -> Step:
                 arguments.update({name: UNROLL[:-1], "value": int(value)})
     stage = arguments.pop("stage")
     return Step(number, step[0], code.name, stage, arguments.pop("loop", None), arguments)
+
+
+def _options_of(trace: Trace) -> dict[str, Any]:
+    option = join_steps(trace)[1]
+    return {} if option is None else {"layout_rewrite": LAYOUT_REWRITES[option]}
+
+
+# ---- Steps that a foreign program may hold -------------------------------------------------------
+
+#: The one pragma that auto_scheduler's rules write (``sketch_policy_rules.cc``).
+_PRAGMA = re.compile(r"auto_unroll_max_step\$[0-9]{1,18}")
+
+#: Storage scopes of its caches.
+_SCOPES = frozenset({"local", "shared", "global", "warp"})
+
+_CONTINUED = bytes(range(128, 256))
+_TOO_LONG = re.compile(rb"[\x80-\xff]{9}")  # a number of more than 63 bits
+
+
+def _check_sketch(body: bytes) -> int:
+    """Return how many numbers belong to a sketch of allowed steps."""
+    sketch = read_sketch(body, {"layout_rewrite", "steps"})
+    steps, layout_rewrite = sketch["steps"], sketch["layout_rewrite"]
+    if not isinstance(steps, list) or len(steps) > limits.MAX_FOREIGN_STEPS:
+        raise FormatError(f"no list of {limits.MAX_FOREIGN_STEPS} steps at most")
+    places, filled = 0, []
+    for step in steps:
+        number, whole = _filled(step)
+        places += number
+        filled.append(whole)
+    if split_steps(filled, layout_rewrite).sketch != body:
+        raise FormatError("not in the canonical form")
+    for number, step in enumerate(filled):
+        if step[0] == "PR" and _PRAGMA.fullmatch(step[3]) is None:
+            raise FormatError(f"step {number}: the pragma {shown(step[3])} is not allowed")
+        if step[0] in ("CHR", "CHW") and step[2] not in _SCOPES:
+            raise FormatError(f"step {number}: the scope {shown(step[2])} is not allowed")
+    return places
+
+
+def _filled(step: Any) -> tuple[int, Any]:
+    """Return how many numbers of a step stand elsewhere, and the step with some in their place."""
+    if isinstance(step, list) and step:
+        if step[0] == "SP" and len(step) == 6 and step[3] is None and isinstance(step[4], list):
+            return 1 + len(step[4]), [*step[:3], 1, [1] * len(step[4]), step[5]]
+        if step[0] == "PR" and len(step) == 5 and step[3] == UNROLL and step[4] is None:
+            return 1, [*step[:3], f"{UNROLL}1"]
+    return 0, step
+
+
+def _check_decisions(decisions: bytes) -> None:
+    """Raise FormatError unless these are whole numbers of 63 bits at most."""
+    check_length(decisions)
+    if decisions and (decisions[-1] >= 128 or _TOO_LONG.search(decisions)):
+        raise FormatError("decisions: no numbers of 63 bits")
+
+
+def _check_program(places: int, _: int | None, decisions: bytes) -> None:
+    """Raise FormatError unless there are as many numbers as places."""
+    _check_decisions(decisions)
+    numbers = len(decisions.translate(None, _CONTINUED))
+    if numbers != places:
+        raise FormatError(f"decisions: {numbers} numbers for {places} places")
+
+
+TOOL = Tool(
+    signatures={WorkloadFormat.ANSOR: of_ansor},
+    steps=steps_of,
+    chosen={"SP": "lengths", "PR": "value"},
+    check_sketch=_check_sketch,
+    check_decisions=_check_decisions,
+    check_program=_check_program,
+    options=_options_of,
+)

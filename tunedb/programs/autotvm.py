@@ -21,8 +21,10 @@ from .. import limits
 from ..errors import FormatError
 from ..identity import canonical_json
 from ..json_checks import INT64, check_value
-from ..records import Trace
-from .base import Step
+from ..records import Trace, WorkloadFormat
+from .allowlist import is_int, is_text, is_word, read_sketch, read_values
+from .base import Step, Tool
+from .workload_info.keys import of_autotvm
 
 #: Type of a knob -> the step's name and the name of its value, as ``space.py`` calls them.
 _TYPES = {
@@ -60,13 +62,13 @@ def split_knobs(entity: list[Any], template: dict[str, Any]) -> Trace:
         When these are no knobs, or numbers are beyond 64 bits.
     """
     if type(entity) is not list or len(entity) > limits.MAX_INSTRUCTIONS:
-        raise FormatError("a configuration is a list of knobs")
+        raise FormatError("a configuration must be a list of knobs")
     _check_template(template)
     shape: list[Any] = []
     values: list[Any] = [template.get("index")]
     for knob in entity:
         if type(knob) is not list or len(knob) != 3 or type(knob[0]) is not str:
-            raise FormatError(f"a knob is [name, type, value], not {short(knob)}")
+            raise FormatError(f"a knob must be [name, type, value], not {short(knob)}")
         name, kind, value = knob
         if kind == "ot":
             check_value(value, "a knob")
@@ -79,7 +81,7 @@ def split_knobs(entity: list[Any], template: dict[str, Any]) -> Trace:
     try:
         return Trace(_sketch_of(template, shape), None, canonical_json(values))
     except TypeError as error:
-        raise FormatError(f"a configuration that has no JSON form: {error}") from error
+        raise FormatError(f"a configuration has no JSON form: {error}") from error
 
 
 def join_knobs(trace: Trace) -> tuple[list[Any], dict[str, Any]]:
@@ -102,7 +104,7 @@ def join_knobs(trace: Trace) -> tuple[list[Any], dict[str, Any]]:
             entity.append([name, kind, value])
             position = end
     except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise FormatError(f"stored knobs that cannot be read: {error}") from error
+        raise FormatError(f"cannot read stored knobs: {error}") from error
     if position != len(values):
         raise FormatError(f"stored knobs with {len(values)} values for {position} places")
     if "index" in template:
@@ -166,3 +168,115 @@ def _sketch_of(template: dict[str, Any], shape: list[Any]) -> bytes:
             _sketches.clear()
         _sketches[key] = sketch
     return sketch
+
+
+def _options_of(trace: Trace) -> dict[str, Any]:
+    return join_knobs(trace)[1]
+
+
+# ---- Knobs that a foreign program may hold -------------------------------------------------------
+
+#: Type and length of each knob of a sketch; the length is None for a single value.
+_Knobs = tuple[tuple[str, int | None], ...]
+
+#: Annotations of AutoTVM's loops (``space.py``, ``AnnotateEntity``).
+_ANNOTATIONS = frozenset(
+    {"none", "unroll", "try_unroll", "vec", "try_vec", "parallel", "reorder", "vectorize"}
+    | {f"{name}.{axis}" for name in ("blockIdx", "threadIdx") for axis in "xyz"}
+    | {"vthread"}
+)
+
+
+def _check_sketch(body: bytes) -> _Knobs:
+    """Return the knobs of a sketch of allowed ones."""
+    sketch = read_sketch(body, {"knobs", "template"})
+    _check_foreign_template(sketch["template"])
+    knobs = sketch["knobs"]
+    if not isinstance(knobs, list) or len(knobs) > limits.MAX_FOREIGN_STEPS:
+        raise FormatError(f"no list of {limits.MAX_FOREIGN_STEPS} knobs at most")
+    shape = []
+    for number, knob in enumerate(knobs):
+        if not (isinstance(knob, list) and len(knob) == 3 and is_text(knob[0])):
+            raise FormatError(f"knob {number} is {short(knob)}")
+        name, kind, length = knob
+        if not isinstance(kind, str) or kind not in _TYPES:
+            raise FormatError(f"knob {short(name)} has the type {short(kind)}")
+        is_single = kind == "ot" and length is None
+        if not is_single and not (
+            kind != "ot" and type(length) is int and 0 <= length <= limits.MAX_FOREIGN_STEPS
+        ):
+            raise FormatError(f"knob {short(name)} has the length {short(length)}")
+        shape.append((kind, length))
+    if canonical_json(sketch) != body:
+        raise FormatError("not in the canonical form")
+    return tuple(shape)
+
+
+def _check_foreign_template(template: Any) -> None:
+    """Raise FormatError unless it has the fields that AutoTVM writes, with words."""
+    if not isinstance(template, dict) or not template.keys() <= TEMPLATE:
+        raise FormatError(f"the template is {short(template)}")
+    for field, value in template.items():
+        if field == "index" or value is None:
+            if value is not None:
+                raise FormatError("the template has its index in the sketch")
+        elif not is_word(value):
+            raise FormatError(f"the template's {field} is {short(value)}")
+
+
+def _check_decisions(decisions: bytes) -> None:
+    """Raise FormatError unless these are the values of knobs."""
+    for value in _foreign_values(decisions)[1:]:
+        if not _fits("ot", value):
+            raise FormatError(f"decisions: a knob has {short(value)}")
+
+
+def _check_program(knobs: _Knobs, _: _Knobs | None, decisions: bytes) -> None:
+    """Raise FormatError unless the values are those of the knobs."""
+    values = _foreign_values(decisions)
+    position = 1
+    for kind, length in knobs:
+        end = position + (1 if length is None else length)
+        for value in values[position:end]:
+            if not _fits(kind, value):
+                raise FormatError(f"decisions: a knob of type {kind} has {short(value)}")
+        position = end
+    if position != len(values):
+        raise FormatError(f"decisions: {len(values)} values for {position} places")
+
+
+def _foreign_values(decisions: bytes) -> list[Any]:
+    """Return the number of a configuration and its values."""
+    values = read_values(decisions)
+    if not values:
+        raise FormatError("decisions: no list of values")
+    if not (values[0] is None or is_int(values[0])):
+        raise FormatError(f"decisions: {short(values[0])} is not a number of a configuration")
+    return values
+
+
+def _fits(kind: str, value: Any) -> bool:
+    """Tell whether a knob of some type may have a value."""
+    type_ = type(value)
+    if type_ is int:
+        return is_int(value)
+    if kind == "an":
+        return type_ is str and value in _ANNOTATIONS
+    if kind != "ot":
+        return False
+    if type_ is list:
+        return all(type(item) is not list and _fits(kind, item) for item in value)
+    if type_ is str:
+        return is_word(value)
+    return value is None or type_ is bool or type_ is float
+
+
+TOOL = Tool(
+    signatures={WorkloadFormat.AUTOTVM: of_autotvm},
+    steps=steps_of,
+    chosen={kind: argument for kind, (_, argument) in _TYPES.items()},
+    check_sketch=_check_sketch,
+    check_decisions=_check_decisions,
+    check_program=_check_program,
+    options=_options_of,
+)

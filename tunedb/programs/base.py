@@ -1,9 +1,14 @@
-"""What a step is, whatever wrote it."""
+"""Programs whatever tool wrote them: their steps, and the interface of a tool."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
+
+from ..records import Signature, Trace
+
+Facts = TypeVar("Facts")
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,3 +38,47 @@ class Step:
     stage: int | None
     loop: int | None
     arguments: dict[str, Any]
+
+
+def _no_options(_: Trace) -> dict[str, Any]:
+    return {}
+
+
+@dataclass(frozen=True, slots=True)
+class Tool(Generic[Facts]):
+    """All that depends on which tool wrote a program (:func:`tunedb.programs.tool_of`).
+
+    Each check raises FormatError for what a foreign program must not hold
+    (:mod:`tunedb.programs.allowlist`).
+
+    Parameters
+    ----------
+    signatures : mapping
+        Format of a workload → the function that reads its signature from its parsed body.
+    steps : callable
+        Returns the steps of a stored program.
+    chosen : mapping
+        Code of a step → name of the argument that the search chose.
+    check_sketch : callable
+        Checks a sketch and returns what it has places for.
+    check_decisions : callable
+        Checks decisions by themselves.
+    check_program : callable
+        Checks that decisions belong to a sketch and a tail, given what their checks returned.
+    check_tail : callable or None
+        As ``check_sketch``; None where programs have no tail.
+    options : callable
+        Returns what else says how to read the steps, by name.
+    as_json : callable or None
+        Returns instructions and decisions in TVM's own JSON; None where programs are no traces.
+    """
+
+    signatures: Mapping[str, Callable[[Any], Signature]]
+    steps: Callable[[Trace], list[Step]]
+    chosen: Mapping[str, str]
+    check_sketch: Callable[[bytes], Facts]
+    check_decisions: Callable[[bytes], None]
+    check_program: Callable[[Facts, Facts | None, bytes], None]
+    check_tail: Callable[[bytes], Facts] | None = None
+    options: Callable[[Trace], dict[str, Any]] = _no_options
+    as_json: Callable[[Trace], tuple[list[Any], list[Any]]] | None = None

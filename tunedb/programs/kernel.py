@@ -6,6 +6,8 @@ the names, which all configurations of a space share; the *decisions* are the va
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Mapping
 from reprlib import repr as short
 from typing import Any
@@ -16,8 +18,9 @@ from .. import limits
 from ..errors import FormatError
 from ..identity import canonical_json
 from ..json_checks import check_value
-from ..records import Trace
-from .base import Step
+from ..records import Signature, Trace, WorkloadFormat
+from .allowlist import is_int, is_word, read_sketch, read_values
+from .base import Step, Tool
 
 
 def split_parameters(configuration: Mapping[str, Any]) -> Trace:
@@ -37,13 +40,15 @@ def split_parameters(configuration: Mapping[str, Any]) -> Trace:
         raise FormatError(f"a configuration with {len(configuration)} parameters")
     for name, value in configuration.items():
         if type(name) is not str or not isinstance(value, str | int | float | bool | None):
-            raise FormatError(f"parameter {short(name)} is {short(value)}; a number or text is due")
+            raise FormatError(
+                f"parameter {short(name)} is {short(value)}; expected a number or text"
+            )
         check_value(value, "a tuning parameter")
     try:
         names = canonical_json({"parameters": list(configuration)})
         return Trace(names, None, canonical_json(list(configuration.values())))
     except TypeError as error:
-        raise FormatError(f"a configuration that has no JSON form: {error}") from error
+        raise FormatError(f"a configuration has no JSON form: {error}") from error
 
 
 def join_parameters(trace: Trace) -> dict[str, Any]:
@@ -58,7 +63,7 @@ def join_parameters(trace: Trace) -> dict[str, Any]:
         names = orjson.loads(trace.sketch)["parameters"]
         return dict(zip(names, orjson.loads(trace.decisions), strict=True))
     except (TypeError, ValueError, KeyError) as error:
-        raise FormatError(f"stored parameters that cannot be read: {error}") from error
+        raise FormatError(f"cannot read stored parameters: {error}") from error
 
 
 def steps_of(trace: Trace) -> list[Step]:
@@ -73,3 +78,76 @@ def steps_of(trace: Trace) -> list[Step]:
         Step(number, "parameter", "parameter", None, None, {"name": name, "value": value})
         for number, (name, value) in enumerate(join_parameters(trace).items())
     ]
+
+
+def _signature_of(value: Any) -> Signature:
+    """Return the name of a GPU kernel: of a program's workload, or of a FAIR T1 input."""
+    if isinstance(value, dict):
+        inside = value.get("KernelSpecification")
+        named = value.get("kernel")
+        if named is None and isinstance(inside, dict):
+            named = inside.get("KernelName")
+        if isinstance(named, str) and named:
+            return Signature(named[: limits.MAX_NAME_CHARS])
+    return Signature()
+
+
+# ---- Parameters that a foreign program may hold --------------------------------------------------
+#
+# They reach no compiler here. But they are shown and written into other tools' files, which do
+# compile with them: so they are names and plain values.
+
+#: Names of parameters: those of macros and of Python's arguments.
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.]{0,63}")
+
+
+def _check_sketch(body: bytes) -> int:
+    """Return how many parameters belong to a sketch of allowed ones."""
+    sketch = read_sketch(body, {"parameters"})
+    names = sketch["parameters"]
+    if not isinstance(names, list) or len(names) > limits.MAX_FOREIGN_STEPS:
+        raise FormatError(f"no list of {limits.MAX_FOREIGN_STEPS} parameters at most")
+    for name in names:
+        if not (isinstance(name, str) and _NAME.fullmatch(name)):
+            raise FormatError(f"a parameter is called {short(name)}")
+    if len(set(names)) < len(names):
+        raise FormatError("two parameters have one name")
+    if canonical_json(sketch) != body:
+        raise FormatError("not in the canonical form")
+    return len(names)
+
+
+def _foreign_values(decisions: bytes) -> list[Any]:
+    """Return the values, which are plain: numbers and short words."""
+    values = read_values(decisions)
+    for value in values:
+        if not _is_plain(value):
+            raise FormatError(f"decisions: a parameter has {short(value)}")
+    return values
+
+
+def _is_plain(value: Any) -> bool:
+    if type(value) is float:
+        return math.isfinite(value)
+    return value is None or type(value) is bool or is_int(value) or is_word(value)
+
+
+def _check_decisions(decisions: bytes) -> None:
+    _foreign_values(decisions)
+
+
+def _check_program(count: int, _: int | None, decisions: bytes) -> None:
+    """Raise FormatError unless there are as many values as parameters."""
+    values = len(_foreign_values(decisions))
+    if values != count:
+        raise FormatError(f"{values} values of {count} parameters")
+
+
+TOOL = Tool(
+    signatures={WorkloadFormat.KERNEL: _signature_of, WorkloadFormat.T1: _signature_of},
+    steps=steps_of,
+    chosen={"parameter": "value"},
+    check_sketch=_check_sketch,
+    check_decisions=_check_decisions,
+    check_program=_check_program,
+)

@@ -276,7 +276,7 @@ def _write_overview(page: Page, analysis: Analysis) -> None:
     )
     missing = [str(label) for label in LABELS if not counts[label]]
     if missing:
-        page.note(f"No launch has the label {' or '.join(missing)}: nothing can be learnt of it.")
+        page.note(f"No launch has the label {' or '.join(missing)}: the advisor cannot learn it.")
     page.table(_kernels(analysis), "Kernels")
 
 
@@ -319,12 +319,12 @@ def _write_times(page: Page, analysis: Analysis) -> None:
 
 def _write_advice(page: Page, findings: AdvisorFindings | str | None) -> None:
     """Draw how good advice is."""
-    page.section("How far advice can be believed")
+    page.section("How reliable the advice is")
     if findings is None:
-        page.note("Not judged for this page. See: tunedb advise evaluate.")
+        page.note("Not evaluated for this page. See: tunedb advise evaluate.")
         return
     if isinstance(findings, str):
-        page.note(f"Not judged: {findings}.")
+        page.note(f"Not evaluated: {findings}.")
         return
     for text in (verdict(findings), *findings.notes):
         if text:
@@ -335,7 +335,7 @@ def _write_advice(page: Page, findings: AdvisorFindings | str | None) -> None:
     ]
     plots = [plot for plot in (accuracy_plot(findings), regret_plot(findings)) if plot is not None]
     if not plots and not matrices:
-        page.note("There is nothing that could be held out.")
+        page.note("Nothing can be held out.")
     page.plots(matrices)
     page.plots(plots)
 
@@ -348,7 +348,7 @@ def _write_selection(page: Page, analysis: Analysis) -> None:
         f"{_count(len(chosen.kept), 'input')} of {len(chosen.kept) + _dropped(analysis)}: "
         f"{len(chosen.zero)} are zero everywhere, {len(chosen.constant)} constant or never "
         f"measured, {len(chosen.correlated)} follow another one, and {len(analysis.rare)} are "
-        "known of fewer than half of the launches.",
+        "known for fewer than half of the launches.",
     )
     rows: list[tuple[Cell, ...]] = [(name, "zero", None, None) for name in chosen.zero]
     rows += [(name, "constant", None, None) for name in chosen.constant]

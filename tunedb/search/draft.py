@@ -11,11 +11,9 @@ import orjson
 
 from .. import identity
 from ..errors import FormatError, UsageError
-from ..programs.metaschedule.trace import INSTRUCTIONS, dump_value, join_trace, split_trace
+from ..programs.metaschedule.instructions import SAMPLING, TILINGS
+from ..programs.metaschedule.trace import dump_value, join_trace, split_trace
 from ..records import Trace
-
-#: Instructions whose decision is a tile.
-TILINGS = frozenset({"SamplePartitionedTile", "SamplePerfectTile"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +23,7 @@ class Instruction:
     Parameters
     ----------
     kind : str
-        One of :data:`tunedb.programs.metaschedule.trace.INSTRUCTIONS`.
+        One of :data:`tunedb.programs.metaschedule.instructions.INSTRUCTIONS`.
     inputs : tuple
         Variables (``b0`` a block, ``l3`` a loop, ``v2`` a number), ``"None"``, numbers, and text
         in quotes of its own; lists are tuples.
@@ -43,7 +41,7 @@ class Instruction:
     @property
     def is_sampling(self) -> bool:
         """Whether the instruction takes a decision."""
-        return self.kind in INSTRUCTIONS and INSTRUCTIONS[self.kind][2] > 0
+        return self.kind in SAMPLING
 
 
 class Form(NamedTuple):
@@ -105,7 +103,7 @@ class Draft:
             instructions = instructions_of(form)
             chosen = {number: value for number, value in decisions if number < len(instructions)}
         except (TypeError, ValueError) as error:
-            raise FormatError(f"a stored trace that cannot be read: {error}") from error
+            raise FormatError(f"cannot read a stored trace: {error}") from error
         return cls(instructions, chosen, form)
 
     def trace(self) -> Trace:

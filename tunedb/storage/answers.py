@@ -13,12 +13,12 @@ from sqlalchemy import and_, case, func, literal_column, or_, select
 
 from .. import identity
 from ..errors import FormatError, LimitError, NotFoundError
-from ..records import MODULES, Alias, Origin, Status, Trace, Trust
+from ..records import MODULES, Alias, Status, Trace, Trust
 from ..results import Answer
 from ..run_times import mean_of
 from ..system.one_line import one_line
+from . import columns, schema
 from . import read_statements as st
-from . import schema
 from .database import Database
 from .loader import Loader
 from .names import Names
@@ -140,22 +140,22 @@ class Answers:
     def from_row(self, row: Sequence[Any]) -> Answer:
         """Return the answer of a row of :func:`st.answer_query`."""
         id_, workload_id, target_id, sketch_id, sketch_body, tail_id, tail_body, decisions = row[:8]
-        program, digest, mean, trust, store, args_info = row[8:14]
+        program, digest, mean, trust, store = row[8:13]
         bodies = self._loader.bodies
         sketch = bodies["sketch"].fetch(sketch_id, lambda _: self._db.unpack(sketch_body))
         tail = None
         if tail_id is not None:
             tail = bodies["tail"].fetch(tail_id, lambda _: self._db.unpack(tail_body))
         trace = Trace(sketch, tail, decisions)
-        arguments = None if args_info is None else args_info.encode()
-        run_secs, is_whole = self._times(program, arguments, row[14:], digest, mean)
+        covered = columns.covered(row[13:])
+        run_secs, is_whole = _times(program, covered, digest, mean)
         return Answer(
             id=id_,
             workload_id=workload_id,
             target_id=target_id,
             trace=trace,
             run_secs=run_secs,
-            args_info=arguments,
+            args_info=covered["args_info"],
             program=program,
             is_whole=is_whole,
             is_trusted=trust >= Trust.VERIFIED,
@@ -183,36 +183,6 @@ class Answers:
             trace.decisions,
         )
         return program == answer.program
-
-    def _times(
-        self,
-        program: bytes,
-        arguments: bytes | None,
-        row: Sequence[Any],
-        digest: bytes,
-        mean: float | None,
-    ) -> tuple[tuple[float, ...] | None, bool]:
-        """Return the run times of a measurement, and whether its digest and its mean are theirs."""
-        status, secs, measured_at, occurrence, session, origin, donor, cost, context, extra = row
-        if not 0 <= status < 256 or (secs is not None and len(secs) % 8):
-            return None, False
-        computed = identity.measurement_digest(
-            program,
-            status,
-            secs,
-            measured_at,
-            occurrence,
-            session,
-            arguments,
-            origin or Origin.UNKNOWN,
-            donor,
-            cost,
-            None if context is None else context.encode(),
-            None if extra is None else extra.encode(),
-        )
-        run_secs = None if secs is None else identity.unpack_floats(secs)
-        is_mean = not run_secs or mean == mean_of(run_secs)
-        return run_secs, is_mean and computed == digest
 
     def iterate(self, target_ids: Sequence[int] | None = None) -> Iterator[Answer]:
         """Yield what TVM may see of all records, in order of insertion, failed ones too.
@@ -373,3 +343,16 @@ class Answers:
         except (FormatError, LimitError) as error:
             return str(error)
         return None
+
+
+def _times(
+    program: bytes, covered: dict[str, Any], digest: bytes, mean: float | None
+) -> tuple[tuple[float, ...] | None, bool]:
+    """Return the run times of a measurement, and whether its digest and its mean are theirs."""
+    secs = covered["run_secs"]
+    if not 0 <= covered["status"] < 256 or (secs is not None and len(secs) % 8):
+        return None, False
+    computed = identity.measurement_digest(program, *covered.values())
+    run_secs = None if secs is None else identity.unpack_floats(secs)
+    is_mean = not run_secs or mean == mean_of(run_secs)
+    return run_secs, is_mean and computed == digest

@@ -134,9 +134,7 @@ def require(url: AnyURL, store_key: str) -> None:
     reason = _why_not(url, store_key)
     if reason is not None:
         word = command_word(parse_url(url))
-        raise ApprovalError(
-            f"{word}: {reason}; TVM gets nothing of it before you run: tunedb db trust {word}"
-        )
+        raise ApprovalError(f"{word}: {reason}; to let TVM use it, run: tunedb db trust {word}")
 
 
 def require_named(url: AnyURL, named_by: str) -> None:
@@ -165,7 +163,7 @@ def require_named(url: AnyURL, named_by: str) -> None:
     if reason is not None:
         word = command_word(parsed)
         raise ApprovalError(
-            f"{named_by} names {word}: {reason}; look at it and run: tunedb db trust {word}"
+            f"{named_by} names {word}: {reason}; check it and run: tunedb db trust {word}"
         )
 
 

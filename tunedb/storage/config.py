@@ -129,7 +129,7 @@ def locate_server(
     found = None if file is None else read_file(file).get("server")
     if file is None or found is None:
         raise UsageError(
-            "no server is named; give its URL, set TUNEDB_SERVER, or write "
+            "no server is set; give its URL, set TUNEDB_SERVER, or write "
             'server = "postgresql://HOST/NAME" into tunedb.toml'
         )
     return Location(_approved(file, found), str(file))
@@ -163,7 +163,7 @@ def locate_layers(
     try:
         values = read_file(file)
     except ApprovalError as error:
-        _log.warning("its layers are left out: %s", error)
+        _log.warning("its layers are ignored: %s", error)
         return ()
     return tuple(_approved(file, url) for url in values.get("layers", ()))
 
@@ -218,7 +218,7 @@ def _read_own(file: Path) -> bytes:
             word = shlex.quote(str(file))
             mend = "chmod go-w" if status.st_uid == os.geteuid() else 'sudo chown "$USER"'
             raise ApprovalError(
-                f"{file}: {reason}, so it does not count; name the database with --db, "
+                f"{file}: {reason}, so it is ignored; name the database with --db, "
                 f"or look at the file and run: {mend} {word}"
             )
         return opened.read()

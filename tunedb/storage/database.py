@@ -69,7 +69,7 @@ class Database:
         self._closed = False
         meta = self.meta()
         if "store" not in meta:
-            raise SchemaError(f"{location}: it does not say which store it is; restore a copy")
+            raise SchemaError(f"{location}: it has no store key; restore a copy")
         self.key: str = meta["store"]
 
     def close(self) -> None:

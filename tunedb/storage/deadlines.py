@@ -149,8 +149,8 @@ def _watched_connection() -> type[psycopg.Connection[Any]]:
                     elif time.monotonic() > deadline:
                         self.pgconn.finish()
                         raise psycopg.OperationalError(
-                            f"the server has not answered for {allowed:g} s; "
-                            f"{VARIABLE} sets how long it may take"
+                            f"the server did not answer for {allowed:g} s; "
+                            f"{VARIABLE} sets the time limit"
                         )
                     wanted = gen.send(ready)
             except StopIteration as end:

@@ -63,7 +63,7 @@ def describe(url: AnyURL) -> Description:
     where = show_url(parsed)
     path = sqlite_path(parsed)
     if path is None and parsed.get_backend_name() == "sqlite":
-        raise NotFoundError(f"{where}: a database in memory is gone when its process ends")
+        raise NotFoundError(f"{where}: a database in memory ends with its process")
     if path is not None and path.is_file() and not path.stat().st_size:
         return Description(where, "empty", None, 0, {}, f"run: tunedb db init {where}")
     versions.check_file(parsed, create=False)

@@ -14,7 +14,7 @@ import shlex
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -113,6 +113,15 @@ def place_of(url: URL) -> str:
     if path is not None:
         return os.path.realpath(path)
     return _bare(url, account=False)
+
+
+def same_database(one: URL, other: URL) -> bool:
+    """Tell whether two URLs are of one database, by whatever names; a copy is another one."""
+    first, second = sqlite_path(one), sqlite_path(other)
+    if first is not None and second is not None:
+        with suppress(OSError, ValueError):
+            return first.samefile(second)
+    return place_of(one) == place_of(other)
 
 
 def command_word(url: URL) -> str:
@@ -357,10 +366,10 @@ class Prepared:
 
 
 _REASONS: tuple[tuple[str, type[TuneDBError], str], ...] = (
-    ("database is locked", BusyError, "another process is writing; try again when it is done"),
+    ("database is locked", BusyError, "another process is writing; try again later"),
     ("database or disk is full", StorageError, "the disk is full; free some space and repeat"),
-    ("out of range", UsageError, "a number is beyond what a column holds; give a smaller one"),
-    ("lock timeout", BusyError, "another process is writing; try again when it is done"),
+    ("out of range", UsageError, "a number is too large for its column; give a smaller one"),
+    ("lock timeout", BusyError, "another process is writing; try again later"),
     (
         "statement timeout",
         BusyError,
@@ -370,19 +379,23 @@ _REASONS: tuple[tuple[str, type[TuneDBError], str], ...] = (
     ("readonly database", StorageError, "it cannot be written; check its permissions or copy it"),
     ("read-only transaction", StorageError, "it was opened read-only"),
     ("unable to open", StorageError, "it cannot be opened; check the path and its permissions"),
-    ("file is not a database", SchemaError, "it is no SQLite file; give another path"),
+    ("file is not a database", SchemaError, "it is not a SQLite file; give another path"),
     ("malformed", StorageError, "it is damaged; restore a copy, or try: sqlite3 FILE .recover"),
-    ("disk i/o error", StorageError, "the medium failed; check the disk and restore a copy"),
-    ("no such table", SchemaError, "it is no complete tunedb database; run: tunedb db check"),
+    ("disk i/o error", StorageError, "the disk failed; check it and restore a copy"),
+    ("no such table", SchemaError, "it is not a complete tunedb database; run: tunedb db check"),
     (
         "permission denied for",
         StorageError,
-        "this account lacks a right: to read it needs SELECT, to write INSERT and UPDATE too",
+        "this account lacks a grant: reading needs SELECT, writing also INSERT and UPDATE",
     ),
-    ("tunedb guard:", StorageError, "the server refuses it; only its owner may do this"),
-    ("authentication failed", StorageError, "the server refuses this account; check ~/.pgpass"),
-    ("pg_hba.conf", StorageError, "the server lets this account not in from here; ask its owner"),
-    ("no password supplied", StorageError, "the server wants a password; put it into ~/.pgpass"),
+    ("tunedb guard:", StorageError, "the server rejects it; only its owner may do this"),
+    ("authentication failed", StorageError, "the server rejects this account; check ~/.pgpass"),
+    (
+        "pg_hba.conf",
+        StorageError,
+        "the server rejects this account from this host (pg_hba.conf); ask its owner",
+    ),
+    ("no password supplied", StorageError, "the server requires a password; put it into ~/.pgpass"),
 )
 
 #: First characters of the states with which PostgreSQL says that a connection has ended or cannot
@@ -418,6 +431,6 @@ def converted_errors(where: str) -> Iterator[None]:
     except (exc.SQLAlchemyError, sqlite3.Error) as error:
         raise convert(error, where) from error
     except UnicodeError as error:
-        raise FormatError(f"{where}: text that is no UTF-8 ({error})") from None
+        raise FormatError(f"{where}: text that is not UTF-8 ({error})") from None
     except OverflowError as error:
         raise UsageError(f"{where}: a number beyond 64 bits ({error})") from None

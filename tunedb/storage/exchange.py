@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import (
     Connection,
+    Select,
     Table,
     and_,
     bindparam,
@@ -240,6 +241,10 @@ class Exchange:
         ((ours, role),) = self._db.select(select(literal_column("session_user"), known))
         return ours, role
 
+    def select(self, statement: Select[Any]) -> Sequence[Any]:
+        """Return all rows of a statement of the exchange room."""
+        return self._db.select(statement)
+
     def watermark(self, direction: str, peer: str, selection: str) -> Position | None:
         """Return how far an exchange has come, or None where there was none.
 
@@ -451,7 +456,7 @@ class Exchange:
         if known != ours and not self._db.is_owner:
             mended = f"account SET role = '{ours}' WHERE store = '{store_key}'"
             raise StorageError(
-                f"{self._db.location}: database {store_key} pushes as {known}, and this account is "
+                f"{self._db.location}: database {store_key} pushes as {known}, but this account is "
                 f"{ours}; use that account, or ask the server's owner to run: UPDATE {mended}"
             )
 

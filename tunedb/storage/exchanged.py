@@ -10,6 +10,7 @@ from .. import identity
 from ..identity import canonical_json
 from ..launches import Launch
 from ..records import Alias, Failure, Measurement, SourceKind, Trust
+from .columns import MEASUREMENT
 from .retractions import Retraction
 
 # ---- Which records are meant: a part of a database that is merged, bundled, pulled or kept -------
@@ -81,12 +82,7 @@ COLUMNS: dict[str, tuple[str, ...]] = {
     "args_info": ("id", "digest", "body"),
     "context": ("id", "digest", "body"),
     "feature_set": ("id", "name", "version", "columns"),
-    "measurement": (
-        *("id", "digest", "program_digest"),
-        *("workload", "target", "sketch", "tail", "decisions"),
-        *("status", "run_secs", "measured_at", "occurrence", "session", "source"),
-        *("args_info", "origin", "donor", "all_cost", "context", "extra"),
-    ),
+    "measurement": tuple(column.name for column in MEASUREMENT),
     # Of a measurement of this stream by its number; one that was learnt later by both digests.
     "failure": (
         *("id", "digest", "measurement", "program_digest", "measurement_digest"),

@@ -30,11 +30,16 @@ from ..records import (
     Workload,
 )
 from ..results import Record, StoredProgram
+from . import columns, schema
 from . import read_statements as st
-from . import schema
+from .columns import Form
 from .database import Database
 
 T = TypeVar("T")
+
+#: Fields of a record that need no other row; those of JSON are texts in a row.
+_TEXTS = columns.names_of(Form.JSON, Form.SHARED_JSON)
+_FIELDS = (*columns.names_of(Form.PLAIN), *_TEXTS)
 
 #: Bodies (workloads, sketches, tails) kept in memory; a sketch and its tail have 2 KB.
 _CACHE_ROWS = 4096
@@ -203,16 +208,10 @@ class Loader:
             program=self.program(row),
             run_secs=None if row.run_secs is None else identity.unpack_floats(row.run_secs),
             status=Status(row.status),
-            measured_at=row.measured_at,
-            occurrence=row.occurrence,
             session=None if row.session_id is None else self.session(row.session_id),
-            args_info=None if row.args_info is None else row.args_info.encode(),
             origin=Origin.UNKNOWN if row.origin is None else Origin(row.origin),
-            donor=None if row.donor is None else bytes(row.donor),
-            all_cost=row.all_cost,
-            context=None if row.context is None else row.context.encode(),
-            extra=None if row.extra is None else row.extra.encode(),
             failure=failure,
+            **_plain_of(row),
         )
         source = self.source(row.source_id)
         return Record(
@@ -237,3 +236,12 @@ class Loader:
         if not rows:
             raise NotFoundError(f"{self._db.location}: no record {id_}")
         return self.record(rows[0])
+
+
+def _plain_of(row: Any) -> dict[str, Any]:
+    """Return the fields of a record that need no other row, of a row of :func:`st.record_query`."""
+    fields = {name: getattr(row, name) for name in _FIELDS}
+    for name in _TEXTS:
+        if fields[name] is not None:
+            fields[name] = fields[name].encode()
+    return fields

@@ -230,6 +230,11 @@ class Pruning:
 
     # ------------------------------------------------------------------ bytes
 
+    @property
+    def is_file(self) -> bool:
+        """Whether this is SQLite, whose space is that of a file."""
+        return self._db.is_file
+
     def file_space(self) -> FileSpace:
         """Return the pages of a SQLite file, and how many of them are free."""
         with self._db.lock, converted_errors(self._db.location):
@@ -404,4 +409,4 @@ def _vacuum_server(connection: Connection, where: str) -> None:
     finally:
         driver.remove_notice_handler(note)
     if warnings:
-        raise StorageError(f"{where}: the server leaves tables out, ask its owner ({warnings[0]})")
+        raise StorageError(f"{where}: the server skips tables; ask its owner ({warnings[0]})")

@@ -7,8 +7,9 @@ from typing import Any
 from sqlalchemy import Select, and_, bindparam, case, func, literal_column, or_, select
 
 from ..records import MODULES, Trust, WorkloadFormat
-from . import schema
+from . import columns, schema
 from .attribution import last_word
+from .columns import Form
 from .engine import Prepared
 from .retractions import is_retracted
 from .statements import this_measurement
@@ -33,35 +34,29 @@ top_k = Prepared(
 )
 
 
+def _join_shared_json(joined: Any) -> Any:
+    """Return a join with the tables of JSON that many measurements share."""
+    for name in columns.names_of(Form.SHARED_JSON):
+        table = schema.metadata.tables[name]
+        joined = joined.outerjoin(table, table.c.id == _m[f"{name}_id"])
+    return joined
+
+
+def _column(column: columns.Column) -> Any:
+    """Return what a record takes of a column of measurements."""
+    if column.form is Form.SHARED_JSON:
+        return schema.metadata.tables[column.name].c.body.label(column.name)
+    return schema.metadata.tables[column.table].c[column.stored]
+
+
 def record_query() -> Select[Any]:
     """Return the query whose rows :meth:`Loader.record` understands."""
-    joined = (
+    joined = _join_shared_json(
         schema.measurement.join(schema.program, _p.id == _m.program_id)
-        .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
-        .outerjoin(schema.context, schema.context.c.id == _m.context_id)
-        .outerjoin(schema.failure, _f.id == last_word(schema.failure, _m))
-    )
+    ).outerjoin(schema.failure, _f.id == last_word(schema.failure, _m))
     return select(
-        _m.id,
-        _m.digest,
-        _p.workload_id,
-        _p.target_id,
-        _p.sketch_id,
-        _p.tail_id,
-        _p.decisions,
-        _m.status,
-        _m.run_secs,
+        *(_column(c) for c in columns.MEASUREMENT if c.name != "program_digest"),
         _m.mean,
-        _m.measured_at,
-        _m.occurrence,
-        _m.session_id,
-        _m.source_id,
-        schema.args_info.c.body.label("args_info"),
-        _m.origin,
-        _m.donor,
-        _m.all_cost,
-        schema.context.c.body.label("context"),
-        _m.extra,
         _f.kind.label("failure_kind"),
         _f.phase,
         _f.message,
@@ -80,10 +75,10 @@ def answer_query() -> Select[Any]:
         .join(schema.sketch, schema.sketch.c.id == _p.sketch_id)
         .join(schema.source, schema.source.c.id == _m.source_id)
         .outerjoin(schema.tail, schema.tail.c.id == _p.tail_id)
-        .outerjoin(schema.args_info, schema.args_info.c.id == _m.args_info_id)
         .outerjoin(schema.session, schema.session.c.id == _m.session_id)
-        .outerjoin(schema.context, schema.context.c.id == _m.context_id)
     )
+    covered = {column.name: _column(column) for column in columns.IDENTITY}
+    covered["session"] = schema.session.c.digest
     return select(
         _m.id,
         _m.workload_id,
@@ -100,18 +95,8 @@ def answer_query() -> Select[Any]:
         schema.source.c.trust,
         schema.source.c.store,
         # What the digest of the measurement is of, besides the program.
-        schema.args_info.c.body,
-        _m.status,
-        _m.run_secs,
-        _m.measured_at,
-        _m.occurrence,
-        schema.session.c.digest,
-        _m.origin,
-        _m.donor,
-        _m.all_cost,
-        schema.context.c.body,
-        _m.extra,
-    ).select_from(joined)
+        *covered.values(),
+    ).select_from(_join_shared_json(joined))
 
 
 answer = Prepared(answer_query().where(_m.id == parameter("id")))

@@ -196,7 +196,7 @@ class Store:
         except StorageError as error:
             word = command_word(self.url)
             _log.warning(
-                "%s: made and not approved: %s; later run: tunedb db trust %s",
+                "%s: created, but not approved: %s; later run: tunedb db trust %s",
                 self.location,
                 error,
                 word,

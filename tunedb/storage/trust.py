@@ -90,7 +90,7 @@ class TrustControl:
             return
         first = refused[0]
         raise FormatError(
-            f"source {name!r}: {len(refused):,} of its records must not reach TVM, the first is "
+            f"source {name!r}: {len(refused):,} of its records must not reach TVM; the first is "
             f"{first.record_id} ({first.reason}); take them back with: "
             f"tunedb retract --source {source_id} --not-allowed --reason TEXT"
         )
@@ -175,7 +175,7 @@ class TrustControl:
             raise UsageError("a retraction needs a reason")
         if not self._db.is_owner:
             raise StorageError(
-                f"{self._db.location}: only the server's owner takes records back there; "
+                f"{self._db.location}: only the server's owner retracts records there; "
                 "retract your own in your database, and run: tunedb push"
             )
         ours = self._db.key

@@ -83,7 +83,7 @@ def create_file(url: URL) -> bool:
     """
     path = sqlite_path(url)
     if path is None:
-        raise UsageError("only files are made this way")
+        raise UsageError("only files are created this way")
     where = show_url(url)
     _refuse_stale_log(path)
     if path.exists():
@@ -133,7 +133,7 @@ def _refuse_stale_log(path: Path) -> None:
     if any(log.exists() for log in logs) and not path.exists():
         left = next((log for log in logs if log.exists()), logs[0])
         raise StorageError(
-            f"{left}: left over from a database that is gone; put {path.name} back, or remove it"
+            f"{left}: left over from a missing database; restore {path.name}, or remove it"
         )
 
 
@@ -195,7 +195,7 @@ def revision_of(connection: Connection, where: str) -> str | None:
         raise foreign
     revision: str | None = connection.exec_driver_sql(_VERSION_QUERY).scalar()
     if revision is None:
-        raise SchemaError(f"{where}: it does not say which schema it has; restore a copy")
+        raise SchemaError(f"{where}: it does not state its schema; restore a copy")
     return revision
 
 
@@ -205,7 +205,7 @@ def require_head(revision: str | None, where: str) -> None:
         return
     if revision in schema.REVISIONS:
         raise SchemaError(
-            f"{where}: its schema is {revision}, this tunedb needs {schema.HEAD}; "
+            f"{where}: its schema is {revision}, but this tunedb needs {schema.HEAD}; "
             f"run: tunedb db upgrade --db {where}"
         )
     raise SchemaError(
@@ -311,7 +311,7 @@ def _check_foreign_keys(connection: Connection, where: str) -> None:
         wrong = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
         if wrong:
             raise StorageError(
-                f"{where}: {len(wrong)} rows of {wrong[0][0]} would refer to nothing; "
+                f"{where}: {len(wrong)} rows of {wrong[0][0]} would lose their references; "
                 "nothing was changed; please report this"
             )
 

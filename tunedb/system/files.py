@@ -69,7 +69,7 @@ def _check(status: os.stat_result, path: str | Path, advice: str) -> None:
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
     if not stat.S_ISREG(status.st_mode):
         kind = next((kind for test, kind in _KINDS if test(status.st_mode)), "no regular file")
-        raise StorageError(f"{path}: {kind}, and only regular files are read; {advice}")
+        raise StorageError(f"{path}: {kind}, but tunedb reads only regular files; {advice}")
 
 
 def require_regular_logs(path: Path) -> None:

@@ -115,7 +115,7 @@ class CostModel(_PyCostModel):
         if handle is None:
             raise PluginError(
                 f"CostModel needs a tunedb database, not {type(database).__name__}; "
-                "give it one, or what opens one: CostModel('tune.db')"
+                "give it one, or a path: CostModel('tune.db')"
             )
         online = OnlineModel(handle, settings, threads)
         super().__init__(online.load, online.save, online.update, online.predict)
@@ -130,7 +130,7 @@ class CostModel(_PyCostModel):
         self._online.flush()
 
     def __copy__(self) -> NoReturn:
-        raise TypeError("a CostModel cannot be copied; make another one of its database")
+        raise TypeError("a CostModel cannot be copied; create another one of its database")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         self.__copy__()

@@ -15,6 +15,7 @@ from ....models import store as stored
 from ....models.base import TrainingSet, part
 from ....models.failures import FailureModel
 from ....models.recipe import Recipe
+from ....models.scope import Scope
 from ....models.training import Fitted, fit, select
 from ....results import NewModel
 from .ledger import Scorer
@@ -23,7 +24,7 @@ from .trials import Trial, Trials, joined
 
 if TYPE_CHECKING:
     from ....features.base import FeatureSet
-    from ....models.examples import Examples, ExampleWorkload
+    from ....models.dataset import Dataset, ExampleWorkload
     from ....models.model import Model
     from ....records import Target
     from ....results import StoredModel
@@ -129,7 +130,7 @@ class Learner:
         self._settings = settings
         self._target_ids = [list(ids) for ids in target_ids if ids]
         self._trials = Trials(store.targets.id_of(target.digest) or 0, target.digest)
-        self._base: Examples | None = None
+        self._base: Dataset | None = None
         self._base_is_read = False
         self._met: set[bytes] = set()
         # Whether to learn before the next prediction.
@@ -209,7 +210,7 @@ class Learner:
 
     # ------------------------------------------------------------------ learning
 
-    def meet(self, workload: ExampleWorkload, threads: int) -> None:
+    def prepare_for(self, workload: ExampleWorkload, threads: int) -> None:
         """Make ready to predict for a workload: learn from what the store has, where it must be.
 
         The model of the store has learnt from few or early trials of each workload. Of one that is
@@ -276,7 +277,7 @@ class Learner:
         if not scoring.has_drifted(workload):
             return False
         _log.info(
-            "%s: the cost model orders %.2f of a workload's trials as measured; it learns again",
+            "%s: the cost model orders %.2f of a workload's trials as measured; it retrains",
             *(self._store.location, scoring.accuracy(workload)),
         )
         return True
@@ -295,7 +296,7 @@ class Learner:
         self.use(scorer_of(fitted.model, row))
         self._is_partial = True
 
-    def _row(self, fitted: Fitted, examples: Examples, cost: dict[str, Any]) -> NewModel:
+    def _row(self, fitted: Fitted, examples: Dataset, cost: dict[str, Any]) -> NewModel:
         """Return the row of a model that was trained here: its card, without boosters."""
         recipe = fitted.model.recipe
         card = cards.make_card(
@@ -313,7 +314,7 @@ class Learner:
 
     # ------------------------------------------------------------------ the store's programs
 
-    def _read_base(self) -> Examples | None:
+    def _read_base(self) -> Dataset | None:
         """Return the programs of the store that are learnt from; they are read once."""
         if not self._base_is_read:
             self._base_is_read = True
@@ -322,10 +323,10 @@ class Learner:
                     self._base = self._load_base(ids)
                     break
                 except TuneDBError as error:
-                    _log.info("%s: nothing to begin with: %s", self._store.location, error)
+                    _log.info("%s: no model to start with: %s", self._store.location, error)
         return self._base
 
-    def _read_own(self, workload: ExampleWorkload) -> Examples | None:
+    def _read_own(self, workload: ExampleWorkload) -> Dataset | None:
         """Return the last trials of a workload in the store; None where it has few."""
         for ids in self._target_ids:
             try:
@@ -335,22 +336,21 @@ class Learner:
                 last = examples.trials >= examples.trials.max() + 1 - _OWN
                 return dataset.with_rows(self._store, examples.take(last))
             except TuneDBError as error:
-                _log.debug("%s: nothing of this workload: %s", self._store.location, error)
+                _log.debug("%s: no records of this workload: %s", self._store.location, error)
         return None
 
-    def _load(self, target_ids: list[int], workload_ids: list[int] | None = None) -> Examples:
+    def _load(self, target_ids: list[int], workload_ids: list[int] | None = None) -> Dataset:
         """Return examples of the store without rows."""
         return dataset.load(
             self._store,
             self._settings.features,
             label=self.recipe.label,
             corrected=self.recipe.corrected,
-            workload_ids=workload_ids,
-            target_ids=target_ids,
+            scope=Scope(workload_ids, target_ids),
             rows=False,
         )
 
-    def _load_base(self, target_ids: list[int]) -> Examples:
+    def _load_base(self, target_ids: list[int]) -> Dataset:
         recipe, examples = self.recipe, self._load(target_ids)
         for choice in (recipe.training_set, f"diverse:{BASE_PROGRAMS}"):
             policy: TrainingSet
@@ -372,13 +372,13 @@ def scorer_of(model: Model, row: NewModel, id_: int | None = None) -> Scorer:
     )
 
 
-def _count(examples: Examples, workload: bytes) -> int:
+def _count(examples: Dataset, workload: bytes) -> int:
     """Return how many programs of a workload there are."""
     own = [one.digest == workload for one in examples.workloads]
     return int(np.array(own, bool)[examples.workload].sum())
 
 
-def _has_pairs(examples: Examples) -> bool:
+def _has_pairs(examples: Dataset) -> bool:
     """Tell whether there is something to learn: enough programs, some faster than others."""
     if len(examples) < _LEAST:
         return False

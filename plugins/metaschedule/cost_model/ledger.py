@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from cachetools import FIFOCache
 
 if TYPE_CHECKING:
     from ....models.model import Model
@@ -56,7 +57,7 @@ class Ledger:
 
     def __init__(self, store: Store) -> None:
         self._store = store
-        self._waiting: OrderedDict[bytes, tuple[Scorer, float]] = OrderedDict()
+        self._waiting: FIFOCache[bytes, tuple[Scorer, float]] = FIFOCache(_MOST_WAITING)
         self._warned = False
 
     def __len__(self) -> int:
@@ -76,8 +77,6 @@ class Ledger:
             The model's own score.
         """
         self._waiting.setdefault(program, (scorer, score))
-        while len(self._waiting) > _MOST_WAITING:
-            self._waiting.popitem(last=False)
 
     def write(self) -> None:
         """Write the predictions of programs that are stored; the others go on waiting.

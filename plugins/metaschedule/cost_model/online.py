@@ -26,7 +26,7 @@ from ....errors import (
 )
 from ....json_checks import parse_json
 from ....models._xgboost import threads_to_use
-from ....models.examples import ExampleWorkload
+from ....models.dataset import ExampleWorkload
 from ....models.failures import penalty
 from ....models.model import Model
 from ....programs.workload_info import signature_of
@@ -108,9 +108,9 @@ def load(path: Path) -> Scorer | None:
     data = _read(path)
     version = len(_MAGIC) - 1
     if data[:version] != _MAGIC[:version]:
-        raise FormatError(f"{path}: no cost model of tunedb; save one with CostModel.save")
+        raise FormatError(f"{path}: not a tunedb cost model; save one with CostModel.save")
     if data[version : version + 1] > _MAGIC[version:]:
-        raise UsageError(f"{path}: a newer tunedb saved this; upgrade tunedb, or train anew")
+        raise UsageError(f"{path}: a newer tunedb saved this; upgrade tunedb, or train again")
     payload = data[_BEFORE:]
     if data[len(_MAGIC) : _BEFORE] != identity.digest("cost model", payload) or len(payload) < 4:
         raise FormatError(f"{path}: the file is damaged; save the cost model again")
@@ -131,7 +131,7 @@ def load(path: Path) -> Scorer | None:
     except (FormatError, UsageError) as error:
         raise type(error)(f"{path}: {error}") from None
     except (LookupError, TypeError, ValueError, AttributeError):
-        raise FormatError(f"{path}: a cost model with another header; save it again") from None
+        raise FormatError(f"{path}: the cost model has another header; save it again") from None
 
 
 def _read(path: Path) -> bytes:
@@ -142,7 +142,7 @@ def _read(path: Path) -> bytes:
     except OSError as error:
         raise StorageError(f"{path}: the cost model cannot be read: {error.strerror}") from None
     if len(data) > limits.MAX_BODY_BYTES:
-        raise LimitError(f"{path}: over {limits.MAX_BODY_BYTES} bytes; it is no cost model")
+        raise LimitError(f"{path}: over {limits.MAX_BODY_BYTES} bytes; it is not a cost model")
     return data
 
 
@@ -306,7 +306,7 @@ class OnlineModel:
             learner = Learner(self._store, self._settings, task.target, groups)
             learner.begin(self._loaded)
         self._learners[task.target.digest] = learner
-        learner.meet(self._workload(task.context.mod)[1], task.threads)
+        learner.prepare_for(self._workload(task.context.mod)[1], task.threads)
         return learner
 
     def _workload(self, mod: Any) -> tuple[Workload, ExampleWorkload]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from .... import identity
 from ....models.base import Label, part
-from ....models.examples import FAILURES, ORIGINS, Examples, ExampleWorkload, Group
+from ....models.dataset import FAILURES, ORIGINS, Dataset, ExampleWorkload, Group
 from ....records import FailureKind, Origin, Phase, Program, Status
 from ....run_times import NO_TIME, status_of
 from ..failures import classify
@@ -38,7 +38,7 @@ class Trial:
     seconds : float
         Run time by the label policy; NaN where it failed.
     failure : int
-        0, or what failed: index into :data:`~tunedb.models.examples.FAILURES`.
+        0, or what failed: index into :data:`~tunedb.models.dataset.FAILURES`.
     """
 
     program: bytes
@@ -123,7 +123,7 @@ class Trials:
         trials = self._trials.get(workload, {}).values()
         return min((one.seconds for one in trials if not one.failure), default=float("inf"))
 
-    def examples(self, feature_set: NamedSet, label: str, base: Examples | None) -> Examples:
+    def examples(self, feature_set: NamedSet, label: str, base: Dataset | None) -> Dataset:
         """Return the trials as examples, with those of a store where there are any.
 
         Trials of a workload join its group in `base`: both have the target. Where `base` has
@@ -135,13 +135,13 @@ class Trials:
             Whose rows they have.
         label : str
             Name of the label policy that made their seconds.
-        base : Examples or None
-            Examples of the same feature set and label, with rows.
+        base : Dataset or None
+            A dataset of the same feature set and label, with rows.
         """
         mine = self._own(feature_set, label)
         return mine if base is None else joined(base, mine)
 
-    def _own(self, feature_set: NamedSet, label: str) -> Examples:
+    def _own(self, feature_set: NamedSet, label: str) -> Dataset:
         """Return the trials alone, in canonical order."""
         workloads = tuple(self._workloads[digest] for digest in sorted(self._workloads))
         ordered: list[tuple[int, int, Trial]] = []
@@ -156,7 +156,7 @@ class Trials:
         failures = np.array([trial.failure for trial in trials], np.int8)
         numbers = np.array([at for _, at, _ in ordered], np.int32)
         told = b"".join(trial.program for trial in trials), seconds, failures, numbers
-        return Examples(
+        return Dataset(
             feature_set=feature_set.name,
             version=feature_set.version,
             columns=feature_set.columns,
@@ -201,12 +201,12 @@ def throughput_of(
     return found
 
 
-def joined(base: Examples, mine: Examples) -> Examples:
+def joined(base: Dataset, mine: Dataset) -> Dataset:
     """Return examples of a store and of a run in one; what both measured is the run's.
 
     Parameters
     ----------
-    base, mine : Examples
+    base, mine : Dataset
         Of the same feature set and label, with rows. A group of `mine` joins that of the same
         workload, target and machine; one that names no machine joins the only one there is.
     """
@@ -239,8 +239,8 @@ def joined(base: Examples, mine: Examples) -> Examples:
 
 
 def _each_once(
-    base: Examples, mine: Examples, group: NDArray[np.int32]
-) -> tuple[Examples, Examples, NDArray[np.int32]]:
+    base: Dataset, mine: Dataset, group: NDArray[np.int32]
+) -> tuple[Dataset, Dataset, NDArray[np.int32]]:
     """Leave out one of two examples of a program in a group: the store's, or the run's failure.
 
     `group` says for each of `mine` its group in `base`.
@@ -255,12 +255,12 @@ def _each_once(
 
 
 def _concatenated(
-    base: Examples,
-    mine: Examples,
+    base: Dataset,
+    mine: Dataset,
     group: NDArray[np.int32],
     groups: tuple[Group, ...],
     workloads: Sequence[ExampleWorkload],
-) -> Examples:
+) -> Dataset:
     """Return the programs of both, those of a group together, the store's before the run's."""
     sizes = np.concatenate([base.sizes, mine.sizes])
     before = np.concatenate([base.starts[:-1], base.starts[-1] + mine.starts[:-1]])

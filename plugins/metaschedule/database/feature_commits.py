@@ -108,7 +108,7 @@ class FeatureCommits:
             rows = self._rows(one, [known[program.id] for program in stored], target)
             outcomes = list(zip(stored, rows, strict=True))
         else:
-            raise TypeError("it is no StepFeatures and no NestFeatures")
+            raise TypeError("it is neither StepFeatures nor NestFeatures")
         good, bad = sort_out(one, outcomes)
         self._store.features.add(one, good)
         if bad:

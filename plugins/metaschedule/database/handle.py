@@ -7,7 +7,6 @@ import threading
 import time
 import warnings
 import weakref
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -38,8 +37,8 @@ from ....system.host import new_session
 from .. import modules, trace_codec
 from ..intrinsics import load_intrinsics
 from ..targets import TargetTable, as_target
-from . import lineage
 from .answers import Answers, Found
+from .candidates import CandidateRegistry
 from .feature_commits import DEFAULT, FeatureCommits
 from .layers import Layers
 from .records import RecordTable
@@ -75,9 +74,6 @@ def args_json(args: Any) -> bytes:
 
 
 # ---- The handle ----------------------------------------------------------------------------------
-
-#: Commits remembered until the measure callback has seen them; a batch of TVM's has 64.
-_MOST_COMMITTED = 4096
 
 
 class LearnsFromFailures(Protocol):
@@ -125,10 +121,7 @@ class Handle:
         self._session: Session | None = None
         self._sequence: Iterator[int] = itertools.count()
         self._sequences: dict[str, Iterator[int]] = {}
-        # Traces of the batch that is being recorded: address → (trace, measurement). TVM's
-        # AddToDatabase and our MeasureCallback both see each candidate; one of them records it.
-        self._committed: OrderedDict[int, tuple[Any, Measurement]] = OrderedDict()
-        self._announced: dict[int, Any] = {}
+        self.candidates = CandidateRegistry()
         #: Cost models of this handle, and when the last batch's first candidate was stored.
         self.models: weakref.WeakSet[LearnsFromFailures] = weakref.WeakSet()
         self.batch_began = 0
@@ -150,7 +143,7 @@ class Handle:
     def commit_tuning_record(self, record: Any) -> None:
         """Store one record, unless the measure callback has stored this candidate already."""
         with self.lock:
-            if self._announced.pop(record.trace.__chandle__(), None) is not None:
+            if self.candidates.take_recorded(record.trace):
                 return
             times = record.run_secs
             candidate = Candidate(
@@ -162,9 +155,7 @@ class Handle:
             )
             measurement = self._measured(candidate, has_times=times is not None)
             if measurement is not None and self._add([measurement], [record]):
-                self._committed[record.trace.__chandle__()] = (record.trace, measurement)
-                if len(self._committed) > _MOST_COMMITTED:
-                    self._committed.popitem(last=False)
+                self.candidates.commit(record.trace, measurement)
 
     def record_batch(self, candidates: Iterable[Candidate]) -> list[Program | None]:
         """Store the candidates of one batch in one transaction.
@@ -184,7 +175,7 @@ class Handle:
         """
         programs: list[Program | None] = []
         with self.lock:
-            self._announced.clear()
+            self.candidates.begin_batch()
             self.batch_began = time.time_ns() // 1000
             learnt: list[tuple[Measurement, Failure]] = []
             new: list[tuple[Candidate, Measurement]] = []
@@ -192,11 +183,11 @@ class Handle:
                 if candidate.is_served:
                     # It counts as a trial of its session all the same.
                     next(self._sequence)
-                    self._announced[candidate.trace.__chandle__()] = candidate.trace
+                    self.candidates.record(candidate.trace)
                     programs.append(None)
                     continue
-                committed = self._committed.pop(candidate.trace.__chandle__(), None)
-                measurement = self._measured(candidate) if committed is None else committed[1]
+                committed = self.candidates.take_committed(candidate.trace)
+                measurement = self._measured(candidate) if committed is None else committed
                 programs.append(None if measurement is None else measurement.program)
                 if measurement is None:
                     continue
@@ -205,7 +196,7 @@ class Handle:
                     new.append((candidate, measurement))
                 elif candidate.failure is not None:
                     learnt.append((measurement, candidate.failure))
-            self._committed.clear()
+            self.candidates.end_batch()
             batch = [measurement for _, measurement in new]
             with self._spool.guarding(batch, self.session()):
                 if learnt:
@@ -213,7 +204,7 @@ class Handle:
                 if batch:
                     self._add(batch)
             for candidate, _ in new:
-                self._announced[candidate.trace.__chandle__()] = candidate.trace
+                self.candidates.record(candidate.trace)
         return programs
 
     def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
@@ -368,13 +359,13 @@ class Handle:
         """Return the stored form of a candidate; binds an unbound handle to its target."""
         known = self.workloads.resolve(candidate.workload, commit=True)
         if known is None:
-            raise NotFoundError("a workload that cannot be stored")
+            raise NotFoundError("cannot store a workload")
         target = self.targets.stored(candidate.target)
         if self.targets.bound is None and target != NO_TARGET:
             self.targets.bind(candidate.target)
         args = candidate.args_info
         status = status_of(candidate.run_secs) if candidate.failure is None else Status.FAILED
-        descent = lineage.of(candidate.trace)
+        descent = self.candidates.lineage_of(candidate.trace)
         return Measurement(
             program=Program(known.record, target, trace_codec.encode(candidate.trace)),
             run_secs=candidate.run_secs if has_times else None,

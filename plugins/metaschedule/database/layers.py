@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import FormatError, TargetError
-from ....exchange.layer import check_layer, is_same, open_layer
+from ....exchange.layer import check_layer, left_out, open_layer
 from ....programs.allowlist import check_trace
 from ....records import Signature, Source, Target
 from ....storage.answers import Donor
@@ -80,11 +80,10 @@ class Layer:
         return self._answers
 
     def _opened(self) -> Answers | None:
-        store = open_layer(self._url)
-        if is_same(self._own.store, store):
-            store.close()
+        store = open_layer(self._url, self._own.store)
+        if store is None:
             self._again_at = float("inf")
-            _log.info("%s: it is no layer, but the database itself", self.location)
+            _log.info("%s: a layer must not be the database itself", self.location)
             return None
         workloads = WorkloadTable(store, self._equality, reads=False)
         targets = TargetTable(store, self._fallback)
@@ -96,9 +95,8 @@ class Layer:
 
     def leave_out(self, error: Exception) -> None:
         """Warn, unless that was said before, and ask again after :data:`RETRY_S`."""
-        words = first_line(error).removeprefix(f"{self.location}: ")
-        level = logging.DEBUG if words == self._told else logging.WARNING
-        _log.log(level, "%s: this layer is left out: %s", self.location, words)
+        words = left_out(self.location, first_line(error))
+        _log.log(logging.DEBUG if words == self._told else logging.WARNING, "%s", words)
         self._told = words
         # The database is there; it is the question that it cannot answer.
         if not isinstance(error, TargetError):

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import orjson
+from cachetools import LRUCache
 from tvm.s_tir import meta_schedule as ms
 
 from .... import limits
@@ -71,17 +71,15 @@ class RecordTable:
         self._store = store
         self._workloads = workloads
         self._source = source
-        self._most = most
         self._is_layer = is_layer
         self._builder = TraceBuilder()
-        self._live: OrderedDict[int, Any] = OrderedDict()
+        # Records, and whether each was built on the module that asked, for a workload of others.
+        self._live: LRUCache[int, tuple[Any, bool]] = LRUCache(max(1, most))
         self._broken: set[int] = set()
-        # Records of others' workloads, which are built on the module that asks: those that are
-        # kept, and (record, address of the Workload) → the Workload on which it does not replay.
-        self._lent: set[int] = set()
+        # (Such a record, address of the Workload) → the Workload on which it does not replay.
         self._misfits: dict[tuple[int, int], Any] = {}
         self._targets = targets
-        self._args: dict[bytes, Any] = {}
+        self._args: LRUCache[bytes, Any] = LRUCache(limits.BATCH_ROWS)
 
     def __len__(self) -> int:
         return len(self._live)
@@ -96,13 +94,8 @@ class RecordTable:
             record = ms.database.TuningRecord(
                 record.trace, known.workload, record.run_secs, record.target, record.args_info
             )
-        self._keep(id_, record)
-
-    def _keep(self, id_: int, record: Any) -> None:
-        self._live[id_] = record
-        if len(self._live) > self._most:
-            gone, _ = self._live.popitem(last=False)
-            self._lent.discard(gone)
+        _, is_lent = self._live.get(id_, (None, False))
+        self._live[id_] = (record, is_lent)
 
     def get(self, id_: int, asker: Known | None = None) -> Any:
         """Return the TuningRecord of a row, or None for a broken one.
@@ -115,11 +108,10 @@ class RecordTable:
             The workload that is asked about, whose module stands in for one that TVM must not
             read (:meth:`WorkloadTable.get`).
         """
-        record = self._live.get(id_)
+        record, is_lent = self._live.get(id_, (None, False))
         if record is not None and (
-            id_ not in self._lent or asker is None or record.workload.same_as(asker.workload)
+            not is_lent or asker is None or record.workload.same_as(asker.workload)
         ):
-            self._live.move_to_end(id_)
             return record
         if id_ in self._broken:
             return None
@@ -127,8 +119,7 @@ class RecordTable:
             return None
         known, record = self._build(self._store.answers.get(id_), asker)
         if record is not None and known is not None:
-            self._keep(id_, record)
-            (self._lent.discard if known.is_exact else self._lent.add)(id_)
+            self._live[id_] = (record, not known.is_exact)
         return record
 
     def build_all(self, answers: Iterable[Answer]) -> Iterator[Any]:
@@ -138,7 +129,7 @@ class RecordTable:
         """
         lost: dict[int, int] = {}
         for answer in answers:
-            record = self._live.get(answer.id)
+            record, _ = self._live.get(answer.id, (None, False))
             if record is None:
                 known, record = self._build(answer)
                 if known is None and answer.id not in self._broken:
@@ -156,12 +147,11 @@ class RecordTable:
 
     def discard(self, record: Any, error: Exception) -> None:
         """Pass over a record that was handed out and does not replay."""
-        for id_, live in list(self._live.items()):
+        for id_, (live, is_lent) in list(self._live.items()):
             if live.same_as(record):
-                self._live.pop(id_)
-                if id_ in self._lent:
+                del self._live[id_]
+                if is_lent:
                     # Another module under the same name may have the blocks that it names.
-                    self._lent.discard(id_)
                     self._misfits[id_, record.workload.__chandle__()] = record.workload
                     self._quarantine(id_, error)
                 else:
@@ -192,9 +182,9 @@ class RecordTable:
     def _check(self, answer: Answer, known: Known) -> None:
         """Raise unless TVM may get a record (see the notes of the class)."""
         if not self._store.answers.is_whole(answer, known.record.digest):
-            raise IntegrityError("its digest is not that of what is stored; see: tunedb db check")
+            raise IntegrityError("its digest does not match its contents; see: tunedb db check")
         if not answer.is_trusted:
-            raise IntegrityError("it is marked as served, and its source is foreign")
+            raise IntegrityError("it is marked as served, but its source is foreign")
         if self._is_layer or not answer.is_own:
             check_trace(answer.trace, known.record.format)
 
@@ -216,8 +206,6 @@ class RecordTable:
         if body is None:
             return None
         if body not in self._args:
-            if len(self._args) > limits.BATCH_ROWS:
-                self._args.clear()
             self._args[body] = [ms.arg_info.ArgInfo.from_json(a) for a in orjson.loads(body)]
         return self._args[body]
 

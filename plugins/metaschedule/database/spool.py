@@ -106,7 +106,9 @@ class Spool:
                 return _append(folder / name, text)
             except OSError as error:
                 reasons.append(f"{folder}: {error.strerror}")
-        raise StorageError(f"the last batch is lost, no place takes it ({'; '.join(reasons)})")
+        raise StorageError(
+            f"the last batch is lost; no location could store it ({'; '.join(reasons)})"
+        )
 
     def _kept(
         self, error: TuneDBError, batch: Sequence[Measurement], session: Session
@@ -122,7 +124,7 @@ class Spool:
             path = self.write([*stored, *missing], session)
         except StorageError as other:
             return StorageError(f"{error}; {other}")
-        return StorageError(f"{error}; what was measured is kept: tunedb import logs {path}")
+        return StorageError(f"{error}; the measurements are kept; run: tunedb import logs {path}")
 
     def _identity(self) -> tuple[int, int] | None:
         """Return device and number of the database's file, or None where it is not there."""

@@ -9,12 +9,12 @@ structure confirms the name; what TVM gets then is the user's module.
 from __future__ import annotations
 
 import logging
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
+from cachetools import FIFOCache
 from tvm.s_tir import meta_schedule as ms
 
 from ....errors import StorageError
@@ -93,7 +93,7 @@ class WorkloadTable:
         self._scheme = f"tvm:{modules.tvm_version()}:{equality}"
         self._by_id: dict[int, Known] = {}
         # Address → (object, row): the object is kept so that its address is not used again.
-        self._by_handle: OrderedDict[int, tuple[Any, Known]] = OrderedDict()
+        self._by_handle: FIFOCache[int, tuple[Any, Known]] = FIFOCache(_MOST_HANDLES)
         self._classes: dict[int, tuple[list[tuple[int, Standing]], list[int]]] = {}
         self._aliased_up_to = -1
         # Names of imported workloads of a read-only store, where they cannot be written down.
@@ -101,7 +101,7 @@ class WorkloadTable:
         # Rows of which this TVM can make no module, and why.
         self._lost: dict[int, str] = {}
         # Digests of the scripts of modules, by the address of their Workload object.
-        self._scripts: OrderedDict[int, tuple[Any, str]] = OrderedDict()
+        self._scripts: FIFOCache[int, tuple[Any, str]] = FIFOCache(_MOST_HANDLES)
         # Rows of others, and whether foreign names count → an own row that is equal, or how many
         # rows were read without one.
         self._stand_ins: dict[tuple[int, bool], Known | int] = {}
@@ -142,9 +142,9 @@ class WorkloadTable:
         found = self._by_id.get(id_)
         if found is None and id_ not in self._lost:
             record = self._store.workloads.get(id_)
-            reason = "it is of another TVM, and no own source has its script"
+            reason = "it needs another TVM, and no own source has its script"
             if not self._is_vouched_for(id_, record):
-                reason = "it came from others, and no own workload is known to be equal to it"
+                reason = "it came from others, and no equal own workload is known"
                 self._lost[id_] = reason
                 return None
             computed, stored = self._store.answers.workload_digests(id_)
@@ -242,8 +242,6 @@ class WorkloadTable:
     def _link(self, handle: Any, known: Known) -> None:
         """Remember that a Workload or module object stands for a row."""
         self._by_handle[handle.__chandle__()] = (handle, known)
-        if len(self._by_handle) > _MOST_HANDLES:
-            self._by_handle.popitem(last=False)
 
     # ------------------------------------------------------------------ the row of a module
 
@@ -344,9 +342,7 @@ class WorkloadTable:
                 id_, self._store.workloads.get(id_), ms.database.Workload(mod)
             )
         if known is None:
-            raise StorageError(
-                f"{self._store.location}: it was opened read-only and does not know this workload"
-            )
+            raise StorageError(f"{self._store.location}: it is read-only and has no such workload")
         return known
 
     def resolve(self, workload: Any, *, commit: bool = False) -> Known | None:
@@ -398,8 +394,6 @@ class WorkloadTable:
         if met is None:
             script = modules.script_of(known.record, known.workload.mod)
             met = self._scripts[address] = (known.workload, modules.script_alias(script).key)
-            if len(self._scripts) > _MOST_HANDLES:
-                self._scripts.popitem(last=False)
         return met[1]
 
     def _alias_imported(self) -> None:

@@ -411,7 +411,7 @@ class _Search:
         for other in others:
             yield Reason("target", self._other_target(other))
         if not self._store.programs.targets(ids):
-            yield Reason("empty", "its workload is stored without any record; tune it")
+            yield Reason("empty", "its workload has no record; tune it")
 
     def _of_target(self, ids: Sequence[int], target_ids: Sequence[int]) -> Iterator[Reason]:
         """Yield what became of the records for the target."""
@@ -456,15 +456,15 @@ class _Search:
                 )
                 yield Reason(
                     "attributes",
-                    f"workload {nearest[0].workload_id} is equal but for attributes of the "
+                    f"workload {nearest[0].workload_id} differs only in attributes of the "
                     f"function, which TVM compares too: {told}",
                 )
         for equality in modules.EQUALITIES:
             if (found := WorkloadTable(self._handle.store, equality).find(mod)) is not None:
                 yield Reason(
                     "equality",
-                    f'workload {found.id} is equal under module_equality="{equality}" only, '
-                    "which Database takes as an argument",
+                    f'workload {found.id} is equal only under module_equality="{equality}"; '
+                    "pass it to Database",
                 )
                 break
         yield Reason("unknown", "no stored workload is equal to it; tune it: tunedb tune")

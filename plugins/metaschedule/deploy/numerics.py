@@ -139,7 +139,7 @@ def drawn(args_info: Sequence[Sequence[Any]], draw: int, *, seed: int) -> Arrays
     arrays: Arrays = []
     for number, (kind, dtype, extents) in enumerate(args_info):
         if kind != "TENSOR":
-            raise NotImplementedError(f"an argument that is no tensor: {kind}")
+            raise NotImplementedError(f"an argument that is not a tensor: {kind}")
         rng = np.random.default_rng([seed, draw, number])
         shape = tuple(map(int, extents))
         if _is_float(dtype):

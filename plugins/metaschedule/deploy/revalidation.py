@@ -87,10 +87,10 @@ def _check_arguments(described: Any, mod: Any) -> None:
         for kind, dtype, shape in described:
             is_shape = type(shape) is list and all(type(n) is int and n >= 0 for n in shape)
             if kind != "TENSOR" or dtype not in types or not is_shape:
-                raise FormatError("its arguments are not of the types of the module's")
+                raise FormatError("the types of its arguments differ from the module's")
             total += math.prod(shape)
     except (TypeError, ValueError):
-        raise FormatError("its arguments are no list of tensors") from None
+        raise FormatError("its arguments are not a list of tensors") from None
     if total > most:
         raise FormatError(f"its arguments have {total:.3g} values, over {most:,} for this module")
 
@@ -421,7 +421,7 @@ class Revalidation:
         answer = self._store.answers.get(trial.record.id)
         reason = None
         if not self._store.answers.is_whole(answer):
-            reason = "its digest is not that of what is stored; see: tunedb db check"
+            reason = "its digest does not match its contents; see: tunedb db check"
         elif not answer.is_own:
             reason = why_refused(trial.record, trial.mod)
         if reason is not None:
@@ -541,8 +541,8 @@ def _wrong_result(costs: Sequence[float]) -> Failure | None:
     if not wrong:
         return None
     message = (
-        f"wrong result: it deviates by {max(wrong):.3g} of the largest value from what the untuned "
-        "program computes"
+        f"wrong result: it deviates by {max(wrong):.3g} of the largest value from the untuned "
+        "program's result"
     )
     if max(wrong) >= numerics.FARTHEST:
         message = "wrong result: other integers, or NaN where the untuned program has none"

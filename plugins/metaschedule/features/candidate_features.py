@@ -100,7 +100,7 @@ class CandidateRows:
     def __init__(self, feature_set: FeatureSet) -> None:
         if not feature_set.columns:
             raise UsageError(
-                f"{feature_set.name} has another number of columns for each program; a cost model "
+                f"{feature_set.name} has a varying number of columns; a cost model "
                 "needs another feature set: tunedb features"
             )
         self.feature_set = feature_set
@@ -151,7 +151,7 @@ class CandidateRows:
             modules = [candidate.sch.mod for candidate in candidates]
             raw = rows_of(modules, task.context.target, self.feature_set, task.threads)
         else:
-            raise UsageError(f"{self.feature_set.name} is no StepFeatures and no NestFeatures")
+            raise UsageError(f"{self.feature_set.name} is neither StepFeatures nor NestFeatures")
         traces = [candidate.sch.trace for candidate in candidates]
         return [self._checked(trace, rows) for trace, rows in zip(traces, raw, strict=True)]
 

@@ -119,7 +119,7 @@ class FeatureExtractor(_PyFeatureExtractor):
         if features.needs == Needs.STEPS or not isinstance(features, NestFeatures):
             raise UsageError(f"{set} is not computed from IR: a cost model of TVM cannot use it")
         if not features.columns:
-            raise UsageError(f"{set} has another number of columns for each program")
+            raise UsageError(f"{set} has a varying number of columns")
         chosen = features
 
         def extract(context: Any, candidates: Any) -> list[Any]:

@@ -116,7 +116,7 @@ def _report_unknown(nest: Nest) -> None:
         return
     for name in ir.unknown_types(nest).keys() - _reported:
         _reported.add(name)
-        _log.warning("programs have nodes of type %s: their parts are read, they are not", name)
+        _log.warning("programs have nodes of type %s; only their parts are read", name)
 
 
 def _preparation(needs: Needs) -> Callable[[Any], Any]:

@@ -20,7 +20,7 @@ from ....search.mutation import (
     mutate_tile_size,
     mutate_unroll,
 )
-from ..database.lineage import CROSSOVER, Lineage
+from ..database.candidates import CROSSOVER, Lineage
 from . import schedule_queries
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
-from ..database.lineage import Lineage
+from ..database.candidates import Lineage
 
 
 @dataclass(frozen=True, slots=True)

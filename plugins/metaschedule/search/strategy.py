@@ -165,7 +165,7 @@ class EvolutionarySearch(_PySearchStrategy):
         return found
 
     def __copy__(self) -> NoReturn:
-        raise TypeError("an EvolutionarySearch cannot be copied; TVM's way is clone()")
+        raise TypeError("an EvolutionarySearch cannot be copied; use clone()")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         self.__copy__()
@@ -207,7 +207,7 @@ class _Strategy:
         """Begin the search of the task."""
         handle = handle_of(self._shared.database)
         if self._task is None or self._search is not None:
-            raise UsageError("a search strategy begins once, with a tuning context: clone it")
+            raise UsageError("a search strategy can be initialised only once; clone it")
         if cost_model is None or handle is None:
             raise PluginError("EvolutionarySearch needs a cost model; 'random' is one")
         self._search = TaskSearch(
@@ -231,5 +231,5 @@ class _Strategy:
 
     def _begun(self) -> TaskSearch:
         if self._search is None:
-            raise UsageError("the search has not begun: pre_tuning comes first")
+            raise UsageError("the search has not begun; call pre_tuning first")
         return self._search

@@ -17,8 +17,7 @@ from ....records import Origin
 from ....run_times import mean_of
 from ....search.operators import Operators
 from .. import modules, trace_codec
-from ..database import lineage
-from ..database.lineage import Lineage
+from ..database.candidates import Lineage
 from . import schedule_queries
 from .draft_replay import Replays
 from .population import WARM, Breeding, Individual, Shares
@@ -203,7 +202,7 @@ class TaskSearch:
         """Take in what was measured."""
         for candidate, result in zip(candidates, results, strict=True):
             trace = candidate.sch.trace
-            descent = lineage.of(trace)
+            descent = self._handle.candidates.lineage_of(trace)
             digest = self._handle.digest_of(self._mod, self._target, trace)
             if descent is None or digest is None:
                 continue
@@ -340,7 +339,7 @@ class TaskSearch:
         candidates = [candidate_of(one.schedule) for one in picked]
         for one, candidate in zip(picked, candidates, strict=True):
             trace = candidate.sch.trace
-            lineage.announce(trace, one.lineage)
+            self._handle.candidates.announce(trace, one.lineage)
             self._waiting.append(trace)
             self.outcome.proposals[one.lineage.origin.value] += 1
         self.outcome.trials += len(candidates)
@@ -349,7 +348,7 @@ class TaskSearch:
     def _forget(self) -> None:
         """Drop the announcements of the batch before, which is stored by now."""
         for trace in self._waiting:
-            lineage.forget(trace)
+            self._handle.candidates.forget(trace)
         self._waiting.clear()
 
 

@@ -27,13 +27,10 @@ from ..module_source import is_relax, prim_funcs
 from ..search.strategy import EvolutionarySearch
 from ..targets import as_target, first_line
 from ..workers.warm_builder import WarmBuilder
+from .options import TuneOptions
 from .remote import rpc_runner
 
-__all__ = ["EVALUATOR", "Task", "host_target"]
-
-#: How long a program is measured where nobody says: about as long as TVM does (100 ms in one
-#: repeat), but in three repeats, whose median one disturbance does not move.
-EVALUATOR = EvaluatorConfig(number=1, repeat=3, min_repeat_ms=30)
+__all__ = ["Task", "host_target"]
 
 #: Kinds of targets whose programs TVM splits among cores.
 _CPU_KINDS = ("llvm", "c")
@@ -77,13 +74,13 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
     if target is None or target == "llvm":
         if is_remote:
             raise UsageError(
-                "say what the remote device is: target={'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
+                "describe the remote device: target={'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
             )
         return host_target()
     found = as_target(target)
     if found.kind.name in _CPU_KINDS and not found.attrs.get("num-cores"):
         raise UsageError(
-            f"target {found}: say how many cores it has, e.g. "
+            f"target {found}: give its number of cores, e.g. "
             "{'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
         )
     return found
@@ -126,15 +123,7 @@ def database_of(
     return opened
 
 
-def tasks_of(
-    mod: Any,
-    target: Any,
-    *,
-    params: Mapping[str, Any],
-    op_names: Sequence[str],
-    special_space: Mapping[str, Any],
-    module_equality: str,
-) -> list[Task]:
+def tasks_of(mod: Any, target: Any, options: TuneOptions, module_equality: str) -> list[Task]:
     """Return the functions of a module that are tuned, in the order in which TVM takes them.
 
     Raises
@@ -144,24 +133,25 @@ def tasks_of(
     PluginError
         TVM cannot lower a Relax program.
     """
-    skipped = {name for name, space in special_space.items() if space is None}
     if is_relax(mod):
-        tasks = _relax_tasks(mod, target, params, module_equality)
-        if op_names:
+        tasks = _relax_tasks(mod, target, options.params, module_equality)
+        if words := options.op_names:
             names = ", ".join(sorted({task.name for task in tasks}))
-            tasks = [task for task in tasks if any(word in task.name for word in op_names)]
+            tasks = [task for task in tasks if any(word in task.name for word in words)]
             if not tasks:
-                raise UsageError(f"no operator has {' or '.join(op_names)} in its name: {names}")
+                raise UsageError(f"no operator has {' or '.join(words)} in its name: {names}")
     else:
+        special = options.special_space or {}
+        skipped = {name for name, space in special.items() if space is None}
         functions = prim_funcs(mod).items()
         tasks = [Task(name, _normalize_mod(f)) for name, f in functions if name not in skipped]
     if not tasks:
-        raise UsageError("there is nothing to tune: no function of the module is left to schedule")
+        raise UsageError("nothing to tune: the module has no unscheduled function")
     return tasks
 
 
 def _relax_tasks(
-    mod: Any, target: Any, params: Mapping[str, Any], module_equality: str
+    mod: Any, target: Any, params: Mapping[str, Any] | None, module_equality: str
 ) -> list[Task]:
     """Return the functions of a Relax program as ``compile_relax`` asks the database for them."""
     try:

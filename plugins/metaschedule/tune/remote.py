@@ -145,7 +145,7 @@ def _answers(server: Any, device_type: str) -> Iterator[tuple[str, Any]]:
     """Yield what a device knows of itself."""
     device = server.device(device_type, 0)
     if not device.exist:
-        raise PluginError(f"it has no {device_type}; give the target of what it has")
+        raise PluginError(f"it has no {device_type}; give the target of a device that it has")
     asked: dict[str, Callable[[], Any]] = {
         "cpu": lambda: str(server.get_function("target.llvm_get_system_cpu")()),
         "cores": lambda: int(server.get_function("runtime.NumThreads")()),

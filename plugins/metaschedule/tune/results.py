@@ -33,6 +33,10 @@ class TaskResult:
     workload_id: int | None
     record: Record | None
 
+    def __repr__(self) -> str:
+        trials = self.progress.trials
+        return f"TaskResult(name={self.name!r}, seconds={self.seconds}, trials={trials})"
+
     @property
     def name(self) -> str:
         """The task's name."""
@@ -95,6 +99,10 @@ class TuningResult:
     seconds: float
     costs: Costs
     delivery: Delivery | None = None
+
+    def __repr__(self) -> str:
+        tasks, seconds = len(self.tasks), round(self.seconds, 1)
+        return f"TuningResult(tasks={tasks}, trials={self.trials}, seconds={seconds})"
 
     @property
     def served(self) -> int:

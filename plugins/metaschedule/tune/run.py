@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
 from tvm.s_tir import meta_schedule as ms
-from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
-from ....errors import PluginError, UsageError
+from ....errors import PluginError
 from ....exchange.outbox import Outbox
 from ....programs.workload_info import signature_of
 from ....search.forecast import Curve, similar_curves
@@ -26,69 +24,15 @@ from ..measure.measured import Known
 from ..module_source import as_module, is_relax
 from ..targets import first_line
 from . import defaults
-from .progress import Monitor, Progress, ProgressCallback, TaskProgress
+from .options import TuneOptions
+from .progress import Monitor, ProgressCallback, TaskProgress
 from .remote import describe
 from .results import TaskResult, TuningResult
 from .resume import end_run, run_key, session_of_run, trials_done
 from .server_sync import delivering, telling
 from .tvm_logs import logs_in_files
 
-__all__ = ["TRIALS_PER_BATCH", "TRIALS_PER_TASK", "Options", "Run"]
-
-#: Trials of a batch. TVM's 64 keep the workers of a farm busy; on one machine nothing is gained by
-#: them, and with 16 the cost model learns four times as often.
-TRIALS_PER_BATCH = 16
-
-#: Trials for each task where nobody says.
-TRIALS_PER_TASK = 64
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Options:
-    """The arguments of :func:`.tuning.tune`, which documents them."""
-
-    work_dir: str | Path | None
-    max_trials_global: int | None
-    max_trials_per_task: int | None
-    num_trials_per_iter: int
-    builder: Any
-    runner: Any
-    database: Database | str | Path | None
-    cost_model: Any
-    measure_callbacks: Any
-    task_scheduler: Any
-    space: Any
-    strategy: Any
-    num_tuning_cores: int | str
-    seed: int | None
-    module_equality: str
-    special_space: Mapping[str, Any]
-    params: Mapping[str, Any]
-    op_names: Sequence[str]
-    evaluator: EvaluatorConfig
-    warm: bool
-    remeasure: bool
-    layers: Sequence[str | Path] | None
-    server: str | Path | None
-    on_progress: Callable[[Progress], object] | None
-
-    def trials(self, tasks: int) -> int:
-        """Return how many trials there are for so many tasks.
-
-        Raises
-        ------
-        UsageError
-            A number that is asked for is not positive.
-        """
-        for name in ("max_trials_global", "max_trials_per_task", "num_trials_per_iter"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise UsageError(f"{name} must be 1 or more, not {value}")
-        each = self.max_trials_per_task
-        bound = tasks * (TRIALS_PER_TASK if each is None else each)
-        if self.max_trials_global is None:
-            return bound
-        return self.max_trials_global if each is None else min(self.max_trials_global, bound)
+__all__ = ["Run"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,9 +42,9 @@ class Run:
     Parameters
     ----------
     mod, target
-        What is tuned, and what for.
-    options : Options
-        How.
+        The module, and the target that it is tuned for.
+    options : TuneOptions
+        The arguments of the call.
     database : Database
         Where records come from and go to; its session is that of this run.
     tasks : list of Task
@@ -119,7 +63,7 @@ class Run:
 
     mod: Any
     target: Any
-    options: Options
+    options: TuneOptions
     database: Database
     tasks: list[defaults.Task]
     trials: int
@@ -130,7 +74,7 @@ class Run:
     keeps: ExitStack
 
     @classmethod
-    def begin(cls, mod: Any, target: Any, options: Options, stack: ExitStack) -> Self:
+    def begin(cls, options: TuneOptions, stack: ExitStack) -> Self:
         """Begin a run; what it needs ends with the stack.
 
         Raises
@@ -139,7 +83,7 @@ class Run:
             As :func:`.tuning.tune`.
         """
         began = time.perf_counter()
-        mod = as_module(mod)
+        mod, target = as_module(options.mod), options.target
         remote = defaults.remote_of(options.runner)
         if target is None and isinstance(options.database, Database):
             target = options.database.tvm_target
@@ -153,14 +97,7 @@ class Run:
         if options.server is not None:
             outbox = delivering(database.store, options.server, stack)
             tell = telling(outbox, tell)
-        tasks = defaults.tasks_of(
-            mod,
-            target,
-            params=options.params,
-            op_names=options.op_names,
-            special_space=options.special_space,
-            module_equality=handle.workloads.equality,
-        )
+        tasks = defaults.tasks_of(mod, target, options, handle.workloads.equality)
         trials = options.trials(len(tasks))
         done = _join_run(handle, tasks, target, options, trials, stack)
         if ms.Profiler.current() is None:
@@ -242,7 +179,7 @@ class Run:
                 self.mod,
                 self.target,
                 num_tuning_cores=options.num_tuning_cores,
-                special_space=dict(options.special_space),
+                special_space=dict(options.special_space or {}),
                 **search,
                 **arguments,
             )
@@ -287,7 +224,7 @@ def _join_run(
     handle: Handle,
     tasks: Sequence[defaults.Task],
     target: Any,
-    options: Options,
+    options: TuneOptions,
     trials: int,
     stack: ExitStack,
 ) -> int:

@@ -41,7 +41,7 @@ def delivering(store: Store, server: str | Path, stack: ExitStack) -> Outbox:
     try:
         report = pull(store, server)
     except (UnreachableError, BusyError) as error:
-        _log.warning("%s; the run goes on without it and delivers later", error)
+        _log.warning("%s; the run continues without it and pushes later", error)
     else:
         _log.info("%s: %d new records", outbox.state.server, report.new)
     outbox.start()

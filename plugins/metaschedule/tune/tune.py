@@ -10,10 +10,10 @@ from typing import Any
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from ..database.database import Database
-from .defaults import EVALUATOR
+from .options import EVALUATOR, TRIALS_PER_BATCH, TuneOptions
 from .progress import Progress
 from .results import TuningResult
-from .run import TRIALS_PER_BATCH, Options, Run
+from .run import Run
 
 __all__ = ["tune"]
 
@@ -134,34 +134,9 @@ def tune(
     >>> with result.target, result.database:
     ...     lib = tvm.compile(relax.transform.MetaScheduleApplyDatabase()(mod))
     """
-    options = Options(
-        work_dir=work_dir,
-        max_trials_global=max_trials_global,
-        max_trials_per_task=max_trials_per_task,
-        num_trials_per_iter=num_trials_per_iter,
-        builder=builder,
-        runner=runner,
-        database=database,
-        cost_model=cost_model,
-        measure_callbacks=measure_callbacks,
-        task_scheduler=task_scheduler,
-        space=space,
-        strategy=strategy,
-        num_tuning_cores=num_tuning_cores,
-        seed=seed,
-        module_equality=module_equality,
-        special_space=special_space or {},
-        params=params or {},
-        op_names=op_names or (),
-        evaluator=evaluator,
-        warm=warm,
-        remeasure=remeasure,
-        layers=layers,
-        server=server,
-        on_progress=on_progress,
-    )
+    options = TuneOptions(**locals())
     with ExitStack() as stack:
-        run = Run.begin(mod, target, options, stack)
+        run = Run.begin(options, stack)
         run.tune(stack)
         result = run.result()
         # What follows closes a database that the run has opened.

@@ -13,36 +13,14 @@ from __future__ import annotations
 
 import os
 import pickle
-import signal
-import sys
 import tempfile
 import traceback
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-_PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
-
 # What `prepare` resolved, once per process.
 _functions: dict[str, Callable[..., Any]] = {}
-
-
-def enter(parent: int) -> int:
-    """Tie this process to its parent and return its own id.
-
-    An idle worker ends when it reads EOF on its pipe. One that is inside a build does not read,
-    and a fork of the parent may hold the pipe open: therefore the kernel's word on Linux.
-    """
-    # Ctrl-C reaches the whole process group; the parent decides what becomes of its workers.
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if sys.platform == "linux":
-        import ctypes
-
-        # It fires when the *thread* that started this process ends: the one that serves it.
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-        if os.getppid() != parent:  # it ended before the line above
-            os._exit(0)
-    return os.getpid()
 
 
 def prepare(pickled: bytes) -> str | None:

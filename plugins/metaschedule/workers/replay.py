@@ -69,17 +69,17 @@ class Replayer:
         """
         if not self._store.provenance.is_trusted_program(program.id):
             raise PluginError(
-                f"program {program.id} comes from foreign sources alone; TVM never gets it"
+                f"program {program.id} comes only from foreign sources; TVM never gets it"
             )
         digest = Program(program.workload, program.target, program.trace).digest
         if self._store.programs.ids([digest]) != [program.id]:
-            raise IntegrityError(f"program {program.id}: its digest is not that of its steps")
+            raise IntegrityError(f"program {program.id}: its digest does not match its steps")
         if not self._store.provenance.is_own_program(program.id):
             check_trace(program.trace, program.workload.format)
         known = self._workloads.get(program.workload_id)
         if known is None:
             raise PluginError(
-                f"TVM can make no module of workload {program.workload_id}: "
+                f"TVM cannot load the module of workload {program.workload_id}: "
                 f"{self._workloads.why_lost(program.workload_id)}"
             )
         trace = upgrade(program.trace)

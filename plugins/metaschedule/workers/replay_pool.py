@@ -6,13 +6,12 @@ A program that crashes or hangs TVM costs its process, which is replaced, and no
 from __future__ import annotations
 
 import os
-import tempfile
-import threading
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
+from functools import partial
 from itertools import islice
-from typing import IO, TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
@@ -24,7 +23,7 @@ from ....storage.store import Store
 from ..failures import tidy
 from ..intrinsics import load_intrinsics, needs_intrinsics
 from . import replay_worker
-from .worker_process import WorkerProcess
+from .worker_pool import Worker, WorkerPool
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -36,11 +35,6 @@ CHUNK = 64
 
 #: Programs of one process before a fresh one takes its place, against leaks of TVM's.
 MAXIMUM_PROGRAMS = 50_000
-
-#: Seconds that a process may take to start, or to import TVM's tensor intrinsics.
-START_TIMEOUT_SEC = 120.0
-
-_START_ATTEMPTS = 3
 
 
 class ReplayPool:
@@ -80,13 +74,16 @@ class ReplayPool:
             raise UsageError("a database in memory cannot be opened by worker processes")
         store.require_approved()
         path = sqlite_path(store.url)
-        self._setup = (str(path or store.url.render_as_string(hide_password=False)), name)
+        self._pool = WorkerPool(
+            self.workers,
+            replay_worker.prepare,
+            str(path or store.url.render_as_string(hide_password=False)),
+            name,
+            kind="pool",
+            label="ReplayPool",
+            maximum_uses=MAXIMUM_PROGRAMS // CHUNK,
+        )
         self._timeout = timeout_sec
-        self._lock = threading.Lock()
-        self._closed = False
-        self._processes: dict[threading.Thread, _Process] = {}
-        # One thread serves one process: on Linux a process ends with the thread that started it.
-        self._threads = ThreadPoolExecutor(self.workers, "tunedb-replay")
 
     def __enter__(self) -> Self:
         return self
@@ -96,15 +93,7 @@ class ReplayPool:
 
     def close(self) -> None:
         """Kill the processes. May be called again."""
-        with self._lock:
-            self._closed = True
-            processes = list(self._processes.values())
-        for process in processes:
-            process.kill_now()
-        self._threads.shutdown(cancel_futures=True)
-        for process in processes:
-            process.close()
-        self._processes.clear()
+        self._pool.close()
 
     def rows(self, programs: Iterable[StoredProgram]) -> Generator[Outcome, None, None]:
         """Yield each program with its rows, or with why there are none, in their order.
@@ -115,120 +104,61 @@ class ReplayPool:
             No process can be started, or none can load the feature set.
         """
         source = iter(programs)
-        waiting: deque[tuple[list[StoredProgram], Future[list[Any]]]] = deque()
+        waiting: deque[tuple[list[StoredProgram], Future[Any]]] = deque()
         try:
             while True:
                 while len(waiting) < 2 * self.workers:
                     chunk = list(islice(source, CHUNK))
                     if not chunk:
                         break
-                    waiting.append((chunk, self._threads.submit(self._serve, chunk)))
+                    (future,) = self._submit([chunk])
+                    waiting.append((chunk, future))
                 if not waiting:
                     return
                 chunk, future = waiting.popleft()
-                yield from zip(chunk, future.result(), strict=True)
+                rows = self._result(future)
+                if rows is None:
+                    # One of them did it; replayed on its own, only that one fails again.
+                    singles = self._submit([[program] for program in chunk])
+                    rows = [row for single in singles for row in self._result(single)]
+                yield from zip(chunk, rows, strict=True)
         finally:
             for _, future in waiting:
                 future.cancel()
 
     def pids(self) -> tuple[int, ...]:
         """Return the ids of the processes that run now."""
-        with self._lock:
-            found = [process.pid for process in self._processes.values()]
-        return tuple(pid for pid in found if pid is not None)
+        return self._pool.pids()
 
-    # ------------------------------------------------------------------ in the threads
+    def _submit(self, chunks: Iterable[list[StoredProgram]]) -> list[Future[Any]]:
+        jobs = [partial(_rows, programs=chunk, limit=self._timeout) for chunk in chunks]
+        return self._pool.submit(jobs)
 
-    def _serve(self, chunk: Sequence[StoredProgram]) -> list[Any]:
-        """Return the outcome of each program of a chunk."""
-        try:
-            return self._call(chunk)
-        except (TimeoutError, ChildProcessError) as error:
-            if len(chunk) == 1:
-                return [_lost(error, self._process().last_words(), self._timeout)]
-        # One of them did it; each is replayed on its own, and only that one again fails.
-        return [outcome for program in chunk for outcome in self._serve([program])]
-
-    def _call(self, chunk: Sequence[StoredProgram]) -> list[Any]:
-        process = self._process()
-        process.require(self._setup)
-        if any(needs_intrinsics(program.trace) for program in chunk):
-            process.require_intrinsics()
-        found = process.rows([program.id for program in chunk], self._timeout)
-        if len(found) != len(chunk):
-            raise PluginError(f"{len(chunk) - len(found)} programs are gone from the database")
-        return [_outcome(answer) for answer in found]
-
-    def _process(self) -> _Process:
-        me = threading.current_thread()
-        with self._lock:
-            if self._closed:
-                raise PluginError("the pool is closed")
-            if me not in self._processes:
-                self._processes[me] = _Process()
-            return self._processes[me]
+    def _result(self, future: Future[Any]) -> Any:
+        self._pool.wait(future.done)
+        return future.result()
 
 
-class _Process:
-    """The process of one thread, and its replacements."""
+# ---- In the threads of the pool ------------------------------------------------------------------
 
-    def __init__(self) -> None:
-        self._log: IO[bytes] = tempfile.TemporaryFile("a+b", buffering=0)  # noqa: SIM115 - close
-        self._worker = WorkerProcess(self._log)
-        self._served = 0
-        self._intrinsics = False
-        self._killed = False
 
-    @property
-    def pid(self) -> int | None:
-        return self._worker.pid
-
-    def kill_now(self) -> None:
-        self._killed = True
-        self._worker.kill_now()
-
-    def close(self) -> None:
-        self._worker.kill()
-        self._log.close()
-
-    def last_words(self) -> str:
-        return self._worker.last_words()
-
-    def require(self, setup: tuple[str, str]) -> None:
-        """Start the process unless it runs."""
-        if self._worker.ready and self._worker.is_alive() and self._served < MAXIMUM_PROGRAMS:
-            return
-        reason = ""
-        for _ in range(_START_ATTEMPTS):
-            self._worker.kill()
-            self._worker = WorkerProcess(self._log)
-            self._served, self._intrinsics = 0, False
-            try:
-                self._worker.start()
-                if self._killed:
-                    break
-                problem = self._worker.call(replay_worker.prepare, *setup, limit=START_TIMEOUT_SEC)
-            except Exception as error:
-                reason = (self.last_words().splitlines() or [str(error)])[-1]
-                continue
-            if problem is not None:
-                raise PluginError(f"a worker process cannot begin: {problem}")
-            self._worker.ready = True
-            return
-        raise PluginError(f"no worker process could be started: {reason or 'the pool is closed'}")
-
-    def require_intrinsics(self) -> None:
-        if not self._intrinsics:
-            self._worker.call(load_intrinsics, limit=START_TIMEOUT_SEC)
-            self._intrinsics = True
-
-    def rows(self, ids: list[int], limit: float) -> list[replay_worker.Answer]:
-        self._served += len(ids)
-        found: list[replay_worker.Answer] | str
-        found = self._worker.call(replay_worker.rows, ids, limit=limit)
-        if isinstance(found, str):
-            raise StorageError(found)
-        return found
+def _rows(
+    worker: Worker, programs: Sequence[StoredProgram], limit: float
+) -> list[NDArray[Any] | Exception] | None:
+    """Return the outcome of each program, or None where one of several ended the process."""
+    try:
+        if any(needs_intrinsics(program.trace) for program in programs):
+            worker.call_once(load_intrinsics)
+        answers: list[replay_worker.Answer] | str = worker.call(
+            replay_worker.rows, [program.id for program in programs], limit=limit
+        )
+    except (TimeoutError, ChildProcessError) as error:
+        return [_lost(error, worker.last_words(), limit)] if len(programs) == 1 else None
+    if isinstance(answers, str):
+        raise StorageError(answers)
+    if len(answers) != len(programs):
+        raise PluginError(f"{len(programs) - len(answers)} programs are no longer in the database")
+    return [_outcome(answer) for answer in answers]
 
 
 def _outcome(answer: replay_worker.Answer) -> NDArray[Any] | Exception:
@@ -238,7 +168,7 @@ def _outcome(answer: replay_worker.Answer) -> NDArray[Any] | Exception:
             return RowError(reason, text)
         case (int() as n_rows, int() as n_columns, bytes() as data):
             return np.frombuffer(data, np.float32).reshape(n_rows, n_columns)
-    return RowError(f"an answer that nobody understands: {answer!r}"[:300])
+    return RowError(f"unexpected answer: {answer!r}"[:300])
 
 
 def _lost(error: Exception, words: str, limit: float) -> RowError:

@@ -96,7 +96,7 @@ def prepare(url: str, name: str) -> str | None:
     try:
         _worker = _Worker(url, name)
     except Exception as error:
-        return reason_of(error)
+        return f"a worker process cannot start: {reason_of(error)}"
     return None
 
 

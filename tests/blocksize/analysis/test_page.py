@@ -264,14 +264,14 @@ def test_a_mark_is_an_input_or_a_known_number():
     assert "by registers over 32" in write(analysis)
     analysis = analyse(launches(), threshold=Threshold("dram_utilization", 49))
     assert analysis.over.count(True) >= 20
-    with pytest.raises(UsageError, match=r"'nothing' is no input .* known: time / best, threads"):
+    with pytest.raises(UsageError, match=r"'nothing' is not an input .* time / best, threads"):
         analyse(launches(), threshold=Threshold("nothing", 1))
 
 
 def test_reasons_why_nothing_was_judged_are_told():
     analysis = analyse(launches())
     assert "See: tunedb advise evaluate" in write(analysis)
-    assert "Not judged: there is one kernel." in write(analysis, "there is one kernel")
+    assert "Not evaluated: there is one kernel." in write(analysis, "there is one kernel")
 
 
 def test_many_kernels_share_a_colour_and_the_rest_is_counted():

@@ -82,7 +82,7 @@ def test_arrays(expected, found, told):
 
 def test_bytes_that_are_no_array():
     output = Output(type="float64", tolerance=0.1)
-    assert difference(b"123", b"124", output) == "3 bytes are no array of float64"
+    assert difference(b"123", b"124", output) == "3 bytes are not an array of float64"
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=8), st.floats(0.001, 1), st.data())

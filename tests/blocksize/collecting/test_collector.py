@@ -379,7 +379,7 @@ def test_a_work_folder_inside_the_program_is_not_copied(tmp_path):
 def test_a_missing_folder(tmp_path):
     path = toy_gpu.configuration(tmp_path)
     path.write_text(path.read_text().replace('directory = "toy"', 'directory = "none"'))
-    with pytest.raises(NotFoundError, match=r"programs\.toy\.directory: .*none is no folder"):
+    with pytest.raises(NotFoundError, match=r"programs\.toy\.directory: .*none is not a folder"):
         collect(path)
 
 
@@ -431,7 +431,7 @@ def test_a_line_of_the_state_is_the_outcome():
         assert same.digest == session.digest
         assert repr(again) == repr(outcome)
     del row["launches"]
-    with pytest.raises(FormatError, match=r"a state that cannot be read .*; remove it"):
+    with pytest.raises(FormatError, match=r"cannot read a state .*; remove it"):
         from_json(row, variant)
 
 
@@ -456,7 +456,7 @@ def test_printed_times(tmp_path, text, pattern, unit, seconds):
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("time soon", "is no number"),
+        ("time soon", "is not a number"),
         ("time 0", "it prints 0.0 s"),
         ("time nan", "it prints nan s"),
         ("time -1", "it prints -1.0 s"),

@@ -122,35 +122,35 @@ def test_defaults_are_those_of_the_document():
 @pytest.mark.parametrize(
     ("old", "new", "told"),
     [
-        ('name = "mm"', "", "x.toml: programs.1.name: missing; a word of letters"),
-        ('name = "mm"', 'name = "../mm"', "x.toml: programs.../mm.name: a word of letters"),
-        ("[16, 16]", "[16, 0]", "x.toml: programs.mm.block: a list of one to three extents is due"),
-        ("[16, 16]", "16", "programs.mm.block: a list of one to three extents is due, not 16"),
-        ("[16, 16]", "[1, 1, 1, 1]", "programs.mm.block: a list of one to three"),
-        ("[16, 16]", "[16, true]", "programs.mm.block: a list of one to three"),
+        ('name = "mm"', "", "x.toml: programs.1.name: missing; expected a word of letters"),
+        ('name = "mm"', 'name = "../mm"', "x.toml: programs.../mm.name: expected a word of"),
+        ("[16, 16]", "[16, 0]", "programs.mm.block: expected a list of one to three extents"),
+        ("[16, 16]", "16", "programs.mm.block: expected a list of one to three extents, not 16"),
+        ("[16, 16]", "[1, 1, 1, 1]", "programs.mm.block: expected a list of one to three"),
+        ("[16, 16]", "[16, true]", "programs.mm.block: expected a list of one to three"),
         ('"{block_y}"', '"{block_q}"', "programs.mm.run: .*{block_q} is none of {block_x}, "),
         (', "{block_y}"', "", "programs.mm.run: neither build nor run holds {block_y}"),
         ("[16, 16]", '[16, 16]\nregisters = [32]', "programs.mm.registers: neither build"),
-        ("[16, 16]", '[16, 16]\nregisters = [0]', "programs.mm.registers: a list of limits"),
+        ("[16, 16]", '[16, 16]\nregisters = [0]', "programs.mm.registers: expected a list of"),
         ("[16, 16]", '[16, 16]\ninputs = ["1"]', "programs.mm.inputs: neither build nor run"),
         ("[16, 16]", "[16, 16]\nblocks = [[8]]", r"programs.mm.blocks: .*has 2 of x, y, z"),
-        ("[16, 16]", "[16, 16]\ntimeout = 0", "programs.mm.timeout: a number of seconds is due"),
-        ("[16, 16]", "[16, 16]\ntimeout = nan", "programs.mm.timeout: a number of seconds"),
+        ("[16, 16]", "[16, 16]\ntimeout = 0", "programs.mm.timeout: expected a number of seconds"),
+        ("[16, 16]", "[16, 16]\ntimeout = nan", "programs.mm.timeout: expected a number of"),
         ("[16, 16]", "[16, 16]\ntimeuot = 1", "x.toml: programs.mm.timeuot: no such key"),
         ("[16, 16]", "[16, 16]\nsizes = {z = [1]}", "programs.mm.sizes.z: no such key"),
-        ("[16, 16]", "[16, 16]\noutput = 3", "x.toml: programs.mm.output: a table is due"),
-        ("[16, 16]", '[16, 16]\noutput.from = "/etc/passwd"', "output.from: a file inside"),
-        ("[16, 16]", '[16, 16]\noutput.from = "../x"', "programs.mm.output.from: a file inside"),
-        ("[16, 16]", '[16, 16]\noutput.ignore = "("', "programs.mm.output.ignore: a regular"),
+        ("[16, 16]", "[16, 16]\noutput = 3", "x.toml: programs.mm.output: expected a table"),
+        ("[16, 16]", '[16, 16]\noutput.from = "/etc/passwd"', "output.from: expected a file"),
+        ("[16, 16]", '[16, 16]\noutput.from = "../x"', "programs.mm.output.from: expected a file"),
+        ("[16, 16]", '[16, 16]\noutput.ignore = "("', "mm.output.ignore: expected a regular"),
         ("[16, 16]", '[16, 16]\ntiming.from = "output"', "programs.mm.timing.pattern: missing"),
         ("[16, 16]", '[16, 16]\ntiming.pattern = "ms"', "timing.pattern: .*parentheses"),
-        ("[16, 16]", '[16, 16]\ntiming.unit = "min"', "timing.unit: one of s, ms, us, ns is due"),
+        ("[16, 16]", '[16, 16]\ntiming.unit = "min"', "timing.unit: expected one of s, ms, us, ns"),
         ("[[programs]]", "[programs]", r"x.toml: programs: write it as \[\[programs\]\]"),
         ("[[programs]]", "more = 1\n[[programs]]", "x.toml: more: no such key"),
-        ("[[programs]]", 'environment.path = "x"\n[[programs]]', "environment.path: a list of"),
-        ("[[programs]]", 'profiler.tool = "perf"\n[[programs]]', "profiler.tool: one of auto, ncu"),
+        ("[[programs]]", 'environment.path = "x"\n[[programs]]', "environment.path: expected a"),
+        ("[[programs]]", 'profiler.tool = "perf"\n[[programs]]', "tool: expected one of auto, ncu"),
         ("[[programs]]", '[[devices]]\nname = "x"\ncompute_capability = "new"\n[[programs]]',
-         "devices.x.compute_capability: a text such as"),
+         "devices.x.compute_capability: expected a text such as"),
         ("[[programs]]", "[[programs]", "x.toml: not TOML: "),
     ],
 )  # fmt: skip
@@ -164,7 +164,7 @@ def test_each_complaint_names_file_and_key(old, new, told):
 
 def test_two_programs_of_one_name_are_refused():
     again = MINIMAL + MINIMAL.replace('"mm"', '"MM"')
-    with pytest.raises(FormatError, match="x: programs: two are named 'MM'"):
+    with pytest.raises(FormatError, match="x: programs: two have the name 'MM'"):
         parse(again.encode(), "x")
 
 
@@ -225,6 +225,6 @@ def test_nothing_is_written_that_cannot_be_read(tmp_path):
     bad = Configuration(programs=(Program("mm", ".", ("./mm",)),))
     with pytest.raises(FormatError, match=r"neither build nor run holds \{block_x\}"):
         write(path, bad)
-    with pytest.raises(FormatError, match="no text of Unicode"):
+    with pytest.raises(FormatError, match="not text of Unicode"):
         write(path, Configuration(devices=(GPU("a\udcff"),)))
     assert list(Path(tmp_path).iterdir()) == []

@@ -61,5 +61,5 @@ def test_a_device_of_the_user(text, device):
 
 @pytest.mark.parametrize("text", ["My GPU", "My GPU:new", ":7.5"])
 def test_a_device_that_nobody_knows(text):
-    with pytest.raises(UsageError, match="is no device that tunedb knows; give its compute"):
+    with pytest.raises(UsageError, match="is not a device that tunedb knows; give its compute"):
         device_of(text)

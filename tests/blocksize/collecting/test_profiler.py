@@ -103,7 +103,7 @@ def test_nvprof_tells_events_from_metrics():
 
 
 def test_a_missing_tool(tmp_path):
-    with pytest.raises(UsageError, match=r"ncu is not on the PATH; .* or take --profiler none"):
+    with pytest.raises(UsageError, match=r"ncu is not on the PATH; .* or use --profiler none"):
         find_tool("ncu", str(tmp_path))
 
 

@@ -42,7 +42,7 @@ def test_the_last_word_counts_and_failures_can_be_forgotten(tmp_path):
 
 def test_one_run_at_a_time(tmp_path):
     folder = tmp_path / "new" / "work"
-    with locked(folder), pytest.raises(BusyError, match="another run works there"), locked(folder):
+    with locked(folder), pytest.raises(BusyError, match="another run uses it"), locked(folder):
         pass
     with locked(folder):
         pass

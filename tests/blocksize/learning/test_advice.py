@@ -146,7 +146,7 @@ def test_no_advisor(made):
     store, _ = made
     with pytest.raises(NotFoundError, match="no advisor yet; make one: tunedb advise train"):
         find(store)
-    with pytest.raises(NotFoundError, match="model 7 is no advisor"):
+    with pytest.raises(NotFoundError, match="model 7 is not an advisor"):
         find(store, 7)
 
 

@@ -137,7 +137,7 @@ def test_unlabelled_rows_are_counted():
 
 @pytest.mark.parametrize("given", [{"splits": ("row",)}, {"methods": ("forest",)}])
 def test_names_that_do_not_exist(given):
-    with pytest.raises(UsageError, match="there is no"):
+    with pytest.raises(UsageError, match=r"no '(row|forest)'; there are"):
         evaluate(three(), slice_best(three()), **given)
 
 

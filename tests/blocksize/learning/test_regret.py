@@ -19,7 +19,7 @@ from tunedb.advisor.labels import (
     to_labels,
 )
 from tunedb.advisor.learn import baselines
-from tunedb.advisor.learn.regret import Course
+from tunedb.advisor.learn.regret import StepOutcomes
 
 #: Times 4, 1, 2 at 64, 128 and 256 threads.
 SLICE = [
@@ -42,12 +42,12 @@ def codes(*values):
     ],
 )
 def test_one_step_leads_to_the_next_block(advice, times):
-    course = Course.of(SLICE)
-    assert course.times(codes(*advice)).tolist() == list(times)
-    regret = course.regret(codes(*advice))
+    outcomes = StepOutcomes.from_observations(SLICE)
+    assert outcomes.times(codes(*advice)).tolist() == list(times)
+    regret = outcomes.regret(codes(*advice))
     assert regret.value == pytest.approx(np.prod(times) ** (1 / 3))
     assert regret.low == regret.high == regret.value  # one slice has no spread
-    against = course.against_nothing(codes(*advice))
+    against = outcomes.against_nothing(codes(*advice))
     assert against.value == pytest.approx((np.prod(times) / 8) ** (1 / 3))
 
 
@@ -59,27 +59,27 @@ def test_of_several_shapes_the_nearest_is_next():
         launch("k", 0, 128, 4.0, block=(64, 2, 1)),
     ]
     # 32x4 and 64x2 are equally far from 32x2: the wider one.
-    assert Course.of(rows).after[0].tolist() == [0, 0, 3]
+    assert StepOutcomes.from_observations(rows).after[0].tolist() == [0, 0, 3]
 
 
 def test_slices_are_never_mixed():
     rows = [launch("k", 0, 64, 1.0), launch("k", 1, 128, 9.0)]
-    course = Course.of(rows)
-    assert course.after.tolist() == [[0, 0, 0], [1, 1, 1]]
-    assert course.best.tolist() == [1.0, 9.0]
+    outcomes = StepOutcomes.from_observations(rows)
+    assert outcomes.after.tolist() == [[0, 0, 0], [1, 1, 1]]
+    assert outcomes.best.tolist() == [1.0, 9.0]
 
 
 def test_regret_counts_the_rows_that_are_asked_for():
-    course, rows = Course.of(SLICE), np.array([True, False, False])
-    assert course.regret(codes(1, 0, 0), rows).value == pytest.approx(4)
-    assert course.regret(codes(1, 0, 0), np.zeros(3, bool)) is None
+    outcomes, rows = StepOutcomes.from_observations(SLICE), np.array([True, False, False])
+    assert outcomes.regret(codes(1, 0, 0), rows).value == pytest.approx(4)
+    assert outcomes.regret(codes(1, 0, 0), np.zeros(3, bool)) is None
 
 
 def test_the_interval_is_by_slice():
     # Rows of a slice are no independent evidence: 100 of one slice count as one.
     rows = [launch("k", 0, 64 + i, 2.0) for i in range(99)] + [launch("k", 0, 512, 1.0)]
     rows += [launch("k", 1, 64, 1.0), launch("k", 1, 128, 1.0)]
-    found = Course.of(rows).regret(np.full(len(rows), NO_CHANGE, np.int8))
+    found = StepOutcomes.from_observations(rows).regret(np.full(len(rows), NO_CHANGE, np.int8))
     assert found.low == pytest.approx(1.0) and found.high > found.value
 
 

@@ -255,7 +255,7 @@ def test_constant_columns():
 
 @pytest.mark.parametrize("given", [{"learner": "forest"}, {"inputs": "pixels"}])
 def test_choices_that_do_not_exist(given):
-    with pytest.raises(UsageError, match="there is no learner"):
+    with pytest.raises(UsageError, match="no learner"):
         train(*few(6), **given)
 
 

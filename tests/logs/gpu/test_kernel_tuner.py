@@ -123,17 +123,17 @@ def test_errors_never_have_a_time(tmp_path, entry, message):
     [
         ({"time": 1.0}, "without the parameter 'block_size_x'"),
         ({"block_size_x": 32, "time": 1.0}, "without the parameter 'kind'"),
-        ({"block_size_x": 32, "kind": "a"}, "the time is None, which is no number"),
+        ({"block_size_x": 32, "kind": "a"}, "the time is None, which is not a number"),
         ({"block_size_x": 32, "kind": "a", "time": -1.0}, "finite and not negative"),
-        ({"block_size_x": 32, "kind": "a", "time": True}, "which is no number"),
-        ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1, "x"]}, "no number"),
+        ({"block_size_x": 32, "kind": "a", "time": True}, "which is not a number"),
+        ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1, "x"]}, "not a number"),
         ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1.0, -1.0]}, "not negative"),
         ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1.0, math.nan]}, "not finite"),
         ({"block_size_x": 32, "kind": "a", "time": 1, "times": [1e308] * 9}, "not finite"),
         ({"block_size_x": 32, "kind": "a", "time": 1, "times": {"a": 1}}, "a list of 1 to"),
-        ({"block_size_x": [32], "kind": "a", "time": 1}, "a number or text is due"),
+        ({"block_size_x": [32], "kind": "a", "time": 1}, "expected a number or text"),
         ({"block_size_x": math.inf, "kind": "a", "time": 1}, "not finite"),
-        ([], "no object"),
+        ([], "not an object"),
     ],
 )
 def test_a_bad_entry_is_quarantined_alone(tmp_path, entry, reason):
@@ -175,8 +175,8 @@ def test_an_unfinished_file_is_read_and_left_alone(tmp_path, cut, records):
     before = file.path.stat()
     remark, *items = read(file)
     assert isinstance(remark, Remark)
-    assert remark.text.startswith("its run did not end: what it has was read")
-    assert ("the last entry, which is cut off" in remark.text) == (cut == "in the last entry")
+    assert remark.text.startswith("its run did not end: its entries were read")
+    assert ("the truncated last entry" in remark.text) == (cut == "in the last entry")
     assert items == read(write(tmp_path, text_of(), "whole.json"))[:records]
     after = file.path.stat()
     assert file.path.read_bytes() == text.encode()
@@ -247,11 +247,11 @@ def test_numbers_that_only_python_writes(tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (text_of(kernel_name=3), "kernel_name and device_name are texts"),
-        (text_of(device_name=None), "kernel_name and device_name are texts"),
-        (text_of(tune_params_keys=[]), "tune_params_keys is a list of names"),
+        (text_of(kernel_name=3), "kernel_name and device_name of a cache must be texts"),
+        (text_of(device_name=None), "kernel_name and device_name of a cache must be texts"),
+        (text_of(tune_params_keys=[]), "tune_params_keys of a cache must be a list of names"),
         (text_of()[:300] + "]" + text_of()[300:], "not JSON"),
-        ('{"cache": []}', "no object with a cache"),
+        ('{"cache": []}', "expected an object with a cache"),
         (text_of(problem_size=10**30), "64 bits"),
     ],
 )

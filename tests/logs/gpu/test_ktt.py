@@ -9,6 +9,7 @@ from pathlib import Path
 import ktt_files as ktt
 import orjson
 import pytest
+from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -332,7 +333,7 @@ def told(item):
     return item.digest, repr([dataclasses.astuple(launch) for launch in item.launches])
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(
     results=st.lists(some_results(), max_size=3),
     unit=st.sampled_from(["Nanoseconds", "Seconds"]),
@@ -356,7 +357,7 @@ def test_any_piece_gives_the_same(tmp_path, monkeypatch, chunk):
     paths = [ktt.write_json(tmp_path / "a.json", *made), ktt.write_xml(tmp_path / "a.xml", *made)]
     whole = [told(item) for item in read(paths[0])]
     for module in ("ktt", "ktt_xml"):
-        monkeypatch.setattr(f"tunedb.logs.gpu.{module}._CHUNK_BYTES", chunk)
+        monkeypatch.setattr(f"tunedb.formats.gpu.{module}._CHUNK_BYTES", chunk)
     for path in paths:
         assert [told(item) for item in read(path)] == whole
 
@@ -380,23 +381,23 @@ def test_old_xml_has_no_types(tmp_path):
     ("fields", "reason"),
     [
         ({"Status": "Fine"}, "status 'Fine'; KTT has Ok, ComputationFailed"),
-        ({"TotalDuration": -1.0}, "TotalDuration is -1.0; a time is finite"),
+        ({"TotalDuration": -1.0}, "TotalDuration is -1.0; a time must be finite"),
         ({"TotalDuration": "1"}, "TotalDuration is '1'"),
         ({"TotalDuration": True}, "TotalDuration is True"),
         ({"KernelName": 5}, "the name of a kernel is 5"),
         ({"KernelName": "\0"}, "the name of a kernel is"),
         ({"KernelName": "\ud800"}, "the name of a kernel is"),
-        ({"Configuration": None}, "Configuration is no list"),
-        ({"Configuration": [{"Name": "a"}]}, "Name and Value are due"),
+        ({"Configuration": None}, "Configuration is not a list"),
+        ({"Configuration": [{"Name": "a"}]}, "expected Name and Value"),
         ({"Configuration": [ktt.pair("a", 1), ktt.pair("a", 2)]}, "'a' occurs twice"),
-        ({"Configuration": [ktt.pair("a", [1])]}, "a number or text is due"),
+        ({"Configuration": [ktt.pair("a", [1])]}, "expected a number or text"),
         ({"Configuration": [ktt.pair("a", 2**64)]}, "an integer beyond 64 bits"),
-        ({"ComputationResults": {}}, "ComputationResults is no list"),
+        ({"ComputationResults": {}}, "ComputationResults is not a list"),
         ({"ComputationResults": [3]}, "a computation is 3"),
         ({"ComputationResults": [ktt.computation(block=(0, 1, 1))]}, "LocalSize has the extent 0"),
         ({"ComputationResults": [ktt.computation(block=(1.5, 1, 1))]}, "the extent 1.5"),
         ({"ComputationResults": [ktt.computation(GlobalSize=None)]}, "GlobalSize is None"),
-        ({"ComputationResults": [ktt.computation(CompilationData=3)]}, "are objects"),
+        ({"ComputationResults": [ktt.computation(CompilationData=3)]}, "must be objects"),
         ({"ComputationResults": [ktt.computation(KernelFunction="")]}, "KernelFunction is ''"),
         ({"Unknown": 2**70}, "an integer beyond 64 bits"),
         ({"Unknown": "\ud800"}, "has no JSON form"),
@@ -415,7 +416,7 @@ def test_bad_results_are_quarantined(tmp_path, fields, reason):
 @pytest.mark.parametrize(
     ("counters", "reason"),
     [
-        ([("a", "Double", "n/a")], "counter 'a' is 'n/a'; a number is due"),
+        ([("a", "Double", "n/a")], "counter 'a' is 'n/a'; expected a number"),
         ([("a", "Double", 1.0), ("a", "Double", 2.0)], "occurs twice"),
         ([("", "Double", 1.0)], "the name of a counter is ''"),
         ([("x" * (limits.MAX_COUNTER_CHARS + 1), "Double", 1.0)], "has over 256 characters"),
@@ -466,13 +467,13 @@ def test_a_file_that_is_cut_off(tmp_path, writer):
     ("text", "reason"),
     [
         ('{"Metadata": %s, "Results": [}', "Expecting value"),
-        ('{"Metadata": %s, "Results": {}}', "'[' is due"),
-        ('{"Metadata": %s "Results": []}', "'}' is due"),
-        ('{"Metadata": %s, 5: []}', "a name is due"),
-        ('{"Metadata": %s, "Results": []} x', "nothing may follow"),
+        ('{"Metadata": %s, "Results": {}}', "expected '['"),
+        ('{"Metadata": %s "Results": []}', "expected '}'"),
+        ('{"Metadata": %s, 5: []}', "expected a name"),
+        ('{"Metadata": %s, "Results": []} x', "text follows the document"),
         ('{"Metadata": %s, "Results": [1, 2', "ends too early"),
-        ('{"Results": [], "Metadata": %s}', "Metadata are due before its Results"),
-        ('{"Metadata": "KttVersion", "Results": []}', "KTT's Metadata is no object"),
+        ('{"Results": [], "Metadata": %s}', "Results come before its Metadata"),
+        ('{"Metadata": "KttVersion", "Results": []}', "KTT's Metadata is not an object"),
     ],
 )
 def test_damaged_documents(tmp_path, text, reason):
@@ -513,7 +514,7 @@ def test_document_types_are_refused(tmp_path, prologue):
     path.write_text(f"{prologue}<TuningData>" + path.read_text().split("<TuningData>", 1)[1])
     found, reason = kept_and_error(path)
     assert found == []
-    assert "a document type, which KTT never writes, is refused" in reason
+    assert "KTT never writes a document type; it is rejected" in reason
 
 
 def test_xml_is_bounded(tmp_path, monkeypatch):
@@ -535,7 +536,7 @@ def test_bad_numbers_in_xml(tmp_path):
     path = ktt.write_xml(tmp_path / "a.xml", *[ktt.result(ktt.computation())] * 2)
     path.write_text(path.read_text().replace('RegistersCount="66"', 'RegistersCount="6,6"', 1))
     bad, good = read(path)
-    assert bad.reason == "'6,6' is no whole number"
+    assert bad.reason == "'6,6' is not a whole number"
     assert orjson.loads(bad.data)["tag"] == "KernelResult"
     assert good.run_secs
 

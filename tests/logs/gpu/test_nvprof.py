@@ -334,7 +334,7 @@ def test_counters_of_kernels_that_the_trace_lacks_are_told(tmp_path):
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        (profiles.metrics(metric("ipc", "1.3")), "metrics without a GPU trace"),
+        (profiles.metrics(metric("ipc", "1.3")), "metrics need a GPU trace"),
         ("==5== NVPROF is profiling process 5, command: ./a\n", "profiled nothing"),
         ("kern_name,duration_ms,gridx\nadd,1.0,3\n", "made of several files"),
         (
@@ -455,8 +455,8 @@ def test_real_files_import_and_a_second_import_adds_nothing(memory):
         assert sum(report.total.launches for report in reports) == 442
         refused = {Path(r.file).name: r.refused for r in reports if r.refused}
         assert sum(report.quarantined for report in reports) == 0
-        assert "metrics without a GPU trace" in refused.pop("bs256.csv")
-        assert "metrics without a GPU trace" in refused.pop("metrics_1e6.csv")
+        assert "metrics need a GPU trace" in refused.pop("bs256.csv")
+        assert "metrics need a GPU trace" in refused.pop("metrics_1e6.csv")
         assert refused.pop("LICENSE_blocksizemodel.txt")
         assert all("made of several files" in reason for reason in refused.values())
         assert sum("made of several" in (r.refused or "") for r in reports) == 10

@@ -199,11 +199,11 @@ def test_a_time_that_is_not_the_mean(tmp_path, value, is_apart):
             "the invalidity of a result is None",
         ),
         (row(invalidity="lost"), "the invalidity of a result is 'lost'"),
-        (row(times=[]), "the times of a result are no object"),
+        (row(times=[]), "the times of a result are not an object"),
         (row(measurements=[{"value": 1}]), "objects with a name"),
         (row(measurements=[], times={}), "the time is None"),
-        (row(times={"runtimes": ["x"]}), "no number"),
-        (row(configuration={"a": [1]}), "a number or text is due"),
+        (row(times={"runtimes": ["x"]}), "not a number"),
+        (row(configuration={"a": [1]}), "expected a number or text"),
         (
             row(measurements=[{"name": "n", "value": 1}, {"name": "n", "value": 1}]),
             "a measurement occurs twice",
@@ -424,7 +424,7 @@ def test_a_document_is_of_one_kernel_on_one_device(tmp_path):
         assert json.loads(data)["metadata"]["device_name"] == "V100"
         report, data = export(store, target_ids=[99])
         assert (report.records, data) == (0, b"")
-        with pytest.raises(UsageError, match="no format that is written as a document"):
+        with pytest.raises(UsageError, match="not a format of documents"):
             export_document(store, "ansor", io.BytesIO())
 
 
@@ -439,7 +439,7 @@ def test_contradictions_and_foreign_records_are_not_written(tmp_path):
         report, data = export(store)
         assert report.records == 1
         assert report.left_out == {
-            "it failed for a reason that T4 does not have": 1,
+            "T4 has no name for its failure": 1,
             "foreign source": 1,
         }
         check_schema(json.loads(data))

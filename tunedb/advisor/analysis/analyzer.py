@@ -274,7 +274,7 @@ def _over(
         values = inputs.values[:, inputs.names.index(threshold.name)].tolist()
     else:
         known = ", ".join([RELATIVE, *_OWN, *inputs.names])
-        raise UsageError(f"{threshold.name!r} is no input that could be marked; known: {known}")
+        raise UsageError(f"{threshold.name!r} is not an input that could be marked; known: {known}")
     return tuple(
         None if value is None or np.isnan(value) else bool(value > threshold.value)
         for value in values

@@ -145,7 +145,7 @@ def from_json(row: dict[str, Any], variant: Variant) -> tuple[Outcome, Session]:
         )
         return outcome, Session(key, int(started_at), fingerprint.encode())
     except (KeyError, TypeError, ValueError, IndexError, AttributeError) as error:
-        raise FormatError(f"a state that cannot be read ({error}); remove it") from None
+        raise FormatError(f"cannot read a state ({error}); remove it") from None
 
 
 _PLAIN = (

@@ -282,7 +282,7 @@ def parse(data: bytes, name: str) -> Configuration:
     for program in found.programs:
         # Folders of two programs must differ on file systems that ignore case, too.
         if program.name.lower() in seen:
-            raise FormatError(f"{name}: programs: two are named {program.name!r}")
+            raise FormatError(f"{name}: programs: two have the name {program.name!r}")
         seen.add(program.name.lower())
     return found
 
@@ -294,7 +294,7 @@ class _Table:
         self._file = file
         self._path = path
         if not isinstance(content, dict):
-            raise self.wrong("", "a table is due")
+            raise self.wrong("", "expected a table")
         self._left = dict(content)
 
     def wrong(self, key: str, what: str) -> FormatError:
@@ -306,7 +306,7 @@ class _Table:
         """Return a checked value; `check` raises ValueError for what is not `due`."""
         if key not in self._left:
             if default is _REQUIRED:
-                raise self.wrong(key, f"missing; {due} is due")
+                raise self.wrong(key, f"missing; expected {due}")
             result: T = default
             return result
         value = self._left.pop(key)
@@ -314,7 +314,7 @@ class _Table:
             return check(value)
         except (ValueError, TypeError, re.error) as error:
             told = f" ({error})" if str(error) else ""
-            raise self.wrong(key, f"{due} is due, not {_short(value)}{told}") from None
+            raise self.wrong(key, f"expected {due}, not {_short(value)}{told}") from None
 
     def table(self, key: str) -> _Table:
         """Return a table inside it, empty where there is none."""
@@ -553,7 +553,7 @@ def _checked_file(table: _Table, source: str) -> str:
     try:
         return _inside(source)
     except ValueError:
-        raise table.wrong("from", "a file inside the program's folder is due") from None
+        raise table.wrong("from", "expected a file inside the program's folder") from None
 
 
 def _timing(table: _Table) -> Clock:
@@ -565,7 +565,7 @@ def _timing(table: _Table) -> Clock:
     )
     table.close()
     if clock.source == "output" and clock.pattern is None:
-        raise table.wrong("pattern", "missing; an expression that finds the printed time is due")
+        raise table.wrong("pattern", "missing; expected an expression that finds the printed time")
     return clock
 
 
@@ -583,7 +583,7 @@ def _check_use(table: _Table, program: Program) -> None:
     if program.inputs and "input" not in used:
         raise table.wrong("inputs", "neither build nor run holds {input}")
     if not program.inputs and "input" in used:
-        raise table.wrong("inputs", "missing; {input} stands for nothing")
+        raise table.wrong("inputs", "missing; {input} has no values")
     if program.sizes and program.blocks:
         raise table.wrong("blocks", "give blocks or sizes, not both")
 
@@ -692,7 +692,7 @@ def write(path: Path, configuration: Configuration) -> bool:
     try:
         data = render(configuration).encode()
     except UnicodeEncodeError as error:
-        raise FormatError(f"{path}: {error.object!r:.80} is no text of Unicode") from None
+        raise FormatError(f"{path}: {error.object!r:.80} is not text of Unicode") from None
     parse(data, str(path))
     try:
         before = None

@@ -98,7 +98,7 @@ def device_of(text: str, index: int = 0) -> GPU:
     known = _known(name)
     if known is None:
         raise UsageError(
-            f"{name!r} is no device that tunedb knows; give its compute capability: "
+            f"{name!r} is not a device that tunedb knows; give its compute capability: "
             f"--device '{name}:7.5'"
         )
     return GPU(name, index, known)

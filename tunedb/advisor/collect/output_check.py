@@ -95,7 +95,7 @@ def _shown(word: bytes) -> str:
 def _array_difference(expected: bytes, found: bytes, output: Output) -> str | None:
     kind = np.dtype(output.type).newbyteorder("<")
     if len(expected) % kind.itemsize:
-        return f"{len(found)} bytes are no array of {output.type}"
+        return f"{len(found)} bytes are not an array of {output.type}"
     a, b = (np.frombuffer(data, kind).astype(np.float64) for data in (expected, found))
     bound = output.tolerance * np.maximum(np.abs(a), np.abs(b))
     with np.errstate(invalid="ignore"):

@@ -125,7 +125,7 @@ def make_plan(
         counters = named or default_counters(tool, known)
         if not counters:
             raise UsageError(
-                f"{tool} reads no counters on compute capability {known} ({device.name}); take "
+                f"{tool} reads no counters on compute capability {known} ({device.name}); use "
                 "another --profiler, or name counters in profiler.counters"
             )
     parts = groups(tool, counters, configuration.profiler.per_run)

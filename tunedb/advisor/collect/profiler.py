@@ -42,7 +42,7 @@ def find_tool(tool: str, path: str) -> str:
     if found is None:
         raise UsageError(
             f"{tool} is not on the PATH; add its folder to environment.path of the configuration "
-            "(tunedb advise configure --path DIR), or take --profiler none"
+            "(tunedb advise configure --path DIR), or use --profiler none"
         )
     return found
 

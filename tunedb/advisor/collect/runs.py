@@ -254,7 +254,7 @@ def source_folder(program: Program, base: Path) -> Path:
     """
     folder = (base / Path(program.directory).expanduser()).resolve()
     if not folder.is_dir():
-        raise NotFoundError(f"programs.{program.name}.directory: {folder} is no folder")
+        raise NotFoundError(f"programs.{program.name}.directory: {folder} is not a folder")
     return folder
 
 
@@ -476,7 +476,7 @@ def printed_time(stdout: Path, clock: Clock) -> float:
     try:
         seconds = sum(float(number) for number in found) * UNITS[clock.unit]
     except (TypeError, ValueError):
-        raise Failed(FailureKind.RUNTIME_ERROR, "the time that it prints is no number") from None
+        raise Failed(FailureKind.RUNTIME_ERROR, "the time that it prints is not a number") from None
     if not 0 < seconds < limits.MAX_PRINTED_SECONDS:
         told = f"{seconds} s" if found else "no time"
         raise Failed(FailureKind.RUNTIME_ERROR, f"it prints {told}; the pattern is {clock.pattern}")

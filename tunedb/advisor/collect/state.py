@@ -92,7 +92,5 @@ def locked(folder: Path) -> Iterator[None]:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise BusyError(
-                f"{folder}: another run works there; wait, or give --work-dir"
-            ) from None
+            raise BusyError(f"{folder}: another run uses it; wait, or give --work-dir") from None
         yield

@@ -18,7 +18,7 @@ from . import geometry
 from .boosted import Boosted
 from .gain import Gain
 from .model import Advisor, read_inputs, softmax
-from .regret import Course
+from .regret import StepOutcomes
 
 #: Reasons that are given.
 REASONS = 3
@@ -120,20 +120,20 @@ def advise(
     slices: dict[bytes, list[int]] = defaultdict(list)
     for position, one in enumerate(known):
         slices[one.slice].append(position)
-    course, near = Course.of(known), advisor.near([known[i] for i in wanted])
+    outcomes, near = StepOutcomes.from_observations(known), advisor.near([known[i] for i in wanted])
     told = advisor.scores(known).argmax(axis=1).astype(np.int8)
     found = []
     for i, is_near in zip(wanted, near, strict=True):
         others = [known[j] for j in slices[known[i].slice] if j != i]
         t1 = t1_of(stated or {}, known[i].workload, known[i].kernel)
-        found.append(_one(advisor, known, (course, told), i, others, bool(is_near), t1))
+        found.append(_one(advisor, known, (outcomes, told), i, others, bool(is_near), t1))
     return found
 
 
 def _one(
     advisor: Advisor,
     known: Sequence[Observation],
-    measured: tuple[Course, Codes],
+    measured: tuple[StepOutcomes, Codes],
     position: int,
     others: Sequence[Observation],
     near: bool,
@@ -235,20 +235,22 @@ def _of_inputs(advisor: Advisor, one: Observation, code: int) -> list[Reason]:
 
 
 def _expected(
-    known: Sequence[Observation], course: Course, told: Codes, position: int, code: int
+    known: Sequence[Observation], outcomes: StepOutcomes, told: Codes, position: int, code: int
 ) -> Expected | None:
     """Return what the same advice gave in other slices, to blocks of like size."""
     if LABELS[code] == Label.NO_CHANGE:
         return None
     threads = np.array([one.threads for one in known])
-    after = course.after[:, code]
+    after = outcomes.after[:, code]
     size = known[position].threads
     alike = (told == code) & (threads <= _ALIKE * size) & (threads * _ALIKE >= size)
-    alike &= (after != np.arange(len(known))) & (course.slice != course.slice[position])
+    alike &= (after != np.arange(len(known))) & (outcomes.slice != outcomes.slice[position])
     if not alike.any():
         return None
     gains: dict[int, list[float]] = defaultdict(list)
     for i in np.flatnonzero(alike):
-        gains[int(course.slice[i])].append(float(course.seconds[i] / course.seconds[after[i]]))
+        gains[int(outcomes.slice[i])].append(
+            float(outcomes.seconds[i] / outcomes.seconds[after[i]])
+        )
     low, middle, high = np.quantile([np.median(one) for one in gains.values()], (0.25, 0.5, 0.75))
     return Expected(float(low), float(middle), float(high), len(gains))

@@ -118,7 +118,7 @@ class Boosted:
             and all((one[inner] > after).all() and (one[inner] < m).all() for one in whole.values())
         )
         if not sound:
-            raise FormatError("the model's trees are no trees")
+            raise FormatError("the model's trees are damaged")
         return cls(
             numbers(values["start"], (3,)),
             code,

@@ -26,7 +26,7 @@ from . import baselines
 from ._sklearn import import_sklearn
 from .findings import AdvisorFindings, Score
 from .model import read_inputs
-from .regret import Course
+from .regret import StepOutcomes
 from .splits import Mask, by_group, families, group_folds, slice_numbers
 from .ten_splits import ten_splits
 from .training import check, fit, learnable, material, reach
@@ -113,7 +113,7 @@ def evaluate(
     if (truth[subject] == NONE).all():
         raise UsageError("no profiled launch has a label; import kernels with several block sizes")
     case = _Case(observations, truth, subject, methods, inputs, step)
-    course, groups = Course.of(observations), families(observations)
+    outcomes, groups = StepOutcomes.from_observations(observations), families(observations)
     scores: list[Score] = []
     tables = {}
     for split in splits:
@@ -121,14 +121,14 @@ def evaluate(
         notes.extend(told.notes)
         for method, advice in told.advice.items():
             rows = told.judged & (truth != NONE)
-            scores.append(_score(method, split, "", truth, advice, course, rows))
+            scores.append(_score(method, split, "", truth, advice, outcomes, rows))
             if split != "kernel":
                 continue
             tables[method] = confusion(truth[rows], advice[rows])
             for group, those in by_group(groups):
                 if (rows & those).any():
                     held = rows & those
-                    scores.append(_score(method, split, group, truth, advice, course, held))
+                    scores.append(_score(method, split, group, truth, advice, outcomes, held))
     return _findings(case, scores, tables, name, tolerance, notes)
 
 
@@ -136,7 +136,7 @@ def _check_names(splits: Sequence[str], methods: Sequence[str]) -> None:
     for given, known in ((splits, SPLITS), (methods, METHODS)):
         for one in given:
             if one not in known:
-                raise UsageError(f"there is no {one!r}; there are {', '.join(known)}")
+                raise UsageError(f"no {one!r}; there are: {', '.join(known)}")
 
 
 def _by_kernel(case: _Case) -> _Told:
@@ -247,11 +247,11 @@ def _score(
     held_out: str,
     truth: Codes,
     advice: Codes,
-    course: Course,
+    outcomes: StepOutcomes,
     rows: Mask,
 ) -> Score:
     told = rows & (advice != NONE)
-    alone = course.regret(advice, told)
+    alone = outcomes.regret(advice, told)
     return Score(
         method=method,
         split=split,
@@ -260,8 +260,8 @@ def _score(
         advised=int(told.sum()),
         accuracy=accuracy(truth[rows], advice[rows]),
         balanced=balanced_accuracy(truth[rows], advice[rows]),
-        regret=course.regret(advice, rows),
-        against_nothing=course.against_nothing(advice, rows),
+        regret=outcomes.regret(advice, rows),
+        against_nothing=outcomes.against_nothing(advice, rows),
         advised_regret=None if alone is None else alone.value,
     )
 

@@ -267,7 +267,7 @@ class Advisor:
     def _from_json(cls, values: dict[str, Any]) -> Advisor:
         learner, inputs = values["learner"], values["inputs"]
         if learner not in LEARNERS or inputs not in INPUTS:
-            raise FormatError(f"an advisor by {learner!r} on {inputs!r} is not known")
+            raise FormatError(f"unknown advisor {learner!r} on {inputs!r}")
         prepared, reach = values["preparation"], values["reach"]
         if (prepared is None) != (learner == "gain"):
             raise FormatError("the advisor's inputs are not its learner's")

@@ -122,14 +122,16 @@ def numbers(values: Any, shape: Sequence[int | None]) -> Floats:
     try:
         found = np.array(values, np.float64)
     except (TypeError, ValueError):
-        raise FormatError("the model holds something else than numbers") from None
+        raise FormatError("the model holds values that are not numbers") from None
     if found.size == 0:
         found = found.reshape([0 if n is None else n for n in shape])
     fits = found.ndim == len(shape) and all(
         want in (None, have) for want, have in zip(shape, found.shape, strict=True)
     )
     if not fits or not np.isfinite(found).all():
-        raise FormatError(f"the model holds an array of shape {found.shape}; {tuple(shape)} is due")
+        raise FormatError(
+            f"the model holds an array of shape {found.shape}; expected {tuple(shape)}"
+        )
     return found
 
 

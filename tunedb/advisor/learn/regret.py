@@ -57,7 +57,7 @@ DRAWS = 1_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Course:
+class StepOutcomes:
     """Where each label leads inside the slices of some observations.
 
     Parameters
@@ -79,8 +79,8 @@ class Course:
     slice: npt.NDArray[np.int64]
 
     @classmethod
-    def of(cls, observations: Sequence[Observation]) -> Course:
-        """Return the course of observations (:func:`.stepping.one_step`)."""
+    def from_observations(cls, observations: Sequence[Observation]) -> StepOutcomes:
+        """Return the outcomes of steps from observations (:func:`.stepping.one_step`)."""
         seconds = np.array([one.seconds for one in observations], np.float64)
         best, number = seconds.copy(), np.zeros(len(observations), np.int64)
         for n, positions in enumerate(by_slice(observations)):

@@ -58,9 +58,9 @@ def label(observations: Sequence[Observation], method: str, tolerance: float) ->
     """
     if method not in labels_module.METHODS:
         known = ", ".join(labels_module.METHODS)
-        raise UsageError(f"there are no labels {method!r}; there are {known}")
+        raise UsageError(f"no labels {method!r}; there are: {known}")
     if not 0 <= tolerance < 1:
-        raise UsageError(f"a tolerance of {tolerance}; a number from 0 to 1 is due: --tolerance")
+        raise UsageError(f"a tolerance of {tolerance}; expected a number from 0 to 1: --tolerance")
     if method == "paper":
         return labels_module.paper(observations)
     return labels_module.slice_best(observations, tolerance=tolerance)
@@ -145,14 +145,14 @@ def find(store: Store, id_: int | None = None) -> tuple[Advisor, StoredModel]:
     """
     known = [one for one in store.models.all(kind=KIND) if id_ in (None, one.id)]
     if not known:
-        which = "no advisor yet" if id_ is None else f"model {id_} is no advisor, or not there"
+        which = "no advisor yet" if id_ is None else f"model {id_} is not an advisor, or not there"
         raise NotFoundError(f"{which}; make one: tunedb advise train")
     stored = max(known, key=lambda one: (one.created_at, one.id))
     body = store.models.body(stored.id)
     if body is None or body_digest(body).hex() != stored.card["body"]["digest"]:
         raise IntegrityError(
-            f"model {stored.id}: its body is not the one that its card names; "
-            "make it again: tunedb advise train"
+            f"model {stored.id}: its body does not match its card; "
+            "train it again: tunedb advise train"
         )
     return Advisor.from_bytes(body), stored
 

@@ -78,22 +78,23 @@ def check(observations: Sequence[Observation], truth: Codes) -> tuple[str, ...]:
         raise UsageError("no launch has a run time; import some: tunedb import logs FILE")
     if len(known) < LEAST_ROWS:
         raise UsageError(
-            f"{len(known)} of {len(observations)} launches have a label, {LEAST_ROWS} are needed; "
+            f"{len(known)} of {len(observations)} launches have a label, "
+            f"but training needs {LEAST_ROWS}; "
             "import kernels that were measured with several block sizes"
         )
     missing = [str(label) for code, label in enumerate(LABELS) if code not in known]
     if len(missing) == len(LABELS) - 1:
         only = LABELS[int(known[0])]
         raise UsageError(
-            f"all {len(known)} labels are {only}: nothing tells the classes apart; "
+            f"all {len(known)} labels are {only}, so there is only one class; "
             "use a smaller --tolerance, or import other kernels"
         )
     notes = [f"no launch is labelled {name}: it is never advised" for name in missing]
     groups = np.unique(families(observations))
     if len(groups) == 1:
         notes.append(
-            f"all launches are of one kernel ({groups[0]}): nothing says how far the advice "
-            "holds for others"
+            f"all launches are of one kernel ({groups[0]}), so nothing shows how well the "
+            "advice holds for others"
         )
     return tuple(notes)
 
@@ -129,7 +130,7 @@ def train(
         scikit-learn is not installed.
     """
     if learner not in (*LEARNERS, "auto") or inputs not in INPUTS:
-        raise UsageError(f"there is no learner {learner!r} on inputs {inputs!r}")
+        raise UsageError(f"no learner {learner!r} on inputs {inputs!r}")
     step = on_step or (lambda what: None)
     truth = to_codes(labels)
     notes = check(observations, truth)
@@ -189,7 +190,7 @@ def fit(observations: Sequence[Observation], truth: Codes, learner: str, inputs:
     if not preparation.names:
         raise UsageError(
             f"all {len(columns.names)} inputs are constant over {len(rows)} launches: "
-            "nothing can be learnt; import kernels with other counters or blocks"
+            "there is nothing to learn; import kernels with other counters or blocks"
         )
     values = preparation(columns)
     groups = families(chosen)

@@ -13,22 +13,24 @@ arithmetic on its own numbers.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import count
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
 
 from ...errors import FormatError, TuneDBError
-from ...records import Workload, WorkloadFormat
+from ...programs import TOOL_NAMES
+from ...records import Workload
 from ...results import StoredProgram
 from .._steps import Formula, Numbers, evaluate
 from ..base import Needs
 from . import ansor, autotvm, metaschedule
 from .columns import COLUMNS
 from .formulas import COMPLAINTS, Builder, Stored
+from .schedule import Schedule
 from .summary import Summary, read_tail
 from .targets import device_of
 from .tasks import Structure, read_task
@@ -42,16 +44,20 @@ _MOST_FORMULAS = 1024
 _MOST = 4096
 _MOST_KEY_BYTES = 32 * 2**20
 
-_TOOLS = {
-    WorkloadFormat.GRAPH: "metaschedule",
-    WorkloadFormat.NODES: "metaschedule",
-    WorkloadFormat.ARGUMENTS: "metaschedule",
-    WorkloadFormat.ANSOR: "ansor",
-    WorkloadFormat.AUTOTVM: "autotvm",
+#: Tool → how its decisions are stored, and the function that reads its sketches.
+_READERS: dict[str, tuple[Stored, Callable[[Builder, Any, Structure, bool], Schedule]]] = {
+    "metaschedule": (
+        Stored.TRACE,
+        lambda builder, sketch, task, _: metaschedule.read_sketch(builder, sketch, task),
+    ),
+    "ansor": (Stored.VARINTS, lambda builder, sketch, _, __: ansor.read_sketch(builder, sketch)),
+    "autotvm": (
+        Stored.KNOBS,
+        lambda builder, sketch, task, is_gpu: autotvm.read_sketch(
+            builder, sketch, task, is_gpu=is_gpu
+        ),
+    ),
 }
-
-
-_STORED = {"metaschedule": Stored.TRACE, "ansor": Stored.VARINTS, "autotvm": Stored.KNOBS}
 
 
 class Steps:
@@ -137,10 +143,10 @@ class Steps:
 
 
 def _tool_of(workload: Workload) -> str:
-    tool = _TOOLS.get(workload.format)  # type: ignore[call-overload]
-    if tool is None:
+    tool = TOOL_NAMES.get(workload.format, "")
+    if tool not in _READERS:
         raise FormatError(f"steps of {workload.format!r} are unknown; pip install --upgrade tunedb")
-    return str(tool)
+    return tool
 
 
 def _formula_of(sketch: bytes, structure: Structure, *, is_gpu: bool) -> Formula:
@@ -154,14 +160,10 @@ def _formula_of(sketch: bytes, structure: Structure, *, is_gpu: bool) -> Formula
     try:
         steps = orjson.loads(sketch)
     except orjson.JSONDecodeError as error:
-        raise FormatError(f"a sketch that is no JSON: {error}") from None
-    builder = Builder(_STORED[structure.tool], structure.n_extents)
-    if structure.tool == "metaschedule":
-        schedule = metaschedule.read_sketch(builder, steps, structure)
-    elif structure.tool == "ansor":
-        schedule = ansor.read_sketch(builder, steps)
-    else:
-        schedule = autotvm.read_sketch(builder, steps, structure, is_gpu=is_gpu)
+        raise FormatError(f"a sketch is not JSON: {error}") from None
+    stored, read_sketch = _READERS[structure.tool]
+    builder = Builder(stored, structure.n_extents)
+    schedule = read_sketch(builder, steps, structure, is_gpu)
     Summary(builder, schedule, structure.tiled_block(schedule)).write()
     return builder.formula()
 

@@ -89,7 +89,7 @@ def read_sketch(builder: Builder, sketch: Any) -> Schedule:
             reader.read(step[0], step[1:])
         return reader.finish()
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise FormatError(f"a sketch that cannot be read: {error!r:.200}") from None
+        raise FormatError(f"cannot read a sketch: {error!r:.200}") from None
 
 
 class _Reader:

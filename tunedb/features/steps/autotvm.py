@@ -70,7 +70,7 @@ def read_sketch(builder: Builder, sketch: Any, task: Structure, *, is_gpu: bool)
             raise ValueError("no list of knobs, or too long")
         return _read(builder, knobs, task, is_gpu)
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise FormatError(f"knobs that cannot be read: {error!r:.200}") from None
+        raise FormatError(f"cannot read knobs: {error!r:.200}") from None
 
 
 def _read(builder: Builder, knobs: list[Any], task: Structure, is_gpu: bool) -> Schedule:

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...errors import FormatError
+from ...programs.metaschedule.instructions import INSTRUCTIONS, SAMPLING, TILINGS
 from .formulas import Builder, Value
 from .schedule import (
     MAX_LOOPS,
@@ -30,63 +31,6 @@ _MAX_BLOCKS = 128
 
 #: Most parts of one sampled tile.
 _MAX_PARTS = 64
-
-#: Kinds of instructions that are counted under a name of :data:`.columns.COUNTS`; those that do
-#: nothing but name blocks, loops and values are not counted.
-_COUNTED = {
-    "AddUnitLoop": "layout",
-    "Annotate": "annotate",
-    "AnnotateBufferAccess": "annotate",
-    "Bind": "bind",
-    "Blockize": "tensorize",
-    "CacheIndex": "cache_read",
-    "CacheInplace": "cache_read",
-    "CacheRead": "cache_read",
-    "CacheWrite": "cache_write",
-    "ComputeAt": "compute_at",
-    "ComputeInline": "compute_inline",
-    "DecomposePadding": "decompose",
-    "DecomposeReduction": "decompose",
-    "Fuse": "fuse",
-    "FuseReductionEpilogue": "compute_inline",
-    "LoopPartition": "split",
-    "Merge": "fuse",
-    "PadEinsum": "layout",
-    "Parallel": "bind",
-    "RFactor": "rfactor",
-    "ReIndex": "layout",
-    "ReadAt": "cache_read",
-    "ReindexCacheRead": "cache_read",
-    "ReindexCacheWrite": "cache_write",
-    "Reorder": "reorder",
-    "ReorderBlockIterVar": "reorder",
-    "ReverseComputeAt": "reverse_compute_at",
-    "ReverseComputeInline": "compute_inline",
-    "RollingBuffer": "layout",
-    "SampleCategorical": "category",
-    "SampleComputeLocation": "location",
-    "SamplePartitionedTile": "tile",
-    "SamplePerfectTile": "tile",
-    "SetAxisSeparator": "layout",
-    "SetScope": "layout",
-    "Split": "split",
-    "StorageAlign": "storage_align",
-    "Tensorize": "tensorize",
-    "TransformBlockLayout": "layout",
-    "TransformLayout": "layout",
-    "Unannotate": "annotate",
-    "Unroll": "bind",
-    "UnsafeHideBufferAccess": "annotate",
-    "UnsafeSetDType": "layout",
-    "Vectorize": "bind",
-    "WriteAt": "cache_write",
-}
-_NAMING = frozenset(
-    {
-        *("GetBlock", "GetChildBlocks", "GetConsumers", "GetLoops", "GetOutputBlocks"),
-        *("GetProducers", "GetSBlock", "EnterPostproc"),
-    }
-)
 
 #: Annotations of the sketch that postprocessors carry out, and what they bind.
 _LIMITS = {
@@ -121,14 +65,14 @@ def read_sketch(builder: Builder, instructions: Any, task: Structure) -> Schedul
         These are no instructions, or more than are followed.
     """
     if type(instructions) is not list or len(instructions) > MAX_INSTRUCTIONS:
-        raise FormatError("a sketch that is no list of instructions, or too long")
+        raise FormatError("a sketch that is not a list of instructions, or too long")
     reader = _Reader(builder, task)
     try:
         reader.declare(instructions)
         for number, (kind, inputs, attrs, outputs) in enumerate(instructions):
             reader.read(number, kind, inputs, attrs, outputs)
     except (TypeError, ValueError, LookupError, AttributeError, RecursionError) as error:
-        raise FormatError(f"a sketch that cannot be read: {error!r:.200}") from None
+        raise FormatError(f"cannot read a sketch: {error!r:.200}") from None
     return reader.finish()
 
 
@@ -153,11 +97,11 @@ class _Reader:
         n_literals = 0
         for number, (kind, inputs, _, outputs) in enumerate(instructions):
             n_literals += _count_literals(inputs)
-            if kind in ("SamplePerfectTile", "SamplePartitionedTile"):
+            if kind in TILINGS:
                 if len(outputs) > _MAX_PARTS:
                     raise ValueError("a tile of too many parts")
                 self._decided[number] = self._builder.decision(number, len(outputs))
-            elif kind in ("SampleCategorical", "SampleComputeLocation"):
+            elif kind in SAMPLING:
                 self._decided[number] = self._builder.decision(number, None)
         self._literals = self._builder.literals(n_literals)
 
@@ -177,10 +121,13 @@ class _Reader:
     ) -> None:
         """Follow one instruction."""
         values = [self._value(item) for item in inputs]
-        counted = _COUNTED.get(kind)
-        if counted is not None or kind not in _NAMING:
-            self._schedule.counts[counted or "unknown"] += 1
-        follow = getattr(self, f"_{kind}", None) if counted or kind in _NAMING else None
+        follow = None
+        if kind not in INSTRUCTIONS:
+            self._schedule.counts["unknown"] += 1
+        else:
+            if name := INSTRUCTIONS[kind].counts:
+                self._schedule.counts[name] += 1
+            follow = getattr(self, f"_{kind}", None)
         made = follow(number, values, attrs, outputs) if follow is not None else ()
         for name, value in zip(outputs, made, strict=False):
             self._variables[name] = value

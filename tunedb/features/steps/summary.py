@@ -286,7 +286,7 @@ def read_tail(body: bytes | None) -> list[float]:
     try:
         told, vectors = _read(orjson.loads(body))
     except (TypeError, ValueError, LookupError, AttributeError) as error:
-        raise FormatError(f"a tail that cannot be read: {error!r:.200}") from None
+        raise FormatError(f"cannot read a tail: {error!r:.200}") from None
     return [*(float(told[name]) for name in TAIL), *vectors]
 
 

@@ -98,11 +98,11 @@ def _row(cells: list[str], names: list[str], target: Target, file: LogFile) -> M
     kernel, time, threads, *values = cells
     for text in (threads, *values):
         if _INTEGER.fullmatch(text) is None:
-            raise FormatError(f"{short(text)} is no integer, as CLTune's parameters are")
+            raise FormatError(f"{short(text)} is not an integer, as CLTune's parameters are")
     try:
         milliseconds = float(time)
     except ValueError:
-        raise FormatError(f"the time is {short(time)}, which is no number") from None
+        raise FormatError(f"the time is {short(time)}, which is not a number") from None
     parameters = dict(zip(names, map(int, values), strict=True))
     return _measurement(kernel or file.kernel, None, target, parameters, milliseconds, int(threads))
 
@@ -121,7 +121,7 @@ def _document(data: bytes, file: LogFile) -> Iterator[Item]:
     for number, row in enumerate(rows, 1):
         try:
             if type(row) is not dict or type(row.get("parameters")) is not dict:
-                raise FormatError("a result is an object with parameters")
+                raise FormatError("a result must be an object with parameters")
             kernel = row.get("kernel") or file.kernel
             parameters, time = row["parameters"], row.get("time")
             yield _measurement(kernel, problem or None, target, parameters, time, None)
@@ -142,7 +142,7 @@ def _measurement(
     The block is known where parameters have the names of one, and the threads agree.
     """
     if type(kernel) is not str or not kernel:
-        raise FormatError(f"the kernel of a result is {short(kernel)}, which is no name")
+        raise FormatError(f"the kernel of a result is {short(kernel)}, which is not a name")
     if type(time) in (int, float) and time == 0:
         raise FormatError("a time of 0 is below the digits that CLTune writes")
     run_secs = (seconds(time, _MS, "the time"),)

@@ -86,7 +86,7 @@ def values(text: str) -> list[Any]:
     """
     found = _Evaluation(text, {}).result()
     if not isinstance(found, list | tuple | range):
-        raise FormatError(f"the expression {short(text)} is {short(found)}, which is no list")
+        raise FormatError(f"the expression {short(text)} is {short(found)}, which is not a list")
     return list(found)
 
 
@@ -118,7 +118,7 @@ def number(text: str, parameters: Mapping[str, Any]) -> int | float:
     """
     found = _Evaluation(text, parameters).result()
     if isinstance(found, bool) or not isinstance(found, int | float):
-        raise FormatError(f"the expression {short(text)} is {short(found)}, which is no number")
+        raise FormatError(f"the expression {short(text)} is {short(found)}, which is not a number")
     return found
 
 
@@ -209,7 +209,7 @@ class _Evaluation:
             case ast.Name(id=name) if name in self._names:
                 return self._names[name]
             case ast.Name(id=name):
-                raise self._refusal(f"names {name[:40]!r}, which is no parameter")
+                raise self._refusal(f"names {name[:40]!r}, which is not a parameter")
             case ast.List(elts=items) | ast.Tuple(elts=items):
                 return [self._item(item) for item in items]
             case ast.ListComp(elt=item, generators=parts):
@@ -301,7 +301,7 @@ class _Evaluation:
                 return (min if name == "min" else max)(arguments)
             (items,) = arguments
             if not isinstance(items, list | range):
-                raise self._refusal(f"calls {name} of {short(items)}, which is no list")
+                raise self._refusal(f"calls {name} of {short(items)}, which is not a list")
             return sum(map(self._number, items)) if name == "sum" else _OF_LISTS[name](items)
         (value,) = map(self._number, arguments)
         return _OF_NUMBERS[name](value)
@@ -324,7 +324,7 @@ class _Evaluation:
             raise self._refusal("has a comprehension over more than one name")
         items = self._value(part.iter)
         if not isinstance(items, list | range):
-            raise self._refusal(f"goes over {short(items)}, which is no list")
+            raise self._refusal(f"goes over {short(items)}, which is not a list")
         for value in items:
             self._names[part.target.id] = value
             if all(self._value(test) for test in part.ifs):
@@ -335,7 +335,7 @@ class _Evaluation:
 
     def _number(self, value: Any) -> Any:
         if not isinstance(value, int | float):
-            raise self._refusal(f"computes with {short(value)}, which is no number")
+            raise self._refusal(f"computes with {short(value)}, which is not a number")
         return value
 
     def _bounded(self, value: Any) -> Any:

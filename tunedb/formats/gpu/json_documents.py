@@ -109,15 +109,15 @@ def seconds(value: Any, unit: float, what: str) -> float:
 def _check_time(value: Any, what: str) -> None:
     """Raise FormatError for what is no number, negative, or not finite."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise FormatError(f"{what} is {short(value)}, which is no number")
+        raise FormatError(f"{what} is {short(value)}, which is not a number")
     if not 0.0 <= value < math.inf:
-        raise FormatError(f"{what} is {value!r}; a time is finite and not negative")
+        raise FormatError(f"{what} is {value!r}; a time must be finite and not negative")
 
 
 def all_seconds(values: Any, unit: float, what: str) -> tuple[float, ...]:
     """Return a list of times in seconds (:func:`seconds`); there is one at least."""
     if type(values) is not list or not 0 < len(values) <= limits.MAX_RUN_SECS:
-        raise FormatError(f"{what} are a list of 1 to {limits.MAX_RUN_SECS} numbers")
+        raise FormatError(f"{what} must be a list of 1 to {limits.MAX_RUN_SECS} numbers")
     if not {float, int}.issuperset(map(type, values)) or min(values) < 0:
         for value in values:
             _check_time(value, "one of " + what)

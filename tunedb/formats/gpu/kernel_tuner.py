@@ -136,21 +136,21 @@ def _read(data: bytes) -> tuple[dict[str, Any], Remark | None]:
     text = data.rstrip()
     # An entry has a line of its own, so what was being written is the last one.
     whole, _, _ = text.rpartition(b"\n")
-    for part, lost in ((text, ""), (whole.rstrip(), ", but for the last entry, which is cut off")):
+    for part, lost in ((text, ""), (whole.rstrip(), ", without the truncated last entry")):
         for closing in _CLOSINGS:
             try:
                 document = _checked(parse_document(part.removesuffix(b",") + closing))
             except FormatError:
                 continue
             return document, Remark(
-                f"its run did not end: what it has was read{lost}; the file is left as it is"
+                f"its run did not end: its entries were read{lost}; the file is left as it is"
             )
     raise reason
 
 
 def _checked(document: Any) -> dict[str, Any]:
     if type(document) is not dict or type(document.get("cache")) is not dict:
-        raise FormatError("no object with a cache")
+        raise FormatError("expected an object with a cache")
     version = document.get("schema_version", "1")
     if type(version) is not str or version.split(".")[0] != "1":
         raise FormatError(
@@ -164,9 +164,9 @@ def _space(document: Mapping[str, Any], file: LogFile) -> _Space:
     kernel, device = document.get("kernel_name"), document.get("device_name", "")
     keys, problem = document.get("tune_params_keys"), document.get("problem_size")
     if type(kernel) is not str or type(device) is not str or "\0" in kernel + device:
-        raise FormatError("kernel_name and device_name are texts in a cache")
+        raise FormatError("kernel_name and device_name of a cache must be texts")
     if type(keys) is not list or not keys or not all(type(key) is str for key in keys):
-        raise FormatError("tune_params_keys is a list of names in a cache")
+        raise FormatError("tune_params_keys of a cache must be a list of names")
     check_value(problem, "the problem size")
     kernel = kernel or file.kernel or ""
     # Files of AMD's devices have no name of it, and must not become one device.
@@ -191,7 +191,7 @@ def _measurement(
 ) -> Measurement:
     """Return the measurement of an entry, or raise FormatError."""
     if type(entry) is not dict:
-        raise FormatError("an entry of the cache is no object")
+        raise FormatError("an entry of the cache is not an object")
     try:
         parameters = {key: entry[key] for key in space.keys}
     except KeyError as error:
@@ -236,7 +236,7 @@ def _outcome(entry: Mapping[str, Any]) -> tuple[tuple[float, ...] | None, Failur
         error = time
     if error is not None:
         if type(error) is not str:
-            raise FormatError(f"the error of an entry is {short(error)}, which is no text")
+            raise FormatError(f"the error of an entry is {short(error)}, which is not text")
         kind, phase = _FAILURES.get(error, (FailureKind.UNKNOWN, Phase.UNKNOWN))
         return None, Failure(kind, phase, error[: limits.MAX_MESSAGE_CHARS])
     if isinstance(time, int | float) and not time < _NO_TIME:

@@ -110,7 +110,7 @@ class ResultReader:
 
     def __init__(self, metadata: Any, file: LogFile) -> None:
         if not isinstance(metadata, Mapping):
-            raise FormatError("KTT's Metadata is no object")
+            raise FormatError("KTT's Metadata is not an object")
         unit = metadata.get("TimeUnit")
         if type(unit) is not str or unit not in PER_SECOND:
             raise FormatError(f"TimeUnit is {short(unit)}; KTT has {', '.join(PER_SECOND)}")
@@ -142,7 +142,7 @@ class ResultReader:
             It cannot be understood.
         """
         if not isinstance(result, Mapping):
-            raise FormatError(f"a result of KTT is {short(result)}; an object is due")
+            raise FormatError(f"a result of KTT is {short(result)}; expected an object")
         status = result.get("Status")
         failure = None if status == "Ok" else _FAILURES.get(str(status))
         if status != "Ok" and failure is None:
@@ -150,7 +150,7 @@ class ResultReader:
         trace = split_parameters(_configuration(result.get("Configuration")))
         computations = result.get("ComputationResults")
         if not isinstance(computations, list) or len(computations) > limits.MAX_LAUNCHES:
-            raise FormatError(f"ComputationResults is no list of at most {limits.MAX_LAUNCHES}")
+            raise FormatError(f"ComputationResults is not a list of at most {limits.MAX_LAUNCHES}")
         read = [self._computation(*item, timed=failure is None) for item in enumerate(computations)]
         launches = [launch for launch, _ in read if launch is not None]
         extra = _others(result, _RESULT)
@@ -196,11 +196,11 @@ class ResultReader:
     ) -> tuple[Launch | None, dict[str, Any]]:
         """Return a launch, None where its block is not known, and what it has no field for."""
         if not isinstance(computation, Mapping):
-            raise FormatError(f"a computation is {short(computation)}; an object is due")
+            raise FormatError(f"a computation is {short(computation)}; expected an object")
         compiled = computation.get("CompilationData", {})
         profiled = computation.get("ProfilingData", {})
         if not isinstance(compiled, Mapping) or not isinstance(profiled, Mapping):
-            raise FormatError("CompilationData and ProfilingData are objects")
+            raise FormatError("CompilationData and ProfilingData must be objects")
         more = _others(computation, _COMPUTATION)
         if others := _others(compiled, _COMPILED):
             more["CompilationData"] = others
@@ -235,14 +235,14 @@ class ResultReader:
 
     def _counters(self, counters: Any) -> tuple[CounterSet | None, tuple[float, ...]]:
         if not isinstance(counters, list) or len(counters) > limits.MAX_COUNTERS:
-            raise FormatError(f"Counters is no list of at most {limits.MAX_COUNTERS} counters")
+            raise FormatError(f"Counters is not a list of at most {limits.MAX_COUNTERS} counters")
         if not counters:
             return None, ()
         names: list[tuple[str, str]] = []
         values: list[float] = []
         for counter in counters:
             if not isinstance(counter, Mapping):
-                raise FormatError(f"a counter is {short(counter)}; an object is due")
+                raise FormatError(f"a counter is {short(counter)}; expected an object")
             name = text_of(counter.get("Name"), "the name of a counter", limits.MAX_COUNTER_CHARS)
             names.append((name, unit_of(name, counter.get("Type"))))
             values.append(counter_value(counter.get("Value"), name))
@@ -270,7 +270,7 @@ def _json(value: dict[str, Any]) -> bytes:
     try:
         return canonical_json(value)
     except TypeError as error:
-        raise FormatError(f"a result of KTT that has no JSON form: {error}") from error
+        raise FormatError(f"a result of KTT has no JSON form: {error}") from error
 
 
 def _others(fields: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
@@ -285,7 +285,7 @@ def _others(fields: Mapping[str, Any], known: set[str]) -> dict[str, Any]:
 def text_of(value: Any, what: str, most: int = limits.MAX_KERNEL_CHARS) -> str:
     """Return a name, or raise FormatError for what is none."""
     if type(value) is not str or not value or _UNFIT.search(value):
-        raise FormatError(f"{what} is {short(value)}; a text is due")
+        raise FormatError(f"{what} is {short(value)}; expected a text")
     if len(value) > most:
         raise FormatError(f"{what} has over {most} characters")
     return value
@@ -314,7 +314,7 @@ def counter_value(value: Any, name: str) -> float:
     if value is None:
         return math.nan
     if type(value) not in (int, float) or math.isinf(value):
-        raise FormatError(f"counter {short(name)} is {short(value)}; a number is due")
+        raise FormatError(f"counter {short(name)} is {short(value)}; expected a number")
     return float(value)
 
 
@@ -327,7 +327,7 @@ def duration(value: Any, what: str) -> float:
         No clock gives it.
     """
     if type(value) not in (int, float) or not 0.0 <= value < math.inf:
-        raise FormatError(f"{what} is {short(value)}; a time is finite and not negative")
+        raise FormatError(f"{what} is {short(value)}; a time must be finite and not negative")
     return float(value)
 
 
@@ -339,7 +339,7 @@ def _blocks(threads: Extents, block: Extents) -> Extents:
 
 def _extents(value: Any, what: str) -> Extents:
     if not isinstance(value, Mapping):
-        raise FormatError(f"{what} is {short(value)}; an object with X, Y and Z is due")
+        raise FormatError(f"{what} is {short(value)}; expected an object with X, Y and Z")
     x, y, z = (value.get(axis) for axis in "XYZ")
     for extent in (x, y, z):
         if type(extent) is not int or not 0 < extent < _MAX_EXTENT:
@@ -351,18 +351,18 @@ def _size(fields: Mapping[str, Any], name: str) -> int | None:
     """Return a number of bytes or registers, None where the file does not say it."""
     value = fields.get(name)
     if value is not None and (type(value) is not int or not 0 <= value < _MAX_EXTENT):
-        raise FormatError(f"{name} is {short(value)}; a small number is due")
+        raise FormatError(f"{name} is {short(value)}; expected a small number")
     return value
 
 
 def _configuration(pairs: Any) -> dict[str, Any]:
     """Return parameter → value in the file's order."""
     if not isinstance(pairs, list) or len(pairs) > limits.MAX_INSTRUCTIONS:
-        raise FormatError("Configuration is no list of parameters")
+        raise FormatError("Configuration is not a list of parameters")
     found: dict[str, Any] = {}
     for pair in pairs:
         if not isinstance(pair, Mapping) or "Value" not in pair:
-            raise FormatError(f"a parameter is {short(pair)}; Name and Value are due")
+            raise FormatError(f"a parameter is {short(pair)}; expected Name and Value")
         name = text_of(pair.get("Name"), "the name of a parameter")
         if name in found:
             raise FormatError(f"parameter {short(name)} occurs twice")
@@ -426,7 +426,7 @@ class KTTFormat:
                 elif name != "Results":
                     document.value()
                 elif reader is None:
-                    raise FormatError(f"{file.name}: KTT's Metadata are due before its Results")
+                    raise FormatError(f"{file.name}: KTT's Results come before its Metadata")
                 else:
                     for number, result in enumerate(document.items(), 1):
                         yield _read(reader, result, file, number)
@@ -469,7 +469,7 @@ class _Document:
             return
         while True:
             if self._next() != '"':
-                raise self._error("a name is due")
+                raise self._error("expected a name")
             name = self.value()
             self._expect(":")
             yield name
@@ -478,7 +478,7 @@ class _Document:
             self._at += 1
         self._expect("}")
         if self._next():
-            raise self._error("nothing may follow the document")
+            raise self._error("text follows the document")
 
     def items(self) -> Iterator[Any]:
         """Yield the values of a list."""
@@ -525,7 +525,7 @@ class _Document:
 
     def _expect(self, character: str) -> None:
         if self._next() != character:
-            raise self._error(f"{character!r} is due")
+            raise self._error(f"expected {character!r}")
         self._at += 1
 
     def _more(self) -> bool:

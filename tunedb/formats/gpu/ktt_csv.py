@@ -190,7 +190,9 @@ class _Reader:
         if len(set(names)) < len(names):
             raise FormatError("a column occurs twice in the header of KTT")
         if len(names) < 2 or not _is_outcome(names[1]):
-            raise FormatError(f"the second column of KTT is its duration, not {short(names[1:2])}")
+            raise FormatError(
+                f"the second column of KTT must be its duration, not {short(names[1:2])}"
+            )
         rest = names[2:]
         sizes = 0
         while rest[:1] and _SIZE.fullmatch(rest[0]):
@@ -239,7 +241,7 @@ class _Reader:
         # A result without a profiler leaves out the cells of the counters.
         profiled = len(cells) == plain + len(layout.counters)
         if not profiled and len(cells) != plain:
-            raise FormatError(f"a row of {len(cells)} cells, which are not those of the header")
+            raise FormatError(f"a row of {len(cells)} cells does not match the header")
         kernel, outcome, *rest = cells
         sizes, rest = rest[: 2 * layout.sizes], rest[2 * layout.sizes :]
         values, rest = rest[: len(layout.parameters)], rest[len(layout.parameters) :]
@@ -363,10 +365,10 @@ def _number(text: str, what: str) -> float:
     try:
         return float(text)
     except ValueError:
-        raise FormatError(f"{what} is {short(text)}; a number is due") from None
+        raise FormatError(f"{what} is {short(text)}; expected a number") from None
 
 
 def _whole(text: str, what: str) -> int:
     if not _INTEGER.fullmatch(text):
-        raise FormatError(f"{what} is {short(text)}; a whole number is due")
+        raise FormatError(f"{what} is {short(text)}; expected a whole number")
     return int(text)

@@ -90,7 +90,7 @@ class KTTXMLFormat:
 
 def _read(reader: ResultReader | None, element: _Element, file: LogFile, number: int) -> Item:
     if reader is None:
-        raise FormatError(f"{file.name}: KTT's Metadata are due before its Results")
+        raise FormatError(f"{file.name}: KTT's Results come before its Metadata")
     try:
         return reader.read(_as_json(element))
     except FormatError as error:
@@ -157,7 +157,7 @@ class _Parser:
                 self._elements = self._held = 0
 
     def _refuse(self, *_: Any) -> None:
-        raise FormatError("a document type, which KTT never writes, is refused")
+        raise FormatError("KTT never writes a document type; it is rejected")
 
 
 def _as_json(element: _Element) -> dict[str, Any]:
@@ -208,7 +208,7 @@ def _whole(text: str) -> int:
     try:
         return int(text)
     except ValueError:
-        raise FormatError(f"{short(text)} is no whole number") from None
+        raise FormatError(f"{short(text)} is not a whole number") from None
 
 
 def _real(text: str) -> float | None:
@@ -216,13 +216,13 @@ def _real(text: str) -> float | None:
     try:
         value = float(text)
     except ValueError:
-        raise FormatError(f"{short(text)} is no number") from None
+        raise FormatError(f"{short(text)} is not a number") from None
     return None if math.isnan(value) else value
 
 
 def _truth(text: str) -> bool:
     if text not in ("true", "false"):
-        raise FormatError(f"{short(text)} is no truth value")
+        raise FormatError(f"{short(text)} is not a truth value")
     return text == "true"
 
 

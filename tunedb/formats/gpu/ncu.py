@@ -206,7 +206,7 @@ def parse_report(rows: Iterable[Row], *, is_english: bool = False) -> Report:
         locale.check_seen(row.number)
     if table is None:
         raise FormatError(
-            "Nsight Compute printed no table there; profile with ncu --csv --page raw "
+            "the file has no table of Nsight Compute; profile with ncu --csv --page raw "
             "--print-units base --log-file FILE"
         )
     locale.check()
@@ -250,7 +250,7 @@ class _Table:
         if found is None:
             name = cells.get("Kernel Name", "")
             if not name or len(name) > limits.MAX_KERNEL_CHARS:
-                raise FormatError("a kernel without a name, or with too long a one")
+                raise FormatError("a kernel without a name, or with a name that is too long")
             found = Profiled(name, row.number)
             found.process = cells.get("Process Name") or None
             found.capability = cells.get("CC") or None
@@ -273,7 +273,7 @@ class _Table:
         value = parse_number(text) * factor
         label = f"{section}: {name}" if section and "__" not in name else name
         if len(label) > limits.MAX_COUNTER_CHARS or len(base) > limits.MAX_COUNTER_CHARS:
-            raise FormatError("a counter with too long a name or unit")
+            raise FormatError("a counter with a name or unit that is too long")
         if name in _GEOMETRY and ("__" in name or section == _LAUNCH_SECTION):
             launch.geometry.setdefault(_GEOMETRY[name], value)
             return
@@ -338,7 +338,7 @@ def _extents(text: str | None) -> Extents | None:
         return None
     match = _EXTENTS.fullmatch(text)
     if match is None:
-        raise FormatError(f"{text[:40]!r} is no block or grid; (x, y, z) is due")
+        raise FormatError(f"{text[:40]!r} is not a block or grid; expected (x, y, z)")
     return int(match[1]), int(match[2]), int(match[3])
 
 
@@ -370,7 +370,7 @@ class NcuFormat:
             A file cannot be read.
         """
         if file.path is None:
-            raise FormatError(f"{file.name}: a profile is no stream; give its path")
+            raise FormatError(f"{file.name}: a profile is not a stream; give its path")
         report = parse_report(read_rows(file.path))
         for row, reason in report.bad:
             yield Quarantined(file.name, row.number, reason, row.text.encode(errors="replace"))
@@ -429,7 +429,7 @@ def _with_times(
     """
     traced = parse_profile(read_rows(trace))
     if not traced.launched:
-        raise FormatError(f"{trace}: no GPU trace with kernels in it")
+        raise FormatError(f"{trace}: no GPU trace with kernels")
     times: dict[tuple[object, ...], list[Launched]] = {}
     for item in traced.launched.values():
         times.setdefault(_geometry(item.launch), []).append(item)

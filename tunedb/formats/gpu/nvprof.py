@@ -198,7 +198,7 @@ class _Metrics:
         value, unit = parse_value(cells[self._places["Avg"]])
         name = cells[self._places[self._name]]
         if not name or len(name) > limits.MAX_COUNTER_CHARS:
-            raise FormatError("a counter without a name, or with too long a one")
+            raise FormatError("a counter without a name, or with a name that is too long")
         device = _INDEX.sub("", cells[self._places["Device"]])
         key = device, _kernel_name(cells[self._places["Kernel"]])
         found = self._profile.counters.setdefault(key, Counters())
@@ -266,7 +266,7 @@ class _Trace:
 
 def _kernel_name(name: str) -> str:
     if not name or len(name) > limits.MAX_KERNEL_CHARS:
-        raise FormatError("a kernel without a name, or with too long a one")
+        raise FormatError("a kernel without a name, or with a name that is too long")
     return name
 
 
@@ -285,7 +285,7 @@ def _due(text: str, what: str) -> float:
 def _whole(text: str, what: str) -> int:
     value = _due(text, what)
     if value != int(value):
-        raise FormatError(f"{what}: {text[:40]!r} is no whole number")
+        raise FormatError(f"{what}: {text[:40]!r} is not a whole number")
     return int(value)
 
 
@@ -350,7 +350,7 @@ class NvprofFormat:
             A file cannot be read.
         """
         if file.path is None:
-            raise FormatError(f"{file.name}: a profile is no stream; give its path")
+            raise FormatError(f"{file.name}: a profile is not a stream; give its path")
         own = _read(file.path)
         parts = [(file.name, own)]
         counted = traced = own
@@ -358,7 +358,7 @@ class NvprofFormat:
             at = _trace_of(file, own)
             traced = _read(at)
             if not traced.launched:
-                raise FormatError(f"{at}: no GPU trace with kernels in it")
+                raise FormatError(f"{at}: no GPU trace with kernels")
             parts.append((str(at), traced))
         if not (own.launched and own.counters):
             read = {file.path: own}
@@ -431,12 +431,12 @@ def _trace_of(file: LogFile, profile: Profile) -> Path:
     if profile.is_per_launch:
         raise FormatError(
             "counters of each launch without times; profile without --print-gpu-trace and "
-            "--aggregate-mode off, and make the trace in a run of its own"
+            "--aggregate-mode off, and make the trace in a separate run"
         )
     if not profile.counters and not profile.bad:
-        raise FormatError("nvprof profiled nothing there: no metrics and no launches")
+        raise FormatError("nvprof profiled nothing: no metrics and no launches")
     raise FormatError(
-        "metrics without a GPU trace, which has the blocks and the times: nvprof "
+        "metrics need a GPU trace for blocks and times: nvprof "
         "--print-gpu-trace --csv --log-file trace.csv PROGRAM, then --trace trace.csv"
     )
 

@@ -114,7 +114,7 @@ def seconds(value: float, unit: str) -> float:
     """
     factor = _TIMES.get(unit)
     if factor is None:
-        raise FormatError(f"a time in {unit!r}; s, ms, us or ns is due")
+        raise FormatError(f"a time in {unit!r}; expected s, ms, us or ns")
     return value * factor
 
 
@@ -128,7 +128,7 @@ def binary_bytes(value: float, unit: str) -> int:
     """
     factor = _BINARY.get(unit)
     if factor is None:
-        raise FormatError(f"a size in {unit!r}; B, KB or MB is due")
+        raise FormatError(f"a size in {unit!r}; expected B, KB or MB")
     return round(value * factor)
 
 
@@ -178,7 +178,7 @@ def parse_number(text: str) -> float:
         return float("nan")
     plain = text.replace(",", "") if _GROUPED.fullmatch(text) else text
     if not _PLAIN.fullmatch(plain):
-        raise FormatError(f"{text[:40]!r} is no number")
+        raise FormatError(f"{text[:40]!r} is not a number")
     value = float(plain)
     return value if abs(value) != float("inf") else float("nan")
 
@@ -222,14 +222,14 @@ class Locale:
         """Raise FormatError where a number up to this line is of another locale."""
         if self._other is not None:
             raise FormatError(
-                f"line {line}: the number {self._other} is of another locale; {_ENGLISH_PLEASE}"
+                f"line {line}: the number {self._other} has another locale; {_ENGLISH_PLEASE}"
             )
 
     def check(self) -> None:
         """Raise FormatError where the numbers that were seen mean two things."""
         if self._either is not None and not self._is_english:
             raise FormatError(
-                f"{self._either} means two things, and no other number tells the locale; "
+                f"{self._either} is ambiguous, and no other number shows the locale; "
                 f"{_ENGLISH_PLEASE}"
             )
 

@@ -152,7 +152,7 @@ def read_t1(body: bytes) -> T1Input:
     try:
         return t1_input(orjson.loads(body))
     except orjson.JSONDecodeError as error:
-        raise FormatError(f"a T1 input that is no JSON: {error}") from None
+        raise FormatError(f"a T1 input is not JSON: {error}") from None
 
 
 def t1_input(document: Any) -> T1Input:
@@ -207,7 +207,7 @@ def _local_size(value: Any) -> tuple[str, ...]:
     if value is None:
         return ()
     if type(value) is not dict:
-        raise FormatError(f"LocalSize is {short(value)}; an object with X, Y and Z is due")
+        raise FormatError(f"LocalSize is {short(value)}; expected an object with X, Y and Z")
     axes = [value.get(axis, "1") for axis in _AXES]
     for axis in axes:
         if isinstance(axis, bool) or not isinstance(axis, int | str):
@@ -219,19 +219,19 @@ def _part(document: Any, name: str) -> dict[str, Any]:
     """Return an object in a document; an empty one where it is missing."""
     found = document.get(name, {}) if type(document) is dict else None
     if type(found) is not dict:
-        raise FormatError(f"a T1 input whose {name} is no object")
+        raise FormatError(f"a T1 input whose {name} is not an object")
     return found
 
 
 def _entries(space: Mapping[str, Any], name: str) -> list[dict[str, Any]]:
     found = space.get(name) or []
     if type(found) is not list or not all(type(entry) is dict for entry in found):
-        raise FormatError(f"{name} is no list of objects")
+        raise FormatError(f"{name} is not a list of objects")
     return found
 
 
 def _text(entry: Mapping[str, Any], name: str) -> str:
     found = entry.get(name)
     if type(found) is not str or not found or "\0" in found:
-        raise FormatError(f"the {name} of an entry is {short(found)}, which is no text")
+        raise FormatError(f"the {name} of an entry is {short(found)}, which is not text")
     return found

@@ -97,11 +97,11 @@ def result(measurement: Measurement, launches: list[Launch]) -> bytes:
     """
     failure = measurement.failure
     if failure is not None and failure.kind == FailureKind.INFRASTRUCTURE:
-        raise FormatError("it failed for a reason that T4 does not have")
+        raise FormatError("T4 has no name for its failure")
     try:
         return orjson.dumps(_result(measurement, launches))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise FormatError(f"a record that is damaged: {error!r}") from error
+        raise FormatError(f"a record is damaged: {error!r}") from error
 
 
 def _result(measurement: Measurement, launches: list[Launch]) -> dict[str, Any]:
@@ -292,10 +292,10 @@ def _measurement(row: Any, shared: _Shared) -> tuple[Measurement, bool]:
         The row cannot be understood.
     """
     if type(row) is not dict or type(row.get("configuration")) is not dict:
-        raise FormatError("a result is an object with a configuration")
+        raise FormatError("a result must be an object with a configuration")
     parameters, times = row["configuration"], row.get("times", {})
     if type(times) is not dict:
-        raise FormatError("the times of a result are no object")
+        raise FormatError("the times of a result are not an object")
     time, others = _split(row)
     unit = _unit(time.get("unit")) or shared.unit
     failure, extra = _failure(row), _extra(row, times)
@@ -330,7 +330,7 @@ def _split(row: Mapping[str, Any]) -> tuple[dict[str, Any], list[dict[str, Any]]
     if type(listed) is not list or not all(
         type(found) is dict and type(found.get("name")) is str for found in listed
     ):
-        raise FormatError("the measurements of a result are objects with a name")
+        raise FormatError("the measurements of a result must be objects with a name")
     objectives = row.get("objectives")
     objectives = objectives if type(objectives) is list else []
     for number, found in enumerate(listed):
@@ -377,7 +377,7 @@ def _run_secs(
         They are none, or nothing says their unit.
     """
     if unit is None:
-        raise FormatError("neither its time nor metadata.timeunit says in which unit times are")
+        raise FormatError("neither its time nor metadata.timeunit gives the unit of times")
     if not runtimes:
         return (seconds(value, unit, "the time"),), None
     times = all_seconds(runtimes, unit, "the runtimes")

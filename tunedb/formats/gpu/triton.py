@@ -110,7 +110,7 @@ def _kernel(file: LogFile) -> str | None:
 def _measurement(row: Any, workload: Workload, target: Target, warp: int) -> Measurement:
     """Return the measurement of a configuration and its timing, or raise FormatError."""
     if type(row) is not list or len(row) != 2:
-        raise FormatError("a result is [configuration, timing]")
+        raise FormatError("a result must be [configuration, timing]")
     parameters = _parameters(row[0])
     run_secs, extra = _timing(row[1])
     failure = None
@@ -136,7 +136,7 @@ def _parameters(config: Any) -> dict[str, Any]:
     if type(config) is str:
         return _written(config)
     if type(config) is not dict or type(config.get("kwargs", {})) is not dict:
-        raise FormatError(f"a configuration is {short(config)}; an object with kwargs is due")
+        raise FormatError(f"a configuration is {short(config)}; expected an object with kwargs")
     own = config.get("kwargs", {})
     others = {
         name: value
@@ -144,7 +144,7 @@ def _parameters(config: Any) -> dict[str, Any]:
         if name != "kwargs" and not (name in _CODE and value is None)
     }
     if twice := own.keys() & others.keys():
-        raise FormatError(f"the parameter {min(twice)!r} stands in kwargs and beside them")
+        raise FormatError(f"the parameter {min(twice)!r} occurs in kwargs and beside them")
     return {**own, **others}
 
 
@@ -154,7 +154,7 @@ def _written(text: str) -> dict[str, Any]:
     for part in text.split(","):
         name, colon, value = (word.strip() for word in part.partition(":"))
         if not colon or not name or name in found:
-            raise FormatError(f"a configuration is {short(text)}; 'name: value, …' is due")
+            raise FormatError(f"a configuration is {short(text)}; expected 'name: value, …'")
         if name not in _CODE:
             found[name] = _value(value)
     return found
@@ -176,7 +176,7 @@ def _timing(timing: Any) -> tuple[tuple[float, ...] | None, dict[str, Any]]:
     extra: dict[str, Any] = {}
     if type(timing) is list:
         if not 0 < len(timing) <= 1 + len(_PERCENTILES):
-            raise FormatError(f"a timing is {short(timing)}; [median, p20, p80] is due")
+            raise FormatError(f"a timing is {short(timing)}; expected [median, p20, p80]")
         timing, *percentiles = timing
         extra = dict(zip(_PERCENTILES, percentiles, strict=False))
     if isinstance(timing, float) and math.isinf(timing) and timing > 0:

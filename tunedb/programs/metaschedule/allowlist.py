@@ -1,6 +1,6 @@
 """Programs of MetaSchedule that a foreign source may give, by their stored parts.
 
-What may stand in them is listed in :mod:`tunedb.programs.metaschedule.allowlist`.
+:mod:`.instructions` says which instructions may stand in them, with attributes of which types.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ import orjson
 from ... import limits
 from ...errors import FormatError
 from ...identity import canonical_json
-from ...json_checks import INT64
-from .trace import INSTRUCTIONS, NO_OUTPUT, OLDER, check_arity, is_variable
+from ..allowlist import check_length, is_int, is_text
+from .instructions import INSTRUCTIONS, SAMPLING, Form, Type, form_of
+from .trace import NO_OUTPUT, is_variable
 
 # ---- Kinds, attributes and annotations of MetaSchedule that a foreign program may have -----------
 #
@@ -25,12 +26,8 @@ from .trace import INSTRUCTIONS, NO_OUTPUT, OLDER, check_arity, is_variable
 # (``src/s_tir/meta_schedule``, ``include/tvm/s_tir/stmt.h``). A test feeds them with the public
 # logs and with programs that TVM tunes.
 
-#: Instructions that no rule of TVM uses and that make a program compute or access something else:
-#: they set a type or a region without a check.
-UNSAFE = frozenset({"AnnotateBufferAccess", "UnsafeHideBufferAccess", "UnsafeSetDType"})
-
 #: Kinds of instruction that are allowed, today's and those of earlier releases.
-KINDS = frozenset({*INSTRUCTIONS, *OLDER}) - UNSAFE
+KINDS = frozenset(kind for kind, value in INSTRUCTIONS.items() if not value.is_unsafe)
 
 _INTRINSIC = re.compile(rf"[A-Za-z0-9_.]{{1,{limits.MAX_FOREIGN_NAME_CHARS}}}")
 
@@ -92,7 +89,7 @@ _GRAPH_KEYS = frozenset({"root_index", "root", "nodes", "metadata", "attrs", "b6
 _NODE_KEYS = frozenset({"type", "data", "type_key", "attrs", "repr_str", "keys"})
 
 #: Kinds with an index map among their inputs.
-MAPPED = frozenset({"TransformLayout", "ReindexCacheRead", "ReindexCacheWrite"})
+_MAPPED = frozenset(kind for kind, value in INSTRUCTIONS.items() if value.has_index_map)
 
 _MAX_VARIABLE_CHARS = 12
 
@@ -102,22 +99,8 @@ def is_name(value: Any) -> bool:
     return is_variable(value) and len(value) <= _MAX_VARIABLE_CHARS
 
 
-def is_int(value: Any) -> bool:
-    """Tell whether a value is an integer of 64 bits."""
-    return type(value) is int and -INT64 <= value < INT64
-
-
 def _is_flag(value: Any) -> bool:
     return isinstance(value, bool) or (type(value) is int and value in (0, 1))
-
-
-def is_text(value: Any) -> bool:
-    """Tell whether a value can be a name of a block or knob: short, without control codes."""
-    return (
-        isinstance(value, str)
-        and len(value) <= limits.MAX_FOREIGN_NAME_CHARS
-        and value.isprintable()
-    )
 
 
 def _is_scope(value: Any) -> bool:
@@ -155,68 +138,28 @@ def _is_map_or_none(value: Any) -> bool:
     return value is None or _is_map(value)
 
 
-_Check = Callable[[Any], bool]
-_COPIES: tuple[_Check, ...] = (is_int, _is_scope)
-
-#: What the attributes of each kind are, today's; an earlier release wrote the first of them.
-_ATTRS: dict[str, tuple[_Check, ...]] = {
-    "Bind": (_is_thread,),
-    "Blockize": (_is_flag,),
-    "CacheIndex": (_is_scope, is_int),
-    **dict.fromkeys(
-        (
-            *("CacheInplace", "CacheRead", "CacheWrite", "ReadAt", "WriteAt", "SetScope"),
-            *("ReindexCacheRead", "ReindexCacheWrite"),
-        ),
-        _COPIES,
-    ),
-    "ComputeAt": (_is_flag, is_int),
-    "Fuse": (_is_flag,),
-    "GetBlock": (is_text, is_text),
-    "GetSBlock": (is_text, is_text),
-    "LoopPartition": (_is_flag,),
-    "PadEinsum": (_are_ints,),
-    "RFactor": (is_int,),
-    "ReIndex": (is_int, is_int),
-    "ReverseComputeAt": (_is_flag, is_int),
-    "RollingBuffer": (is_int,),
-    "SampleCategorical": (_are_ints, _are_numbers),
-    "SamplePartitionedTile": (is_int, is_int, is_int),
-    "SamplePerfectTile": (is_int, is_int),
-    "SetAxisSeparator": (is_int, is_int, _are_ints),
-    "Split": (_is_flag, _is_flag),
-    "StorageAlign": (is_int, is_int, is_int, is_int),
-    "Tensorize": (_is_intrinsic, _is_flag),
-    "TransformBlockLayout": (_is_map,),
-    "TransformLayout": (is_int, is_int, _is_map_or_none, _is_flag),
-    "Unannotate": (_is_removable,),
-}
-
-#: Attributes of earlier releases that are not the first of today's, by kind and number of inputs
-#: and attributes.
-_OLDER_ATTRS: dict[tuple[str, int, int], tuple[_Check, ...]] = {
-    ("CacheIndex", 1, 1): (is_int,),
-    ("TransformLayout", 1, 3): (is_int, is_int, _is_map),
-    ("TransformLayout", 1, 4): (is_int, is_int, _is_map, _is_map_or_none),
+#: What an attribute of each type may be.
+_CHECKS: dict[Type, Callable[[Any], bool]] = {
+    "annotation": _is_removable,
+    "bare flag": _is_flag,
+    "flag": _is_flag,
+    "index map": _is_map,
+    "index map or none": _is_map_or_none,
+    "integer": is_int,
+    "integers": _are_ints,
+    "intrinsic": _is_intrinsic,
+    "probabilities": _are_numbers,
+    "scope": _is_scope,
+    "text": is_text,
+    "thread": _is_thread,
 }
 
 
-def check_attrs(where: str, kind: str, inputs: list[Any], attrs: list[Any]) -> None:
-    """Raise FormatError for an attribute that is not of its kind.
-
-    Parameters
-    ----------
-    where : str
-        For the message.
-    kind : str
-        Of the instruction, not ``Annotate``.
-    inputs, attrs : list
-        As many as some release wrote (:func:`tunedb.programs.metaschedule.trace.check_arity`).
-    """
-    older = _OLDER_ATTRS.get((kind, len(inputs), len(attrs)))
-    for check, value in zip(older or _ATTRS.get(kind, ()), attrs, strict=False):
+def _check_attrs(where: str, form: Form, attrs: list[Any]) -> None:
+    """Raise FormatError for an attribute of another type than its form says."""
+    for (_, type_), value in zip(form.attributes, attrs, strict=True):
         try:
-            is_allowed = check(value)
+            is_allowed = _CHECKS[type_](value)
         except FormatError as error:  # of an index map
             raise FormatError(f"{where}: {error}") from None
         if not is_allowed:
@@ -254,7 +197,7 @@ def check_index_map(where: str, text: str) -> None:
         if "root_index" in graph and "." in type_:
             _check_references(where, index, type_, node.get("data"))
     if "root_index" in graph and not _is_index_of_map(graph["root_index"], nodes):
-        raise FormatError(f"{where} has a text for an index map that is none")
+        raise FormatError(f"{where} has a text that is not an index map")
 
 
 def _graph_of(text: str) -> dict[str, Any]:
@@ -269,14 +212,14 @@ def _graph_of(text: str) -> dict[str, Any]:
 def _check_references(where: str, index: int, type_: str, data: Any) -> None:
     """Raise FormatError for an object that refers to itself or to a later one."""
     if isinstance(data, dict):
-        # Until TVM 0.26 an integer held its value itself (upgrades.is_current_graph).
+        # Until TVM 0.26 an integer held its value itself (upgrade.is_current_graph).
         fields = data.items()
         numbers = [v for key, v in fields if key != "value" or not type_.endswith(".IntImm")]
     else:
         numbers = data if isinstance(data, list) else []
     for number in numbers:
         if type(number) is int and not 0 <= number < index:
-            raise FormatError(f"{where} has an index map whose objects go in circles")
+            raise FormatError(f"{where} has an index map with a reference cycle")
 
 
 def _is_index_of_map(root: Any, nodes: list[Any]) -> bool:
@@ -291,7 +234,6 @@ def _is_index_of_map(root: Any, nodes: list[Any]) -> bool:
 
 _PLACE: dict[str, Any] = {}
 _MAX_NESTING = 3
-_TILINGS = frozenset({"SamplePartitionedTile", "SamplePerfectTile"})
 
 #: What nearly all decisions look like, once they are known to be JSON: pairs of an index and an
 #: integer or a list of them, and two lists of numbers. Numbers of 19 digits may be too long.
@@ -303,7 +245,7 @@ _LONG = re.compile(rb"\d{19}")
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a sketch or a tail has.
+    """The contents of a sketch or a tail, as far as a program must fit them.
 
     Parameters
     ----------
@@ -324,8 +266,27 @@ class Facts:
     free: frozenset[str]
 
 
-def part(body: bytes) -> Facts:
-    """Return what a sketch or tail has.
+def check_sketch(body: bytes) -> Facts:
+    """Return what a sketch has.
+
+    Parameters
+    ----------
+    body : bytes
+        As for :func:`check_tail`.
+
+    Raises
+    ------
+    FormatError
+        It holds what is not allowed, or uses a variable before it is defined.
+    """
+    sketch = check_tail(body)
+    if sketch.free:
+        raise FormatError(f"{min(sketch.free)!r} is used before it is defined")
+    return sketch
+
+
+def check_tail(body: bytes) -> Facts:
+    """Return what a tail has.
 
     Parameters
     ----------
@@ -380,21 +341,21 @@ class _Part:
         kind, inputs, attrs, outputs = instruction
         if kind not in KINDS:
             raise FormatError(f"instruction {index} is {shown(kind)}, which is not allowed")
-        check_arity(kind, index, len(inputs), len(attrs))
+        form = form_of(kind, index, len(inputs), len(attrs))
         where = f"{kind} at {index}"
         if kind == "Annotate":
             self._annotation(where, *inputs, *attrs)
         else:
             for value in inputs:
                 self._input(where, kind, value, _MAX_NESTING)
-            check_attrs(where, kind, inputs, attrs)
-        if kind in INSTRUCTIONS and INSTRUCTIONS[kind][2]:
-            self.sampling[index] = kind in _TILINGS
+            _check_attrs(where, form, attrs)
+        if kind in SAMPLING:
+            self.sampling[index] = SAMPLING[kind] == "tile"
         for name in outputs:
             if name == NO_OUTPUT:
                 continue
             if not is_name(name) or name in self.defined:
-                raise FormatError(f"{where} has the output {shown(name)}, which is no new variable")
+                raise FormatError(f"{where} has the output {shown(name)}, not a new variable")
             self.defined.add(name)
 
     def _use(self, name: str) -> None:
@@ -406,7 +367,7 @@ class _Part:
         if isinstance(value, str):
             if is_name(value):
                 self._use(value)
-            elif value[:1] == "{" and kind in MAPPED:
+            elif value[:1] == "{" and kind in _MAPPED:
                 check_index_map(where, value)
             elif value != "None":
                 raise FormatError(f"{where} has the text {shown(value)} among its inputs")
@@ -444,12 +405,6 @@ class _Part:
 # ---- decisions ----------------------------------------------------------------------------------
 
 
-def check_begins(sketch: Facts) -> None:
-    """Raise FormatError for a sketch that uses a variable before it is defined."""
-    if sketch.free:
-        raise FormatError(f"sketch: {min(sketch.free)!r} is used before it is defined")
-
-
 def check_decisions(decisions: bytes) -> None:
     """Raise FormatError unless these are decisions and numbers.
 
@@ -471,12 +426,10 @@ def check_program(sketch: Facts, tail: Facts | None, decisions: bytes) -> None:
     Parameters
     ----------
     sketch, tail : Facts
-        What :func:`part` said of them.
+        What :func:`check_sketch` and :func:`check_tail` returned.
     decisions : bytes
         As they are stored.
     """
-    if sketch.free:
-        check_begins(sketch)
     chosen, first, second = _read(decisions)
     sampling, places = sketch.sampling, 0
     if tail is not None:
@@ -496,7 +449,9 @@ def check_program(sketch: Facts, tail: Facts | None, decisions: bytes) -> None:
             raise FormatError(f"decisions: {shown([index, value])} is out of order")
         before = index
         if sampling.get(index) is not (type(value) is list):
-            raise FormatError(f"decisions: {shown(value)} for instruction {index} is none")
+            raise FormatError(
+                f"decisions: {shown(value)} for instruction {index} is not a decision"
+            )
 
 
 def _check_tail(sketch: Facts, tail: Facts) -> None:
@@ -513,10 +468,7 @@ def _check_tail(sketch: Facts, tail: Facts) -> None:
 
 def _read(decisions: bytes) -> tuple[list[Any], list[Any], list[Any]]:
     """Return decisions and the numbers of sketch and tail, or raise FormatError."""
-    if len(decisions) > limits.MAX_FOREIGN_DECISION_BYTES:
-        raise FormatError(
-            f"decisions of {len(decisions)} bytes, over {limits.MAX_FOREIGN_DECISION_BYTES}"
-        )
+    check_length(decisions)
     is_plain = _PLAIN.fullmatch(decisions) is not None and _LONG.search(decisions) is None
     try:
         chosen, first, second = orjson.loads(decisions)
@@ -532,7 +484,7 @@ def _check_numbers(chosen: Any, first: Any, second: Any) -> None:
     for index, value in chosen:
         values = value if type(value) is list else [value]
         if type(index) is not int or not all(map(is_int, values)):
-            raise FormatError(f"decisions: {shown([index, value])} is none")
+            raise FormatError(f"decisions: {shown([index, value])} is not a decision")
     for numbers in (first, second):
         if type(numbers) is not list or not all(type(n) is float or is_int(n) for n in numbers):
-            raise FormatError(f"decisions: {shown(numbers)} are no numbers")
+            raise FormatError(f"decisions: {shown(numbers)} are not numbers")

@@ -8,50 +8,26 @@ from typing import Any
 from ...errors import FormatError
 from ...records import Trace
 from ..base import Step
+from .instructions import INSTRUCTIONS
 from .trace import join_trace
 
-#: Names of attributes as TVM's Python has them (``python/tvm/s_tir/schedule/schedule.py``).
-_ATTRIBUTES: dict[str, tuple[str, ...]] = {
-    "Annotate": ("ann_key",),
-    "Bind": ("thread_axis",),
-    "Blockize": ("preserve_unit_iters",),
-    "CacheIndex": ("storage_scope", "cse_thresh"),
-    "CacheInplace": ("read_buffer_index", "storage_scope"),
-    "CacheRead": ("read_buffer_index", "storage_scope"),
-    "CacheWrite": ("write_buffer_index", "storage_scope"),
-    "ComputeAt": ("preserve_unit_loops", "index"),
-    "Fuse": ("preserve_unit_iters",),
-    "GetBlock": ("name", "func_name"),
-    "GetSBlock": ("name", "func_name"),
-    "LoopPartition": ("preserve_unit_iters",),
-    "PadEinsum": ("padding",),
-    "RFactor": ("factor_axis",),
-    "ReadAt": ("read_buffer_index", "storage_scope"),
-    "ReindexCacheRead": ("read_buffer_index", "storage_scope"),
-    "ReindexCacheWrite": ("write_buffer_index", "storage_scope"),
-    "ReverseComputeAt": ("preserve_unit_loops", "index"),
-    "RollingBuffer": ("write_buffer_index",),
-    "SampleCategorical": ("candidates", "probs"),
-    "SamplePartitionedTile": ("n", "partition_pos", "innerpart_factor"),
-    "SamplePerfectTile": ("n", "max_innermost_factor"),
-    "SetScope": ("buffer_index", "storage_scope"),
-    "Split": ("preserve_unit_iters", "disable_predication"),
-    "StorageAlign": ("buffer_index", "axis", "factor", "offset"),
-    "Tensorize": ("tensor_intrin", "preserve_unit_iters"),
-    "Unannotate": ("ann_key",),
-    "UnsafeSetDType": ("buffer_index", "dtype"),
-    "WriteAt": ("write_buffer_index", "storage_scope"),
-}
-
-#: Names that are not the kind in snake case.
-_NAMES = {
-    "GetSBlock": "get_sblock",
-    "RFactor": "rfactor",
-    "ReIndex": "reindex",
-    "UnsafeSetDType": "unsafe_set_dtype",
-}
-
 _WORD = re.compile(r"(?<!^)(?=[A-Z])")
+
+
+def _in_words(kind: str) -> str:
+    """Return a kind in snake case."""
+    return _WORD.sub("_", kind).lower()
+
+
+#: Name of each kind in words.
+_NAMES = {kind: value.name or _in_words(kind) for kind, value in INSTRUCTIONS.items()}
+
+#: Names of the attributes of its newest form; none where some have no name.
+_ATTRIBUTES = {
+    kind: names
+    for kind, value in INSTRUCTIONS.items()
+    if all(names := tuple(name for name, _ in value.form.attributes))
+}
 
 
 def steps_of(trace: Trace) -> list[Step]:
@@ -76,7 +52,7 @@ def steps_of(trace: Trace) -> list[Step]:
             for number, instruction in enumerate(instructions)
         ]
     except (TypeError, ValueError) as error:
-        raise FormatError(f"a stored trace that cannot be read: {error}") from None
+        raise FormatError(f"cannot read a stored trace: {error}") from None
 
 
 def _step(number: int, instruction: list[Any], decision: dict[str, Any]) -> Step:
@@ -91,5 +67,5 @@ def _step(number: int, instruction: list[Any], decision: dict[str, Any]) -> Step
         arguments.update(zip(names, attrs, strict=True))
     elif attrs:
         arguments["attrs"] = attrs
-    name = _NAMES.get(kind) or _WORD.sub("_", kind).lower()
+    name = _NAMES.get(kind) or _in_words(kind)
     return Step(number, kind, name, None, None, arguments | decision)

@@ -24,80 +24,7 @@ from ...errors import FormatError
 from ...identity import canonical_json, canonical_numbers
 from ...json_checks import check_depth
 from ...records import Trace
-
-#: Instruction kinds of TVM 0.27 with the number of their inputs (None: any, the rest of an
-#: n-ary one), attributes and decisions (``src/s_tir/schedule``, ``UnpackedInstTraits``).
-INSTRUCTIONS: dict[str, tuple[int | None, int, int]] = {
-    "AddUnitLoop": (1, 0, 0),
-    "Annotate": (2, 1, 0),
-    "AnnotateBufferAccess": (4, 0, 0),
-    "Bind": (1, 1, 0),
-    "Blockize": (1, 1, 0),
-    "CacheIndex": (1, 2, 0),
-    "CacheInplace": (1, 2, 0),
-    "CacheRead": (2, 2, 0),
-    "CacheWrite": (2, 2, 0),
-    "ComputeAt": (2, 2, 0),
-    "ComputeInline": (1, 0, 0),
-    "DecomposePadding": (2, 0, 0),
-    "DecomposeReduction": (2, 0, 0),
-    "EnterPostproc": (0, 0, 0),
-    "Fuse": (None, 1, 0),
-    "FuseReductionEpilogue": (2, 0, 0),
-    "GetChildBlocks": (1, 0, 0),
-    "GetConsumers": (1, 0, 0),
-    "GetLoops": (1, 0, 0),
-    "GetOutputBlocks": (1, 0, 0),
-    "GetProducers": (1, 0, 0),
-    "GetSBlock": (0, 2, 0),
-    "LoopPartition": (None, 1, 0),
-    "Merge": (None, 0, 0),
-    "PadEinsum": (1, 1, 0),
-    "Parallel": (1, 0, 0),
-    "RFactor": (1, 1, 0),
-    "ReIndex": (1, 2, 0),
-    "ReadAt": (2, 2, 0),
-    "ReindexCacheRead": (2, 2, 0),
-    "ReindexCacheWrite": (2, 2, 0),
-    "Reorder": (None, 0, 0),
-    "ReorderBlockIterVar": (2, 0, 0),
-    "ReverseComputeAt": (2, 2, 0),
-    "ReverseComputeInline": (1, 0, 0),
-    "RollingBuffer": (1, 1, 0),
-    "SampleCategorical": (0, 2, 1),
-    "SampleComputeLocation": (1, 0, 1),
-    "SamplePartitionedTile": (1, 3, 1),
-    "SamplePerfectTile": (1, 2, 1),
-    "SetScope": (1, 2, 0),
-    "Split": (None, 2, 0),
-    "StorageAlign": (1, 4, 0),
-    "Tensorize": (1, 2, 0),
-    "TransformBlockLayout": (1, 1, 0),
-    "TransformLayout": (2, 4, 0),
-    "Unannotate": (1, 1, 0),
-    "Unroll": (1, 0, 0),
-    "UnsafeHideBufferAccess": (3, 0, 0),
-    "UnsafeSetDType": (1, 2, 0),
-    "Vectorize": (1, 0, 0),
-    "WriteAt": (2, 2, 0),
-}
-
-#: What releases from 0.8 on wrote besides: inputs and attributes of each kind in other forms
-#: (``tunedb.programs.metaschedule.upgrade`` knows the way to today's).
-OLDER: dict[str, tuple[tuple[int | None, int], ...]] = {
-    "Blockize": ((1, 0),),
-    "CacheIndex": ((1, 1),),
-    "CacheRead": ((1, 2),),
-    "CacheWrite": ((1, 2),),
-    "ComputeAt": ((2, 1),),
-    "Fuse": ((None, 0),),
-    "GetBlock": ((0, 2),),
-    "ReverseComputeAt": ((2, 1),),
-    "SetAxisSeparator": ((1, 3),),
-    "Split": ((None, 0), (None, 1)),
-    "Tensorize": ((1, 1),),
-    "TransformLayout": ((1, 3), (1, 4)),
-}
+from .instructions import SAMPLING, TILINGS, form_of
 
 POSTPROC = "EnterPostproc"
 
@@ -106,8 +33,6 @@ NO_OUTPUT = "_"
 
 _LITERAL: dict[str, Any] = {}
 _INSTRUCTION_FIELDS = 4
-_TILINGS = frozenset({"SamplePartitionedTile", "SamplePerfectTile"})
-_SAMPLING = frozenset(kind for kind, (_, _, n_decisions) in INSTRUCTIONS.items() if n_decisions)
 
 
 def split_trace(instructions: list[Any], decisions: list[Any]) -> Trace:
@@ -130,7 +55,7 @@ def split_trace(instructions: list[Any], decisions: list[Any]) -> Trace:
     try:
         return _split(canonical_numbers(instructions), canonical_numbers(decisions))
     except (TypeError, ValueError, IndexError, KeyError, RecursionError) as error:
-        raise FormatError(f"a trace that cannot be stored: {error}") from error
+        raise FormatError(f"cannot store a trace: {error}") from error
 
 
 def _split(instructions: list[Any], decisions: list[Any]) -> Trace:
@@ -164,7 +89,7 @@ def join_trace(trace: Trace) -> tuple[list[Any], list[Any]]:
         if trace.tail is not None:
             instructions += _put_literals(orjson.loads(trace.tail), tail_literals)
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"a stored trace that cannot be read: {error}") from error
+        raise FormatError(f"cannot read a stored trace: {error}") from error
     return instructions, decisions
 
 
@@ -179,7 +104,7 @@ def dump_value(value: Any) -> bytes:
     try:
         return _dump(canonical_numbers(value))
     except (TypeError, ValueError, RecursionError) as error:
-        raise FormatError(f"a value that has no JSON form: {error}") from error
+        raise FormatError(f"a value has no JSON form: {error}") from error
 
 
 def check_trace(value: Any) -> tuple[list[Any], list[Any]]:
@@ -196,7 +121,7 @@ def check_trace(value: Any) -> tuple[list[Any], list[Any]]:
     if not (
         isinstance(value, list) and len(value) == 2 and all(isinstance(x, list) for x in value)
     ):
-        raise FormatError("a trace is [instructions, decisions]")
+        raise FormatError("a trace must be [instructions, decisions]")
     instructions, decisions = value
     if len(instructions) > limits.MAX_INSTRUCTIONS:
         raise FormatError(f"a trace of {len(instructions)} instructions is over the limit")
@@ -211,15 +136,15 @@ def _check_decisions(instructions: list[Any], decisions: list[Any]) -> None:
     """Raise FormatError unless the decisions belong to sampling instructions, one for each."""
     for pair in decisions:
         if not (isinstance(pair, list) and len(pair) == 2 and type(pair[0]) is int):
-            raise FormatError("a decision is [instruction index, value]")
+            raise FormatError("a decision must be [instruction index, value]")
         index, value = pair
-        if not 0 <= index < len(instructions) or instructions[index][0] not in _SAMPLING:
-            raise FormatError(f"decision for instruction {index}, which takes none")
+        if not 0 <= index < len(instructions) or instructions[index][0] not in SAMPLING:
+            raise FormatError(f"instruction {index} takes no decision")
         kind = instructions[index][0]
-        if kind not in _TILINGS:
+        if kind not in TILINGS:
             value = [value]
         if not (isinstance(value, list) and all(type(item) is int for item in value)):
-            raise FormatError(f"the decision of {kind} at {index} is of another type")
+            raise FormatError(f"the decision of {kind} at {index} has another type")
     if len({pair[0] for pair in decisions}) != len(decisions):
         raise FormatError("two decisions for one instruction")
 
@@ -234,7 +159,7 @@ def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
     ):
         raise FormatError(f"instruction {index} is not [kind, inputs, attrs, outputs]")
     kind, inputs, attrs, outputs = instruction
-    check_arity(kind, index, len(inputs), len(attrs))
+    form_of(kind, index, len(inputs), len(attrs))
     _check_inputs(kind, index, inputs, defined, limits.MAX_DEPTH)
     for attr in attrs:
         if isinstance(attr, list | dict):
@@ -243,35 +168,8 @@ def _check_instruction(index: int, instruction: Any, defined: set[str]) -> None:
         if name == NO_OUTPUT:
             continue
         if not is_variable(name) or name in defined:
-            raise FormatError(f"{kind} at {index} has an output that is no new variable")
+            raise FormatError(f"{kind} at {index} has an output that is not a new variable")
         defined.add(name)
-
-
-def check_arity(kind: str, index: int, n_inputs: int, n_attrs: int) -> None:
-    """Raise FormatError unless some release wrote so many inputs and attributes.
-
-    Parameters
-    ----------
-    kind : str
-        Of the instruction.
-    index : int
-        Where it stands, for the message.
-    n_inputs, n_attrs : int
-        How many it has.
-    """
-    # n-ary instructions without attributes write [] for them.
-    forms = OLDER.get(kind, ())
-    if kind in INSTRUCTIONS:
-        forms = (INSTRUCTIONS[kind][:2], *forms)
-    if not forms:
-        raise FormatError(f"unknown instruction {kind[:80]!r} at {index}")
-    for inputs, attrs in forms:
-        if inputs in (None, n_inputs) and attrs == n_attrs:
-            return
-    wanted_inputs, wanted_attrs = forms[0]
-    if wanted_inputs not in (None, n_inputs):
-        raise FormatError(f"{kind} at {index} takes {wanted_inputs} inputs, not {n_inputs}")
-    raise FormatError(f"{kind} at {index} takes {wanted_attrs} attributes, not {n_attrs}")
 
 
 def _check_inputs(kind: str, index: int, inputs: list[Any], defined: set[str], depth: int) -> None:

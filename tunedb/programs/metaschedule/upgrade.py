@@ -1,12 +1,12 @@
 """Traces of TVM 0.8 to 0.26 in the instruction set of 0.27, without TVM.
 
-What a trace was written by is told by the number of its inputs and attributes, never by a version:
+The numbers of inputs and attributes tell which release wrote an instruction, never a version:
 development builds and merged files mix them. Each instruction becomes one instruction, and no
 number among the inputs is added, so decisions and literals stay where they are and the stored
 parts of a trace are upgraded once for all programs that share them.
 
-The arities are those of ``UnpackedInstTraits`` in ``src/tir/schedule`` of each release; what is
-added are the defaults of ``python/tvm/tir/schedule/schedule.py`` of the release that added it.
+The forms of each release are those of :mod:`.instructions`; what is added are the defaults of
+``python/tvm/tir/schedule/schedule.py`` of the release that added it.
 """
 
 from __future__ import annotations
@@ -19,26 +19,10 @@ import orjson
 from ...errors import FormatError
 from ...identity import canonical_json
 from ...records import Trace
-from .trace import OLDER
+from .instructions import INSTRUCTIONS, find_form
 
-#: Attributes of today, as far as older releases lack them (None: never absent).
-_ATTRS: dict[str, tuple[Any, ...]] = {
-    "Blockize": (True,),
-    "ComputeAt": (None, -1),
-    "Fuse": (1,),
-    "ReverseComputeAt": (None, -1),
-    "Split": (1, 0),
-    "Tensorize": (None, True),
-}
-
-#: Kinds without consumers among their inputs: all consumers were meant.
-_CACHES = frozenset({"CacheRead", "CacheWrite"})
-
-#: Old forms that mean something else today, or nothing.
-_LOST = {
-    ("CacheIndex", 1): "CacheIndex of TVM 0.11 caches the index of one buffer, today's all of them",
-    ("SetAxisSeparator", 3): "SetAxisSeparator is gone since TVM 0.26",
-}
+#: Kinds that some earlier release wrote in another form than today's.
+_CHANGED = {kind: value for kind, value in INSTRUCTIONS.items() if value.older or value.until}
 
 
 def upgrade_trace(instructions: list[Any], decisions: list[Any]) -> tuple[list[Any], list[Any]]:
@@ -82,7 +66,7 @@ def _upgrade_part(body: bytes) -> bytes:
         old = orjson.loads(body)
         new = _upgrade_instructions(old)
     except (TypeError, ValueError) as error:
-        raise FormatError(f"a stored trace that cannot be read: {error}") from error
+        raise FormatError(f"cannot read a stored trace: {error}") from error
     return body if new == old else canonical_json(new)
 
 
@@ -97,19 +81,17 @@ def _upgrade_instructions(instructions: list[Any]) -> list[Any]:
 
 def _upgrade(kind: str, inputs: list[Any], attrs: list[Any], outputs: list[Any]) -> list[Any]:
     """Return one instruction in today's form."""
-    if kind == "GetBlock":
-        kind = "GetSBlock"
-    elif kind in OLDER:
-        if (lost := _LOST.get((kind, len(attrs)))) is not None:
-            raise FormatError(lost)
-        if kind in _CACHES and len(inputs) == 1:
-            inputs = [*inputs, []]
-        elif kind == "TransformLayout" and len(inputs) == 1:
-            buffer, buffer_type, index_map, *padding = attrs
-            inputs = [*inputs, index_map]
-            attrs = [buffer, buffer_type, *(padding or [None]), False]
-        elif kind in _ATTRS:
-            attrs = [*attrs, *_ATTRS[kind][len(attrs) :]]
+    instruction = _CHANGED.get(kind)
+    if instruction is not None:
+        form = find_form(kind, len(inputs), len(attrs))
+        if instruction.becomes is not None:
+            kind = instruction.becomes
+        elif instruction.until is not None:
+            raise FormatError(f"TVM {instruction.until} removed {kind}")
+        elif form is not None and form.lost:
+            raise FormatError(form.lost)
+        elif form is not None and form.upgrade is not None:
+            inputs, attrs = form.upgrade(inputs, attrs)
     for value in (*inputs, *attrs):
         _refuse_node_list(kind, value)
     return [kind, inputs, attrs, outputs]

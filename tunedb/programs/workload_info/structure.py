@@ -25,12 +25,12 @@ _GRAPHS = frozenset({WorkloadFormat.GRAPH, WorkloadFormat.NODES})
 
 @dataclass(frozen=True, slots=True)
 class Structure:
-    """What a workload's body says of its shape.
+    """The shape of a workload, as its body says it.
 
     Parameters
     ----------
     arguments : tuple of (str or None, tuple of int) or None
-        Data types and shapes; None where they cannot be told.
+        Data types and shapes; None where they are unknown.
     blocks : tuple of Block or None
         The iterators of each function's blocks, in the order of statements; None where the body is
         no graph that can be read.
@@ -49,7 +49,7 @@ class Structure:
         """Tell whether two workloads can be the same computation.
 
         Where the blocks of one cannot be read, arguments, family and operations decide; what
-        cannot be told at all is never equal.
+        is unknown is never equal.
 
         Parameters
         ----------

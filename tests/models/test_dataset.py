@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunedb.models.examples import Examples, ExampleWorkload, Group
+from tunedb.models.dataset import Dataset, ExampleWorkload, Group
 
 
 def make_examples(sizes):
@@ -12,7 +12,7 @@ def make_examples(sizes):
     n = len(sizes)
     owner = np.repeat(np.arange(n), sizes)
     rows = np.stack([owner, np.arange(len(owner))], axis=1).astype(np.float32)
-    return Examples(
+    return Dataset(
         feature_set="x",
         version=1,
         columns=("owner", "row"),

@@ -1,0 +1,167 @@
+"""Candidates of a tuning run, from the search that makes them until their results are stored.
+
+TVM hands a candidate through builder and runner without a place for more, so everything that is
+known of it waits here under the address of its trace.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import Any
+
+from cachetools import FIFOCache
+
+from ....identity import canonical_json
+from ....records import Measurement, Origin
+
+#: Candidates that are kept; a batch has 16 to 64, and each task of a run has one at a time.
+_MOST = 4096
+
+#: The operator with two parents.
+CROSSOVER = "crossover"
+
+
+@dataclass(frozen=True, slots=True)
+class Lineage:
+    """What a candidate descends from.
+
+    Parameters
+    ----------
+    origin : Origin
+        How it was made last.
+    donor : bytes or None
+        Digest of the stored program that it descends from most directly; None if all of it was
+        drawn.
+    operators : tuple of str
+        What was done to it since, oldest first.
+    other : bytes or None
+        The stored program that its second parent descends from, after a crossover.
+    """
+
+    origin: Origin
+    donor: bytes | None = None
+    operators: tuple[str, ...] = ()
+    other: bytes | None = None
+
+    def mutated(self, operator: str) -> Lineage:
+        """Return the lineage of a mutant."""
+        return Lineage(Origin.MUTATED, self.donor, (*self.operators, operator), self.other)
+
+    def crossed(self, other: Lineage) -> Lineage:
+        """Return the lineage of a child of two; the first parent is the one that it follows.
+
+        A second parent that descends from no stored program leaves no digest.
+        """
+        donor, second = self.donor, other.donor
+        return Lineage(
+            Origin.CROSSED,
+            second if donor is None else donor,
+            (*self.operators, CROSSOVER),
+            self.other if donor is None or second in (None, donor) else second,
+        )
+
+    @property
+    def is_crossed(self) -> bool:
+        """Whether a crossover is among the operators."""
+        return CROSSOVER in self.operators
+
+    def extra(self) -> bytes | None:
+        """Return what is stored with the measurement beside origin and donor, or None.
+
+        Returns
+        -------
+        bytes or None
+            Canonical JSON ``{"search": {"operators": [...], "other": hex}}``.
+        """
+        said: dict[str, Any] = {}
+        if self.operators:
+            said["operators"] = list(self.operators)
+        if self.other is not None:
+            said["other"] = self.other.hex()
+        return canonical_json({"search": said}) if said else None
+
+
+@dataclass(slots=True, eq=False)
+class _Live:
+    """A candidate on its way; the trace is kept so that nothing else gets its address."""
+
+    trace: Any
+    lineage: Lineage | None = None
+    committed: Measurement | None = None
+    is_recorded: bool = False
+
+
+class CandidateRegistry:
+    """The live candidates of a handle. May be used from any thread.
+
+    TVM's ``AddToDatabase`` and our ``MeasureCallback`` both see each measured candidate, in either
+    order; the registry keeps what the first has stored, so that the second does not.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._live: FIFOCache[int, _Live] = FIFOCache(_MOST)
+
+    def announce(self, trace: Any, lineage: Lineage) -> None:
+        """Note where a candidate comes from, before it is measured."""
+        with self._lock:
+            self._entry(trace).lineage = lineage
+
+    def lineage_of(self, trace: Any) -> Lineage | None:
+        """Return where a candidate comes from; None if no search of ours made it."""
+        with self._lock:
+            live = self._live.get(trace.__chandle__())
+            return None if live is None else live.lineage
+
+    def forget(self, trace: Any) -> None:
+        """Drop the lineage of a candidate, once its measurement is stored."""
+        self._take(trace, "lineage", None)
+
+    def commit(self, trace: Any, measurement: Measurement) -> None:
+        """Note what ``AddToDatabase`` has stored of a candidate."""
+        with self._lock:
+            self._entry(trace).committed = measurement
+
+    def take_committed(self, trace: Any) -> Measurement | None:
+        """Return what ``AddToDatabase`` has stored of a candidate, and forget it."""
+        measurement: Measurement | None = self._take(trace, "committed", None)
+        return measurement
+
+    def record(self, trace: Any) -> None:
+        """Note that ``MeasureCallback`` is done with a candidate."""
+        with self._lock:
+            self._entry(trace).is_recorded = True
+
+    def take_recorded(self, trace: Any) -> bool:
+        """Return whether ``MeasureCallback`` is done with a candidate, and forget that."""
+        return bool(self._take(trace, "is_recorded", False))
+
+    def begin_batch(self) -> None:
+        """Forget with which candidates ``MeasureCallback`` is done."""
+        self._take_all("is_recorded", False)
+
+    def end_batch(self) -> None:
+        """Forget what ``AddToDatabase`` has stored."""
+        self._take_all("committed", None)
+
+    def _take(self, trace: Any, name: str, empty: Any) -> Any:
+        with self._lock:
+            live = self._live.get(trace.__chandle__())
+            return empty if live is None else self._taken(live, name, empty)
+
+    def _take_all(self, name: str, empty: Any) -> None:
+        with self._lock:
+            for live in list(self._live.values()):
+                self._taken(live, name, empty)
+
+    def _taken(self, live: _Live, name: str, empty: Any) -> Any:
+        """Empty an attribute and return its value; a candidate of which nothing is left goes."""
+        value = getattr(live, name)
+        setattr(live, name, empty)
+        if live.lineage is None and live.committed is None and not live.is_recorded:
+            del self._live[live.trace.__chandle__()]
+        return value
+
+    def _entry(self, trace: Any) -> _Live:
+        return self._live.setdefault(trace.__chandle__(), _Live(trace))

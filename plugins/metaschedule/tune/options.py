@@ -1,0 +1,77 @@
+"""The arguments of a tuning run, in one object."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
+
+from ....errors import UsageError
+from ..database.database import Database
+from .progress import Progress
+
+__all__ = ["EVALUATOR", "TRIALS_PER_BATCH", "TRIALS_PER_TASK", "TuneOptions"]
+
+#: How long a program is measured where nobody says: about as long as TVM does (100 ms in one
+#: repeat), but in three repeats, whose median one disturbance does not move.
+EVALUATOR = EvaluatorConfig(number=1, repeat=3, min_repeat_ms=30)
+
+#: Trials of a batch. TVM's 64 keep the workers of a farm busy; on one machine nothing is gained by
+#: them, and with 16 the cost model learns four times as often.
+TRIALS_PER_BATCH = 16
+
+#: Trials for each task where nobody says.
+TRIALS_PER_TASK = 64
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneOptions:
+    """The arguments of :func:`.tune.tune`, which documents them."""
+
+    mod: Any
+    target: Any
+    work_dir: str | Path | None
+    max_trials_global: int | None
+    max_trials_per_task: int | None
+    num_trials_per_iter: int
+    builder: Any
+    runner: Any
+    database: Database | str | Path | None
+    cost_model: Any
+    measure_callbacks: Any
+    task_scheduler: Any
+    space: Any
+    strategy: Any
+    num_tuning_cores: int | str
+    seed: int | None
+    module_equality: str
+    special_space: Mapping[str, Any] | None
+    params: Mapping[str, Any] | None
+    op_names: Sequence[str] | None
+    evaluator: EvaluatorConfig
+    warm: bool
+    remeasure: bool
+    layers: Sequence[str | Path] | None
+    server: str | Path | None
+    on_progress: Callable[[Progress], object] | None
+
+    def trials(self, tasks: int) -> int:
+        """Return how many trials there are for so many tasks.
+
+        Raises
+        ------
+        UsageError
+            A number that is asked for is not positive.
+        """
+        for name in ("max_trials_global", "max_trials_per_task", "num_trials_per_iter"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                raise UsageError(f"{name} must be 1 or more, not {value}")
+        each = self.max_trials_per_task
+        bound = tasks * (TRIALS_PER_TASK if each is None else each)
+        if self.max_trials_global is None:
+            return bound
+        return self.max_trials_global if each is None else min(self.max_trials_global, bound)
