@@ -57,12 +57,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if getattr(item.obj, "is_hypothesis_test", False):
             item.add_marker("examples")
-        parameters = getattr(item, "callspec", None)
-        if (
-            parameters is not None
-            and "postgresql" in parameters.params.values()
-            and item.path.name not in CONFORMANCE
-        ):
+        parameters = item.callspec.params if hasattr(item, "callspec") else {}
+        if parameters.get("store_url") == "postgresql" and item.path.name not in CONFORMANCE:
             item.add_marker("stress")
 
 

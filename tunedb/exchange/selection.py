@@ -619,7 +619,7 @@ def chosen_ids(database: Store | Fetch, selection: Selection, until: int | None 
         fetch, equivalent = database, partial(_equivalent, database)
     else:
         # The rows of a page come as a list, not one by one.
-        fetch, equivalent = database._db.select, partial(_confirmed, database)
+        fetch, equivalent = database.exchange.select, partial(_confirmed, database)
     conditions = _conditions(fetch, selection, equivalent)
     if until is not None:
         conditions.append(_m.id <= until)

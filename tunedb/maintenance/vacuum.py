@@ -79,7 +79,7 @@ class Vacuumed:
 
 def plan_vacuum(store: Store) -> VacuumPlan:
     """Find out what a vacuum would do; nothing is written."""
-    if not store._db.is_file:
+    if not store.pruning.is_file:
         tables = store.pruning.table_spaces()
         dead = sum(one.bytes * one.dead / max(one.rows + one.dead, 1) for one in tables)
         return VacuumPlan(False, sum(one.bytes for one in tables), round(dead), None, ())

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from sqlalchemy import (
     Connection,
+    Select,
     Table,
     and_,
     bindparam,
@@ -239,6 +240,10 @@ class Exchange:
         known = select(a.role).where(a.store == store_key).scalar_subquery()
         ((ours, role),) = self._db.select(select(literal_column("session_user"), known))
         return ours, role
+
+    def select(self, statement: Select[Any]) -> Sequence[Any]:
+        """Return all rows of a statement of the exchange room."""
+        return self._db.select(statement)
 
     def watermark(self, direction: str, peer: str, selection: str) -> Position | None:
         """Return how far an exchange has come, or None where there was none.

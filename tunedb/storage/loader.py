@@ -37,6 +37,10 @@ from .database import Database
 
 T = TypeVar("T")
 
+#: Fields of a record that need no other row; those of JSON are texts in a row.
+_TEXTS = columns.names_of(Form.JSON, Form.SHARED_JSON)
+_FIELDS = (*columns.names_of(Form.PLAIN), *_TEXTS)
+
 #: Bodies (workloads, sketches, tails) kept in memory; a sketch and its tail have 2 KB.
 _CACHE_ROWS = 4096
 _CACHE_WORKLOADS = 64

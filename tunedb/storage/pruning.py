@@ -230,6 +230,11 @@ class Pruning:
 
     # ------------------------------------------------------------------ bytes
 
+    @property
+    def is_file(self) -> bool:
+        """Whether this is SQLite, whose space is that of a file."""
+        return self._db.is_file
+
     def file_space(self) -> FileSpace:
         """Return the pages of a SQLite file, and how many of them are free."""
         with self._db.lock, converted_errors(self._db.location):
