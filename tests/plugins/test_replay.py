@@ -120,7 +120,7 @@ def test_a_workload_that_is_no_module(make, sqlite_file):
     program = replace(measurement.program, workload=workload)
     with Store(sqlite_file) as store:
         ids = add(store, replace(measurement, program=program))
-        with pytest.raises(PluginError, match=r"TVM can make no module of workload 1: .{10}"):
+        with pytest.raises(PluginError, match=r"TVM cannot load the module of workload 1: .{10}"):
             Replayer(store).module(store.programs.get(ids)[0])
 
 
