@@ -1,34 +1,36 @@
-"""Which records a selection means: of a database by SQL, of a stream of chunks by looking at all.
-
-Both choose alike; a test compares them.
-"""
+"""Which records a selection means: SQL chooses them, of a database and of a stream of chunks."""
 
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
+from itertools import repeat
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import orjson
 from numpy.typing import NDArray
-from sqlalchemy import Select, cast, func, or_, select
+from sqlalchemy import Connection, Select, StaticPool, cast, create_engine, func, or_, select
 
 from .. import identity, limits
-from ..errors import LimitError, NotFoundError, StorageError
+from ..errors import NotFoundError, StorageError
 from ..identity import DIGEST_BYTES
-from ..records import LOOSE, Origin, Status, Target
+from ..records import LOOSE, Status, Target
 from ..run_times import mean_of
 from ..storage import schema
+from ..storage.columns import AT, Form, names_of
+from ..storage.engine import converted_errors
 from ..storage.exchanged import COLUMNS, Chunk, Selection
 from .foreign_file import told
-from .payloads import Bodies
+from .verify import Digested, Measurements, SharedRows
 
 if TYPE_CHECKING:
     from ..storage.store import Store
+
+__all__ = ["chosen_ids", "filtered", "has", "is_restricted"]
 
 # ---- Which workloads, targets and sources of somebody's database a selection's words mean --------
 
@@ -119,11 +121,6 @@ def labels_of(kind: Any, config: Any) -> list[str]:
     except (orjson.JSONDecodeError, UnicodeEncodeError):
         return [kind]
     return [label, kind, f"{label} {cores} cores"] if isinstance(cores, int) else [label, kind]
-
-
-def is_strict(scheme: Any) -> bool:
-    """Tell whether workloads with a common alias of this scheme are the same computation."""
-    return isinstance(scheme, str) and not scheme.endswith(LOOSE)
 
 
 # ---- The fastest records of each workload and target, and an even choice of the others -----------
@@ -239,337 +236,7 @@ def _spread(size: int, valid: int, best: int, share: int) -> Ids:
     return np.concatenate([np.arange(first, dtype=np.int64), first + middles])
 
 
-# ---- What a selection leaves of a stream of chunks; :mod:`tunedb.exchange.selection` does it by
-# ---- # SQL
-#
-# The stream is read several times, so that of records only numbers are held in memory. It may be
-# anybody's: what has another type than it should is passed on or left out, and never raises.
-
-Row = tuple[Any, ...]
-Chunks = Callable[[], Iterator[Chunk]]
-
-_NOTHING = bytes(identity.DIGEST_BYTES)
-
-#: What a row that is nothing may raise.
-_WRONG = (TypeError, ValueError, AttributeError, OverflowError, KeyError, IndexError, struct.error)
-
-_AT = {name: at for at, name in enumerate(COLUMNS["measurement"])}
-_SET = COLUMNS["launch"].index("counter_set")
-_BODIED = frozenset({"args_info", "context"})
-
-#: Shared rows among which records are chosen: more than are taken over, and still some that fit
-#: into memory.
-_MOST_SHARED = 4 * limits.MAX_SHARED_ROWS
-
-_SHARED = ("source", "session", "workload", "target", "sketch", "tail", "args_info", "context")
-
-
-def is_restricted(selection: Selection) -> bool:
-    """Tell whether a selection leaves out measurements."""
-    s = selection
-    return bool(s.workloads or s.targets or s.sources or s.since) or s.best is not None
-
-
-def filtered(chunks: Chunks, selection: Selection) -> Iterator[Chunk]:
-    """Yield what a selection means of a stream.
-
-    Parameters
-    ----------
-    chunks : callable
-        Returns the stream, each time from its beginning; it is called up to three times.
-    selection : Selection
-        What is meant.
-
-    Yields
-    ------
-    Chunk
-        Shared rows only where a measurement needs them. Retractions all.
-
-    Raises
-    ------
-    NotFoundError
-        Nothing in the stream has a name of the selection.
-    """
-    if not is_restricted(selection):
-        for chunk in chunks():
-            if selection.features or chunk.table not in ("feature", "feature_set"):
-                yield chunk
-        return
-    chosen = _chosen(chunks, selection)
-    needed = _needed(chunks, chosen)
-    for chunk in chunks():
-        rows = _kept(chunk, chosen, needed, features=selection.features)
-        if rows:
-            yield Chunk(chunk.table, rows)
-
-
-def _members(rows: Sequence[Row], at: int, ids: Ids) -> list[bool]:
-    """Return for each row whether its number is among `ids`, which are in order."""
-    try:
-        numbers = np.array([row[at] for row in rows], np.int64)
-    except _WRONG:
-        known = set(ids.tolist())
-        return [row[at].__class__ is int and row[at] in known for row in rows]
-    if not len(ids):
-        return [False] * len(rows)
-    places = np.minimum(np.searchsorted(ids, numbers), len(ids) - 1)
-    found: list[bool] = (ids[places] == numbers).tolist()
-    return found
-
-
-def _needed(chunks: Chunks, chosen: Ids) -> dict[str, set[Any]]:
-    """Return the numbers of the shared rows to which chosen measurements refer."""
-    needed: dict[str, set[Any]] = {name: set() for name in _SHARED}
-    sets: set[Any] = set()
-    named_by: dict[Any, set[Any]] = {}
-    for chunk in chunks():
-        if chunk.table == "workload_alias":
-            for row in chunk.rows:
-                if row[0].__class__ is int and row[-1].__class__ is int:
-                    named_by.setdefault(row[0], set()).add(row[-1])
-        elif chunk.table == "measurement":
-            rows = _only(chunk.rows, 0, chosen)
-            for name, numbers in needed.items():
-                at = _AT[name]
-                numbers.update(row[at] for row in rows if row[at].__class__ is int)
-        elif chunk.table in ("failure", "launch"):
-            rows = _kept(chunk, chosen, {}, features=False)
-            needed["source"].update(row[-1] for row in rows if row[-1].__class__ is int)
-            if chunk.table == "launch":
-                sets.update(row[_SET] for row in rows if row[_SET].__class__ is int)
-    for workload in needed["workload"]:
-        needed["source"] |= named_by.get(workload, set())
-    return {**needed, "counter_set": sets}
-
-
-def _only(rows: Sequence[Row], at: int, ids: Ids) -> list[Row]:
-    return [row for row, taken in zip(rows, _members(rows, at, ids), strict=True) if taken]
-
-
-def _kept(chunk: Chunk, chosen: Ids, needed: dict[str, set[Any]], *, features: bool) -> list[Row]:
-    """Return the rows of a chunk that are given on."""
-    table, rows = chunk.table, chunk.rows
-    if table == "measurement":
-        return _only(rows, 0, chosen)
-    if table in needed:
-        return [row for row in rows if row[0] in needed[table]]
-    if table == "workload_alias":
-        return [row for row in rows if row[0] in needed["workload"]]
-    if table in ("failure", "launch"):
-        # One that names its measurement by digests is of a record that was given before.
-        later = [row for row in rows if row[2] is None]
-        return later + _only([row for row in rows if row[2] is not None], 2, chosen)
-    if table == "feature":
-        return _only(rows, 0, chosen) if features else []
-    return rows if features or table != "feature_set" else []
-
-
-# ---------------------------------------------------------------------- which measurements
-
-
-def _chosen(chunks: Chunks, selection: Selection) -> Ids:
-    """Return the numbers of the measurements that are meant, in order."""
-    catalog = _Catalog(selection)
-    if selection.workloads or selection.targets or selection.sources:
-        for chunk in chunks():
-            catalog.add(chunk)
-    wanted = catalog.found()
-    meant = (
-        [row for row in chunk.rows if _is_meant(row, wanted, selection.since)]
-        if chunk.table == "measurement"
-        else chunk
-        for chunk in chunks()
-    )
-    if selection.best is not None:
-        return _best(meant, selection.best, selection.rest)
-    ids = [np.array([row[0] for row in rows], np.int64) for rows in meant if isinstance(rows, list)]
-    return np.unique(np.concatenate(ids)) if ids else np.empty(0, np.int64)
-
-
-def _best(meant: Iterator[list[Row] | Chunk], best: int, rest: float) -> Ids:
-    """Return the numbers of the best of measurements, which come between the rows of others."""
-    ranks = Ranks()
-    with closing(_Digests()) as digests:
-        for rows in meant:
-            if isinstance(rows, Chunk):
-                digests.add(rows)
-            elif rows:
-                ranks.add(
-                    [row[0] for row in rows],
-                    [(row[_AT["workload"]], row[_AT["target"]]) for row in rows],
-                    [_status(row) for row in rows],
-                    [_mean(row) for row in rows],
-                    [digests.of(row) for row in rows],
-                )
-    return ranks.chosen(best, rest)
-
-
-def _is_meant(row: Row, wanted: dict[str, set[int]], since: int) -> bool:
-    """Tell whether a measurement fulfils all conditions but for ``best``."""
-    measured_at = row[_AT["measured_at"]]
-    if row[0].__class__ is not int or not -(2**63) <= row[0] < 2**63:
-        return False
-    if since and not (measured_at.__class__ is int and measured_at >= since):
-        return False
-    return all(row[_AT[name]] in numbers for name, numbers in wanted.items())
-
-
-def _status(row: Row) -> int:
-    status = row[_AT["status"]]
-    return status if status.__class__ is int and 0 <= status < 256 else 255
-
-
-def _mean(row: Row) -> float:
-    """Return the mean of a measurement's times; infinite where it has none."""
-    try:
-        times = identity.unpack_floats(row[_AT["run_secs"]])
-        # A mean that is no number is none.
-        return (mean_of(times) if len(times) > 1 else 0.0 + times[0]) if times else math.inf
-    except _WRONG:
-        return math.inf
-
-
-class _Catalog:
-    """What the words of a selection mean in a stream."""
-
-    def __init__(self, selection: Selection) -> None:
-        given = {
-            "workload": selection.workloads,
-            "target": selection.targets,
-            "source": selection.sources,
-        }
-        self._words = {
-            kind: Words(kind, words, parts=kind == "workload")
-            for kind, words in given.items()
-            if words
-        }
-        self._aliases: list[Row] = []
-
-    def add(self, chunk: Chunk) -> None:
-        """Look at the rows of a chunk."""
-        if chunk.table == "workload_alias" and "workload" in self._words:
-            self._aliases += [row for row in chunk.rows if is_strict(row[1])]
-        words = self._words.get(chunk.table)
-        if words is None:
-            return
-        for row in chunk.rows:
-            fields = dict(zip(COLUMNS[chunk.table], row, strict=True))
-            names = (
-                labels_of(fields["kind"], fields["config"])
-                if chunk.table == "target"
-                else [fields["name"]]
-            )
-            words.add(row[0], names, row[1] or _digest_of(chunk.table, row))
-
-    def found(self) -> dict[str, set[int]]:
-        """Return the numbers of the rows that are meant, by the table that has words."""
-        meant = {kind: words.found() for kind, words in self._words.items()}
-        if workloads := meant.get("workload"):
-            keys = {(scheme, key) for n, scheme, key, _ in self._aliases if n in workloads}
-            workloads |= {n for n, scheme, key, _ in self._aliases if (scheme, key) in keys}
-        return meant
-
-
-# ---------------------------------------------------------------------- digests
-
-
-def _encoded(*texts: str) -> list[bytes]:
-    return [text.encode() for text in texts]
-
-
-def _digest_of(table: str, row: Row) -> bytes:
-    """Return the digest of a shared row from what it holds; of nothing where it holds nothing."""
-    try:
-        if table == "workload":
-            return identity.digest(table, row[2].encode(), row[3])
-        if table == "target":
-            return identity.digest(table, *_encoded(row[2], row[3]))
-        if table == "source":
-            return identity.digest(table, *_encoded(row[4], row[2]))
-        if table == "session":
-            started = identity.pack_int(row[3])
-            return identity.digest(table, row[2].encode(), started, row[4].encode())
-        return identity.shared_digest(table, row[2])
-    except _WRONG:
-        return _NOTHING
-
-
-class _Digests:
-    """Digests of measurements: said by the stream, or made of what it holds."""
-
-    def __init__(self) -> None:
-        self._parts: dict[str, dict[int, bytes]] = {
-            name: {} for name in ("workload", "target", "sketch", "tail", "session")
-        }
-        self._bodies = Bodies()
-        self._count = 0
-
-    def close(self) -> None:
-        """Give back the memory."""
-        self._bodies.close()
-
-    def add(self, chunk: Chunk) -> None:
-        """Note the shared rows of a chunk."""
-        known = self._parts.get(chunk.table)
-        if known is not None:
-            known.update((row[0], row[1] or _digest_of(chunk.table, row)) for row in chunk.rows)
-        elif chunk.table in _BODIED:
-            for row in chunk.rows:
-                body = row[2].encode() if isinstance(row[2], str) else row[2]
-                if isinstance(body, bytes):
-                    self._bodies.put(chunk.table, row[0], body)
-        else:
-            return
-        self._count += len(chunk.rows)
-        if self._count > _MOST_SHARED:
-            raise LimitError(
-                f"more than {_MOST_SHARED:,} sketches and similar rows in one exchange"
-            )
-
-    def of(self, row: Row) -> bytes:
-        """Return the digest of a measurement."""
-        said = row[1]
-        if isinstance(said, bytes) and len(said) == identity.DIGEST_BYTES:
-            return said
-        try:
-            return self._made(dict(zip(COLUMNS["measurement"], row, strict=True)))
-        except _WRONG:
-            return _NOTHING
-
-    def _made(self, row: dict[str, Any]) -> bytes:
-        def part(table: str) -> bytes:
-            return self._parts[table][row[table]]
-
-        def body(table: str) -> bytes | None:
-            return None if row[table] is None else self._bodies.get(table, row[table])
-
-        program = identity.program_digest(
-            part("workload"),
-            part("target"),
-            part("sketch"),
-            None if row["tail"] is None else part("tail"),
-            row["decisions"],
-        )
-        extra = row["extra"]
-        return identity.measurement_digest(
-            program,
-            row["status"],
-            row["run_secs"],
-            row["measured_at"],
-            row["occurrence"],
-            None if row["session"] is None else part("session"),
-            body("args_info"),
-            row["origin"] or Origin.UNKNOWN.value,
-            row["donor"],
-            row["all_cost"],
-            body("context"),
-            None if extra is None else extra.encode(),
-        )
-
-
-# ---- Selection by SQL ----------------------------------------------------------------------------
-
-__all__ = ["chosen_ids", "filtered", "has", "is_restricted"]
+# ---- Which measurements, by SQL ------------------------------------------------------------------
 
 #: What returns the rows of a statement.
 Fetch = Callable[[Select[Any]], Iterable[Any]]
@@ -756,3 +423,200 @@ def _fill(fetch: Fetch, conditions: Sequence[Any], ranks: Ranks) -> None:
             note()
     if page:
         note()
+
+
+# ---- What a selection leaves of a stream of chunks -----------------------------------------------
+#
+# What measurements are chosen by goes into a temporary database, where SQL chooses. The stream is
+# read several times, so that of records only numbers are held in memory.
+
+Row = tuple[Any, ...]
+Chunks = Callable[[], Iterator[Chunk]]
+
+_NO_DIGEST = bytes(DIGEST_BYTES)
+
+_SET = COLUMNS["launch"].index("counter_set")
+
+#: Shared rows among which records are chosen: more than are taken over, and still some that fit
+#: into memory.
+_MOST_SHARED = 4 * limits.MAX_SHARED_ROWS
+
+_SHARED = names_of(Form.REFERENCE, Form.SHARED_JSON)
+
+#: Table → its columns by which :func:`chosen_ids` chooses.
+_CHOOSING = {
+    "workload": ("id", "name", "digest"),
+    "target": ("id", "kind", "config"),
+    "source": ("id", "name", "digest"),
+    "workload_alias": ("workload_id", "scheme", "key"),
+    "measurement": (
+        *("id", "workload_id", "target_id", "source_id", "measured_at", "status"),
+        *("mean", "digest"),
+    ),
+}
+_INSERT = {
+    table: f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
+    for table, columns in _CHOOSING.items()
+}
+_values_of = itemgetter(
+    *(AT[name] for name in ("id", "workload", "target", "source", "measured_at", "status"))
+)
+
+
+def is_restricted(selection: Selection) -> bool:
+    """Tell whether a selection leaves out measurements."""
+    s = selection
+    return bool(s.workloads or s.targets or s.sources or s.since) or s.best is not None
+
+
+def filtered(chunks: Chunks, selection: Selection) -> Iterator[Chunk]:
+    """Yield what a selection means of a stream.
+
+    Parameters
+    ----------
+    chunks : callable
+        Returns the stream, each time from its beginning; it is called up to three times.
+    selection : Selection
+        What is meant.
+
+    Yields
+    ------
+    Chunk
+        Shared rows only where a measurement needs them. Retractions all.
+
+    Raises
+    ------
+    NotFoundError
+        Nothing in the stream has a name of the selection.
+    """
+    if not is_restricted(selection):
+        for chunk in chunks():
+            if selection.features or chunk.table not in ("feature", "feature_set"):
+                yield chunk
+        return
+    with _temporary_database() as connection:
+        _load(connection, chunks(), selection)
+        chosen = chosen_ids(connection.execute, selection)
+    needed = _needed(chunks, chosen)
+    for chunk in chunks():
+        rows = _kept(chunk, chosen, needed, features=selection.features)
+        if rows:
+            yield Chunk(chunk.table, rows)
+
+
+@contextmanager
+def _temporary_database() -> Iterator[Connection]:
+    """Yield a database with the tables of :data:`_CHOOSING`, beyond a few megabytes on disk."""
+    engine = create_engine("sqlite:///file:?uri=true", poolclass=StaticPool)
+    try:
+        with converted_errors("temporary file"), engine.connect() as connection:
+            for pragma in ("journal_mode=OFF", "temp_store=FILE", "cache_size=-8192"):
+                connection.exec_driver_sql(f"PRAGMA {pragma}")
+            for table, columns in _CHOOSING.items():
+                first, *others = columns
+                key = f"{first} INTEGER PRIMARY KEY" if first == "id" else first
+                connection.exec_driver_sql(f"CREATE TABLE {table} ({', '.join((key, *others))})")
+            yield connection
+    finally:
+        engine.dispose()
+
+
+def _load(connection: Connection, chunks: Iterator[Chunk], selection: Selection) -> None:
+    """Put into a database what the measurements of a stream are chosen by."""
+    is_ranked = selection.best is not None
+    named = {"workload": selection.workloads, "source": selection.sources}
+    # Only these need the digests that bundles leave out.
+    digested = _SHARED if is_ranked else tuple(table for table, words in named.items() if words)
+    with closing(SharedRows(_pass_over, _MOST_SHARED)) as shared:
+        look = Measurements(shared)
+        for table, rows in ((chunk.table, chunk.rows) for chunk in chunks):
+            if table in digested:
+                shared.take(table, rows)
+            if table == "measurement":
+                ranks: Iterable[Row] = repeat((None, None))
+                if is_ranked:
+                    ranks = zip(map(_mean, rows), map(_digest_of, look.digested(rows)), strict=True)
+                values = [(*_values_of(row), *rank) for row, rank in zip(rows, ranks, strict=False)]
+            elif table in _CHOOSING:
+                columns = [name.removesuffix("_id") for name in _CHOOSING[table]]
+                at = [COLUMNS[table].index(name) for name in columns]
+                values = [tuple(row[i] for i in at) for row in rows]
+                if table in digested and columns[-1] == "digest":
+                    of = shared.digests[table]
+                    values = [(*row[:-1], of.get(row[0])) for row in values]
+            else:
+                continue
+            connection.exec_driver_sql(_INSERT[table], values)
+    connection.exec_driver_sql("CREATE INDEX alias ON workload_alias (scheme, key)")
+    connection.exec_driver_sql("CREATE INDEX workload_of_alias ON workload_alias (workload_id)")
+
+
+def _pass_over(reason: str, example: str) -> None:
+    """Pass over a row that is not sound: whoever takes the stream over says so."""
+
+
+def _digest_of(item: Digested | tuple[Row, str]) -> bytes:
+    return item.measurement if isinstance(item, Digested) else _NO_DIGEST
+
+
+def _mean(row: Row) -> float | None:
+    """Return the mean of a measurement's times, None where it has none."""
+    times = identity.unpack_floats(row[AT["run_secs"]] or b"")
+    try:
+        # A mean that is no number is none, also to SQLite.
+        return mean_of(times) if times else None
+    except (OverflowError, ValueError):
+        return None
+
+
+def _needed(chunks: Chunks, chosen: Ids) -> dict[str, set[Any]]:
+    """Return the numbers of the shared rows to which chosen measurements refer."""
+    needed: dict[str, set[Any]] = {name: set() for name in (*_SHARED, "counter_set")}
+    named_by: dict[int, set[Any]] = {}
+    for chunk in chunks():
+        if chunk.table == "workload_alias":
+            for row in chunk.rows:
+                named_by.setdefault(row[0], set()).add(row[-1])
+        elif chunk.table == "measurement":
+            rows = _only(chunk.rows, 0, chosen)
+            for name in _SHARED:
+                needed[name].update(row[AT[name]] for row in rows)
+        elif chunk.table in ("failure", "launch"):
+            rows = _kept(chunk, chosen, {}, features=False)
+            needed["source"].update(row[-1] for row in rows)
+            if chunk.table == "launch":
+                needed["counter_set"].update(row[_SET] for row in rows)
+    for workload in needed["workload"]:
+        needed["source"] |= named_by.get(workload, set())
+    return needed
+
+
+def _only(rows: Sequence[Row], at: int, ids: Ids) -> list[Row]:
+    """Return the rows whose number is among `ids`, which are in order."""
+    if not len(ids):
+        return []
+    numbers = np.array([row[at] for row in rows], np.int64)
+    places = np.minimum(np.searchsorted(ids, numbers), len(ids) - 1)
+    return [
+        row
+        for row, is_there in zip(rows, (ids[places] == numbers).tolist(), strict=True)
+        if is_there
+    ]
+
+
+def _kept(chunk: Chunk, chosen: Ids, needed: dict[str, set[Any]], *, features: bool) -> list[Row]:
+    """Return the rows of a chunk that are given on."""
+    table, rows = chunk.table, chunk.rows
+    if table == "measurement":
+        return _only(rows, 0, chosen)
+    if table in needed:
+        return [row for row in rows if row[0] in needed[table]]
+    if table == "workload_alias":
+        return [row for row in rows if row[0] in needed["workload"]]
+    if table in ("failure", "launch"):
+        # One that names its measurement by digests is of a record that was given before.
+        later = [row for row in rows if row[2] is None]
+        return later + _only([row for row in rows if row[2] is not None], 2, chosen)
+    if table == "feature":
+        return _only(rows, 0, chosen) if features else []
+    return rows if features or table != "feature_set" else []

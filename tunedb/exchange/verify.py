@@ -74,6 +74,8 @@ class SharedRows:
     ----------
     reject : callable
         Told the reason and an example for each row that is not taken.
+    most : int or None
+        How many may be remembered; None for :data:`tunedb.limits.MAX_SHARED_ROWS`.
 
     Attributes
     ----------
@@ -83,8 +85,9 @@ class SharedRows:
         Number → what it stands for.
     """
 
-    def __init__(self, reject: Reject) -> None:
+    def __init__(self, reject: Reject, most: int | None = None) -> None:
         self._reject = reject
+        self._most = limits.MAX_SHARED_ROWS if most is None else most
         self.digests: dict[str, dict[int, bytes | None]] = {
             table: {} for table, columns in COLUMNS.items() if columns[0] == "id"
         }
@@ -139,10 +142,9 @@ class SharedRows:
                 self._reject(f"{table}: {error}", table)
                 continue
             self._count += 1
-            if self._count > limits.MAX_SHARED_ROWS:
+            if self._count > self._most:
                 raise LimitError(
-                    f"more than {limits.MAX_SHARED_ROWS:,} workloads, "
-                    "sketches and similar rows in one "
+                    f"more than {self._most:,} workloads, sketches and similar rows in one "
                     "exchange; split it (--workload, --target, --since)"
                 )
             try:
