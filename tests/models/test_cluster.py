@@ -429,7 +429,7 @@ def test_the_scheduler_does_not_answer():
 
 
 def test_a_worker_is_lost_before_it_is_sent_anything(here):
-    gone = cluster._Cluster(here, None, None, ["inproc://gone/1/1"])
+    gone = cluster._Cluster(here, here.scheduler, None, None, ["inproc://gone/1/1"])
     with pytest.raises(StorageError, match="a worker was lost while it trained; run it again"):
         gone.send(EXAMPLES, "inproc://gone/1/1")
 
