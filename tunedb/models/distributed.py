@@ -98,6 +98,8 @@ def fit_on_cluster(
     elif not len(examples.rows):
         raise UsageError("examples without rows; say by url where workers can read them")
     scheduler: Any = client.scheduler
+    if scheduler is None:  # the client is closed, or has given it up
+        raise StorageError("Dask's scheduler does not answer; start it and connect again")
     cluster = _Cluster(client, scheduler, url, threads, [])
     known = cluster.sync(scheduler.identity)["workers"]
     if not known:
