@@ -97,8 +97,10 @@ def fit_on_cluster(
         examples = replace(examples, rows=examples.rows[:0])
     elif not len(examples.rows):
         raise UsageError("examples have no rows; give workers the url to read them from")
-    cluster = _Cluster(client, url, threads, [])
-    scheduler = cluster.client.scheduler
+    scheduler: Any = client.scheduler
+    if scheduler is None:  # the client is closed, or has given it up
+        raise StorageError("Dask's scheduler does not answer; start it and connect again")
+    cluster = _Cluster(client, scheduler, url, threads, [])
     known = cluster.sync(scheduler.identity)["workers"]
     if not known:
         raise UsageError(f"no worker at {scheduler.address}; run: dask worker {scheduler.address}")
@@ -152,6 +154,8 @@ class _Cluster:
     """Some workers of a Dask cluster; nothing waits for one that is lost."""
 
     client: Any
+    #: The client's; a client that gives up forgets it.
+    scheduler: Any
     url: str | None
     threads: int | None
     addresses: list[str]
@@ -262,6 +266,8 @@ class _Cluster:
             while not (await asyncio.wait({running}, timeout=_POLL_SECONDS))[0]:
                 await self._check_workers()
             return running.result()
+        except StorageError:
+            raise
         except Exception as error:  # whatever it is, a lost worker is why
             await self._check_workers()
             if not isinstance(error, import_xgboost().core.XGBoostError):
@@ -273,7 +279,7 @@ class _Cluster:
             lines = str(error).partition("Stack trace")[0].split("\n")
             reason = next((line.strip(" -") for line in reversed(lines) if line.strip()), "")
             raise StorageError(
-                f"{self.client.scheduler.address}: XGBoost failed on its workers ({reason}); "
+                f"{self.scheduler.address}: XGBoost failed on its workers ({reason}); "
                 "check that they run and reach one another"
             ) from None
         finally:
@@ -283,10 +289,10 @@ class _Cluster:
 
     async def _check_workers(self) -> None:
         """Raise StorageError where workers were lost, or the scheduler."""
-        scheduler = self.client.scheduler.address
+        scheduler = self.scheduler.address
         try:
-            known = await self.client.scheduler.identity()
-        except OSError:
+            known = await self.scheduler.identity()
+        except (OSError, RuntimeError):  # a client that has given up closes its connections
             raise StorageError(
                 f"{scheduler}: the scheduler does not answer; start it and run it again"
             ) from None
