@@ -134,7 +134,7 @@ def test_a_server_that_restarts_while_it_is_tuned_into(
         block.__exit__(None, None, None)
     assert len(cuts) == 2
     with result.database.store as store:
-        assert store.patience == limits.RECONNECT_S
+        assert store._db.patience == limits.RECONNECT_S
         assert store.records.count() == 8
     assert not list(Path.cwd().glob("*.spool-*.json"))
 
