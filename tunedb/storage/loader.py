@@ -45,10 +45,6 @@ _FIELDS = (*columns.names_of(Form.PLAIN), *_TEXTS)
 _CACHE_ROWS = 4096
 _CACHE_WORKLOADS = 64
 
-#: Fields of a record that need no other row; those of JSON are texts in a row.
-_TEXTS = columns.names_of(Form.JSON, Form.SHARED_JSON)
-_FIELDS = (*columns.names_of(Form.PLAIN), *_TEXTS)
-
 
 class Cache(OrderedDict[int, T]):
     """A mapping that forgets what was used longest ago."""
