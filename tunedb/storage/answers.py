@@ -27,6 +27,11 @@ from .workloads import Neighbour
 
 _m, _p, _w = schema.measurement.c, schema.program.c, schema.workload.c
 
+#: Places of some values among those that a digest covers.
+_STATUS, _RUN_SECS, _ARGS_INFO = (
+    columns.IDENTITY_AT[n] for n in ("status", "run_secs", "args_info")
+)
+
 #: Rows fetched at a time.
 _PAGE = 500
 
@@ -155,7 +160,7 @@ class Answers:
             target_id=target_id,
             trace=trace,
             run_secs=run_secs,
-            args_info=covered["args_info"],
+            args_info=covered[_ARGS_INFO],
             program=program,
             is_whole=is_whole,
             is_trusted=trust >= Trust.VERIFIED,
@@ -346,13 +351,13 @@ class Answers:
 
 
 def _times(
-    program: bytes, covered: dict[str, Any], digest: bytes, mean: float | None
+    program: bytes, covered: Sequence[Any], digest: bytes, mean: float | None
 ) -> tuple[tuple[float, ...] | None, bool]:
     """Return the run times of a measurement, and whether its digest and its mean are theirs."""
-    secs = covered["run_secs"]
-    if not 0 <= covered["status"] < 256 or (secs is not None and len(secs) % 8):
+    status, secs = covered[_STATUS], covered[_RUN_SECS]
+    if not 0 <= status < 256 or (secs is not None and len(secs) % 8):
         return None, False
-    computed = identity.measurement_digest(program, *covered.values())
+    computed = identity.measurement_digest(program, *covered)
     run_secs = None if secs is None else identity.unpack_floats(secs)
     is_mean = not run_secs or mean == mean_of(run_secs)
     return run_secs, is_mean and computed == digest

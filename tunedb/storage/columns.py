@@ -160,19 +160,20 @@ AT = {column.name: at for at, column in enumerate(MEASUREMENT)}
 
 #: The columns that the digest covers, in the order of its fields.
 IDENTITY = tuple(column for column in MEASUREMENT if column.in_identity)
-_IDENTITY_AT = {column.name: at for at, column in enumerate(IDENTITY)}
-_ORIGIN = _IDENTITY_AT["origin"]
+#: Position of each of them among those.
+IDENTITY_AT = {column.name: at for at, column in enumerate(IDENTITY)}
+_ORIGIN = IDENTITY_AT["origin"]
 _TEXTS = tuple(at for at, c in enumerate(IDENTITY) if c.form in (Form.JSON, Form.SHARED_JSON))
 
 
-def covered(row: Sequence[Any]) -> dict[str, Any]:
-    """Return what the digest covers, by name, of the database's values of :data:`IDENTITY`."""
+def covered(row: Sequence[Any]) -> list[Any]:
+    """Return what the digest covers, of the stored values of :data:`IDENTITY`, in their order."""
     values = list(row)
     for at in _TEXTS:
         if values[at] is not None:
             values[at] = values[at].encode()
     values[_ORIGIN] = values[_ORIGIN] or Origin.UNKNOWN
-    return dict(zip(_IDENTITY_AT, values, strict=True))
+    return values
 
 
 def names_of(*forms: Form) -> tuple[str, ...]:

@@ -40,16 +40,15 @@ if TYPE_CHECKING:
     from .exchanged import ForeignSource
 
 
-#: Columns whose values are a record's fields, and those of them that hold its JSON: as a text, or
-#: the number of a row of a table.
-_COPIED = [c for c in MEASUREMENT if c.form in (Form.PLAIN, Form.JSON, Form.SHARED_JSON)]
-_fields_of = attrgetter(*(column.name for column in _COPIED))
-_FIELDS = tuple(column.stored for column in _COPIED)
-_TEXTS = tuple(
-    (column.stored, column.name if column.form is Form.SHARED_JSON else None)
-    for column in _COPIED
-    if column.form is not Form.PLAIN
-)
+#: Fields of a record that its row holds as they are, and those that it holds as JSON: as a text,
+#: or as the number of a row of a table.
+_PLAIN = tuple(column.stored for column in MEASUREMENT if column.form is Form.PLAIN)
+_plain_of = attrgetter(*(column.name for column in MEASUREMENT if column.form is Form.PLAIN))
+_JSON = [c for c in MEASUREMENT if c.form in (Form.JSON, Form.SHARED_JSON)]
+_json_of = attrgetter(*(column.name for column in _JSON))
+_TEXTS = tuple((c.stored, c.name if c.form is Form.SHARED_JSON else None) for c in _JSON)
+_NO_TEXTS = (None,) * len(_TEXTS)
+_WITHOUT_TEXTS = dict.fromkeys(stored for stored, _ in _TEXTS)
 
 
 def now() -> int:
@@ -141,14 +140,17 @@ class Rows:
             "source_id": source_id,
             "origin": None if origin is Origin.UNKNOWN else origin.value,
             "served": int(trust >= Trust.VERIFIED and measurement.is_valid),
+            **_WITHOUT_TEXTS,
         }
-        row.update(zip(_FIELDS, _fields_of(measurement)))  # noqa: B905 - a tenth of the time
-        for name, table in _TEXTS:
-            body = row[name]
-            if body is not None:
-                row[name] = (
-                    self._interned(connection, table, body) if table else _exact(body.decode())
-                )
+        for stored, value in zip(_PLAIN, _plain_of(measurement)):  # noqa: B905 - a tenth of the time
+            row[stored] = value
+        texts = _json_of(measurement)
+        if texts != _NO_TEXTS:
+            for (stored, table), body in zip(_TEXTS, texts, strict=True):
+                if body is not None:
+                    row[stored] = (
+                        self._interned(connection, table, body) if table else _exact(body.decode())
+                    )
         return row
 
     def _program(self, connection: Connection, program: Program) -> dict[str, Any]:
@@ -184,6 +186,9 @@ class Rows:
 
     def session(self, connection: Connection, session: Session) -> int:
         """Return the id of a session, adding it where it is missing."""
+        id_ = self.ids.get(session.digest)
+        if id_ is not None:
+            return id_
         row = {
             "digest": session.digest,
             "key": _exact(session.key),
