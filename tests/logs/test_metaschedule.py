@@ -423,7 +423,7 @@ def test_a_bad_workload_in_a_stream_shifts_no_number(tmp_path):
     broken, found, orphan = items(path)
     assert isinstance(broken, Quarantined)
     assert found.program.workload.name == "z"
-    assert "its workload (line 2) was not understood" in orphan.reason
+    assert "its workload (line 2) is quarantined" in orphan.reason
 
 
 # ---------------------------------------------------------------------- what is not understood
@@ -465,7 +465,7 @@ def test_a_bad_workload_costs_only_its_records(line, reason, tmp_path):
     assert (bad.file, bad.line) == (str(folder / WORKLOADS), 1)
     assert reason in bad.reason
     assert bad.data == line.encode()
-    assert "its workload (line 1) was not understood" in orphan.reason
+    assert "its workload (line 1) is quarantined" in orphan.reason
     assert found.program.workload.name == "other"
 
 

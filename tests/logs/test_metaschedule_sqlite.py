@@ -183,7 +183,7 @@ def test_a_bad_workload_costs_only_its_records(both):
     found = read(both(records, rows))
     assert [type(item) for item in found[:4]] == [Quarantined] * 3 + [Workload]
     assert [type(item) for item in found[4:]] == [Quarantined] * 3 + [Measurement]
-    assert "its workload (line 2) was not understood" in found[5].reason
+    assert "its workload (line 2) is quarantined" in found[5].reason
 
 
 def test_text_that_is_no_utf8(both):

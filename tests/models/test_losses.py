@@ -206,7 +206,7 @@ def test_equal_programs_teach_rank_nothing():
         (LOG, "0.9", "with a number from 1e-06 to 0.5"),
         (RANK, "0", "with a number from 1 to 10,000"),
         (RANK, "x", "loss rank:x is invalid; write rank, or rank:16"),
-        (RELATIVE, "-1", "loss relative:-1 is none"),
+        (RELATIVE, "-1", "loss relative:-1 is invalid"),
     ],
 )
 def test_wrong_arguments(loss, argument, message):

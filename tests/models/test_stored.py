@@ -328,7 +328,7 @@ def test_a_booster_of_a_newer_xgboost_is_refused(stored):
     made = quick(stored).stored
     newer = {**made.card["versions"], "xgboost": "99.1.0"}
     row = copied(stored, made, versions=newer)
-    with pytest.raises(UsageError, match=r"XGBoost 99\.1\.0, this is 3.*tunedb train"):
+    with pytest.raises(UsageError, match=r"XGBoost 99\.1\.0, but this is 3.*tunedb train"):
         load_model(stored, row)
     assert find(stored, feature_set=SMALL_STEPS).id == made.id
 

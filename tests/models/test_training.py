@@ -396,9 +396,9 @@ def test_programs_that_are_all_alike():
 
 def test_rows_that_are_not_there():
     bare = replace(EXAMPLES, rows=EXAMPLES.rows[:0])
-    refused(bare, "240 programs without rows of features small; run: tunedb extract --set small")
+    refused(bare, "240 programs have no rows of features small; run: tunedb extract --set small")
     empty = examples_of(np.zeros((0, 2)), [0, 0], [0, 0], [1.0, 0.5])
-    refused(empty, "2 programs without rows of features small")
+    refused(empty, "2 programs have no rows of features small")
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -431,7 +431,7 @@ def test_large_features_are_finite():
         ({"hessian_power": np.inf}, "a recipe with hessian_power inf; give a number"),
         ({"eta": 1.5}, "a recipe with eta 1.5; the greatest is 1"),
         ({"gamma": -1.0}, "XGBoost refuses the recipe: "),
-        ({"loss": "rank:x"}, "loss rank:x is none"),
+        ({"loss": "rank:x"}, "loss rank:x is invalid"),
         ({"training_set": "first:x"}, "first"),
     ],
 )

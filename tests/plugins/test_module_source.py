@@ -153,7 +153,7 @@ def test_a_file_is_no_script_of_its_own(write):
         (
             HEADER + RELAX + RELAX.replace("class Model", "class Other"),
             UsageError,
-            r"defines Model, Other; say which: .*m\.py:Model",
+            r"defines Model, Other; choose one: .*m\.py:Model",
         ),
         (
             HEADER + ADD.format(name="one").replace("a[v] +", "nothing[v] +"),

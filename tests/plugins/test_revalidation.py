@@ -80,7 +80,7 @@ def test_inputs_differ_between_arguments_draws_and_seeds():
 
 
 def test_an_argument_that_is_no_tensor():
-    with pytest.raises(NotImplementedError, match="no tensor: SCALAR"):
+    with pytest.raises(NotImplementedError, match="not a tensor: SCALAR"):
         numerics.drawn([["SCALAR", F32, []]], 0, seed=0)
 
 
@@ -526,7 +526,7 @@ def test_foreign_arguments_that_fill_the_memory(path, theirs, tools, runs, descr
         store.records.add([replace(record.measurement, args_info=info)], FOREIGN)
     (verdict,) = revalidated(path, foreign=True)
     assert verdict.outcome == "refused"
-    assert verdict.reason.startswith("not allowed: its arguments")
+    assert verdict.reason.startswith("not allowed: ")
     assert said in verdict.reason
 
 

@@ -295,7 +295,7 @@ def test_a_stream_of_long_texts_takes_little_memory():
 def test_a_stream_of_too_many_shared_rows(monkeypatch):
     monkeypatch.setattr(filtering, "_MOST_SHARED", 9)
     chunks = [Chunk("sketch", [(n, None, b"[]") for n in range(10)])]
-    with pytest.raises(LimitError, match="more than 9 workloads, sketches and the like"):
+    with pytest.raises(LimitError, match="more than 9 workloads, sketches and similar rows"):
         list(filtered(lambda: iter(chunks), Selection(best=1)))
 
 

@@ -149,7 +149,7 @@ class WorkloadTable:
                 return None
             computed, stored = self._store.answers.workload_digests(id_)
             if computed != stored:
-                self._lost[id_] = reason = "its digest is not that of its body"
+                self._lost[id_] = reason = "its digest does not match its body"
                 _log.warning(
                     "%s: TVM does not get workload %d: %s", self._store.location, id_, reason
                 )

@@ -218,7 +218,7 @@ def few(count):
 
 
 def test_two_samples():
-    with pytest.raises(UsageError, match="2 of 2 launches have a label, 10 are needed"):
+    with pytest.raises(UsageError, match="2 of 2 launches have a label, but training needs 10"):
         train(*few(2), learner="gain")
 
 
