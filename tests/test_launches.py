@@ -378,14 +378,14 @@ def test_parameters_that_are_allowed(value):
         ([7], [1], "a parameter is called"),
         (["a", "a"], [1, 2], "two parameters have one name"),
         ("a", [1], "not a list"),
-        (["a"], {}, "no list of values"),
+        (["a"], {}, "not a list of values"),
         (["a"], [], "0 values of 1 parameters"),
         (["a"], [1, 2], "2 values of 1 parameters"),
         (["a"], ["$(rm -rf /)"], "a parameter has"),
         (["a"], ["x" * 65], "a parameter has"),
         (["a"], [[1]], "a parameter has"),
         (["a"], [{"b": 1}], "a parameter has"),
-        (["a"] * (limits.MAX_FOREIGN_STEPS + 1), [], "parameters at most"),
+        (["a"] * (limits.MAX_FOREIGN_STEPS + 1), [], "list of at most"),
     ],
 )
 def test_parameters_that_are_refused(names, values, said):

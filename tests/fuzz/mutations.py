@@ -168,7 +168,8 @@ def changed_instructions(rng, instructions):
 
 def _changed_part(rng, body):
     """Return the body of a sketch or tail with another instruction."""
-    with suppress(ValueError, TypeError, LookupError):
+    # A part that was changed before may be anything.
+    with suppress(ValueError, TypeError, LookupError, AttributeError):
         return identity.canonical_json(changed_instructions(rng, orjson.loads(body)))
     return body
 

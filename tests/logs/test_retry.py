@@ -231,7 +231,7 @@ def test_records_whose_workloads_are_gone(gone, store, old_records, tmp_path):
     old_records.undo()
     report = retry_quarantine(store)
     assert (report.tried, report.recovered, report.left) == (1, 0, 1)
-    assert "workloads" in next(iter(report.reasons))
+    assert "its workload" in next(iter(report.reasons))
     assert store.counts().quarantined == 1
     assert formats(store) == {WorkloadFormat.GRAPH: 1}
 

@@ -353,7 +353,7 @@ def test_one_worker_fails(client, sqlite_file, capfd):
     with sqlite3.connect(sqlite_file) as connection:
         connection.execute("DELETE FROM feature WHERE program_id = ?", (damaged,))
     began = time.monotonic()
-    with pytest.raises(StorageError, match=f"features of program {damaged} changed while"):
+    with pytest.raises(StorageError, match=f"features of program {damaged} changed during"):
         fit_on_cluster(client, labels, quick(), url=str(sqlite_file))
     assert time.monotonic() - began < cluster._MEETING_SECONDS
     assert fit_on_cluster(client, EXAMPLES, quick()).rounds == 10
@@ -392,7 +392,7 @@ def test_nothing_to_learn_from(client):
     with pytest.raises(UsageError, match="nothing to learn from"):
         fit_on_cluster(client, EXAMPLES.take([1]), quick())
     without = examples_of(np.zeros((0, 2)), [0, 0, 0], [0, 0, 0], [1, 0.5, 0.2])
-    with pytest.raises(UsageError, match="without rows of features small"):
+    with pytest.raises(UsageError, match="have no rows of features small"):
         fit_on_cluster(client, without, quick(), url="somewhere.db")
 
 

@@ -193,7 +193,9 @@ def test_what_is_impossible_is_told_and_the_rest_is_judged():
     assert {one.regime for one in found.results} == {"new-workload"}
     assert list(found.impossible)[:2] == ["new-family", "new-hardware"]
     assert "two families are needed; there is matmul" in found.impossible["new-family"]
-    with pytest.raises(UsageError, match=r"nothing can be judged \(new-family: workloads of two"):
+    with pytest.raises(
+        UsageError, match=r"nothing can be evaluated \(new-family: workloads of two"
+    ):
         look(judged(WORKLOADS[:1]), regimes=["new-family", "new-hardware"])
 
 

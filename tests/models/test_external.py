@@ -163,7 +163,7 @@ def test_rows_that_are_not_finite(folder):
 
 def test_programs_without_any_row(folder):
     examples = examples_of(np.zeros((0, 2)), [0, 0, 0], [0, 0, 0], [1, 0.5, 0.2])
-    with pytest.raises(UsageError, match="without rows of features small; run: tunedb extract"):
+    with pytest.raises(UsageError, match="have no rows of features small; run: tunedb extract"):
         train(Memory(examples), examples, cache_dir=folder)
 
 

@@ -254,7 +254,7 @@ def test_of_a_program_without_rows_only_the_rate_is_known(fitted):
 
 
 def test_rows_of_another_set_are_refused(fitted):
-    with pytest.raises(UsageError, match="have 3 columns"):
+    with pytest.raises(UsageError, match="which has 3 columns"):
         fitted.model.probabilities(np.zeros((1, 2), np.float32), np.array([0, 1]))
     with pytest.raises(UsageError, match=r"small\.steps"):
         fitted.model.check(replace(drawn(0, each=1), version=2))

@@ -162,9 +162,7 @@ def sealed(header_change=None, bodies=None, of=b""):
 
 def test_a_newer_xgboost_is_refused(data, monkeypatch):
     newer = sealed((b'"3.', b'"30.'), of=data)
-    with pytest.raises(
-        UsageError, match=r"by XGBoost 30\.\S+, but this is 3\.\S+; rebuild: "
-    ):
+    with pytest.raises(UsageError, match=r"by XGBoost 30\.\S+, but this is 3\.\S+; rebuild: "):
         Model.from_bytes(newer)
     # An older one is read, and so is the same.
     monkeypatch.setattr(xgboost, "__version__", "3.999.0rc1")

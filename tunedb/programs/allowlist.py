@@ -158,7 +158,7 @@ def read_values(decisions: bytes) -> list[Any]:
     except orjson.JSONDecodeError as error:
         raise FormatError(f"decisions: not JSON: {error}") from None
     if not isinstance(values, list):
-        raise FormatError("decisions: no list of values")
+        raise FormatError("decisions: not a list of values")
     return values
 
 

@@ -283,7 +283,7 @@ def _check_sketch(body: bytes) -> int:
     sketch = read_sketch(body, {"layout_rewrite", "steps"})
     steps, layout_rewrite = sketch["steps"], sketch["layout_rewrite"]
     if not isinstance(steps, list) or len(steps) > limits.MAX_FOREIGN_STEPS:
-        raise FormatError(f"no list of {limits.MAX_FOREIGN_STEPS} steps at most")
+        raise FormatError(f"not a list of at most {limits.MAX_FOREIGN_STEPS} steps")
     places, filled = 0, []
     for step in steps:
         number, whole = _filled(step)
@@ -313,7 +313,7 @@ def _check_decisions(decisions: bytes) -> None:
     """Raise FormatError unless these are whole numbers of 63 bits at most."""
     check_length(decisions)
     if decisions and (decisions[-1] >= 128 or _TOO_LONG.search(decisions)):
-        raise FormatError("decisions: no numbers of 63 bits")
+        raise FormatError("decisions: not numbers of at most 63 bits")
 
 
 def _check_program(places: int, _: int | None, decisions: bytes) -> None:

@@ -193,7 +193,7 @@ def _check_sketch(body: bytes) -> _Knobs:
     _check_foreign_template(sketch["template"])
     knobs = sketch["knobs"]
     if not isinstance(knobs, list) or len(knobs) > limits.MAX_FOREIGN_STEPS:
-        raise FormatError(f"no list of {limits.MAX_FOREIGN_STEPS} knobs at most")
+        raise FormatError(f"not a list of at most {limits.MAX_FOREIGN_STEPS} knobs")
     shape = []
     for number, knob in enumerate(knobs):
         if not (isinstance(knob, list) and len(knob) == 3 and is_text(knob[0])):
@@ -249,7 +249,7 @@ def _foreign_values(decisions: bytes) -> list[Any]:
     """Return the number of a configuration and its values."""
     values = read_values(decisions)
     if not values:
-        raise FormatError("decisions: no list of values")
+        raise FormatError("decisions: not a list of values")
     if not (values[0] is None or is_int(values[0])):
         raise FormatError(f"decisions: {short(values[0])} is not a number of a configuration")
     return values

@@ -106,7 +106,7 @@ def _check_sketch(body: bytes) -> int:
     sketch = read_sketch(body, {"parameters"})
     names = sketch["parameters"]
     if not isinstance(names, list) or len(names) > limits.MAX_FOREIGN_STEPS:
-        raise FormatError(f"no list of {limits.MAX_FOREIGN_STEPS} parameters at most")
+        raise FormatError(f"not a list of at most {limits.MAX_FOREIGN_STEPS} parameters")
     for name in names:
         if not (isinstance(name, str) and _NAME.fullmatch(name)):
             raise FormatError(f"a parameter is called {short(name)}")
