@@ -1,7 +1,6 @@
 """What a foreign program may hold: all that TVM writes, and nothing else."""
 
 import re
-from pathlib import Path
 from unittest import mock
 
 import orjson
@@ -10,6 +9,7 @@ from builders import make_trace
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from public_logs import DATA
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -25,7 +25,6 @@ from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Measurement, Trace, WorkloadFormat
 
 GRAPH, ANSOR, AUTOTVM = WorkloadFormat.GRAPH, WorkloadFormat.ANSOR, WorkloadFormat.AUTOTVM
-DATA = Path(__file__).resolve().parents[1].parent / "shared" / "data"
 FOLDERS = ("metaschedule", "measured_cpu", "ansor", "tenset", "autotvm")
 
 MAP = (

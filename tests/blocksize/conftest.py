@@ -8,7 +8,7 @@ import pytest
 # --import-mode=importlib leaves sys.path alone; shared helpers are next to this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from observing import DATA, PROFILED
+from observing import GPU, PROFILED
 
 from tunedb.advisor.loading import load
 from tunedb.formats.base import LogFile
@@ -19,9 +19,9 @@ from tunedb.storage.store import Store
 @pytest.fixture(scope="session")
 def profiled_runs(tmp_path_factory):
     """Observations of the 9,305 runs of three kernels that KTT profiled on an RTX 2080 Ti."""
-    if not (DATA / "ktt").is_dir():
+    if not (GPU / "ktt").is_dir():
         pytest.skip("the real files are not there")
     with Store(tmp_path_factory.mktemp("ktt") / "ktt.db") as store:
         for name in PROFILED:
-            import_log(store, LogFile(DATA / "ktt" / f"{name}.json.gz", name), source=name)
+            import_log(store, LogFile(GPU / "ktt" / f"{name}.json.gz", name), source=name)
         return load(store, profiled=True)

@@ -1,7 +1,8 @@
 """Observations and databases to test the advisor on."""
 
 import math
-from pathlib import Path
+
+from public_logs import DATA
 
 from tunedb.advisor.observations import Observation
 from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
@@ -11,7 +12,7 @@ from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Measurement, Program, Status
 
 #: Real files of profilers and tuners (``SOURCES.md`` says which); not part of the project.
-DATA = Path(__file__).parents[2].parent / "shared" / "data" / "gpu"
+GPU = DATA / "gpu"
 
 #: All runs of KTT with counters on one RTX 2080 Ti.
 PROFILED = (

@@ -5,17 +5,17 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from public_logs import DATA
 
 from tunedb.advisor.counters import aliases, describe, known_names, neutral, parse_capability
 from tunedb.launches import CounterSet
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data" / "gpu"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the collected data are not here")
+GPU = DATA / "gpu"
+needs_data = pytest.mark.skipif(not GPU.is_dir(), reason="the collected data are not here")
 
 #: Table I of the paper, repaired.
 TABLE_ONE = (
@@ -257,7 +257,7 @@ def test_compute_capabilities(text, parsed):
 @needs_data
 def test_counters_of_ktt_before_and_after_7_0_meet():
     """Each of the 33 finds its partner among the metrics of nvprof's time."""
-    names = (DATA / "ktt" / "1070_profile_counters.pc.txt").read_text().split("\n")[1:]
+    names = (GPU / "ktt" / "1070_profile_counters.pc.txt").read_text().split("\n")[1:]
     sizes = {"Global size", "Local size", "Maximum work-group size", "Registers count"}
     sizes |= {f"{space} memory size" for space in ("Local", "Private", "Constant")}
     old = [name for name in names if name and name not in sizes]
@@ -271,7 +271,7 @@ def test_counters_of_ktt_before_and_after_7_0_meet():
 
 @needs_data
 def test_the_table_has_the_33_names_of_the_real_files():
-    document = json.loads((DATA / "ktt" / "2080-vectorAdd_output_DT.sav.metadata.json").read_text())
+    document = json.loads((GPU / "ktt" / "2080-vectorAdd_output_DT.sav.metadata.json").read_text())
     names = [name for name in document["pc"] if "__" in name]
     assert set(names) == {a.name for a in ktt_names()}
     assert len(names) == 33

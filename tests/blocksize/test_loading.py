@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 from builders import FOREIGN, OWN, make_measurement, make_program
-from observing import DATA, counted, elementwise, measure
+from observing import GPU, counted, elementwise, measure
 
 from tunedb.advisor.labels import by_slice, verdicts
 from tunedb.advisor.loading import device_of, load, t1_inputs
@@ -277,11 +277,11 @@ def test_profiled_runs_of_one_device(profiled_runs):
 def loaded(path, *names):
     with Store(path) as store:
         for name in names:
-            import_log(store, LogFile(DATA / name, name), source=name)
+            import_log(store, LogFile(GPU / name, name), source=name)
         return load(store)
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real files are not there")
+@pytest.mark.skipif(not GPU.is_dir(), reason="the real files are not there")
 def test_a_conversion_has_the_slices_of_its_original(tmp_path):
     """``specs/block-size.md``, check 8: KTT's JSON and what FAIR T4 made of it."""
 
@@ -301,7 +301,7 @@ def test_a_conversion_has_the_slices_of_its_original(tmp_path):
     assert times[0] == times[1]
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real files are not there")
+@pytest.mark.skipif(not GPU.is_dir(), reason="the real files are not there")
 def test_profiled_and_plain_runs_of_one_file(tmp_path):
     """475 results of 210 configurations, 67 of them with counters."""
     found = loaded(tmp_path / "ktt.db", "ktt/TuningOutput.json.gz")
@@ -309,12 +309,12 @@ def test_profiled_and_plain_runs_of_one_file(tmp_path):
     assert 0 < sum(bool(run.counters) for run in found) <= 67
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the real files are not there")
+@pytest.mark.skipif(not GPU.is_dir(), reason="the real files are not there")
 def test_slices_that_a_profiler_saw(tmp_path):
     """nvprof on a GTX 950: vectorAdd in blocks of 32 to 1,024 threads, each from its own file."""
     sizes = ["", "32", "64", "128", "256", "512", "1024"]
     names = [f"nvprof/vector_add/metrics{size}.csv" for size in sizes]
-    found = loaded(tmp_path / "nvprof.db", *(n for n in names if (DATA / n).exists()))
+    found = loaded(tmp_path / "nvprof.db", *(n for n in names if (GPU / n).exists()))
     (positions,) = by_slice(found)
     assert sorted(found[i].threads for i in positions) == [32, 64, 128, 256, 512, 1024]
     assert {found[i].compute_capability for i in positions} == {"5.2"}

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from observing import DATA, PROFILED
+from observing import GPU, PROFILED
 
 from tunedb.advisor.inputs import raw
 from tunedb.advisor.observations import Inputs
@@ -103,11 +103,11 @@ def test_the_order_of_columns_does_not_count(order):
 
 def test_counters_of_real_runs_by_the_tools_names():
     """``specs/block-size.md`` 1.7: of 33 counters 5 are zero, and 21 are kept."""
-    if not (DATA / "ktt").is_dir():
+    if not (GPU / "ktt").is_dir():
         pytest.skip("the real files are not there")
     rows = []
     for name in PROFILED:
-        document = orjson.loads(gzip.decompress((DATA / "ktt" / f"{name}.json.gz").read_bytes()))
+        document = orjson.loads(gzip.decompress((GPU / "ktt" / f"{name}.json.gz").read_bytes()))
         for result in document["Results"]:
             for computation in result["ComputationResults"]:
                 counters = computation["ProfilingData"]["Counters"]

@@ -4,10 +4,10 @@ import json
 import lzma
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 import workdirs
+from public_logs import DATA
 
 import tunedb
 from tunedb.exchange.bundle import BundlePeer
@@ -253,7 +253,7 @@ def test_a_bundle_is_made_while_others_write(filled, tmp_path, run):
 
 def test_real_records_take_a_tenth_of_their_json(run, run_json, tmp_path):
     """Less than 100 bytes each, and less than xz -9 makes of the export."""
-    folder = Path(__file__).parents[2].parent / "shared" / "data" / "metaschedule"
+    folder = DATA / "metaschedule"
     if not folder.is_dir():
         pytest.skip("the public logs are not here")
     db = tmp_path / "real.db"

@@ -27,7 +27,7 @@ from hypothesis import settings
 from pathlib import Path
 
 assert Path(tunedb.features._nest.__file__).is_relative_to(Path(__file__).parent)
-settings.register_profile("sanitized", deadline=None, max_examples=examples(50))
+settings.register_profile("sanitized", deadline=None, max_examples=50)
 settings.load_profile("sanitized")
 """
 

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from public_logs import DATA
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -19,7 +20,7 @@ def memory():
 @pytest.fixture(scope="session")
 def measured_cpu():
     """Real records of a processor, where they lie beside the repository."""
-    folder = Path(__file__).parents[2].parent / "shared" / "data" / "measured_cpu"
+    folder = DATA / "measured_cpu"
     if not folder.is_dir():
         pytest.skip("the measured records are not here")
     return folder

@@ -13,6 +13,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from public_logs import DATA
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -33,7 +34,6 @@ from tunedb.records import (
 from tunedb.results import Record
 
 FORMAT = AnsorFormat()
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 KEY = '["matmul_add", 128, 128, 128, "float32"]'
 TARGET = "llvm -keys=cpu -mcpu=skylake-avx512"

@@ -4,19 +4,17 @@ import json
 import lzma
 import random
 import re
-from pathlib import Path
 
 import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from public_logs import DATA
 
 from tunedb.errors import FormatError
 from tunedb.formats._ansor_line import cut_line
 from tunedb.formats.ansor import AnsorFormat
 from tunedb.formats.base import Line, LogFile, TextReader
-
-DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 
 TASK = ['["matmul", 64, 64, "float32"]', "llvm -keys=cpu", [8, 64, 64, 0, 0, 0, 0, 0], "", 0, []]
 STEPS = [

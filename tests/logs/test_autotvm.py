@@ -11,6 +11,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from public_logs import DATA
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -20,8 +21,6 @@ from tunedb.formats.base import Line, LineFormat, LineWriter, LogFile
 from tunedb.programs.autotvm import join_knobs
 from tunedb.records import NO_TARGET, Measurement, Program, Source, Status, Trace, Workload
 from tunedb.results import Record
-
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 FORMAT = AutoTVMFormat()
 

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 import orjson
 import pytest
+from public_logs import DATA
 
 from tunedb.formats.export import export_lines, export_metaschedule
 from tunedb.formats.find import find_logs
@@ -26,7 +27,6 @@ from tunedb.identity import canonical_numbers
 from tunedb.records import Status
 from tunedb.storage.store import Store
 
-DATA = Path(__file__).resolve().parents[2].parent / "shared" / "data"
 SECTIONS = ("autotvm", "ansor", "tenset", "metaschedule")
 ARCHIVES = DATA / "costmodel" / "roller_ansor"
 TENSET = "tenset/derived_layout_sample"

@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from public_logs import DATA
 
 from tunedb.errors import FormatError
 from tunedb.formats.legacy_targets import parse_target
 from tunedb.limits import MAX_TARGET_CHARS
-
-DATA = Path(__file__).parents[2].parent / "shared" / "data"
 
 
 @pytest.mark.parametrize(

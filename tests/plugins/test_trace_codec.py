@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 import pytest
+from public_logs import DATA
 
 tvm = pytest.importorskip("tvm")
 
@@ -25,7 +26,7 @@ from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
 from tunedb.programs.metaschedule import trace as traces  # noqa: E402
 from tunedb.records import Trace  # noqa: E402
 
-REAL_DATA = Path(__file__).resolve().parents[3] / "shared" / "data" / "measured_cpu"
+REAL_DATA = DATA / "measured_cpu"
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 4})
 
 

@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from public_logs import DATA
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -11,7 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 @pytest.fixture(scope="session")
 def shared_data():
     """Public logs, where they lie beside the repository."""
-    folder = Path(__file__).parents[2].parent / "shared" / "data"
+    folder = DATA
     if not folder.is_dir():
         pytest.skip("the public logs are not here")
     return folder

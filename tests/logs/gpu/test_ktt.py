@@ -12,6 +12,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from public_logs import DATA
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -25,9 +26,9 @@ from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Measurement, Phase, Quarantined, Status, WorkloadFormat
 from tunedb.storage.store import Store
 
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gpu"
+GPU = DATA / "gpu"
 
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the collected files are not here")
+needs_data = pytest.mark.skipif(not GPU.is_dir(), reason="the collected files are not here")
 
 
 def read(path, **fields):
@@ -565,13 +566,13 @@ REAL = {
 
 @needs_data
 def test_every_real_file_comes_in_once(tmp_path):
-    files = find_logs([DATA / name for name in REAL])
+    files = find_logs([GPU / name for name in REAL])
     with Store(tmp_path / "real.db") as store:
         for again in (False, True):
             for file in files:
                 report = import_log(store, file, source=file.name)
                 total = report.total
-                expected = REAL[str(Path(file.name).relative_to(DATA))]
+                expected = REAL[str(Path(file.name).relative_to(GPU))]
                 assert (total.read, total.failed) == expected[:2]
                 assert total.new == (0 if again else expected[0])
                 assert (report.refused, report.quarantined) == (None, 0)
@@ -580,7 +581,7 @@ def test_every_real_file_comes_in_once(tmp_path):
 @needs_data
 @pytest.mark.parametrize("name", REAL)
 def test_launches_of_real_files(name):
-    items = read(DATA / name)
+    items = read(GPU / name)
     results, failures, profiled = REAL[name]
     assert len(items) == results
     launches = [launch for item in items for launch in item.launches]
@@ -601,7 +602,7 @@ def test_launches_of_real_files(name):
 
 @needs_data
 def test_the_same_configuration_with_and_without_profiler():
-    items = read(DATA / "ktt/TuningOutput.json.gz")
+    items = read(GPU / "ktt/TuningOutput.json.gz")
     runs = Counter(item.program.digest for item in items)
     assert (len(items), len(runs)) == (475, 210)
     assert len({item.digest for item in items}) == 475

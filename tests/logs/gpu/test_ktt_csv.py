@@ -6,6 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
+from public_logs import DATA
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -17,7 +18,7 @@ from tunedb.formats.reading import read_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Quarantined, Status
 
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gpu"
+GPU = DATA / "gpu"
 
 HEAD = "Kernel name,Computation duration (us),Global size,Local size"
 AFTER = (
@@ -285,10 +286,13 @@ def test_other_files_are_not_its(head):
     assert not KTTCSVFormat().matches_file(head, Path("a.csv"))
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the collected files are not here")
+@pytest.mark.skipif(not GPU.is_dir(), reason="the collected files are not here")
 def test_the_real_file(memory):
     file, listing = find_logs(
-        [DATA / "ktt" / "2080-vectorAdd_output.csv", DATA / "ktt" / "1070_profile_counters.pc.txt"]
+        [
+            GPU / "ktt" / "2080-vectorAdd_output.csv",
+            GPU / "ktt" / "1070_profile_counters.pc.txt",
+        ]
     )
     for new in (4, 0):
         report = import_log(memory, file, source=file.name)
@@ -305,5 +309,5 @@ def test_the_real_file(memory):
     ]
     assert {one.registers for one in launches} == {12}
     assert isinstance(read(listing.path)[0], Remark)
-    names = [file.path.name for file in find_logs([DATA / "ktt"])]
+    names = [file.path.name for file in find_logs([GPU / "ktt"])]
     assert not [name for name in names if name.endswith("metadata.json")]

@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from profiles import ADD, COPY, launch, metric, nsys, nsys_launch
+from public_logs import DATA
 
 from tunedb.errors import FormatError
 from tunedb.formats.base import LogFile, Remark
@@ -26,8 +27,8 @@ from tunedb.formats.reading import read_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import Measurement, Quarantined, Status
 
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data" / "gpu" / "nvprof"
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="the collected profiles are not here")
+GPU = DATA / "gpu" / "nvprof"
+needs_data = pytest.mark.skipif(not GPU.is_dir(), reason="the collected profiles are not here")
 
 
 def write(folder, **files):
@@ -390,15 +391,15 @@ def test_an_endless_profile_is_refused(monkeypatch):
 
 @pytest.fixture(scope="module")
 def parsed():
-    files = [path for path in DATA.rglob("*.csv*") if not re.match("results|kernel_st", path.name)]
-    return {path.relative_to(DATA): parse_profile(read_rows(path)) for path in sorted(files)}
+    files = [path for path in GPU.rglob("*.csv*") if not re.match("results|kernel_st", path.name)]
+    return {path.relative_to(GPU): parse_profile(read_rows(path)) for path in sorted(files)}
 
 
 @needs_data
 def test_all_rows_of_the_real_files_are_read(parsed):
     """Rows of each application, as `SOURCES.md` counts them."""
     expected = {}
-    text = (DATA.parents[1] / "SOURCES.md").read_text()
+    text = (GPU.parents[1] / "SOURCES.md").read_text()
     table = text[text.index("| app dir |") :].split("\n\n", maxsplit=1)[0]
     for line in table.splitlines()[2:]:
         app, _, _, rows = (cell.strip() for cell in line.strip("|").split("|"))
@@ -408,16 +409,16 @@ def test_all_rows_of_the_real_files_are_read(parsed):
         found[path.parts[0]] += profile.metric_rows + profile.trace_rows
         assert not profile.bad, path
     joined = Counter()
-    for path in DATA.rglob("*.csv"):
+    for path in GPU.rglob("*.csv"):
         if re.match("results|kernel_st", path.name):
-            joined[path.relative_to(DATA).parts[0]] += len(path.read_text().splitlines()) - 1
+            joined[path.relative_to(GPU).parts[0]] += len(path.read_text().splitlines()) - 1
     assert {app: found[app] + joined[app] for app in expected} == expected
 
 
 @needs_data
 def test_all_rows_of_units_in_the_real_files_give_the_same(tmp_path):
     found = set()
-    for path in DATA.rglob("*.csv*"):
+    for path in GPU.rglob("*.csv*"):
         rows = [row.text for row in read_rows(path) if not row.is_chatter]
         found |= {below for row, below in pairwise(rows) if '"Start"' in row[:8]}
     assert len(found) == 16
@@ -448,7 +449,7 @@ def test_real_files_have_113_metrics(parsed):
 
 @needs_data
 def test_real_files_import_and_a_second_import_adds_nothing(memory):
-    files = find_logs([DATA])
+    files = find_logs([GPU])
     for new in (442, 0):
         reports = [import_log(memory, file, source=file.name) for file in files]
         assert sum(report.total.new for report in reports) == new
@@ -465,7 +466,7 @@ def test_real_files_import_and_a_second_import_adds_nothing(memory):
 @needs_data
 def test_block_sizes_of_a_real_program_are_of_one_workload():
     blocks = defaultdict(set)
-    for file in find_logs([DATA / "vector_add", DATA / "BlackScholes", DATA / "mergeSort"]):
+    for file in find_logs([GPU / "vector_add", GPU / "BlackScholes", GPU / "mergeSort"]):
         try:
             for found in NvprofFormat().read_file(file):
                 if isinstance(found, Measurement):
@@ -481,7 +482,7 @@ def test_block_sizes_of_a_real_program_are_of_one_workload():
 @needs_data
 def test_real_times_are_those_of_the_joined_table():
     """`results.csv` was made of the same traces by others: block → milliseconds."""
-    lines = (DATA / "vector_add" / "results.csv").read_text().splitlines()
+    lines = (GPU / "vector_add" / "results.csv").read_text().splitlines()
     columns = lines[0].split(",")
     expected = {}
     for line in lines[1:]:
@@ -490,5 +491,5 @@ def test_real_times_are_those_of_the_joined_table():
         row = dict(zip(columns, cells, strict=True))
         expected[int(float(row["blkx"]))] = float(row["duration_ms"]) / 1e3
     for block, seconds in expected.items():
-        (record,), _, _ = read(DATA / "vector_add" / f"trace{block}.csv")
+        (record,), _, _ = read(GPU / "vector_add" / f"trace{block}.csv")
         assert record.run_secs == pytest.approx((seconds,), rel=1e-3)

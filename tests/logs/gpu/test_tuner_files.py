@@ -6,10 +6,10 @@ import gzip
 import io
 import json
 from collections import Counter
-from pathlib import Path
 
 import orjson
 import pytest
+from public_logs import DATA
 
 from tunedb.formats.base import LogFile, formats
 from tunedb.formats.export import export_document
@@ -21,7 +21,6 @@ from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Measurement, Status
 from tunedb.storage.store import Store
 
-DATA = Path(__file__).resolve().parents[3].parent / "shared" / "data"
 GPU = DATA / "gpu"
 SECTIONS = {
     "## 1.": "kernel_tuner_cache",
