@@ -97,11 +97,8 @@ def work(n_records: int = RECORDS, n_batches: int = BATCHES) -> dict[str, float]
 
 def run_in(checkout: Path) -> dict[str, float]:
     """Return :func:`work` of a checkout."""
-    command = [
-        str(checkout / ".venv" / "bin" / "python"),
-        str(checkout / "benchmarks" / "before.py"),
-    ]
-    command.append("--work")
+    interpreter, script = (checkout / ".venv/bin/python", checkout / "benchmarks/before.py")
+    command = [str(interpreter), str(script), "--work"]
     paths = os.pathsep.join(str(checkout / name) for name in ("tests", "benchmarks"))
     done = subprocess.run(
         command,

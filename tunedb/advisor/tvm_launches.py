@@ -44,9 +44,6 @@ AXES = {
     for at, axis in enumerate("xyz")
 }
 
-#: Instructions whose outputs are loops of their inputs' nest, of unknown extent.
-_SAME_LOOPS = frozenset({"LoopPartition", "Merge"})
-
 #: Largest grid whose extent a logarithm in single precision gives exactly.
 _MAX_EXACT = 2**18
 

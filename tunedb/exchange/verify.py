@@ -48,9 +48,6 @@ from .payloads import Bodies
 #: Called with the table, the number, the reason and how to count it.
 Reject = Callable[[str, str], None]
 
-#: Tables whose bodies may be many or large.
-_BODIED = frozenset({"workload", "sketch", "tail", "args_info", "context"})
-
 _FORMATS = frozenset(WorkloadFormat)
 _KINDS = frozenset(SourceKind)
 _MAX_KEY_CHARS = 64

@@ -152,9 +152,6 @@ MEASUREMENT: tuple[Column, ...] = (
     ),
 )
 
-#: Columns of table ``measurement`` that follow from others.
-DERIVED = frozenset({"program_id", "mean", "served"})
-
 #: Position of each column in a chunk's row.
 AT = {column.name: at for at, column in enumerate(MEASUREMENT)}
 

@@ -8,7 +8,7 @@ import pytest
 from tunedb import identity
 from tunedb.records import Measurement
 from tunedb.storage import schema
-from tunedb.storage.columns import BUNDLE_VERSION, DERIVED, IDENTITY, MEASUREMENT, Form
+from tunedb.storage.columns import BUNDLE_VERSION, IDENTITY, MEASUREMENT, Form
 from tunedb.storage.exchanged import COLUMNS
 
 TYPES = {int: schema.Int, float: schema.Real, str: schema.Text, bytes: schema.Blob}
@@ -25,6 +25,10 @@ def test_a_column_is_that_of_the_schema(column):
     if column.form in (Form.REFERENCE, Form.SHARED_JSON):
         assert column.name in COLUMNS
         assert [key.column.table.name for key in stored.foreign_keys] == [column.name]
+
+
+#: Columns of table ``measurement`` that follow from others.
+DERIVED = frozenset({"program_id", "mean", "served"})
 
 
 def test_every_column_of_the_schema_is_in_the_table():
