@@ -2,5 +2,14 @@
 
 from pathlib import Path
 
+import pytest
+
 #: Their folder, which may be a link.
 DATA = (Path(__file__).resolve().parents[2] / "shared" / "data").resolve()
+
+#: Results of tuners and profilers of GPU kernels.
+GPU = DATA / "gpu"
+
+needs_gpu_logs = pytest.mark.skipif(
+    not GPU.is_dir(), reason=f"needs public logs of GPU kernels in {GPU}"
+)

@@ -8,7 +8,8 @@ import pytest
 # --import-mode=importlib leaves sys.path alone; shared helpers are next to this file.
 sys.path.insert(0, str(Path(__file__).parent))
 
-from observing import GPU, PROFILED
+from observing import PROFILED
+from public_logs import GPU
 
 from tunedb.advisor.loading import load
 from tunedb.formats.base import LogFile

@@ -2,8 +2,6 @@
 
 import math
 
-from public_logs import DATA
-
 from tunedb.advisor.observations import Observation
 from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.launches import CounterSet, Launch
@@ -12,7 +10,6 @@ from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Measurement, Program, Status
 
 #: Real files of profilers and tuners (``SOURCES.md`` says which); not part of the project.
-GPU = DATA / "gpu"
 
 #: All runs of KTT with counters on one RTX 2080 Ti.
 PROFILED = (

@@ -9,13 +9,10 @@ from collections import Counter
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from public_logs import DATA
+from public_logs import GPU, needs_gpu_logs
 
 from tunedb.advisor.counters import aliases, describe, known_names, neutral, parse_capability
 from tunedb.launches import CounterSet
-
-GPU = DATA / "gpu"
-needs_data = pytest.mark.skipif(not GPU.is_dir(), reason="the collected data are not here")
 
 #: Table I of the paper, repaired.
 TABLE_ONE = (
@@ -254,7 +251,7 @@ def test_compute_capabilities(text, parsed):
     assert parse_capability(text) == parsed
 
 
-@needs_data
+@needs_gpu_logs
 def test_counters_of_ktt_before_and_after_7_0_meet():
     """Each of the 33 finds its partner among the metrics of nvprof's time."""
     names = (GPU / "ktt" / "1070_profile_counters.pc.txt").read_text().split("\n")[1:]
@@ -269,7 +266,7 @@ def test_counters_of_ktt_before_and_after_7_0_meet():
     assert new - set(old) == {"inst_fp16_pipe"}
 
 
-@needs_data
+@needs_gpu_logs
 def test_the_table_has_the_33_names_of_the_real_files():
     document = json.loads((GPU / "ktt" / "2080-vectorAdd_output_DT.sav.metadata.json").read_text())
     names = [name for name in document["pc"] if "__" in name]

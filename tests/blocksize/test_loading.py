@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 from builders import FOREIGN, OWN, make_measurement, make_program
-from observing import GPU, counted, elementwise, measure
+from observing import counted, elementwise, measure
+from public_logs import GPU, needs_gpu_logs
 
 from tunedb.advisor.labels import by_slice, verdicts
 from tunedb.advisor.loading import device_of, load, t1_inputs
@@ -281,7 +282,7 @@ def loaded(path, *names):
         return load(store)
 
 
-@pytest.mark.skipif(not GPU.is_dir(), reason="the real files are not there")
+@needs_gpu_logs
 def test_a_conversion_has_the_slices_of_its_original(tmp_path):
     """``specs/block-size.md``, check 8: KTT's JSON and what FAIR T4 made of it."""
 
@@ -301,7 +302,7 @@ def test_a_conversion_has_the_slices_of_its_original(tmp_path):
     assert times[0] == times[1]
 
 
-@pytest.mark.skipif(not GPU.is_dir(), reason="the real files are not there")
+@needs_gpu_logs
 def test_profiled_and_plain_runs_of_one_file(tmp_path):
     """475 results of 210 configurations, 67 of them with counters."""
     found = loaded(tmp_path / "ktt.db", "ktt/TuningOutput.json.gz")
@@ -309,7 +310,7 @@ def test_profiled_and_plain_runs_of_one_file(tmp_path):
     assert 0 < sum(bool(run.counters) for run in found) <= 67
 
 
-@pytest.mark.skipif(not GPU.is_dir(), reason="the real files are not there")
+@needs_gpu_logs
 def test_slices_that_a_profiler_saw(tmp_path):
     """nvprof on a GTX 950: vectorAdd in blocks of 32 to 1,024 threads, each from its own file."""
     sizes = ["", "32", "64", "128", "256", "512", "1024"]

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
-from observing import GPU, PROFILED
+from observing import PROFILED
+from public_logs import GPU
 
 from tunedb.advisor.inputs import raw
 from tunedb.advisor.observations import Inputs

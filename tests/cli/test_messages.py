@@ -8,22 +8,10 @@ import struct
 from contextlib import closing
 
 import pytest
+from twice import TWICE
 
 import tunedb.storage.engine
 from tunedb import errors, limits
-
-MODULE = """
-from tvm.script import tirx as T
-
-
-@T.prim_func(s_tir=True)
-def twice(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
-    T.func_attr({"tirx.noalias": True})
-    for i in range(32):
-        with T.sblock("B"):
-            v = T.axis.spatial(32, i)
-            B[v] = A[v] * T.float32(2)
-"""
 
 SERVER = "postgresql://bob@127.0.0.1:1/team"
 
@@ -113,7 +101,7 @@ def test_every_class_has_an_example():
 def inputs(run, filled, tmp_path):
     """A folder with the files that the examples name."""
     (tmp_path / "work" / "tunedb.toml").write_text(f'server = "{SERVER}"')
-    (tmp_path / "module.py").write_text(MODULE)
+    (tmp_path / "module.py").write_text(TWICE)
     (tmp_path / "notes.tunedb").write_text("notes, and not what the name promises")
     with closing(sqlite3.connect(tmp_path / "bookmarks.db")) as connection, connection:
         connection.execute("CREATE TABLE bookmark (url TEXT)")

@@ -9,6 +9,7 @@ import tvm
 from builders import key_of
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
+from twice import TWICE
 
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.deploy.apply import tasks_of
@@ -16,16 +17,6 @@ from tunedb.plugins.metaschedule.module_source import load_module
 from tunedb.storage import approval
 
 TARGET = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
-
-SCRIPT = """
-@T.prim_func(s_tir=True)
-def twice(A: T.Buffer((32,), "float32"), B: T.Buffer((32,), "float32")):
-    T.func_attr({"tirx.noalias": True})
-    for i in range(32):
-        with T.sblock("B"):
-            v = T.axis.spatial(32, i)
-            B[v] = A[v] * T.float32(2)
-"""
 
 #: LLVM's parser quotes what it does not understand.
 EVIL = "this reached the parser"
@@ -39,7 +30,7 @@ def configuration(tmp_path, monkeypatch):
 @pytest.fixture
 def kernel(tmp_path):
     path = tmp_path / "kernel.py"
-    path.write_text(SCRIPT)
+    path.write_text(TWICE)
     return path
 
 

@@ -12,7 +12,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_logs import DATA
+from public_logs import GPU, needs_gpu_logs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -25,10 +25,6 @@ from tunedb.formats.reading import read_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Measurement, Phase, Quarantined, Status, WorkloadFormat
 from tunedb.storage.store import Store
-
-GPU = DATA / "gpu"
-
-needs_data = pytest.mark.skipif(not GPU.is_dir(), reason="the collected files are not here")
 
 
 def read(path, **fields):
@@ -564,7 +560,7 @@ REAL = {
 }
 
 
-@needs_data
+@needs_gpu_logs
 def test_every_real_file_comes_in_once(tmp_path):
     files = find_logs([GPU / name for name in REAL])
     with Store(tmp_path / "real.db") as store:
@@ -578,7 +574,7 @@ def test_every_real_file_comes_in_once(tmp_path):
                 assert (report.refused, report.quarantined) == (None, 0)
 
 
-@needs_data
+@needs_gpu_logs
 @pytest.mark.parametrize("name", REAL)
 def test_launches_of_real_files(name):
     items = read(GPU / name)
@@ -600,7 +596,7 @@ def test_launches_of_real_files(name):
                 assert launch.block[0] == x
 
 
-@needs_data
+@needs_gpu_logs
 def test_the_same_configuration_with_and_without_profiler():
     items = read(GPU / "ktt/TuningOutput.json.gz")
     runs = Counter(item.program.digest for item in items)

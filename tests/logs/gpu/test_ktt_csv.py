@@ -6,7 +6,7 @@ from pathlib import Path
 
 import orjson
 import pytest
-from public_logs import DATA
+from public_logs import GPU, needs_gpu_logs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -17,8 +17,6 @@ from tunedb.formats.importer import import_log
 from tunedb.formats.reading import read_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Quarantined, Status
-
-GPU = DATA / "gpu"
 
 HEAD = "Kernel name,Computation duration (us),Global size,Local size"
 AFTER = (
@@ -286,7 +284,7 @@ def test_other_files_are_not_its(head):
     assert not KTTCSVFormat().matches_file(head, Path("a.csv"))
 
 
-@pytest.mark.skipif(not GPU.is_dir(), reason="the collected files are not here")
+@needs_gpu_logs
 def test_the_real_file(memory):
     file, listing = find_logs(
         [

@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from profiles import ADD, COPY, launch, metric, nsys, nsys_launch
-from public_logs import DATA
+from public_logs import GPU, needs_gpu_logs
 
 from tunedb.errors import FormatError
 from tunedb.formats.base import LogFile, Remark
@@ -27,8 +27,7 @@ from tunedb.formats.reading import read_log
 from tunedb.programs.kernel import join_parameters
 from tunedb.records import Measurement, Quarantined, Status
 
-GPU = DATA / "gpu" / "nvprof"
-needs_data = pytest.mark.skipif(not GPU.is_dir(), reason="the collected profiles are not here")
+NVPROF = GPU / "nvprof"
 
 
 def write(folder, **files):
@@ -391,15 +390,17 @@ def test_an_endless_profile_is_refused(monkeypatch):
 
 @pytest.fixture(scope="module")
 def parsed():
-    files = [path for path in GPU.rglob("*.csv*") if not re.match("results|kernel_st", path.name)]
-    return {path.relative_to(GPU): parse_profile(read_rows(path)) for path in sorted(files)}
+    files = [
+        path for path in NVPROF.rglob("*.csv*") if not re.match("results|kernel_st", path.name)
+    ]
+    return {path.relative_to(NVPROF): parse_profile(read_rows(path)) for path in sorted(files)}
 
 
-@needs_data
+@needs_gpu_logs
 def test_all_rows_of_the_real_files_are_read(parsed):
     """Rows of each application, as `SOURCES.md` counts them."""
     expected = {}
-    text = (GPU.parents[1] / "SOURCES.md").read_text()
+    text = (NVPROF.parents[1] / "SOURCES.md").read_text()
     table = text[text.index("| app dir |") :].split("\n\n", maxsplit=1)[0]
     for line in table.splitlines()[2:]:
         app, _, _, rows = (cell.strip() for cell in line.strip("|").split("|"))
@@ -409,16 +410,16 @@ def test_all_rows_of_the_real_files_are_read(parsed):
         found[path.parts[0]] += profile.metric_rows + profile.trace_rows
         assert not profile.bad, path
     joined = Counter()
-    for path in GPU.rglob("*.csv"):
+    for path in NVPROF.rglob("*.csv"):
         if re.match("results|kernel_st", path.name):
-            joined[path.relative_to(GPU).parts[0]] += len(path.read_text().splitlines()) - 1
+            joined[path.relative_to(NVPROF).parts[0]] += len(path.read_text().splitlines()) - 1
     assert {app: found[app] + joined[app] for app in expected} == expected
 
 
-@needs_data
+@needs_gpu_logs
 def test_all_rows_of_units_in_the_real_files_give_the_same(tmp_path):
     found = set()
-    for path in GPU.rglob("*.csv*"):
+    for path in NVPROF.rglob("*.csv*"):
         rows = [row.text for row in read_rows(path) if not row.is_chatter]
         found |= {below for row, below in pairwise(rows) if '"Start"' in row[:8]}
     assert len(found) == 16
@@ -435,7 +436,7 @@ def test_all_rows_of_units_in_the_real_files_give_the_same(tmp_path):
         assert record.launches[0].static_shared == record.launches[0].dynamic_shared == 4096
 
 
-@needs_data
+@needs_gpu_logs
 def test_real_files_have_113_metrics(parsed):
     metrics = [profile for profile in parsed.values() if profile.counters]
     assert len(metrics) == 47
@@ -447,9 +448,9 @@ def test_real_files_have_113_metrics(parsed):
     assert widths[112] == 1
 
 
-@needs_data
+@needs_gpu_logs
 def test_real_files_import_and_a_second_import_adds_nothing(memory):
-    files = find_logs([GPU])
+    files = find_logs([NVPROF])
     for new in (442, 0):
         reports = [import_log(memory, file, source=file.name) for file in files]
         assert sum(report.total.new for report in reports) == new
@@ -463,10 +464,10 @@ def test_real_files_import_and_a_second_import_adds_nothing(memory):
         assert sum("made of several" in (r.refused or "") for r in reports) == 10
 
 
-@needs_data
+@needs_gpu_logs
 def test_block_sizes_of_a_real_program_are_of_one_workload():
     blocks = defaultdict(set)
-    for file in find_logs([GPU / "vector_add", GPU / "BlackScholes", GPU / "mergeSort"]):
+    for file in find_logs([NVPROF / "vector_add", NVPROF / "BlackScholes", NVPROF / "mergeSort"]):
         try:
             for found in NvprofFormat().read_file(file):
                 if isinstance(found, Measurement):
@@ -479,10 +480,10 @@ def test_block_sizes_of_a_real_program_are_of_one_workload():
     assert blocks["mergeSortSharedKernel"] == {64, 128, 256, 512}
 
 
-@needs_data
+@needs_gpu_logs
 def test_real_times_are_those_of_the_joined_table():
     """`results.csv` was made of the same traces by others: block → milliseconds."""
-    lines = (GPU / "vector_add" / "results.csv").read_text().splitlines()
+    lines = (NVPROF / "vector_add" / "results.csv").read_text().splitlines()
     columns = lines[0].split(",")
     expected = {}
     for line in lines[1:]:
@@ -491,5 +492,5 @@ def test_real_times_are_those_of_the_joined_table():
         row = dict(zip(columns, cells, strict=True))
         expected[int(float(row["blkx"]))] = float(row["duration_ms"]) / 1e3
     for block, seconds in expected.items():
-        (record,), _, _ = read(GPU / "vector_add" / f"trace{block}.csv")
+        (record,), _, _ = read(NVPROF / "vector_add" / f"trace{block}.csv")
         assert record.run_secs == pytest.approx((seconds,), rel=1e-3)

@@ -9,7 +9,7 @@ from collections import Counter
 
 import orjson
 import pytest
-from public_logs import DATA
+from public_logs import DATA, GPU, needs_gpu_logs
 
 from tunedb.formats.base import LogFile, formats
 from tunedb.formats.export import export_document
@@ -21,7 +21,6 @@ from tunedb.programs.kernel import join_parameters
 from tunedb.records import FailureKind, Measurement, Status
 from tunedb.storage.store import Store
 
-GPU = DATA / "gpu"
 SECTIONS = {
     "## 1.": "kernel_tuner_cache",
     "## 2.": "kernel_tuner_t4",
@@ -29,7 +28,7 @@ SECTIONS = {
     "## 5.": "bat",
 }
 
-pytestmark = pytest.mark.skipif(not GPU.is_dir(), reason="the collected files are not here")
+pytestmark = needs_gpu_logs
 
 
 def read_sources():
