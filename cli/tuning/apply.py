@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...records import CPU_KINDS
 from .. import text
 from ..layers import layer_name, layer_option, layered_target, layers_of
 from ..module import compile_target_option, label
@@ -24,6 +25,7 @@ COLUMNS = (
     Column("workload_id", "workload", right=True),
     Column("mean", "mean", text.seconds, right=True),
     Column("layer", "layer", layer_name, flexible=True),
+    Column("threads"),
     Column("file"),
     Column("target"),
 )
@@ -85,6 +87,7 @@ def command(
             "workload_id": use.workload_id,
             "mean": use.mean,
             "layer": use.layer,
+            "threads": use.threads,
             "file": str(output),
             "target": label(found),
         }
@@ -96,10 +99,28 @@ def command(
     print_rows(settings, columns, rows)
     missing = sum(use.record_id is None for use in uses)
     settings.note(f"{output} is written, for {label(found)}")
+    if found.kind in CPU_KINDS:
+        _tell_threads(settings, uses)
     if missing:
         settings.note(
             f"{text.count(missing, 'function')} without a record; "
             f"why: tunedb explain module {module}"
+        )
+
+
+def _tell_threads(settings: Settings, uses: list[Use]) -> None:
+    """Say how many threads the records were measured with; those of layers do not tell."""
+    counts = {use.threads for use in uses if use.record_id is not None and use.layer is None}
+    if len(counts) == 1 and None not in counts:
+        (count,) = counts
+        settings.note(
+            f"its records were measured with TVM_NUM_THREADS={count}; set it where the file runs"
+        )
+    elif counts:
+        numbers = sorted(map(text.threads, counts))
+        settings.note(
+            f"its records were measured with {' and '.join(numbers)}; measure them alike: "
+            "tunedb revalidate"
         )
 
 

@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...records import CPU_KINDS
+from ...system.host import threads_of
 from .. import choose, text
 from ..module import label, one_target
 from ..options import Settings, common_options, pass_settings, updating
@@ -36,6 +38,8 @@ COLUMNS = (
     Column("before", "before", text.seconds, right=True),
     Column("mean", "now", text.seconds, right=True),
     Column("ratio", "now/before", _ratio, right=True),
+    Column("threads_before"),
+    Column("threads"),
     Column("deviation", "deviation", _deviation, right=True),
     Column("outcome", "outcome"),
     Column("reason"),
@@ -194,6 +198,7 @@ def _all(store: Store) -> list[list[int]]:
 def _row(verdict: Verdict) -> dict[str, Any]:
     record, before = verdict.record, verdict.record.mean
     ratio = verdict.mean / before if verdict.mean is not None and before else None
+    target = record.measurement.program.target
     failure, reason = verdict.failure, verdict.reason
     if failure is not None and verdict.outcome != "refused":
         reason = f"{failure.kind.value}: {reason}"
@@ -206,6 +211,8 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "before": before,
         "mean": verdict.mean,
         "ratio": ratio,
+        "threads_before": threads_of(record.measurement.session),
+        "threads": verdict.threads if target.kind in CPU_KINDS else None,
         "deviation": verdict.deviation,
         "outcome": verdict.outcome,
         "reason": reason,
@@ -215,6 +222,12 @@ def _row(verdict: Verdict) -> dict[str, Any]:
 
 def _tell(settings: Settings, rows: list[dict[str, Any]]) -> None:
     """Say what did not pass, and end with exit code 1 then."""
+    for row in rows:
+        if row["threads"] not in (None, row["threads_before"]):
+            settings.note(
+                f"record {row['record']} was measured with {text.threads(row['threads_before'])} "
+                f"before and with {text.threads(row['threads'])} now; the times do not compare"
+            )
     bad = [row for row in rows if row["outcome"] != "passed"]
     for row in bad:
         settings.warn(f"record {row['record']} {row['outcome']}: {row['reason']}")

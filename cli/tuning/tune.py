@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...records import CPU_KINDS
 from .. import text
 from ..layers import layer_option, layers_of
 from ..options import Settings, common_options, pass_settings
@@ -82,10 +83,13 @@ def _tune(
 ) -> TuningResult:
     """Load the module and tune it."""
     from ...plugins.metaschedule.module_source import load_module
+    from ...plugins.metaschedule.threads import note_on_threads
     from ...plugins.metaschedule.tune.options import EVALUATOR
     from ...plugins.metaschedule.tune.tune import tune
     from ...storage.config import make_folder
 
+    if line := note_on_threads():
+        settings.note(line)
     location = settings.locate()
     make_folder(location)
     named = {name: choices.pop(name) for name in ("repeat", "min_repeat_ms")}
@@ -126,8 +130,10 @@ def _tell(settings: Settings, module: str, result: TuningResult) -> None:
     finally:
         result.database.close()
     costs = result.costs
+    is_cpu = str(result.target.kind.name) in CPU_KINDS
+    threads = f" on {text.threads(result.threads)}" if is_cpu else ""
     settings.note(
-        f"{text.count(result.trials, 'trial')} in {text.span(result.seconds)}: "
+        f"{text.count(result.trials, 'trial')}{threads} in {text.span(result.seconds)}: "
         + ", ".join(
             f"{name} {text.span(getattr(costs, name))}"
             for name in ("starting", "searching", "building", "running", "learning")

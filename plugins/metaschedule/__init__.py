@@ -24,6 +24,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ...system import cpus  # noqa: F401  it reads which CPUs there are before TVM pins a thread
 from .compat import check_versions
 
 if TYPE_CHECKING:

@@ -74,7 +74,7 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
     assert lines[0].split() == " ".join((*titles, "95 % at")).split()
     assert [line.split()[0] for line in lines[1:]] == ["matmul", "small"]
     said = result.stderr
-    assert re.search(r"8 trials in .*: starting .*, searching .*, building .*, running ", said)
+    assert re.search(r"8 trials on 2 threads in .*: starting .*, searching .*, building .*, running ", said)
     record = lines[1].split()[1]
     assert f"Its origin: tunedb show {record}" in said
     assert f"Compile it: tunedb apply {module} -o lib.so" in said
@@ -176,7 +176,10 @@ def test_progress_is_told_when_it_is_wanted(module, fakes, run):
         (("m.py", "--function", "large"), 3, "no PrimFunc 'large'; there are: matmul, small"),
         (("m.py", "--target", "{"), 2, "--target: "),
         (("m.py", "--target", "no-such-kind"), 2, "unknown target 'no-such-kind'"),
-        (("m.py", "--target", '{"kind": "llvm"}'), 2, "give its number of cores"),
+        (
+            ("m.py", "--tracker", "localhost:1", "--key", "x", "--target", '{"kind": "llvm"}'),
+            *(2, "give its number of cores"),
+        ),
         (("m.py", "--trials", "0"), 2, "--trials"),
         (("m.py", "--runner", "local", "--key", "x"), 2, "are for --runner rpc"),
         (("m.py", "--tracker", "nowhere", "--key", "x"), 2, "is not HOST:PORT"),

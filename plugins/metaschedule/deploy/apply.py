@@ -24,11 +24,13 @@ from tvm.support.tar import tar
 from ....errors import PluginError, StorageError, TuneDBError, UsageError
 from ....run_times import mean_of
 from ....system.files import new_file
+from ....system.host import threads_of
 from ..database.answers import Found
 from ..database.database import Database
 from ..database.handle import Handle
 from ..module_source import is_relax, prim_funcs
 from ..targets import as_target, first_line
+from ..threads import use_threads
 from ..trace_codec import floats_of
 
 __all__ = [
@@ -61,6 +63,8 @@ class Use:
         Mean time of that record in seconds.
     layer : str or None
         The layer of the database whose record it is; numbers are that layer's then.
+    threads : int or None
+        Threads of TVM's runtime that the record was measured with, where its session says.
     """
 
     function: str
@@ -68,6 +72,7 @@ class Use:
     workload_id: int | None = None
     mean: float | None = None
     layer: str | None = None
+    threads: int | None = None
 
 
 def tasks_of(mod: Any, target: Any) -> dict[str, Any]:
@@ -151,7 +156,8 @@ def _use(handle: Handle, name: str, found: Found) -> Use:
     store = found.answers.store
     if store is handle.store:
         answer = store.records.get(found.id)
-        return Use(name, answer.id, answer.workload_id, answer.mean)
+        threads = threads_of(answer.measurement.session)
+        return Use(name, answer.id, answer.workload_id, answer.mean, threads=threads)
     # The layer is not asked again: it may be gone.
     mean = mean_of(floats_of(found.record.run_secs))
     return Use(name, found.id, None, mean, store.location)
@@ -226,7 +232,9 @@ def compile_module(database: Database, mod: Any, target: Any = None) -> tuple[An
     """Compile a module with its best programs.
 
     Functions without a record are compiled as they are; on a GPU with TVM's default schedules
-    (``dlight``), because it cannot run an unscheduled one.
+    (``dlight``), because it cannot run an unscheduled one. In this process, the result runs on as
+    many threads as programs are measured with (:func:`~.threads.use_threads`), unless the calling
+    thread has run a parallel program of TVM's before.
 
     Parameters
     ----------
@@ -252,6 +260,7 @@ def compile_module(database: Database, mod: Any, target: Any = None) -> tuple[An
         TVM cannot compile it.
     """
     target = _target_of(database, target)
+    use_threads()
     if is_relax(mod):
         answers = _Answers(database._handle)
         with _told("TVM cannot compile it"):

@@ -38,6 +38,7 @@ from ....results import Record
 from ....run_times import NO_TIME, mean_of
 from ....storage.retractions import Retraction
 from ....storage.store import Store
+from ....system.host import threads_of
 from ....system.temporary import TemporaryFolder
 from .. import modules
 from ..database.handle import Handle
@@ -228,6 +229,8 @@ class Verdict:
         Why it did not pass.
     retracted : tuple of int
         Records that are not served any more.
+    threads : int or None
+        Threads of TVM's runtime that the new times were measured with.
     """
 
     record: Record
@@ -236,6 +239,7 @@ class Verdict:
     mean: float | None = None
     failure: Failure | None = None
     retracted: tuple[int, ...] = ()
+    threads: int | None = None
 
     @property
     def reason(self) -> str | None:
@@ -495,8 +499,10 @@ class Revalidation:
         if outcome == "wrong" and trial.failure is not None:
             retracted = tuple(self._records_of(record))
             self._store.trust.retract(retracted, f"revalidation: {_headline(trial.failure)}")
-        mean = None if trial.times is None else mean_of(trial.times)
-        return Verdict(record, outcome, trial.deviation, mean, trial.failure, retracted)
+        mean = threads = None
+        if trial.times is not None:
+            mean, threads = mean_of(trial.times), threads_of(self._handle.session())
+        return Verdict(record, outcome, trial.deviation, mean, trial.failure, retracted, threads)
 
     def _measurement(self, trial: _Trial) -> Measurement:
         before = trial.record.measurement

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
 from ....errors import PluginError, UsageError
+from ....records import CPU_KINDS
 from ....storage.config import locate, locate_layers, make_folder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
@@ -24,16 +24,15 @@ from ..measure.measure_callback import MeasureCallback
 from ..measure.measured import Known
 from ..measure.reuse import ReusingBuilder, ReusingRunner
 from ..module_source import is_relax, prim_funcs
+from ..modules import plain
 from ..search.strategy import EvolutionarySearch
 from ..targets import as_target, first_line
+from ..threads import runtime_threads
 from ..workers.warm_builder import WarmBuilder
 from .options import TuneOptions
 from .remote import rpc_runner
 
 __all__ = ["Task", "host_target"]
-
-#: Kinds of targets whose programs TVM splits among cores.
-_CPU_KINDS = ("llvm", "c")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,20 +55,22 @@ class Task:
 
 
 def host_target() -> Any:
-    """Return this machine's processor as a target, with the number of its cores."""
+    """Return this machine's processor as a target, with the threads that its programs get."""
     cpu = tvm.target.codegen.llvm_get_system_cpu()
-    return tvm.target.Target({"kind": "llvm", "num-cores": os.cpu_count() or 1, "mcpu": cpu})
+    return tvm.target.Target({"kind": "llvm", "num-cores": runtime_threads().count, "mcpu": cpu})
 
 
 def target_of(target: Any, *, is_remote: bool) -> Any:
     """Return the target that is meant; None and ``llvm`` alone mean this machine's processor.
+
+    A processor of this machine without ``num-cores`` gets the threads of the runtime.
 
     Raises
     ------
     TargetError
         TVM does not know it.
     UsageError
-        A remote device without a target, or a processor without its number of cores.
+        A remote device without a target, or a remote processor without its number of cores.
     """
     if target is None or target == "llvm":
         if is_remote:
@@ -78,7 +79,10 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
             )
         return host_target()
     found = as_target(target)
-    if found.kind.name in _CPU_KINDS and not found.attrs.get("num-cores"):
+    if found.kind.name in CPU_KINDS and not found.attrs.get("num-cores"):
+        if not is_remote:
+            config = plain(found.export())
+            return tvm.target.Target({**config, "num-cores": runtime_threads().count})
         raise UsageError(
             f"target {found}: give its number of cores, e.g. "
             "{'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
@@ -207,7 +211,7 @@ def evaluator_of(runner: Any, evaluator: EvaluatorConfig) -> EvaluatorConfig | N
 def device_of(target: Any) -> str:
     """Return the kind of device that runs programs for a target."""
     kind = str(target.kind.name)
-    return "cpu" if kind in _CPU_KINDS else kind
+    return "cpu" if kind in CPU_KINDS else kind
 
 
 def builder_of(builder: Any, workers: int | None, stack: ExitStack) -> Any:

@@ -87,6 +87,8 @@ class TuningResult:
         Wall time.
     costs : Costs
         Where it went.
+    threads : int or None
+        Threads of TVM's runtime that programs were measured with; None where nobody knows.
     delivery : Delivery or None
         What the server has of it; None where none was named.
     """
@@ -98,6 +100,7 @@ class TuningResult:
     resumed: int
     seconds: float
     costs: Costs
+    threads: int | None = None
     delivery: Delivery | None = None
 
     def __repr__(self) -> str:
