@@ -74,7 +74,9 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
     assert lines[0].split() == " ".join((*titles, "95 % at")).split()
     assert [line.split()[0] for line in lines[1:]] == ["matmul", "small"]
     said = result.stderr
-    assert re.search(r"8 trials on 2 threads in .*: starting .*, searching .*, building .*, running ", said)
+    assert re.search(
+        r"8 trials on 2 threads in .*: starting .*, searching .*, building .*, running ", said
+    )
     record = lines[1].split()[1]
     assert f"Its origin: tunedb show {record}" in said
     assert f"Compile it: tunedb apply {module} -o lib.so" in said
