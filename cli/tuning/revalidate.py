@@ -9,12 +9,13 @@ import click
 from ...records import CPU_KINDS
 from ...system.host import threads_of
 from .. import choose, text
-from ..module import label, one_target
+from ..module import label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_rows
 from ..progress import bar
 
 if TYPE_CHECKING:
+    from ...plugins.metaschedule.deploy.network import Lowering
     from ...plugins.metaschedule.deploy.revalidation import Revalidation, Verdict
     from ...storage.store import Store
 
@@ -82,6 +83,7 @@ COLUMNS = (
     help="Time limit of one build and of one run, in seconds.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of inputs.")
+@lowering_options
 @output_options
 @common_options
 @pass_settings
@@ -95,6 +97,8 @@ def command(
     repeat: int,
     timeout: float,
     seed: int,
+    layout: str,
+    no_prepack: bool,
 ) -> None:
     """Measure the best programs again, and check their results.
 
@@ -115,6 +119,7 @@ def command(
       tunedb revalidate --module model.py --foreign
     """
     from ...errors import NotFoundError
+    from ...plugins.metaschedule.deploy.network import Lowering
     from ...plugins.metaschedule.deploy.revalidation import Revalidation
 
     rows: list[dict[str, Any]] = []
@@ -124,7 +129,8 @@ def command(
         Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
     ):
         found = [choose.find_workload(store, words) for words in workloads]
-        jobs = _jobs(store, found, modules, target, revalidation, foreign=foreign)
+        lowering = Lowering(**lowering_of(layout, no_prepack))
+        jobs = _jobs(store, found, modules, target, revalidation, lowering, foreign=foreign)
         try:
             with bar(settings, len(jobs)) as shown:
                 for done, (group, target_id) in enumerate(jobs):
@@ -155,6 +161,7 @@ def _jobs(
     modules: tuple[str, ...],
     words: str | None,
     revalidation: Revalidation,
+    lowering: Lowering,
     *,
     foreign: bool,
 ) -> list[tuple[list[int], int]]:
@@ -176,7 +183,9 @@ def _jobs(
 
         for spec in modules:
             mod = load_module(spec)
-            groups += revalidation.workloads_of(mod, target.attributes, foreign=foreign)
+            groups += revalidation.workloads_of(
+                mod, target.attributes, foreign=foreign, lowering=lowering
+            )
     target_id = store.targets.id_of(target.digest)
     having = store.programs.targets if foreign else store.answers.targets
     jobs = [(g, target_id) for g in groups if target_id is not None and target_id in having(g)]

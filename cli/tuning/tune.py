@@ -11,6 +11,7 @@ import click
 from ...records import CPU_KINDS
 from .. import text
 from ..layers import layer_option, layers_of
+from ..module import lowering_of, lowering_options
 from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_rows
 from .options import remote_options, run_options, runner_of, target_of
@@ -42,6 +43,7 @@ COLUMNS = (
 @click.argument("module")
 @run_options
 @remote_options
+@lowering_options
 @layer_option
 @output_options
 @common_options
@@ -102,6 +104,7 @@ def _tune(
         num_tuning_cores=choices.pop("jobs") or "physical",
         evaluator=evaluator,
         warm=not choices.pop("no_warm"),
+        **lowering_of(choices.pop("layout"), choices.pop("no_prepack")),
         layers=layers_of(settings, choices.pop("layers")),
         on_progress=on_progress,
         **choices,
@@ -139,6 +142,8 @@ def _tell(settings: Settings, module: str, result: TuningResult) -> None:
             for name in ("starting", "searching", "building", "running", "learning")
         )
     )
+    for note in result.notes:
+        settings.note(note)
     if result.resumed:
         settings.note(f"{text.count(result.resumed, 'trial')} of them in an earlier run")
     if result.served:

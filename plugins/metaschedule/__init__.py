@@ -30,6 +30,7 @@ from .compat import check_versions
 if TYPE_CHECKING:
     from .cost_model.cost_model import CostModel
     from .database.database import Database
+    from .deploy.apply import compile
     from .features.feature_extractor import FeatureExtractor, PerStoreFeature
     from .measure.measure_callback import MeasureCallback
     from .measure.measured import Known
@@ -61,6 +62,7 @@ __all__ = [
     "TileSizeMutator",
     "UnrollMutator",
     "WarmBuilder",
+    "compile",
     "tune",
 ]
 
@@ -82,6 +84,7 @@ _MODULES = {
     "TileSizeMutator": "search.mutators",
     "UnrollMutator": "search.mutators",
     "WarmBuilder": "workers.warm_builder",
+    "compile": "deploy.apply",
     "tune": "tune.tune",
 }
 

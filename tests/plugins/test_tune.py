@@ -263,7 +263,7 @@ def test_operators_of_a_relax_program(quick):
     result = quick(mod, op_names=["matmul"])
     (task,) = result.tasks
     assert task.name == "matmul"
-    _, uses = schedule(result.database, mod, result.target)
+    _, uses = schedule(mod, result.database, result.target)
     assert {use.function: use.record_id for use in uses} == {
         "matmul": task.record.id,
         "softmax": None,

@@ -46,6 +46,7 @@ from ..targets import as_target
 from . import numerics
 from .apply import tasks_of
 from .build_and_run import BuildAndRun, Job
+from .network import DEFAULT, Lowering
 
 # ---- Foreign programs that are not even tried ----------------------------------------------------
 
@@ -339,7 +340,9 @@ class Revalidation:
 
     # ------------------------------------------------------------------ which programs
 
-    def workloads_of(self, mod: Any, target: Any, *, foreign: bool = False) -> list[list[int]]:
+    def workloads_of(
+        self, mod: Any, target: Any, *, foreign: bool = False, lowering: Lowering = DEFAULT
+    ) -> list[list[int]]:
         """Return the stored workloads of each function of a module.
 
         Parameters
@@ -351,6 +354,8 @@ class Revalidation:
         foreign : bool
             Also those that only foreign sources have. The module given here then is an own one,
             which TVM may read.
+        lowering : Lowering
+            How a Relax program is lowered.
 
         Returns
         -------
@@ -358,7 +363,7 @@ class Revalidation:
             Equal workloads together; functions that are not stored are left out.
         """
         workloads, groups = self._handle.workloads, []
-        for task in tasks_of(mod, target).values():
+        for task in tasks_of(mod, target, lowering).values():
             known = workloads.find(task)
             # What came from others has no module that TVM may read: the one given here is a row of
             # our own from now on, and stands in.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +19,7 @@ from ....records import CPU_KINDS
 from ....storage.config import locate, locate_layers, make_folder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
-from ..deploy.apply import fused
+from ..deploy.network import Lowering, lower
 from ..measure.measure_callback import MeasureCallback
 from ..measure.measured import Known
 from ..measure.reuse import ReusingBuilder, ReusingRunner
@@ -127,8 +127,12 @@ def database_of(
     return opened
 
 
-def tasks_of(mod: Any, target: Any, options: TuneOptions, module_equality: str) -> list[Task]:
+def tasks_of(
+    mod: Any, target: Any, options: TuneOptions, module_equality: str
+) -> tuple[list[Task], tuple[str, ...]]:
     """Return the functions of a module that are tuned, in the order in which TVM takes them.
+
+    Beside them, what users should know of them.
 
     Raises
     ------
@@ -137,8 +141,9 @@ def tasks_of(mod: Any, target: Any, options: TuneOptions, module_equality: str) 
     PluginError
         TVM cannot lower a Relax program.
     """
+    notes: tuple[str, ...] = ()
     if is_relax(mod):
-        tasks = _relax_tasks(mod, target, options.params, module_equality)
+        tasks, notes = _relax_tasks(mod, target, options, module_equality)
         if words := options.op_names:
             names = ", ".join(sorted({task.name for task in tasks}))
             tasks = [task for task in tasks if any(word in task.name for word in words)]
@@ -151,26 +156,29 @@ def tasks_of(mod: Any, target: Any, options: TuneOptions, module_equality: str) 
         tasks = [Task(name, _normalize_mod(f)) for name, f in functions if name not in skipped]
     if not tasks:
         raise UsageError("nothing to tune: the module has no unscheduled function")
-    return tasks
+    return tasks, notes
 
 
 def _relax_tasks(
-    mod: Any, target: Any, params: Mapping[str, Any] | None, module_equality: str
-) -> list[Task]:
-    """Return the functions of a Relax program as ``compile_relax`` asks the database for them."""
+    mod: Any, target: Any, options: TuneOptions, module_equality: str
+) -> tuple[list[Task], tuple[str, ...]]:
+    """Return the functions of a Relax program as :func:`compile` asks the database for them."""
+    lowering = Lowering(options.layout, options.prepack)
     try:
-        if params:
-            mod = relax.transform.BindParams("main", dict(params))(mod)
+        if options.params:
+            mod = relax.transform.BindParams("main", dict(options.params))(mod)
+        lowered = lower(mod, target, lowering)
         extracted = ms.relax_integration.extract_tasks(
-            fused(mod, target), target, module_equality=module_equality
+            lowered.mod, target, module_equality=module_equality
         )
     except Exception as error:  # whatever a pass raises
         raise PluginError(f"TVM cannot lower this program: {first_line(error)}") from error
-    return [
+    tasks = [
         Task(str(one.task_name), one.dispatched[0], one)
         for one in extracted
         if not one.mod.attrs.get("tirx.is_scheduled", False)
     ]
+    return tasks, lowered.notes
 
 
 def runner_of(runner: Any, evaluator: EvaluatorConfig) -> Any:

@@ -11,6 +11,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from ....errors import UsageError
 from ..database.database import Database
+from ..deploy.network import Layout
 from ..threads import usable_cpus, whole_cores
 from .progress import Progress
 
@@ -55,6 +56,8 @@ class TuneOptions:
     evaluator: EvaluatorConfig
     warm: bool
     remeasure: bool
+    layout: Layout
+    prepack: bool | None
     layers: Sequence[str | Path] | None
     server: str | Path | None
     on_progress: Callable[[Progress], object] | None

@@ -89,6 +89,8 @@ class TuningResult:
         Where it went.
     threads : int or None
         Threads of TVM's runtime that programs were measured with; None where nobody knows.
+    notes : tuple of str
+        What users should know of the program, in one line each.
     delivery : Delivery or None
         What the server has of it; None where none was named.
     """
@@ -101,6 +103,7 @@ class TuningResult:
     seconds: float
     costs: Costs
     threads: int | None = None
+    notes: tuple[str, ...] = ()
     delivery: Delivery | None = None
 
     def __repr__(self) -> str:

@@ -51,6 +51,8 @@ class Run:
         Where records come from and go to; its session is that of this run.
     tasks : list of Task
         The functions that are tuned.
+    notes : tuple of str
+        What users should know of them.
     trials, done : int
         Trials of the whole run, and those that an earlier, unfinished run has done.
     known : Known
@@ -68,6 +70,7 @@ class Run:
     options: TuneOptions
     database: Database
     tasks: list[defaults.Task]
+    notes: tuple[str, ...]
     trials: int
     done: int
     known: Known
@@ -100,7 +103,7 @@ class Run:
         if options.server is not None:
             outbox = delivering(database.store, options.server, stack)
             tell = telling(outbox, tell)
-        tasks = defaults.tasks_of(mod, target, options, handle.workloads.equality)
+        tasks, notes = defaults.tasks_of(mod, target, options, handle.workloads.equality)
         trials = options.trials(len(tasks))
         done = _join_run(handle, tasks, target, options, trials, threads, stack)
         if ms.Profiler.current() is None:
@@ -109,7 +112,18 @@ class Run:
         monitor = Monitor(curves, done, trials, tell, began)
         known = Known(handle, remeasure=options.remeasure)
         return cls(
-            mod, target, options, database, tasks, trials, done, known, monitor, outbox, keeps
+            mod,
+            target,
+            options,
+            database,
+            tasks,
+            notes,
+            trials,
+            done,
+            known,
+            monitor,
+            outbox,
+            keeps,
         )
 
     def tune(self, stack: ExitStack) -> None:
@@ -210,6 +224,7 @@ class Run:
             seconds=told.seconds,
             costs=told.costs,
             threads=threads_of(self.database._handle.session()),
+            notes=self.notes,
             delivery=None if self.outbox is None else self.outbox.close(),
         )
 

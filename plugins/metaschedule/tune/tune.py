@@ -10,6 +10,7 @@ from typing import Any
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from ..database.database import Database
+from ..deploy.network import Layout
 from .options import EVALUATOR, TRIALS_PER_BATCH, TuneOptions
 from .progress import Progress
 from .results import TuningResult
@@ -43,6 +44,8 @@ def tune(
     evaluator: EvaluatorConfig = EVALUATOR,
     warm: bool = True,
     remeasure: bool = False,
+    layout: Layout = "auto",
+    prepack: bool | None = None,
     layers: Sequence[str | Path] | None = None,
     server: str | Path | None = None,
     on_progress: Callable[[Progress], object] | None = None,
@@ -98,6 +101,9 @@ def tune(
         Whether the search may begin with programs of similar workloads.
     remeasure : bool
         Whether known programs are measured again.
+    layout, prepack
+        Of a Relax program, as for :func:`compile`, which must get the same: ``auto`` puts channels
+        of ``conv2d`` last on CPUs, and there the search chooses the layout of weights.
     layers : sequence of str or Path, optional
         Databases of others that answer behind a database that is opened here, and give donors to
         the search; by default, where no `database` is named, those of a ``tunedb.toml``.
