@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc
-from sqlalchemy.engine import URL, CursorResult, make_url
+from sqlalchemy.engine import URL, CursorResult, ExceptionContext, make_url
 from sqlalchemy.pool import NullPool, StaticPool
 from sqlalchemy.sql import Executable
 
@@ -223,9 +223,18 @@ def _make_server_engine(url: URL, *, read_only: bool) -> Engine:
     engine = create_engine(url, poolclass=NullPool, connect_args=given)
     deadlines.watch(engine, seconds)
     event.listen(engine, "begin", _begin_alone)
+    event.listen(engine, "handle_error", _close_cursor)
     if read_only:
         engine = engine.execution_options(postgresql_readonly=True)
     return engine
+
+
+def _close_cursor(error: ExceptionContext) -> None:
+    """Close the cursor of a connection that broke, which SQLAlchemy leaves open."""
+    if error.is_disconnect and error.execution_context is not None:
+        # psycopg tells the server first, unless the connection is known to be closed.
+        with suppress(Exception):
+            error.execution_context.cursor.close()
 
 
 def enter_wal(connection: sqlite3.Connection) -> None:
