@@ -16,6 +16,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from tunedb.plugins.metaschedule.threads import runtime_threads, use_threads
 from tunedb.system.host import cpu_model
 
 
@@ -69,6 +70,7 @@ def machine() -> dict[str, Any]:
     return {
         "cpu": cpu_model(),
         "cores": os.cpu_count(),
+        "threads": runtime_threads().as_json(),
         "os": platform.platform(),
         "python": platform.python_version(),
     }
@@ -100,6 +102,8 @@ def run(
     with tempfile.TemporaryDirectory(prefix="tunedb-benchmark-") as folder:
         # The databases of a run are gone when it ends; so are their approvals.
         os.environ["XDG_CONFIG_HOME"] = folder
+        # The same threads for TVM's arms and ours, here and in all processes that are started.
+        use_threads()
         rows = measure(options)
     show(description, rows, baseline)
     if options.json is not None:

@@ -8,7 +8,6 @@ goes on where it stopped.
 from __future__ import annotations
 
 import argparse
-import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,12 @@ FAILED = (1e10,)
 
 
 def this_machine() -> Any:
-    """Return the LLVM target of this machine."""
-    import tvm
+    """Return the LLVM target of this machine, with the threads that its programs get."""
+    from tunedb.plugins.metaschedule.threads import use_threads
+    from tunedb.plugins.metaschedule.tune.defaults import host_target
 
-    cpu = tvm.target.codegen.llvm_get_system_cpu()
-    return tvm.target.Target({"kind": "llvm", "mcpu": cpu, "num-cores": os.cpu_count()})
+    use_threads()
+    return host_target()
 
 
 def measure(schedules: list[Any], target: Any, builder: Any, runner: Any) -> list[Any]:

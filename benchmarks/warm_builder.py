@@ -85,6 +85,9 @@ def _tune(name: str) -> dict[str, Any]:
     import tvm
     from tvm.s_tir import meta_schedule as ms
 
+    from tunedb.plugins.metaschedule.threads import use_threads
+
+    use_threads()
     mod = _matmul(128)
     cpu = tvm.target.codegen.llvm_get_system_cpu()
     target = tvm.target.Target({"kind": "llvm", "num-cores": 2, "mcpu": cpu})

@@ -34,6 +34,26 @@ def compile_target_option(function: F) -> F:
     return target(compatible(function))
 
 
+def lowering_options(function: F) -> F:
+    """Give a command ``--layout`` and ``--no-prepack``, for :func:`lowering_of`."""
+    layout = click.option(
+        "--layout",
+        type=click.Choice(["auto", "keep"]),
+        default="auto",
+        show_default=True,
+        help="Layout of a network's operators: auto puts channels last on CPUs.",
+    )
+    prepack = click.option(
+        "--no-prepack", is_flag=True, help="Keep weights of a network in their layout."
+    )
+    return layout(prepack(function))
+
+
+def lowering_of(layout: str, no_prepack: bool) -> dict[str, Any]:
+    """Return the arguments ``layout`` and ``prepack`` of ``tune`` and ``compile``."""
+    return {"layout": layout, "prepack": False if no_prepack else None}
+
+
 def one_target(
     store: Store,
     words: str | None,

@@ -112,6 +112,11 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else plural}"
 
 
+def threads(number: int | None) -> str:
+    """Return ``2 threads``, or ``an unknown number of threads``."""
+    return "an unknown number of threads" if number is None else count(number, "thread")
+
+
 def number(value: int | None) -> str:
     """Return ``2,304``."""
     return NOTHING if value is None else f"{value:,}"

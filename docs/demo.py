@@ -25,6 +25,8 @@ from tvm.s_tir import meta_schedule as ms
 
 import tunedb
 from tunedb.plugins.metaschedule import Database, WarmBuilder, tune
+from tunedb.plugins.metaschedule.threads import use_threads
+from tunedb.plugins.metaschedule.tune.defaults import host_target
 
 FOLDER = Path("demo")
 TRIALS = 32
@@ -68,17 +70,6 @@ def reference(name: str, inputs: list[np.ndarray]) -> np.ndarray:
     return result
 
 
-def host_target() -> Any:
-    """Return this machine's CPU as a target."""
-    return tvm.target.Target(
-        {
-            "kind": "llvm",
-            "num-cores": os.cpu_count() or 1,
-            "mcpu": tvm.target.codegen.llvm_get_system_cpu(),
-        }
-    )
-
-
 def run_tune(func: Any, database: Database, builder: Any, trials: int, seed: int) -> Any:
     """Tune an operator, and tell what came of it."""
     result = tune(
@@ -88,7 +79,6 @@ def run_tune(func: Any, database: Database, builder: Any, trials: int, seed: int
         database=database,
         builder=builder,
         evaluator=ms.runner.EvaluatorConfig(**EVALUATOR),
-        num_tuning_cores=os.cpu_count() or 1,
         seed=seed,
     )
     (task,) = result.tasks
@@ -148,11 +138,11 @@ def main() -> None:
     shutil.rmtree(FOLDER, ignore_errors=True)
     FOLDER.mkdir()
     path, second = FOLDER / "tune.db", FOLDER / "second.db"
-    target = host_target()
+    target, threads = host_target(), use_threads()
     funcs = {"matmul": matmul("matmul", 128, 128, 128), "conv2d": conv2d()}
     console.rule("tunedb: tune, ask, compile")
     console.print(
-        f"target {target.kind.name} -mcpu={target.attrs['mcpu']}, {os.cpu_count()} cores; "
+        f"target {target.kind.name} -mcpu={target.attrs['mcpu']}, {threads.count} threads; "
         f"{TRIALS} trials per operator in batches of {PER_BATCH}; evaluator {EVALUATOR}"
     )
     with WarmBuilder() as builder:

@@ -28,6 +28,10 @@ from tunedb.storage.store import Store
 _configuration = tempfile.TemporaryDirectory(prefix="tunedb-test-configuration-")
 os.environ["XDG_CONFIG_HOME"] = _configuration.name
 
+# As in processes of ours; whichever test comes first would set them for the others.
+os.environ.setdefault("TVM_NUM_THREADS", "2")
+os.environ.setdefault("TVM_BIND_THREADS", "0")
+
 # How long an example takes says more about the machine than about the code.
 settings.register_profile(
     "tunedb",

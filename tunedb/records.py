@@ -263,6 +263,9 @@ class Target:
 #: The target of records that name none.
 NO_TARGET = Target("none", b"null")
 
+#: Kinds of targets whose programs TVM splits among threads of its runtime.
+CPU_KINDS = ("llvm", "c")
+
 
 @dataclass(frozen=True, slots=True)
 class Trace:

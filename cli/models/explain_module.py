@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
-from ..module import compile_target_option, label, one_target
+from ..module import compile_target_option, label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, bold, output_options, print_fields, print_rows
 
@@ -28,10 +28,18 @@ COLUMNS = tuple(
 @click.command(name="module")
 @click.argument("words", metavar="MODULE")
 @compile_target_option
+@lowering_options
 @output_options
 @common_options
 @pass_settings
-def explain_module(settings: Settings, words: str, target: str | None, compatible: bool) -> None:
+def explain_module(
+    settings: Settings,
+    words: str,
+    target: str | None,
+    compatible: bool,
+    layout: str,
+    no_prepack: bool,
+) -> None:
     """Show which record each function of a module finds, or why none.
 
     MODULE is a TVMScript file (which is run), package.module:name, or an .onnx or .pt2 file. The
@@ -48,7 +56,13 @@ def explain_module(settings: Settings, words: str, target: str | None, compatibl
         from ...plugins.metaschedule.module_source import load_module
 
         fallback = "compatible" if compatible else "exact"
-        findings = explain(store, load_module(words), found.attributes, fallback=fallback)
+        findings = explain(
+            store,
+            load_module(words),
+            found.attributes,
+            fallback=fallback,
+            **lowering_of(layout, no_prepack),
+        )
     shown = label(found)
     print_rows(
         settings,

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...records import CPU_KINDS
 from .. import choose, text
 from ..layers import (
     Answered,
@@ -42,6 +43,7 @@ COLUMNS = (
     Column("minimum"),
     Column("repeats", "runs", right=True),
     Column("spread", "spread", text.percent, right=True),
+    Column("threads", "threads", right=True),
     Column("source", "source", text.short_path, flexible=True, fold=True),
     Column("trust"),
     Column("layer", "layer", layer_name, flexible=True, fold=True),
@@ -123,6 +125,10 @@ def command(
             _tell_sessions(settings, store, {row["target_id"] for row in rows})
     if len({(row["layer"], row["target_id"]) for row in rows}) > 1:
         settings.note("Several targets: ranks count within each target.")
+    if len({(row["target_id"], row["threads"]) for row in rows}) > len(
+        {row["target_id"] for row in rows}
+    ):
+        settings.note("Different numbers of TVM's threads: their times do not compare.")
     if corrected and len({(row["target_id"], row["machine"]) for row in rows}) > len(
         {row["target_id"] for row in rows}
     ):
@@ -241,6 +247,8 @@ def _columns(rows: Sequence[dict[str, Any]], *, one: bool, corrected: bool) -> l
         hidden.add("spread")
     if all(row["layer"] is None for row in rows):
         hidden.add("layer")
+    if len({row["threads"] for row in rows}) < 2:
+        hidden.add("threads")
     after = [column.key for column in COLUMNS].index("mean") + 1
     columns = (*COLUMNS[:after], *(CORRECTED if corrected else ()), *COLUMNS[after:])
     return [Column(column.key) if column.key in hidden else column for column in columns]
@@ -339,6 +347,7 @@ def _rows_of_layer(
 
 def _row(rank: int, record: Record) -> dict[str, Any]:
     from ...programs import tool_of
+    from ...system.host import threads_of
     from ..steps import arguments_of, decisions_of
 
     measurement = record.measurement
@@ -359,6 +368,7 @@ def _row(rank: int, record: Record) -> dict[str, Any]:
         "minimum": min(times) if times else None,
         "repeats": len(times),
         "spread": spread(times),
+        "threads": threads_of(measurement.session) if program.target.kind in CPU_KINDS else None,
         "source": record.source.name,
         "trust": record.source.trust.name.lower(),
         "layer": None,

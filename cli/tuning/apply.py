@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...records import CPU_KINDS
 from .. import text
 from ..layers import layer_name, layer_option, layered_target, layers_of
-from ..module import compile_target_option, label
+from ..module import compile_target_option, label, lowering_of, lowering_options
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
 
@@ -24,6 +25,7 @@ COLUMNS = (
     Column("workload_id", "workload", right=True),
     Column("mean", "mean", text.seconds, right=True),
     Column("layer", "layer", layer_name, flexible=True),
+    Column("threads"),
     Column("file"),
     Column("target"),
 )
@@ -44,6 +46,7 @@ COLUMNS = (
 @click.option(
     "--all", "all_", is_flag=True, help="Write nothing unless every function has a record."
 )
+@lowering_options
 @layer_option
 @output_options
 @common_options
@@ -57,6 +60,8 @@ def command(
     target: str | None,
     compatible: bool,
     all_: bool,
+    layout: str,
+    no_prepack: bool,
     layers: tuple[str, ...],
 ) -> None:
     """Compile a module with the best stored programs, or write its scheduled TVMScript.
@@ -65,6 +70,7 @@ def command(
     A function without a record is compiled unscheduled, on a GPU with TVM's default schedules. The
     file appears complete or not at all; if no function has a record, nothing is written. --script
     writes the scheduled module as TVMScript, a Relax program lowered and fused.
+    A network that was tuned with --layout or --no-prepack needs the same options here.
     Where the database has no record for a function, the first layer that has one answers.
 
     Example:
@@ -76,7 +82,8 @@ def command(
     layers = layers_of(settings, layers)
     with reading(settings) as store:
         found = layered_target(settings, store, target, layers)
-    wanted = _Wanted(found.attributes, compatible, all_, layers)
+    lowering = lowering_of(layout, no_prepack)
+    wanted = _Wanted(found.attributes, compatible, all_, layers, lowering)
     uses = _write(settings, module, output, script, function, wanted)
     rows = [
         {
@@ -85,6 +92,7 @@ def command(
             "workload_id": use.workload_id,
             "mean": use.mean,
             "layer": use.layer,
+            "threads": use.threads,
             "file": str(output),
             "target": label(found),
         }
@@ -96,10 +104,28 @@ def command(
     print_rows(settings, columns, rows)
     missing = sum(use.record_id is None for use in uses)
     settings.note(f"{output} is written, for {label(found)}")
+    if found.kind in CPU_KINDS:
+        _tell_threads(settings, uses)
     if missing:
         settings.note(
             f"{text.count(missing, 'function')} without a record; "
             f"why: tunedb explain module {module}"
+        )
+
+
+def _tell_threads(settings: Settings, uses: list[Use]) -> None:
+    """Say how many threads the records were measured with; those of layers do not tell."""
+    counts = {use.threads for use in uses if use.record_id is not None and use.layer is None}
+    if len(counts) == 1 and None not in counts:
+        (count,) = counts
+        settings.note(
+            f"its records were measured with TVM_NUM_THREADS={count}; set it where the file runs"
+        )
+    elif counts:
+        numbers = sorted(map(text.threads, counts))
+        settings.note(
+            f"its records were measured with {' and '.join(numbers)}; measure them alike: "
+            "tunedb revalidate"
         )
 
 
@@ -111,6 +137,7 @@ class _Wanted:
     compatible: bool
     all: bool
     layers: tuple[str, ...]
+    lowering: dict[str, Any]
 
 
 def _write(
@@ -125,7 +152,7 @@ def _write(
     from ...errors import UsageError
     from ...plugins.metaschedule import Database
     from ...plugins.metaschedule.deploy.apply import (
-        compile_module,
+        compile,
         require_library,
         schedule,
         write_library,
@@ -148,15 +175,20 @@ def _write(
         layers=wanted.layers,
     )
     try:
-        made, uses = (schedule if as_script else compile_module)(database, mod)
+        if as_script:
+            mod, uses = schedule(mod, database, **wanted.lowering)
+        else:
+            compiled = compile(mod, database, **wanted.lowering)
+            uses = list(compiled.uses)
     finally:
         database.close()
     _require(module, uses, all_=wanted.all)
     if as_script:
-        words = made.script(show_meta=True) + "\n"
-        write_whole(output, words)
+        write_whole(output, mod.script(show_meta=True) + "\n")
     else:
-        write_library(made, output)
+        write_library(compiled.executable, output)
+        for note in compiled.notes:
+            settings.note(note)
     return uses
 
 

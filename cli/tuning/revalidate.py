@@ -6,13 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...records import CPU_KINDS
+from ...system.host import threads_of
 from .. import choose, text
-from ..module import label, one_target
+from ..module import label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_rows
 from ..progress import bar
 
 if TYPE_CHECKING:
+    from ...plugins.metaschedule.deploy.network import Lowering
     from ...plugins.metaschedule.deploy.revalidation import Revalidation, Verdict
     from ...storage.store import Store
 
@@ -36,6 +39,8 @@ COLUMNS = (
     Column("before", "before", text.seconds, right=True),
     Column("mean", "now", text.seconds, right=True),
     Column("ratio", "now/before", _ratio, right=True),
+    Column("threads_before"),
+    Column("threads"),
     Column("deviation", "deviation", _deviation, right=True),
     Column("outcome", "outcome"),
     Column("reason"),
@@ -78,6 +83,7 @@ COLUMNS = (
     help="Time limit of one build and of one run, in seconds.",
 )
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of inputs.")
+@lowering_options
 @output_options
 @common_options
 @pass_settings
@@ -91,6 +97,8 @@ def command(
     repeat: int,
     timeout: float,
     seed: int,
+    layout: str,
+    no_prepack: bool,
 ) -> None:
     """Measure the best programs again, and check their results.
 
@@ -111,6 +119,7 @@ def command(
       tunedb revalidate --module model.py --foreign
     """
     from ...errors import NotFoundError
+    from ...plugins.metaschedule.deploy.network import Lowering
     from ...plugins.metaschedule.deploy.revalidation import Revalidation
 
     rows: list[dict[str, Any]] = []
@@ -120,7 +129,8 @@ def command(
         Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
     ):
         found = [choose.find_workload(store, words) for words in workloads]
-        jobs = _jobs(store, found, modules, target, revalidation, foreign=foreign)
+        lowering = Lowering(**lowering_of(layout, no_prepack))
+        jobs = _jobs(store, found, modules, target, revalidation, lowering, foreign=foreign)
         try:
             with bar(settings, len(jobs)) as shown:
                 for done, (group, target_id) in enumerate(jobs):
@@ -151,6 +161,7 @@ def _jobs(
     modules: tuple[str, ...],
     words: str | None,
     revalidation: Revalidation,
+    lowering: Lowering,
     *,
     foreign: bool,
 ) -> list[tuple[list[int], int]]:
@@ -172,7 +183,9 @@ def _jobs(
 
         for spec in modules:
             mod = load_module(spec)
-            groups += revalidation.workloads_of(mod, target.attributes, foreign=foreign)
+            groups += revalidation.workloads_of(
+                mod, target.attributes, foreign=foreign, lowering=lowering
+            )
     target_id = store.targets.id_of(target.digest)
     having = store.programs.targets if foreign else store.answers.targets
     jobs = [(g, target_id) for g in groups if target_id is not None and target_id in having(g)]
@@ -194,6 +207,7 @@ def _all(store: Store) -> list[list[int]]:
 def _row(verdict: Verdict) -> dict[str, Any]:
     record, before = verdict.record, verdict.record.mean
     ratio = verdict.mean / before if verdict.mean is not None and before else None
+    target = record.measurement.program.target
     failure, reason = verdict.failure, verdict.reason
     if failure is not None and verdict.outcome != "refused":
         reason = f"{failure.kind.value}: {reason}"
@@ -206,6 +220,8 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "before": before,
         "mean": verdict.mean,
         "ratio": ratio,
+        "threads_before": threads_of(record.measurement.session),
+        "threads": verdict.threads if target.kind in CPU_KINDS else None,
         "deviation": verdict.deviation,
         "outcome": verdict.outcome,
         "reason": reason,
@@ -215,6 +231,12 @@ def _row(verdict: Verdict) -> dict[str, Any]:
 
 def _tell(settings: Settings, rows: list[dict[str, Any]]) -> None:
     """Say what did not pass, and end with exit code 1 then."""
+    for row in rows:
+        if row["threads"] not in (None, row["threads_before"]):
+            settings.note(
+                f"record {row['record']} was measured with {text.threads(row['threads_before'])} "
+                f"before and with {text.threads(row['threads'])} now; the times do not compare"
+            )
     bad = [row for row in rows if row["outcome"] != "passed"]
     for row in bad:
         settings.warn(f"record {row['record']} {row['outcome']}: {row['reason']}")

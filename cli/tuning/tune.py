@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from ...records import CPU_KINDS
 from .. import text
 from ..layers import layer_option, layers_of
+from ..module import lowering_of, lowering_options
 from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_rows
 from .options import remote_options, run_options, runner_of, target_of
@@ -41,6 +43,7 @@ COLUMNS = (
 @click.argument("module")
 @run_options
 @remote_options
+@lowering_options
 @layer_option
 @output_options
 @common_options
@@ -82,10 +85,13 @@ def _tune(
 ) -> TuningResult:
     """Load the module and tune it."""
     from ...plugins.metaschedule.module_source import load_module
+    from ...plugins.metaschedule.threads import note_on_threads
     from ...plugins.metaschedule.tune.options import EVALUATOR
     from ...plugins.metaschedule.tune.tune import tune
     from ...storage.config import make_folder
 
+    if line := note_on_threads():
+        settings.note(line)
     location = settings.locate()
     make_folder(location)
     named = {name: choices.pop(name) for name in ("repeat", "min_repeat_ms")}
@@ -98,6 +104,7 @@ def _tune(
         num_tuning_cores=choices.pop("jobs") or "physical",
         evaluator=evaluator,
         warm=not choices.pop("no_warm"),
+        **lowering_of(choices.pop("layout"), choices.pop("no_prepack")),
         layers=layers_of(settings, choices.pop("layers")),
         on_progress=on_progress,
         **choices,
@@ -126,13 +133,17 @@ def _tell(settings: Settings, module: str, result: TuningResult) -> None:
     finally:
         result.database.close()
     costs = result.costs
+    is_cpu = str(result.target.kind.name) in CPU_KINDS
+    threads = f" on {text.threads(result.threads)}" if is_cpu else ""
     settings.note(
-        f"{text.count(result.trials, 'trial')} in {text.span(result.seconds)}: "
+        f"{text.count(result.trials, 'trial')}{threads} in {text.span(result.seconds)}: "
         + ", ".join(
             f"{name} {text.span(getattr(costs, name))}"
             for name in ("starting", "searching", "building", "running", "learning")
         )
     )
+    for note in result.notes:
+        settings.note(note)
     if result.resumed:
         settings.note(f"{text.count(result.resumed, 'trial')} of them in an earlier run")
     if result.served:

@@ -24,11 +24,13 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from ...system import cpus  # noqa: F401  it reads which CPUs there are before TVM pins a thread
 from .compat import check_versions
 
 if TYPE_CHECKING:
     from .cost_model.cost_model import CostModel
     from .database.database import Database
+    from .deploy.apply import compile
     from .features.feature_extractor import FeatureExtractor, PerStoreFeature
     from .measure.measure_callback import MeasureCallback
     from .measure.measured import Known
@@ -50,6 +52,7 @@ __all__ = [
     "ReusingBuilder",
     "ReusingRunner",
     "WarmBuilder",
+    "compile",
     "tune",
 ]
 
@@ -67,6 +70,7 @@ _MODULES = {
     "ReusingBuilder": "measure.reuse",
     "ReusingRunner": "measure.reuse",
     "WarmBuilder": "workers.warm_builder",
+    "compile": "deploy.apply",
     "tune": "tune.tune",
 }
 

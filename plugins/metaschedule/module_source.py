@@ -264,12 +264,12 @@ def _made(spec: str, name: str, value: Any) -> Any:
 def _read_model(path: Path) -> Any:
     """Return a model of another framework as a Relax program."""
     _require_file(path)
-    package, read = _READERS[path.suffix]
+    package, install, read = _READERS[path.suffix]
     try:
         found = import_module(package)
     except ImportError as error:
         raise PluginError(
-            f"{path}: cannot load {package}, which reads it ({error}); run: pip install {package}"
+            f"{path}: cannot load {package}, which reads it ({error}); run: pip install {install}"
         ) from None
     try:
         return read(found, path)
@@ -281,6 +281,8 @@ def _read_model(path: Path) -> Any:
 def _read_onnx(onnx: Any, path: Path) -> Any:
     from tvm.relax.frontend.onnx import from_onnx
 
+    # Names the node; TVM's frontend names an operator at most, and takes an empty file.
+    onnx.checker.check_model(str(path))
     return from_onnx(onnx.load(str(path)))
 
 
@@ -290,5 +292,8 @@ def _read_torch(torch: Any, path: Path) -> Any:
     return from_exported_program(torch.export.load(str(path)))
 
 
-#: Ending → package that must be installed, and what reads a file with it.
-_READERS = {".onnx": ("onnx", _read_onnx), ".pt2": ("torch", _read_torch)}
+#: Ending → package that reads such files, what installs it, and the function that reads one.
+_READERS = {
+    ".onnx": ("onnx", "'tunedb[onnx]'", _read_onnx),
+    ".pt2": ("torch", "torch", _read_torch),
+}

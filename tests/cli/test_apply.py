@@ -81,6 +81,7 @@ def test_a_library(run, run_json, sqlite_file, kernels, tmp_path):
         ("twice", 1, 1e-3),
     ]
     assert {row["target"] for row in rows} == {"llvm x86-64-v2 2 cores"}
+    assert [row["threads"] for row in rows] == [None, 2]
     made = tvm.runtime.load_module(str(library))
     for name, factor, extent in (("twice", 2, 32), ("thrice", 3, 48)):
         a = np.arange(extent, dtype="float32")
@@ -96,6 +97,7 @@ def test_what_is_told(run, sqlite_file, kernels, tmp_path):
     assert "twice" in done.stdout and "1.000 ms" in done.stdout
     assert f"{library} is written, for llvm x86-64-v2 2 cores" in done.stderr
     assert f"1 function without a record; why: tunedb explain module {kernels}" in done.stderr
+    assert "its records were measured with TVM_NUM_THREADS=2; set it where" in done.stderr
 
 
 def test_the_scheduled_module_as_script(run, sqlite_file, kernels, tmp_path):

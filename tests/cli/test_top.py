@@ -1,10 +1,13 @@
 """``tunedb top``, ``workloads``, ``targets`` and ``history``."""
 
+import json
+
 import pytest
 import workdirs
+from builders import OWN, make_measurement
 
 import tunedb
-from tunedb.records import Alias
+from tunedb.records import Alias, Session
 
 
 def test_the_best_of_a_workload(run, run_json, filled):
@@ -186,3 +189,23 @@ def test_machines_are_ranked_apart(run, run_json, two_days, tmp_path):
     assert [row["id"] for row in rows[2:]] == [19, 17]
     message = run("--db", two_days, "top", "matmul", "--session-corrected").stderr
     assert "Several machines: ranks count within each machine." in message
+
+
+def session(key, **threads):
+    return Session(key, 0, json.dumps({"cpu": "x", **threads}).encode())
+
+
+def test_numbers_of_threads_are_shown_where_they_differ(run, run_json, tmp_path):
+    path = tmp_path / "threads.db"
+    told = session("told", threads={"count": 2, "pinned": False})
+    with tunedb.open(path) as store:
+        store.records.add([make_measurement(0, (2e-3,), session=told)], OWN)
+    assert "threads" not in run("--db", path, "top").stdout
+    with tunedb.open(path) as store:
+        store.records.add([make_measurement(1, (1e-3,), session=session("silent"))], OWN)
+    rows = run_json("--db", path, "top", "-k", 2)
+    assert [row["threads"] for row in rows] == [None, 2]
+    done = run("--db", path, "top", "-k", 2)
+    assert "threads" in done.stdout
+    assert "Different numbers of TVM's threads: their times do not compare." in done.stderr
+    assert "Different" not in run("--db", path, "top", "-k", 1).stderr

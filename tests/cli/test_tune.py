@@ -8,6 +8,8 @@ import sys
 import time
 from pathlib import Path
 
+import networks
+import onnx
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
@@ -74,7 +76,9 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
     assert lines[0].split() == " ".join((*titles, "95 % at")).split()
     assert [line.split()[0] for line in lines[1:]] == ["matmul", "small"]
     said = result.stderr
-    assert re.search(r"8 trials in .*: starting .*, searching .*, building .*, running ", said)
+    assert re.search(
+        r"8 trials on 2 threads in .*: starting .*, searching .*, building .*, running ", said
+    )
     record = lines[1].split()[1]
     assert f"Its origin: tunedb show {record}" in said
     assert f"Compile it: tunedb apply {module} -o lib.so" in said
@@ -176,7 +180,10 @@ def test_progress_is_told_when_it_is_wanted(module, fakes, run):
         (("m.py", "--function", "large"), 3, "no PrimFunc 'large'; there are: matmul, small"),
         (("m.py", "--target", "{"), 2, "--target: "),
         (("m.py", "--target", "no-such-kind"), 2, "unknown target 'no-such-kind'"),
-        (("m.py", "--target", '{"kind": "llvm"}'), 2, "give its number of cores"),
+        (
+            ("m.py", "--tracker", "localhost:1", "--key", "x", "--target", '{"kind": "llvm"}'),
+            *(2, "give its number of cores"),
+        ),
         (("m.py", "--trials", "0"), 2, "--trials"),
         (("m.py", "--runner", "local", "--key", "x"), 2, "are for --runner rpc"),
         (("m.py", "--tracker", "nowhere", "--key", "x"), 2, "is not HOST:PORT"),
@@ -212,6 +219,20 @@ def test_a_run_that_fails_says_so_and_keeps_what_is_stored(module, fakes, run, m
     rest = run("tune", f"{module}:matmul", "--trials", 8, *SHORT)
     assert "4 trials of them in an earlier run" in rest.stderr
     assert not set(runner.ran[:4]) & set(fakes.ran)
+
+
+def test_a_network_from_a_file(fakes, run, run_json, tmp_path):
+    """What is tuned is what apply and explain find, with the same options and not with others."""
+    onnx.save(networks.mobile(size=8), "net.onnx")
+    keep = ("--layout", "keep", "--no-prepack")
+    run("tune", "net.onnx", "--per-task", 1, "--op", "conv2d", *SHORT, *keep)
+    rows = run_json("apply", "net.onnx", "-o", tmp_path / "net.so", *keep)
+    found = [row["function"] for row in rows if row["record"] is not None]
+    assert len(found) == 4 and all("conv2d" in name for name in found)
+    told = run_json("explain", "module", "net.onnx", *keep)
+    assert [row["function"] for row in told if row["record"] is not None] == found
+    done = run("apply", "net.onnx", "-o", tmp_path / "net.so", code=3)
+    assert "no record for " in done.stderr
 
 
 @pytest.mark.stress

@@ -169,7 +169,7 @@ def changed_instructions(rng, instructions):
 def _changed_part(rng, body):
     """Return the body of a sketch or tail with another instruction."""
     # A part that was changed before may be anything.
-    with suppress(ValueError, TypeError, LookupError, AttributeError):
+    with suppress(Exception):
         return identity.canonical_json(changed_instructions(rng, orjson.loads(body)))
     return body
 
@@ -217,8 +217,8 @@ class Rows:
         mine = copy.copy(self)
         mine.rows = [(table, dict(row)) for table, row in self.rows]
         for _ in range(rng.choice([1, 1, 2, 3, 5, 8, 20])):
-            # Changes before may have taken the last row of a table.
-            with suppress(IndexError, ValueError):
+            # What an earlier change has broken or taken away may be beyond this one.
+            with suppress(Exception):
                 rng.choice(CHANGES)(rng, mine)
         groups = groupby(mine.rows, lambda item: item[0])
         return bundle_of(
@@ -431,10 +431,12 @@ def change_file(rng, path):
         db.set_progress_handler(lambda: next(calls) > 5_000, 10_000)
         db.execute("PRAGMA foreign_keys = OFF")
         for _ in range(rng.choice([1, 1, 2, 3, 5, 8])):
-            # STRICT tables and unique columns refuse some values.
-            with suppress(sqlite3.Error, OverflowError, UnicodeError, TuneDBError), db:
+            # STRICT tables and unique columns refuse some values; an earlier change may have broken
+            # the value that this one begins with.
+            with suppress(Exception), db:
                 _change_row(rng, db)
-        with suppress(sqlite3.Error), db:
+        # Digests of what cannot be read stay.
+        with suppress(Exception), db:
             make_right(path, db)
         if rng.random() < 0.15:
             with suppress(sqlite3.Error), db:
@@ -544,7 +546,7 @@ def changed_log(rng, own):
     lines = files[name].split(b"\n")
     for _ in range(rng.randint(1, 10)):
         at = rng.randrange(len(lines))
-        with suppress(ValueError, LookupError, TypeError):
+        with suppress(Exception):  # a line that was changed before may be anything
             value = orjson.loads(lines[at])
             if name == "database_tuning_record.json" and rng.random() < 0.5:
                 value[1][0][0] = changed_instructions(rng, value[1][0][0])

@@ -168,7 +168,7 @@ def answers(path: Path) -> dict[str, str]:
         for name, mod in ASKED.items():
             answer = database.query_schedule(mod, database.tvm_target, "main")
             found[f"query_schedule {name}"] = str(answer and answer.mod.script())
-            made, uses = schedule(database, mod)
+            made, uses = schedule(mod, database)
             found[f"apply {name}"] = f"{made.script()}\n{uses}"
     return found
 

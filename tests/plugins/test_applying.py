@@ -12,7 +12,7 @@ from tvm.script import tirx as T
 from tunedb.errors import PluginError, StorageError, UsageError
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.deploy.apply import (
-    compile_module,
+    compile,
     schedule,
     tasks_of,
     write_library,
@@ -138,7 +138,7 @@ def test_schedule_tells_what_each_function_got(database, tools):
     tuned = tools.matmul()
     both = tvm.IRModule({"a": tuned["main"], "b": tools.matmul(8)["main"]})
     commit(database, tools, tuned, [2e-3, 4e-3])
-    applied, uses = schedule(database, both)
+    applied, uses = schedule(both, database)
     assert [(use.function, use.record_id, use.workload_id) for use in uses] == [
         ("a", 1, 1),
         ("b", None, None),
@@ -152,7 +152,7 @@ def test_what_is_told_is_what_tvm_applies(database, tools):
     commit(database, tools, mod)
     with TARGET, database:
         theirs = relax.transform.MetaScheduleApplyDatabase()(mod)
-    tvm.ir.assert_structural_equal(schedule(database, mod)[0], theirs)
+    tvm.ir.assert_structural_equal(schedule(mod, database)[0], theirs)
 
 
 def test_a_record_that_does_not_replay_is_passed_over(database, tools):
@@ -162,14 +162,14 @@ def test_a_record_that_does_not_replay_is_passed_over(database, tools):
     other = tools.matmul(block="Z")
     record = tools.record(other, database.commit_workload(mod), [1e-3], target=TARGET, block="Z")
     database.commit_tuning_record(record)
-    _, (use,) = schedule(database, mod)
+    _, (use,) = schedule(mod, database)
     assert use.record_id == 1
     assert database.store.counts().quarantined == 1
 
 
 def test_records_of_equal_workloads_answer_each_with_its_own_module(database, tools):
     commit(database, tools, tools.matmul(block="Z"), block="Z")
-    applied, (use,) = schedule(database, tools.matmul())
+    applied, (use,) = schedule(tools.matmul(), database)
     assert use.record_id == 1 and is_parallel(applied)
 
 
@@ -177,9 +177,9 @@ def test_records_of_equal_workloads_answer_each_with_its_own_module(database, to
 def test_libraries_compute_the_same(database, tools, tmp_path, name):
     mod = tools.matmul()
     commit(database, tools, mod)
-    made, (use,) = compile_module(database, mod)
-    write_library(made, tmp_path / name)
-    assert use.record_id == 1
+    made = compile(mod, database)
+    write_library(made.executable, tmp_path / name)
+    assert [use.record_id for use in made.uses] == [1]
     assert [path.name for path in tmp_path.iterdir() if not path.name.startswith("store.db")] == [
         name
     ]
@@ -189,20 +189,21 @@ def test_libraries_compute_the_same(database, tools, tmp_path, name):
 def test_private_functions_get_their_names(database, tools, tmp_path):
     func = tools.matmul()["main"].without_attr("global_symbol")
     commit(database, tools, tools.matmul())
-    made, (use,) = compile_module(database, tvm.IRModule({"product": func}))
-    assert use.record_id == 1, "TVM calls a function without a symbol main when it asks"
-    write_library(made, tmp_path / "kernels.so")
+    made = compile(tvm.IRModule({"product": func}), database)
+    assert made.uses[0].record_id == 1, "TVM calls a function without a symbol main when it asks"
+    write_library(made.executable, tmp_path / "kernels.so")
     assert tvm.runtime.load_module(str(tmp_path / "kernels.so"))["product"] is not None
 
 
 def test_a_relax_program(database, tools, tmp_path):
     (mod,) = tasks_of(Model, TARGET).values()
     commit(database, tools, mod)
-    applied, (use,) = schedule(database, Model)
+    applied, (use,) = schedule(Model, database)
     assert use.record_id == 1 and is_parallel(applied, use.function)
-    made, uses = compile_module(database, Model)
-    assert uses == [use]
-    write_library(made, tmp_path / "model.so")
+    made = compile(Model, database)
+    assert made.uses == (use,)
+    assert repr(made) == "Compiled(functions=1, with_record=1)"
+    write_library(made.executable, tmp_path / "model.so")
     machine = relax.VirtualMachine(tvm.runtime.load_module(str(tmp_path / "model.so")), tvm.cpu())
     ones = tvm.runtime.tensor(np.ones((16, 16), "float32"))
     np.testing.assert_allclose(machine["main"](ones, ones).numpy(), np.full((16, 16), 32.0))
@@ -225,7 +226,7 @@ def test_gpu_functions_without_a_record_get_a_default_schedule(path, tools, monk
 
     monkeypatch.setattr(tvm, "compile", compile_)
     with pytest.raises(PluginError, match=r"TVM cannot compile it: .*no compiler for it"):
-        compile_module(Database(path, target=tools.cuda), tools.matmul())
+        compile(tools.matmul(), Database(path, target=tools.cuda))
     assert "threadIdx.x" in seen[0].script()
 
 
@@ -234,11 +235,11 @@ def test_gpu_functions_without_a_record_get_a_default_schedule(path, tools, monk
 
 def test_no_target(path, tools):
     with pytest.raises(UsageError, match="no target: give one"):
-        schedule(Database(path), tools.matmul())
+        schedule(tools.matmul(), Database(path))
 
 
 def test_names_of_libraries(database, tools, tmp_path):
-    made, _ = compile_module(database, tools.matmul())
+    made = compile(tools.matmul(), database).executable
     with pytest.raises(UsageError, match=r"ends in one of \.so"):
         write_library(made, tmp_path / "kernels.exe")
     with pytest.raises(StorageError, match="cannot be written"):

@@ -17,7 +17,7 @@ from tvm.s_tir import meta_schedule as ms
 from tunedb.errors import StorageError, TargetError, UnreachableError, UsageError
 from tunedb.exchange.layer import open_layer
 from tunedb.plugins.metaschedule import Database, modules
-from tunedb.plugins.metaschedule.deploy.apply import compile_module, schedule
+from tunedb.plugins.metaschedule.deploy.apply import compile, schedule
 from tunedb.plugins.metaschedule.search.warm_start import warm_drafts
 from tunedb.plugins.metaschedule.tune import defaults
 from tunedb.programs.workload_info import signature_of
@@ -420,7 +420,7 @@ def test_apply_with_a_layers_record(own_path, team_url, tools):
     mod = tools.matmul()
     fill(team_url, tools, mod, (0.25, 4))
     with closing(Database(own_path, target=tools.llvm, layers=[team_url])) as database:
-        made, (use,) = schedule(database, mod)
+        made, (use,) = schedule(mod, database)
         assert "T.parallel" in made.script()
         assert (use.function, use.record_id, use.workload_id, use.mean) == ("main", 1, None, 0.25)
         (layer,) = database._handle.layers
@@ -428,7 +428,7 @@ def test_apply_with_a_layers_record(own_path, team_url, tools):
         with tools.llvm, database:
             theirs = relax.transform.MetaScheduleApplyDatabase()(mod)
         tvm.ir.assert_structural_equal(theirs["main"].body, made["main"].body)
-        assert compile_module(database, mod)[1] == [use]
+        assert compile(mod, database).uses == (use,)
 
 
 def test_a_search_begins_with_a_layers_programs(own_path, team_url, tools):

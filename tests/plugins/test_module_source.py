@@ -4,6 +4,8 @@ import subprocess
 import sys
 from types import SimpleNamespace
 
+import networks
+import onnx
 import pytest
 import tvm
 import tvm_ffi
@@ -204,10 +206,13 @@ def test_a_function_that_is_not_there(write):
         load_module(write(HEADER + ADD.format(name="one")), function="three")
 
 
-@pytest.mark.parametrize(("name", "package"), [("m.onnx", "onnx"), ("m.pt2", "torch")])
-def test_a_missing_package_is_named(write, name, package, monkeypatch):
+@pytest.mark.parametrize(
+    ("name", "package", "install"),
+    [("m.onnx", "onnx", r"'tunedb\[onnx\]'"), ("m.pt2", "torch", "torch")],
+)
+def test_a_missing_package_is_named(write, name, package, install, monkeypatch):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(PluginError, match=f"run: pip install {package}$"):
+    with pytest.raises(PluginError, match=f"run: pip install {install}$"):
         load_module(write("", name))
 
 
@@ -217,29 +222,41 @@ def test_an_unreadable_model_is_a_format_error(write, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(export=SimpleNamespace(load=load)))
     monkeypatch.setitem(
-        module_source._READERS, ".pt2", ("torch", lambda torch, path: torch.export.load(path))
+        module_source._READERS,
+        ".pt2",
+        ("torch", "torch", lambda torch, path: torch.export.load(path)),
     )
     with pytest.raises(FormatError, match=r"m\.pt2: ValueError: protobuf is broken$"):
         load_module(write("", "m.pt2"))
 
 
 def test_a_model_of_onnx(tmp_path):
-    onnx = pytest.importorskip("onnx")
-    helper, kind = onnx.helper, onnx.TensorProto.FLOAT
-    weights = helper.make_tensor("w", kind, (8, 4), [1.0] * 32)
-    graph = helper.make_graph(
-        [helper.make_node("MatMul", ["x", "w"], ["y"])],
-        "small",
-        [helper.make_tensor_value_info("x", kind, (2, 8))],
-        [helper.make_tensor_value_info("y", kind, (2, 4))],
-        [weights],
-    )
     path = tmp_path / "m.onnx"
-    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
-    onnx.save(model, str(path))
+    onnx.save(networks.mobile(), str(path))
     mod = load_module(path)
     assert is_relax(mod)
-    assert "R.matmul" in mod.script()
+    assert mod.script().count("R.nn.conv2d(") == 4
+
+
+def unknown_operator():
+    builder = networks.Builder()
+    return builder.model(builder.node("Selu2", ["image"]), {"image": [1, 3]}, [1, 3])
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "ir_version"),
+        (b"no model", "Unable to parse"),
+        (unknown_operator().SerializeToString(), "No Op registered for Selu2.*Name: selu2_0"),
+    ],
+)
+def test_a_broken_model_of_onnx_is_one_line(tmp_path, content, words):
+    path = tmp_path / "m.onnx"
+    path.write_bytes(content)
+    with pytest.raises(FormatError, match=rf"m\.onnx: .*{words}") as caught:
+        load_module(path)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_program_of_torch(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import logging
 import os
 import re
@@ -262,7 +263,7 @@ def test_operators_of_a_relax_program(quick):
     result = quick(mod, op_names=["matmul"])
     (task,) = result.tasks
     assert task.name == "matmul"
-    _, uses = schedule(result.database, mod, result.target)
+    _, uses = schedule(mod, result.database, result.target)
     assert {use.function: use.record_id for use in uses} == {
         "matmul": task.record.id,
         "softmax": None,
@@ -391,7 +392,8 @@ def test_other_errors_in_a_run_are_one_line(quick, tools):
         ({"database": ms.database.MemoryDatabase()}, UsageError, "not MemoryDatabase"),
         ({"database": "no/such/folder/x.db"}, TuneDBError, "no/such/folder"),
         ({"target": "no-such-target"}, TargetError, "unknown target"),
-        ({"target": {"kind": "llvm"}}, UsageError, "number of cores"),
+        ({"num_tuning_cores": "many"}, UsageError, "physical, logical or a number, not 'many'"),
+        ({"num_tuning_cores": 0}, UsageError, "physical, logical or a number, not 0"),
         ({"builder": "remote"}, UsageError, "TVM has no builder 'remote'"),
         ({"runner": 3}, UsageError, "runner must be a word or an object of TVM's, not int"),
         ({"cost_model": "oracle"}, UsageError, "TVM has no cost_model 'oracle'"),
@@ -441,8 +443,21 @@ def test_a_read_only_database_is_refused_in_one_line(quick, tools):
 def test_the_target_is_this_machine_by_default():
     target = host_target()
     assert target.kind.name == "llvm"
-    assert int(target.attrs["num-cores"]) == os.cpu_count()
+    assert int(target.attrs["num-cores"]) == int(os.environ["TVM_NUM_THREADS"])
     assert str(target.attrs["mcpu"])
+
+
+def test_a_processor_without_its_number_of_cores_gets_that_of_this_machine(quick, tools):
+    result = closed(quick(tools.matmul(32), target={"kind": "llvm", "mcpu": "x86-64-v2"}))
+    assert int(result.target.attrs["num-cores"]) == int(os.environ["TVM_NUM_THREADS"])
+    assert str(result.target.attrs["mcpu"]) == "x86-64-v2"
+
+
+def test_a_session_says_how_many_threads_programs_had(quick, tools):
+    result = closed(quick(tools.matmul(32)))
+    assert result.threads == 2
+    fingerprint = json.loads(result.tasks[0].record.measurement.session.fingerprint)
+    assert fingerprint["threads"] == {"count": 2, "pinned": False}
 
 
 def test_the_target_of_a_bound_database_is_taken(quick, tools):

@@ -20,6 +20,7 @@ from importlib import import_module
 from typing import Any
 
 from ..errors import PluginError
+from ..system.cpus import allowed_cpus, release_thread
 
 _POLICY = "OMP_WAIT_POLICY"
 
@@ -85,6 +86,7 @@ def threads_to_use(threads: int | None = None) -> int:
         return max(1, threads)
     if _spins():
         return 1
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    release_thread()  # XGBoost's threads inherit the affinity of the one that calls it
+    cores = len(allowed_cpus())
     bound = os.environ.get("OMP_NUM_THREADS", "").partition(",")[0].strip()
-    return min(cores or 1, int(bound)) if bound.isdigit() and int(bound) else cores or 1
+    return min(cores, int(bound)) if bound.isdigit() and int(bound) else cores

@@ -20,14 +20,15 @@ from ..records import Session
 _NO_MATTER = frozenset({"os", "python", "tunedb", "tvm_ffi", "run"})
 
 
-def new_session(**versions: str | None) -> Session:
+def new_session(**details: Any) -> Session:
     """Return a session that starts now on this machine.
 
     Parameters
     ----------
-    **versions : str or None
-        Versions of what compiles and measures, e.g. ``tvm`` and ``llvm``, and ``gpu`` where the
-        caller knows the device better than this module; None is left out.
+    **details : str, mapping or None
+        Versions of what compiles and measures, e.g. ``tvm`` and ``llvm``; ``threads``, those of
+        TVM's runtime (``count`` and ``pinned``); ``gpu`` where the caller knows the device better
+        than this module. None is left out.
     """
     from .. import __version__
 
@@ -38,7 +39,7 @@ def new_session(**versions: str | None) -> Session:
         "os": platform.platform(),
         "python": platform.python_version(),
         "tunedb": __version__,
-        **versions,
+        **details,
     }
     known = {key: value for key, value in fingerprint.items() if value is not None}
     return Session(
@@ -54,13 +55,24 @@ def fingerprint_of(session: Session) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
+def threads_of(session: Session | None) -> int | None:
+    """Return how many threads of TVM's runtime a session measured with, or None if unknown."""
+    said = {} if session is None else fingerprint_of(session)
+    threads = said.get("threads")
+    count = threads.get("count") if isinstance(threads, dict) else None
+    if count is None and "remote" in said:
+        count = said.get("cores")  # a remote runtime is asked for its threads (NumThreads)
+    return count if isinstance(count, int) and count > 0 else None
+
+
 @lru_cache(maxsize=4096)
 def session_class(session: Session) -> bytes:
     """Return what sessions have in common whose times stand beside one another.
 
-    The processor, the GPU, the number of cores, the versions of TVM and LLVM, and whatever else
-    the fingerprint tells of the device and of how it was measured. A fingerprint that names no
-    device is a class of its own session.
+    The processor, the GPU, the number of cores, the threads of TVM's runtime, the versions of TVM
+    and LLVM, and whatever else the fingerprint tells of the device and of how it was measured.
+    Sessions without a number of threads are a class of their own: it is unknown. A fingerprint that
+    names no device is a class of its own session.
 
     Returns
     -------

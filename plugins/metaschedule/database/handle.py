@@ -37,6 +37,7 @@ from ....system.host import new_session
 from .. import modules, trace_codec
 from ..intrinsics import load_intrinsics
 from ..targets import TargetTable, as_target
+from ..threads import inherited_threads
 from .answers import Answers, Found
 from .candidates import CandidateRegistry
 from .feature_commits import DEFAULT, FeatureCommits
@@ -327,6 +328,7 @@ class Handle:
                 tvm=str(tvm.__version__),
                 tvm_ffi=str(tvm_ffi.__version__),
                 llvm=modules.llvm_version(),
+                threads=inherited_threads().as_json(),
             )
         return self._session
 

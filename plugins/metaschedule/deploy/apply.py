@@ -1,7 +1,7 @@
 """Modules scheduled and compiled with the best programs of a database.
 
 ``with database:`` around TVM's ``MetaScheduleApplyDatabase``, ``compile_tir`` and ``compile_relax``
-does the same without telling which function got which record.
+does the same for functions as they are, without telling which function got which record.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import tvm
-from tvm import relax
+from tvm import relax, tirx
 from tvm.relax import pipeline
 from tvm.s_tir import dlight as dl
 from tvm.s_tir import meta_schedule as ms
@@ -24,17 +24,30 @@ from tvm.support.tar import tar
 from ....errors import PluginError, StorageError, TuneDBError, UsageError
 from ....run_times import mean_of
 from ....system.files import new_file
+from ....system.host import threads_of
 from ..database.answers import Found
 from ..database.database import Database
 from ..database.handle import Handle
 from ..module_source import is_relax, prim_funcs
 from ..targets import as_target, first_line
+from ..threads import use_threads
 from ..trace_codec import floats_of
+from .network import (
+    DEFAULT,
+    Layout,
+    Lowering,
+    lower,
+    pack_weights,
+    packing_functions,
+    without_free_layouts,
+    without_packing,
+)
 
 __all__ = [
     "LIBRARIES",
+    "Compiled",
     "Use",
-    "compile_module",
+    "compile",
     "find_record",
     "schedule",
     "tasks_of",
@@ -61,6 +74,8 @@ class Use:
         Mean time of that record in seconds.
     layer : str or None
         The layer of the database whose record it is; numbers are that layer's then.
+    threads : int or None
+        Threads of TVM's runtime that the record was measured with, where its session says.
     """
 
     function: str
@@ -68,9 +83,10 @@ class Use:
     workload_id: int | None = None
     mean: float | None = None
     layer: str | None = None
+    threads: int | None = None
 
 
-def tasks_of(mod: Any, target: Any) -> dict[str, Any]:
+def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, Any]:
     """Return what is tuned of a module: name → module of one function, as TVM asks for it.
 
     Parameters
@@ -79,6 +95,8 @@ def tasks_of(mod: Any, target: Any) -> dict[str, Any]:
         PrimFuncs, or a Relax program, whose fused functions are meant.
     target : tvm.target.Target or dict
         What it is compiled for.
+    lowering : Lowering
+        How a Relax program is lowered.
 
     Raises
     ------
@@ -89,7 +107,8 @@ def tasks_of(mod: Any, target: Any) -> dict[str, Any]:
         return {name: _normalize_mod(func) for name, func in prim_funcs(mod).items()}
     target = as_target(target)
     with _told("TVM cannot extract the functions of this program"):
-        tasks = ms.relax_integration.extract_tasks(fused(mod, target), target)
+        mod = lower(mod, target, lowering).mod
+        tasks = ms.relax_integration.extract_tasks(mod, target)
     return {str(task.task_name): task.dispatched[0] for task in tasks}
 
 
@@ -151,23 +170,57 @@ def _use(handle: Handle, name: str, found: Found) -> Use:
     store = found.answers.store
     if store is handle.store:
         answer = store.records.get(found.id)
-        return Use(name, answer.id, answer.workload_id, answer.mean)
+        threads = threads_of(answer.measurement.session)
+        return Use(name, answer.id, answer.workload_id, answer.mean, threads=threads)
     # The layer is not asked again: it may be gone.
     mean = mean_of(floats_of(found.record.run_secs))
     return Use(name, found.id, None, mean, store.location)
 
 
-def schedule(database: Database, mod: Any, target: Any = None) -> tuple[Any, list[Use]]:
+@dataclass(frozen=True, slots=True, eq=False)
+class Compiled:
+    """What :func:`compile` made.
+
+    Parameters
+    ----------
+    executable : tvm.runtime.Executable or tvm.relax.VMExecutable
+        What :func:`write_library` writes.
+    uses : tuple of Use
+        What each function got, by name.
+    notes : tuple of str
+        What users should know, in one line each: a layout that TVM refused, a function that packs
+        weights.
+    """
+
+    executable: Any
+    uses: tuple[Use, ...]
+    notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        answered = sum(use.record_id is not None for use in self.uses)
+        return f"Compiled(functions={len(self.uses)}, with_record={answered})"
+
+
+def schedule(
+    mod: Any,
+    database: Database,
+    target: Any = None,
+    *,
+    layout: Layout = "auto",
+    prepack: bool | None = None,
+) -> tuple[Any, list[Use]]:
     """Return a module whose functions are scheduled as their best records say.
 
     Parameters
     ----------
+    mod : tvm.IRModule
+        PrimFuncs, or a Relax program, which is lowered and fused first.
     database : Database
         Where the records are.
-    mod : tvm.IRModule
-        PrimFuncs, or a Relax program, which is lowered and fused as ``compile_relax`` does.
     target : tvm.target.Target, dict or None
         For which target; None takes the database's.
+    layout, prepack
+        As for :func:`compile`. Weights are not packed yet.
 
     Returns
     -------
@@ -184,83 +237,107 @@ def schedule(database: Database, mod: Any, target: Any = None) -> tuple[Any, lis
         TVM cannot lower the program.
     """
     target = _target_of(database, target)
-    answers = _Answers(database._handle)
     with _told("TVM cannot lower it"):
         if is_relax(mod):
-            mod = fused(mod, target)
+            mod = lower(mod, target, Lowering(layout, prepack)).mod
+    return _scheduled(mod, database, target)
+
+
+def _scheduled(mod: Any, database: Database, target: Any) -> tuple[Any, list[Use]]:
+    """Return a lowered module with its best programs, and what each function got."""
+    handle = database._handle
+    answers = _Answers(handle)
+    with _told("TVM cannot lower it"):
+        mod = _as_measured(mod, handle, target)
         with target, answers, tvm.transform.PassContext(opt_level=3):
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
-    return mod, _sorted(answers)
+    return mod, sorted(answers.uses.values(), key=lambda use: use.function)
 
 
-def fused(mod: Any, target: Any) -> Any:
-    """Return a Relax program with the functions that ``compile_relax`` asks the database for.
-
-    ``extract_tasks`` looks only at functions that are there: of a program that was not lowered it
-    finds none, and of one that was not fused it finds others than ``compile_relax`` does.
-
-    Parameters
-    ----------
-    mod : tvm.IRModule
-        A Relax program.
-    target : tvm.target.Target
-        What it is compiled for.
-    """
-    try:
-        dispatch = pipeline.library_dispatch_passes(target)
-    except (ValueError, AttributeError):  # a target without libraries
-        dispatch = []
-    passes = [
-        *dispatch,
-        relax.transform.LegalizeOps(),
-        relax.transform.AnnotateTIROpPattern(),
-        relax.transform.FoldConstant(),
-        relax.transform.FuseOps(),
-        relax.transform.FuseTIR(),
-    ]
-    with target, tvm.transform.PassContext(opt_level=3):
-        return tvm.transform.Sequential(passes)(mod)
+def _as_measured(mod: Any, handle: Handle, target: Any) -> Any:
+    """Return a module without free layouts in functions that were only measured without them."""
+    functions = dict(mod.functions_items())
+    for var, func in functions.items():
+        if not isinstance(func, tirx.PrimFunc):
+            continue
+        task = _normalize_mod(func)
+        plain = without_packing(task)
+        if plain is None or find_record(handle, task, target) is not None:
+            continue
+        if find_record(handle, plain, target) is not None:
+            functions[var] = without_free_layouts(func)
+    return tvm.IRModule(functions, attrs=mod.attrs)
 
 
-def compile_module(database: Database, mod: Any, target: Any = None) -> tuple[Any, list[Use]]:
+def compile(
+    mod: Any,
+    database: Database,
+    target: Any = None,
+    *,
+    layout: Layout = "auto",
+    prepack: bool | None = None,
+) -> Compiled:
     """Compile a module with its best programs.
 
     Functions without a record are compiled as they are; on a GPU with TVM's default schedules
-    (``dlight``), because it cannot run an unscheduled one.
+    (``dlight``), because it cannot run an unscheduled one. In this process, the result runs on as
+    many threads as programs are measured with (:func:`~.threads.use_threads`), unless the calling
+    thread has run a parallel program of TVM's before.
 
     Parameters
     ----------
-    database : Database
-        Where the records are.
     mod : tvm.IRModule
         PrimFuncs, each of which the library has under its name, or a Relax program.
+    database : Database
+        Where the records are.
     target : tvm.target.Target, dict or None
         For which target; None takes the database's.
+    layout : {"auto", "keep"} or mapping
+        Layout of activations and weights of a Relax program: ``auto`` puts channels of ``conv2d``
+        last on CPUs; a mapping is that of TVM's ``ConvertLayout``. That of the tuning run.
+    prepack : bool or None
+        Whether weights are packed as the best programs want them: constants here, parameters by a
+        function of the library, which :attr:`Compiled.notes` names. None: on CPUs. What was
+        measured without packing is used without it.
 
     Returns
     -------
-    made : tvm.runtime.Executable or tvm.relax.VMExecutable
-        What :func:`write_library` writes.
-    uses : list of Use
-        What each function got, by name.
+    Compiled
+        The executable, and what each function got.
 
     Raises
     ------
     UsageError
-        No target.
+        No target, or another layout.
     PluginError
         TVM cannot compile it.
+
+    Examples
+    --------
+    >>> made = compile(mod, database)  # doctest: +SKIP
+    >>> relax.VirtualMachine(made.executable, tvm.cpu())["main"](data)  # doctest: +SKIP
     """
     target = _target_of(database, target)
+    use_threads()
+    lowering = Lowering(layout, prepack)
+    notes: list[str] = []
     if is_relax(mod):
-        answers = _Answers(database._handle)
         with _told("TVM cannot compile it"):
-            made = ms.relax_integration.compile_relax(answers, mod, target, params=None)
-        return made, _sorted(answers)
-    mod, uses = schedule(database, mod, target)
+            lowered = lower(mod, target, lowering)
+        mod, notes = lowered.mod, list(lowered.notes)
+    is_network = is_relax(mod)
+    mod, uses = _scheduled(mod, database, target)
     with _told("TVM cannot compile it"):
-        made = tvm.compile(_with_symbols(_with_defaults(mod, target)), target=target)
-    return made, uses
+        if is_network and lowering.packs(target):
+            notes += [
+                f"weights are parameters: {name} of the library packs them"
+                for name in packing_functions(mod)
+            ]
+            with target, tvm.transform.PassContext(opt_level=3):
+                mod = pack_weights(mod)
+        mod = _with_defaults(mod, target)
+        made = tvm.compile(mod if is_network else _with_symbols(mod), target=target)
+    return Compiled(made, tuple(uses), tuple(notes))
 
 
 def write_library(made: Any, path: str | Path) -> None:
@@ -269,7 +346,7 @@ def write_library(made: Any, path: str | Path) -> None:
     Parameters
     ----------
     made : tvm.runtime.Executable or tvm.relax.VMExecutable
-        From :func:`compile_module`.
+        ``Compiled.executable``.
     path : str or Path
         The file; its ending is one of :data:`LIBRARIES`. It appears as a whole or not at all.
         ``.tar`` is linked when it is loaded.
@@ -285,8 +362,7 @@ def write_library(made: Any, path: str | Path) -> None:
 
     Examples
     --------
-    >>> made, uses = compile_module(database, mod)  # doctest: +SKIP
-    >>> write_library(made, "kernels.so")  # doctest: +SKIP
+    >>> write_library(compile(mod, database).executable, "kernels.so")  # doctest: +SKIP
     >>> tvm.runtime.load_module("kernels.so")["matmul"](a, b, c)  # doctest: +SKIP
     """
     path = Path(path)
@@ -330,10 +406,6 @@ def _target_of(database: Database, target: Any) -> Any:
     if target is None:
         raise UsageError("no target: give one, or open Database(..., target=...)")
     return as_target(target)
-
-
-def _sorted(answers: _Answers) -> list[Use]:
-    return sorted(answers.uses.values(), key=lambda use: use.function)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RunnerInput
 from ....records import Failure, Phase
 from ..failures import classify
 from ..measure.measure_callback import failure_of, run_secs_of
+from ..threads import use_threads
 from ..workers.warm_builder import WarmBuilder
 from . import numerics
 
@@ -54,6 +55,8 @@ class Outcome:
 class BuildAndRun:
     """Builds with :class:`~.warm_builder.WarmBuilder` and runs with TVM's ``LocalRunner``.
 
+    Programs run on the threads of :func:`~.threads.use_threads`.
+
     Parameters
     ----------
     repeat : int
@@ -71,6 +74,7 @@ class BuildAndRun:
     def __init__(
         self, *, repeat: int, draws: int, seed: int, timeout_sec: float, max_workers: int | None
     ) -> None:
+        use_threads()
         self._timeout = timeout_sec
         self._config = EvaluatorConfig(number=3, repeat=repeat, min_repeat_ms=100)
         self._arguments = {

@@ -25,6 +25,7 @@ from ..database.workloads import WorkloadTable
 from ..modules import modules_equal
 from ..targets import as_target
 from .apply import find_record, tasks_of
+from .network import Layout, Lowering, without_packing
 
 # ---- Where two modules differ, in words ----------------------------------------------------------
 
@@ -336,6 +337,8 @@ def explain(
     fallback: str = "exact",
     module_equality: str = "structural",
     most: int = 3,
+    layout: Layout = "auto",
+    prepack: bool | None = None,
 ) -> list[Finding]:
     """Say for each function of a module which record answers for it, or why none does.
 
@@ -351,6 +354,8 @@ def explain(
         As for :class:`~tunedb.plugins.metaschedule.Database`.
     most : int
         How many of the nearest workloads to name.
+    layout, prepack
+        As for :func:`~.apply.compile`.
 
     Returns
     -------
@@ -367,7 +372,8 @@ def explain(
     target = as_target(target)
     handle = Handle(store, target=target, fallback=fallback, module_equality=module_equality)
     search = _Search(handle, target, most)
-    return [search.finding(name, task) for name, task in sorted(tasks_of(mod, target).items())]
+    tasks = tasks_of(mod, target, Lowering(layout, prepack))
+    return [search.finding(name, task) for name, task in sorted(tasks.items())]
 
 
 class _Search:
@@ -381,8 +387,12 @@ class _Search:
         self._most = most
 
     def finding(self, name: str, mod: Any) -> Finding:
-        """Return what a function finds."""
+        """Return what a function finds, with its weights packed, or else as they are."""
         found = find_record(self._handle, mod, self._target)
+        plain = without_packing(mod)
+        if found is None and plain is not None:
+            found = find_record(self._handle, plain, self._target)
+            mod = mod if found is None else plain
         ids = tuple(self._equal(mod))
         if found is not None:
             return Finding(name, self._store.records.get(found.id), ids)

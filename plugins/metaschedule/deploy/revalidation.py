@@ -38,6 +38,7 @@ from ....results import Record
 from ....run_times import NO_TIME, mean_of
 from ....storage.retractions import Retraction
 from ....storage.store import Store
+from ....system.host import threads_of
 from ....system.temporary import TemporaryFolder
 from .. import modules
 from ..database.handle import Handle
@@ -45,6 +46,7 @@ from ..targets import as_target
 from . import numerics
 from .apply import tasks_of
 from .build_and_run import BuildAndRun, Job
+from .network import DEFAULT, Lowering
 
 # ---- Foreign programs that are not even tried ----------------------------------------------------
 
@@ -228,6 +230,8 @@ class Verdict:
         Why it did not pass.
     retracted : tuple of int
         Records that are not served any more.
+    threads : int or None
+        Threads of TVM's runtime that the new times were measured with.
     """
 
     record: Record
@@ -236,6 +240,7 @@ class Verdict:
     mean: float | None = None
     failure: Failure | None = None
     retracted: tuple[int, ...] = ()
+    threads: int | None = None
 
     @property
     def reason(self) -> str | None:
@@ -335,7 +340,9 @@ class Revalidation:
 
     # ------------------------------------------------------------------ which programs
 
-    def workloads_of(self, mod: Any, target: Any, *, foreign: bool = False) -> list[list[int]]:
+    def workloads_of(
+        self, mod: Any, target: Any, *, foreign: bool = False, lowering: Lowering = DEFAULT
+    ) -> list[list[int]]:
         """Return the stored workloads of each function of a module.
 
         Parameters
@@ -347,6 +354,8 @@ class Revalidation:
         foreign : bool
             Also those that only foreign sources have. The module given here then is an own one,
             which TVM may read.
+        lowering : Lowering
+            How a Relax program is lowered.
 
         Returns
         -------
@@ -354,7 +363,7 @@ class Revalidation:
             Equal workloads together; functions that are not stored are left out.
         """
         workloads, groups = self._handle.workloads, []
-        for task in tasks_of(mod, target).values():
+        for task in tasks_of(mod, target, lowering).values():
             known = workloads.find(task)
             # What came from others has no module that TVM may read: the one given here is a row of
             # our own from now on, and stands in.
@@ -495,8 +504,10 @@ class Revalidation:
         if outcome == "wrong" and trial.failure is not None:
             retracted = tuple(self._records_of(record))
             self._store.trust.retract(retracted, f"revalidation: {_headline(trial.failure)}")
-        mean = None if trial.times is None else mean_of(trial.times)
-        return Verdict(record, outcome, trial.deviation, mean, trial.failure, retracted)
+        mean = threads = None
+        if trial.times is not None:
+            mean, threads = mean_of(trial.times), threads_of(self._handle.session())
+        return Verdict(record, outcome, trial.deviation, mean, trial.failure, retracted, threads)
 
     def _measurement(self, trial: _Trial) -> Measurement:
         before = trial.record.measurement

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -26,6 +25,7 @@ from .. import modules
 from ..database.handle import Handle
 from ..database.workloads import Known as Workload
 from ..targets import first_line
+from ..threads import usable_cpus
 from ..workers.replay import Replayer
 
 __all__ = ["ARTIFACT", "SPEAKER", "Known", "KnownProgram", "is_served"]
@@ -141,7 +141,7 @@ class Known:
         self.remeasure = remeasure
         self.served = 0
         self._handle = handle
-        self._threads = threads or os.cpu_count() or 1
+        self._threads = threads or usable_cpus()
         # All schedules of a module have its anchor block, so that does not tell them apart.
         equality = handle.workloads.equality
         self._equality = "structural" if equality == "structural" else "ignore-tensor"

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,24 +15,24 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig, RPCConfig
 from tvm.s_tir.meta_schedule.tune_context import _normalize_mod
 
 from ....errors import PluginError, UsageError
+from ....records import CPU_KINDS
 from ....storage.config import locate, locate_layers, make_folder
 from ..cost_model.cost_model import CostModel
 from ..database.database import Database
-from ..deploy.apply import fused
+from ..deploy.network import Lowering, lower
 from ..measure.measure_callback import MeasureCallback
 from ..measure.measured import Known
 from ..measure.reuse import ReusingBuilder, ReusingRunner
 from ..module_source import is_relax, prim_funcs
+from ..modules import plain
 from ..search.strategy import EvolutionarySearch
 from ..targets import as_target, first_line
+from ..threads import runtime_threads
 from ..workers.warm_builder import WarmBuilder
 from .options import TuneOptions
 from .remote import rpc_runner
 
 __all__ = ["Task", "host_target"]
-
-#: Kinds of targets whose programs TVM splits among cores.
-_CPU_KINDS = ("llvm", "c")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -56,20 +55,22 @@ class Task:
 
 
 def host_target() -> Any:
-    """Return this machine's processor as a target, with the number of its cores."""
+    """Return this machine's processor as a target, with the threads that its programs get."""
     cpu = tvm.target.codegen.llvm_get_system_cpu()
-    return tvm.target.Target({"kind": "llvm", "num-cores": os.cpu_count() or 1, "mcpu": cpu})
+    return tvm.target.Target({"kind": "llvm", "num-cores": runtime_threads().count, "mcpu": cpu})
 
 
 def target_of(target: Any, *, is_remote: bool) -> Any:
     """Return the target that is meant; None and ``llvm`` alone mean this machine's processor.
+
+    A processor of this machine without ``num-cores`` gets the threads of the runtime.
 
     Raises
     ------
     TargetError
         TVM does not know it.
     UsageError
-        A remote device without a target, or a processor without its number of cores.
+        A remote device without a target, or a remote processor without its number of cores.
     """
     if target is None or target == "llvm":
         if is_remote:
@@ -78,7 +79,10 @@ def target_of(target: Any, *, is_remote: bool) -> Any:
             )
         return host_target()
     found = as_target(target)
-    if found.kind.name in _CPU_KINDS and not found.attrs.get("num-cores"):
+    if found.kind.name in CPU_KINDS and not found.attrs.get("num-cores"):
+        if not is_remote:
+            config = plain(found.export())
+            return tvm.target.Target({**config, "num-cores": runtime_threads().count})
         raise UsageError(
             f"target {found}: give its number of cores, e.g. "
             "{'kind': 'llvm', 'num-cores': 4, 'mcpu': …}"
@@ -123,8 +127,12 @@ def database_of(
     return opened
 
 
-def tasks_of(mod: Any, target: Any, options: TuneOptions, module_equality: str) -> list[Task]:
+def tasks_of(
+    mod: Any, target: Any, options: TuneOptions, module_equality: str
+) -> tuple[list[Task], tuple[str, ...]]:
     """Return the functions of a module that are tuned, in the order in which TVM takes them.
+
+    Beside them, what users should know of them.
 
     Raises
     ------
@@ -133,8 +141,9 @@ def tasks_of(mod: Any, target: Any, options: TuneOptions, module_equality: str) 
     PluginError
         TVM cannot lower a Relax program.
     """
+    notes: tuple[str, ...] = ()
     if is_relax(mod):
-        tasks = _relax_tasks(mod, target, options.params, module_equality)
+        tasks, notes = _relax_tasks(mod, target, options, module_equality)
         if words := options.op_names:
             names = ", ".join(sorted({task.name for task in tasks}))
             tasks = [task for task in tasks if any(word in task.name for word in words)]
@@ -147,26 +156,29 @@ def tasks_of(mod: Any, target: Any, options: TuneOptions, module_equality: str) 
         tasks = [Task(name, _normalize_mod(f)) for name, f in functions if name not in skipped]
     if not tasks:
         raise UsageError("nothing to tune: the module has no unscheduled function")
-    return tasks
+    return tasks, notes
 
 
 def _relax_tasks(
-    mod: Any, target: Any, params: Mapping[str, Any] | None, module_equality: str
-) -> list[Task]:
-    """Return the functions of a Relax program as ``compile_relax`` asks the database for them."""
+    mod: Any, target: Any, options: TuneOptions, module_equality: str
+) -> tuple[list[Task], tuple[str, ...]]:
+    """Return the functions of a Relax program as :func:`compile` asks the database for them."""
+    lowering = Lowering(options.layout, options.prepack)
     try:
-        if params:
-            mod = relax.transform.BindParams("main", dict(params))(mod)
+        if options.params:
+            mod = relax.transform.BindParams("main", dict(options.params))(mod)
+        lowered = lower(mod, target, lowering)
         extracted = ms.relax_integration.extract_tasks(
-            fused(mod, target), target, module_equality=module_equality
+            lowered.mod, target, module_equality=module_equality
         )
     except Exception as error:  # whatever a pass raises
         raise PluginError(f"TVM cannot lower this program: {first_line(error)}") from error
-    return [
+    tasks = [
         Task(str(one.task_name), one.dispatched[0], one)
         for one in extracted
         if not one.mod.attrs.get("tirx.is_scheduled", False)
     ]
+    return tasks, lowered.notes
 
 
 def runner_of(runner: Any, evaluator: EvaluatorConfig) -> Any:
@@ -207,7 +219,7 @@ def evaluator_of(runner: Any, evaluator: EvaluatorConfig) -> EvaluatorConfig | N
 def device_of(target: Any) -> str:
     """Return the kind of device that runs programs for a target."""
     kind = str(target.kind.name)
-    return "cpu" if kind in _CPU_KINDS else kind
+    return "cpu" if kind in CPU_KINDS else kind
 
 
 def builder_of(builder: Any, workers: int | None, stack: ExitStack) -> Any:

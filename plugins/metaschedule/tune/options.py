@@ -11,6 +11,8 @@ from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from ....errors import UsageError
 from ..database.database import Database
+from ..deploy.network import Layout
+from ..threads import usable_cpus, whole_cores
 from .progress import Progress
 
 __all__ = ["EVALUATOR", "TRIALS_PER_BATCH", "TRIALS_PER_TASK", "TuneOptions"]
@@ -54,9 +56,30 @@ class TuneOptions:
     evaluator: EvaluatorConfig
     warm: bool
     remeasure: bool
+    layout: Layout
+    prepack: bool | None
     layers: Sequence[str | Path] | None
     server: str | Path | None
     on_progress: Callable[[Progress], object] | None
+
+    def search_threads(self) -> int:
+        """Return how many threads search; words of TVM's count CPUs that this process may use.
+
+        Raises
+        ------
+        UsageError
+            Another word, or no thread.
+        """
+        cores = self.num_tuning_cores
+        if cores == "physical":
+            return whole_cores()
+        if cores == "logical":
+            return usable_cpus()
+        if not isinstance(cores, int) or cores < 1:
+            raise UsageError(
+                f"num_tuning_cores must be physical, logical or a number, not {cores!r}"
+            )
+        return cores
 
     def trials(self, tasks: int) -> int:
         """Return how many trials there are for so many tasks.

@@ -25,7 +25,7 @@ T = TypeVar("T")
 BUSY_SEC = 60.0
 
 #: What a session says of the machine that compiles; another one measures.
-_LOCAL = ("cpu", "cores", "gpu", "os", "python")
+_LOCAL = ("cpu", "cores", "threads", "gpu", "os", "python")
 
 
 def rpc_config(tracker: str | None, key: str | None, *, timeout_sec: float = 10.0) -> RPCConfig:

@@ -87,6 +87,10 @@ class TuningResult:
         Wall time.
     costs : Costs
         Where it went.
+    threads : int or None
+        Threads of TVM's runtime that programs were measured with; None where nobody knows.
+    notes : tuple of str
+        What users should know of the program, in one line each.
     delivery : Delivery or None
         What the server has of it; None where none was named.
     """
@@ -98,6 +102,8 @@ class TuningResult:
     resumed: int
     seconds: float
     costs: Costs
+    threads: int | None = None
+    notes: tuple[str, ...] = ()
     delivery: Delivery | None = None
 
     def __repr__(self) -> str:

@@ -19,6 +19,7 @@ from ....records import Session
 from ....system.host import fingerprint_of
 from .. import modules
 from ..database.handle import Handle
+from ..threads import RuntimeThreads
 
 __all__ = ["end_run", "run_key", "session_of_run", "trials_done"]
 
@@ -60,12 +61,17 @@ def run_key(
 
 
 def session_of_run(
-    session: Session, key: str, *, max_trials: int, evaluator: Mapping[str, Any] | None = None
+    session: Session,
+    key: str,
+    *,
+    max_trials: int,
+    evaluator: Mapping[str, Any] | None = None,
+    threads: RuntimeThreads | None = None,
 ) -> Session:
     """Return a new session, like another one, that says which tuning run it belongs to.
 
     Its class is that of the other (:func:`tunedb.system.host.session_class`), unless the
-    evaluator's settings are told: times of other settings do not compare.
+    evaluator's settings or other threads are told: times of other settings do not compare.
 
     Parameters
     ----------
@@ -77,11 +83,15 @@ def session_of_run(
         Trials of the whole run.
     evaluator : mapping or None
         The evaluator's settings, values that JSON has.
+    threads : RuntimeThreads or None
+        Those of TVM's runtime; None keeps what the session says.
     """
     said = fingerprint_of(session)
     said["run"] = {"key": key, "trials": max_trials}
     if evaluator is not None:
         said["evaluator"] = dict(evaluator)
+    if threads is not None:
+        said["threads"] = threads.as_json()
     return _begun_now(said)
 
 

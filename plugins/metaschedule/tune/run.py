@@ -14,6 +14,7 @@ from ....errors import PluginError
 from ....exchange.outbox import Outbox
 from ....programs.workload_info import signature_of
 from ....search.forecast import Curve, similar_curves
+from ....system.host import threads_of
 from ....system.temporary import TemporaryFolder
 from .. import modules
 from ..cost_model.cost_model import CostModel
@@ -23,6 +24,7 @@ from ..intrinsics import load_intrinsics
 from ..measure.measured import Known
 from ..module_source import as_module, is_relax
 from ..targets import first_line
+from ..threads import RuntimeThreads, use_threads
 from . import defaults
 from .options import TuneOptions
 from .progress import Monitor, ProgressCallback, TaskProgress
@@ -49,6 +51,8 @@ class Run:
         Where records come from and go to; its session is that of this run.
     tasks : list of Task
         The functions that are tuned.
+    notes : tuple of str
+        What users should know of them.
     trials, done : int
         Trials of the whole run, and those that an earlier, unfinished run has done.
     known : Known
@@ -66,6 +70,7 @@ class Run:
     options: TuneOptions
     database: Database
     tasks: list[defaults.Task]
+    notes: tuple[str, ...]
     trials: int
     done: int
     known: Known
@@ -83,6 +88,7 @@ class Run:
             As :func:`.tuning.tune`.
         """
         began = time.perf_counter()
+        threads = use_threads()
         mod, target = as_module(options.mod), options.target
         remote = defaults.remote_of(options.runner)
         if target is None and isinstance(options.database, Database):
@@ -97,16 +103,27 @@ class Run:
         if options.server is not None:
             outbox = delivering(database.store, options.server, stack)
             tell = telling(outbox, tell)
-        tasks = defaults.tasks_of(mod, target, options, handle.workloads.equality)
+        tasks, notes = defaults.tasks_of(mod, target, options, handle.workloads.equality)
         trials = options.trials(len(tasks))
-        done = _join_run(handle, tasks, target, options, trials, stack)
+        done = _join_run(handle, tasks, target, options, trials, threads, stack)
         if ms.Profiler.current() is None:
             stack.enter_context(ms.Profiler())
         curves = [(task.name, _curves(handle, task.mod, target)) for task in tasks]
         monitor = Monitor(curves, done, trials, tell, began)
         known = Known(handle, remeasure=options.remeasure)
         return cls(
-            mod, target, options, database, tasks, trials, done, known, monitor, outbox, keeps
+            mod,
+            target,
+            options,
+            database,
+            tasks,
+            notes,
+            trials,
+            done,
+            known,
+            monitor,
+            outbox,
+            keeps,
         )
 
     def tune(self, stack: ExitStack) -> None:
@@ -178,7 +195,7 @@ class Run:
             ms.tune_tir(
                 self.mod,
                 self.target,
-                num_tuning_cores=options.num_tuning_cores,
+                num_tuning_cores=options.search_threads(),
                 special_space=dict(options.special_space or {}),
                 **search,
                 **arguments,
@@ -187,7 +204,7 @@ class Run:
         contexts, weights = ms.relax_integration.extracted_tasks_to_tune_contexts(
             [task.extracted for task in self.tasks],
             arguments["work_dir"],
-            num_threads=options.num_tuning_cores,
+            num_threads=options.search_threads(),
             **search,
         )
         ms.tune_tasks(tasks=contexts, task_weights=weights, **arguments)
@@ -206,6 +223,8 @@ class Run:
             resumed=self.done,
             seconds=told.seconds,
             costs=told.costs,
+            threads=threads_of(self.database._handle.session()),
+            notes=self.notes,
             delivery=None if self.outbox is None else self.outbox.close(),
         )
 
@@ -226,6 +245,7 @@ def _join_run(
     target: Any,
     options: TuneOptions,
     trials: int,
+    threads: RuntimeThreads,
     stack: ExitStack,
 ) -> int:
     """Give the handle a session of this run; return how many trials an unfinished one has done."""
@@ -244,10 +264,19 @@ def _join_run(
             "evaluator": told,
             "remote": None if remote is None else remote.tracker_key,
             "remeasure": options.remeasure,
+            "threads": None if remote is not None else threads.as_json(),
         },
     )
     done = trials_done(handle, key)
-    handle.use_session(session_of_run(session, key, max_trials=trials, evaluator=told))
+    handle.use_session(
+        session_of_run(
+            session,
+            key,
+            max_trials=trials,
+            evaluator=told,
+            threads=threads if remote is None else None,
+        )
+    )
     stack.callback(handle.use_session, before)
     return done
 

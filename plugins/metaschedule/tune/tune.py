@@ -10,6 +10,7 @@ from typing import Any
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from ..database.database import Database
+from ..deploy.network import Layout
 from .options import EVALUATOR, TRIALS_PER_BATCH, TuneOptions
 from .progress import Progress
 from .results import TuningResult
@@ -43,6 +44,8 @@ def tune(
     evaluator: EvaluatorConfig = EVALUATOR,
     warm: bool = True,
     remeasure: bool = False,
+    layout: Layout = "auto",
+    prepack: bool | None = None,
     layers: Sequence[str | Path] | None = None,
     server: str | Path | None = None,
     on_progress: Callable[[Progress], object] | None = None,
@@ -60,8 +63,8 @@ def tune(
     mod : tvm.IRModule, tirx.PrimFunc or relax.Function
         What is tuned: each PrimFunc of a module, or the operators of a Relax program.
     target : tvm.target.Target, dict or str, optional
-        By default that of a `database` that is bound to one, or this machine's processor with all
-        of its cores.
+        By default that of a `database` that is bound to one, or this machine's processor, with
+        the threads of the runtime as ``num-cores``.
     work_dir : str or Path, optional
         Where TVM's logs are kept; by default they go with the run.
     max_trials_global : int, optional
@@ -83,8 +86,11 @@ def tune(
     measure_callbacks : "default", MeasureCallback or list of them
         By default what records, removes artifacts and teaches the cost model. Others take their
         place.
-    task_scheduler, space, num_tuning_cores, seed, module_equality, special_space
+    task_scheduler, space, seed, module_equality, special_space
         As for ``ms.tune_tir``. `module_equality` is that of a database that is opened here.
+    num_tuning_cores : {"physical", "logical"} or int
+        Threads of the search. The words count the CPUs that this process may use, by affinity and
+        container quota.
     strategy : {"tunedb", "evolutionary", "replay-trace", "replay-func"} or SearchStrategy
         ``tunedb`` is :class:`~.search_strategy.EvolutionarySearch`.
     params, op_names
@@ -95,6 +101,9 @@ def tune(
         Whether the search may begin with programs of similar workloads.
     remeasure : bool
         Whether known programs are measured again.
+    layout, prepack
+        Of a Relax program, as for :func:`compile`, which must get the same: ``auto`` puts channels
+        of ``conv2d`` last on CPUs, and there the search chooses the layout of weights.
     layers : sequence of str or Path, optional
         Databases of others that answer behind a database that is opened here, and give donors to
         the search; by default, where no `database` is named, those of a ``tunedb.toml``.
@@ -125,6 +134,10 @@ def tune(
     Notes
     -----
     Everything that was measured is in the database when an exception, Ctrl-C too, comes through.
+
+    Programs run on one thread for each whole core that this process may use; ``TVM_NUM_THREADS``
+    wins, and after it ``OMP_NUM_THREADS``. Where the environment lacks it, ``TVM_NUM_THREADS`` is
+    set for this process and those that it starts (:func:`~.threads.use_threads`).
 
     Examples
     --------

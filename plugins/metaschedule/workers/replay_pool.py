@@ -5,7 +5,6 @@ A program that crashes or hangs TVM costs its process, which is replaced, and no
 
 from __future__ import annotations
 
-import os
 from collections import deque
 from collections.abc import Generator, Iterable, Sequence
 from concurrent.futures import Future
@@ -22,6 +21,7 @@ from ....storage.engine import sqlite_path
 from ....storage.store import Store
 from ..failures import tidy
 from ..intrinsics import load_intrinsics, needs_intrinsics
+from ..threads import usable_cpus
 from . import replay_worker
 from .worker_pool import Worker, WorkerPool
 
@@ -67,7 +67,7 @@ class ReplayPool:
     def __init__(
         self, store: Store, name: str, *, workers: int | None = None, timeout_sec: float = 30.0
     ) -> None:
-        self.workers = (os.cpu_count() or 1) if workers is None else workers
+        self.workers = usable_cpus() if workers is None else workers
         if self.workers < 1 or not timeout_sec > 0:
             raise UsageError("workers and timeout_sec must be positive")
         if store.url.get_backend_name() == "sqlite" and sqlite_path(store.url) is None:

@@ -16,12 +16,12 @@ from typing import Any, Self
 
 import cloudpickle
 from tvm.s_tir.meta_schedule.builder.builder import BuilderResult, _PyBuilder
-from tvm.s_tir.meta_schedule.utils import cpu_count
 
 from ....errors import UsageError
 from ....records import FailureKind
 from ..compat import register_errors
 from ..failures import headline, tidy
+from ..threads import usable_cpus
 from . import build_worker
 from .worker_pool import RequeueError, Worker, WorkerPool
 
@@ -44,7 +44,7 @@ class WarmBuilder(_PyBuilder):
     Parameters
     ----------
     max_workers : int or None
-        Worker processes; by default the number of logical processors, like ``LocalBuilder``.
+        Worker processes; by default one for each logical CPU that this process may use.
     timeout_sec : float
         Seconds for one candidate, from when a worker begins with it. The start of the worker does
         not count.
@@ -92,7 +92,7 @@ class WarmBuilder(_PyBuilder):
         initializer: Callable[[], None] | None = None,
         maximum_uses: int = MAXIMUM_USES,
     ) -> None:
-        workers = cpu_count(logical=True) if max_workers is None else max_workers
+        workers = usable_cpus() if max_workers is None else max_workers
         for name, value in (
             ("max_workers", workers),
             ("timeout_sec", timeout_sec),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import sys
@@ -9,7 +10,7 @@ import sys
 _PR_SET_PDEATHSIG = 1  # <sys/prctl.h>
 
 
-def enter(parent: int) -> int:
+def enter(parent: int, cpus: tuple[int, ...]) -> int:
     """Tie this process to its parent and return its own id.
 
     An idle worker ends when it reads EOF on its pipe. One that is inside a call does not read, and
@@ -17,6 +18,10 @@ def enter(parent: int) -> int:
     """
     # Ctrl-C reaches the whole process group; the parent decides what becomes of its workers.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    if hasattr(os, "sched_setaffinity"):
+        # TVM may have pinned the thread that started this process to one CPU.
+        with contextlib.suppress(OSError):
+            os.sched_setaffinity(0, cpus)
     if sys.platform == "linux":
         import ctypes
 

@@ -20,6 +20,7 @@ from typing import IO, Any
 from tvm.support.popen_pool import PopenWorker, kill_child_processes
 
 from ....errors import PluginError
+from ....system.cpus import allowed_cpus
 from ....system.temporary import TemporaryFolder
 from .worker_entry import enter
 
@@ -66,7 +67,7 @@ class Worker(PopenWorker):
         self.kill()
         self.ready, self.uses = False, 0
         self._called.clear()
-        self.send(enter, (os.getpid(),))
+        self.send(enter, (os.getpid(), tuple(allowed_cpus())))
         self.pid = self.recv()
 
     def call(self, function: Callable[..., Any], *args: Any, limit: float) -> Any:

@@ -1,0 +1,214 @@
+"""The one path of a Relax program: to the functions that are tuned, and from there to a library.
+
+``tune``, ``compile``, ``schedule``, ``explain`` and ``revalidate`` lower a program here, so that
+what was tuned is what is asked for. The chain is that of TVM's ``static_shape_tuning_pipeline``
+(``relax/pipeline.py``) with batch norms folded and a layout chosen before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import tvm
+from tvm import relax, tirx
+from tvm.relax import pipeline
+
+from ....errors import UsageError
+from ....records import CPU_KINDS
+from ..targets import first_line
+
+__all__ = [
+    "DEFAULT",
+    "Layout",
+    "Lowered",
+    "Lowering",
+    "lower",
+    "pack_weights",
+    "packing_functions",
+    "without_free_layouts",
+    "without_packing",
+]
+
+#: ``auto``, ``keep``, or what TVM's ``ConvertLayout`` takes.
+Layout = Literal["auto", "keep"] | Mapping[str, Sequence[str]]
+
+#: MetaSchedule's rules for CPUs vectorise the innermost axis: channels that lie together.
+_CPU_LAYOUT = {"relax.nn.conv2d": ["NHWC", "HWIO"]}
+
+#: Attribute with the numbers of a function's parameters whose layout the tuner may choose.
+_FREE = "layout_free_buffers"
+
+
+@dataclass(frozen=True, slots=True)
+class Lowering:
+    """How a Relax program becomes functions.
+
+    Parameters
+    ----------
+    layout : {"auto", "keep"} or mapping
+        Layout of activations and weights. ``auto``: channels last for ``conv2d`` on CPUs, and as
+        they are elsewhere. A mapping is that of TVM's ``ConvertLayout``, e.g.
+        ``{"relax.nn.conv2d": ["NHWC", "HWIO"]}``.
+    prepack : bool or None
+        Whether the tuner chooses the layout of weights, which are packed when the program is
+        compiled. None: on CPUs.
+
+    Raises
+    ------
+    UsageError
+        Another layout.
+    """
+
+    layout: Layout = "auto"
+    prepack: bool | None = None
+
+    def __post_init__(self) -> None:
+        if not (self.layout in ("auto", "keep") or isinstance(self.layout, Mapping)):
+            raise UsageError(
+                f"layout must be auto, keep or a mapping of operators, not {self.layout!r}"
+            )
+
+    def layouts(self, target: Any) -> dict[str, list[str]]:
+        """Return the layouts of operators for a target, as ``ConvertLayout`` takes them."""
+        if self.layout == "keep":
+            return {}
+        if isinstance(self.layout, Mapping):
+            return {name: list(layouts) for name, layouts in self.layout.items()}
+        return dict(_CPU_LAYOUT) if _is_cpu(target) else {}
+
+    def packs(self, target: Any) -> bool:
+        """Return whether weights are packed for a target."""
+        return _is_cpu(target) if self.prepack is None else self.prepack
+
+
+#: What ``tune`` and ``compile`` do where nobody says.
+DEFAULT = Lowering()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Lowered:
+    """A Relax program whose operators are PrimFuncs.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The program: fused functions, and Relax functions that call them.
+    notes : tuple of str
+        What could not be done, in one line each.
+    """
+
+    mod: Any
+    notes: tuple[str, ...]
+
+
+def lower(mod: Any, target: Any, lowering: Lowering) -> Lowered:
+    """Return a Relax program with the functions that are tuned.
+
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        A Relax program.
+    target : tvm.target.Target
+        What it is compiled for.
+    lowering : Lowering
+        Layout and packing.
+
+    Raises
+    ------
+    Exception
+        What a pass of TVM raises.
+    """
+    transform, notes = relax.transform, []
+    try:
+        dispatch = pipeline.library_dispatch_passes(target)
+    except (ValueError, AttributeError):  # a target without libraries
+        dispatch = []
+    with target, tvm.transform.PassContext(opt_level=3):
+        mod = tvm.transform.Sequential(
+            [
+                transform.FoldBatchnormToConv2D(),
+                transform.DecomposeOpsForInference(),
+                transform.CanonicalizeBindings(),
+                transform.FoldConstant(),
+            ]
+        )(mod)
+        for name, layouts in lowering.layouts(target).items():
+            try:
+                mod = transform.ConvertLayout({name: layouts})(mod)
+            except Exception as error:  # TVM refuses some operators with a failed check
+                notes.append(f"layout of {name} is kept: {first_line(error)}")
+        mod = tvm.transform.Sequential(
+            [
+                # Transposed weights.
+                transform.CanonicalizeBindings(),
+                transform.FoldConstant(),
+                *dispatch,
+                transform.LegalizeOps(),
+                transform.AnnotateTIROpPattern(),
+                transform.FoldConstant(),
+                transform.FuseOps(),
+                transform.FuseTIR(),
+            ]
+        )(mod)
+        if lowering.packs(target):
+            mod = _mark_weights(mod)
+    return Lowered(mod, tuple(notes))
+
+
+def pack_weights(mod: Any) -> Any:
+    """Return a scheduled program with packed weights: constants here, parameters by a function.
+
+    A Relax function whose weights are parameters takes packed ones then; the function
+    ``NAME_transform_params`` of the compiled program packs them.
+    """
+    passes = [relax.transform.SplitLayoutRewritePreproc()]
+    if packing_functions(mod):
+        passes.append(relax.transform.LiftTransformParams())
+    # Without the last two the virtual machine would make and open a tuple of packed constants in
+    # each run.
+    passes += [
+        relax.transform.FoldConstant(),
+        relax.transform.CanonicalizeBindings(),
+        relax.transform.DeadCodeElimination(),
+    ]
+    return tvm.transform.Sequential(passes)(mod)
+
+
+def packing_functions(mod: Any) -> list[str]:
+    """Return the names of the functions that pack weights which are parameters."""
+    names = []
+    for var, func in mod.functions_items():
+        inputs = func.attrs.get("num_input") if func.attrs else None
+        is_relax = isinstance(func, relax.Function)
+        if is_relax and inputs is not None and len(func.params) > int(inputs):
+            names.append(f"{var.name_hint}_transform_params")
+    return names
+
+
+def without_packing(mod: Any) -> Any | None:
+    """Return a module of one function without free layouts; None where it has none."""
+    var, func = next(iter(mod.functions_items()))
+    if not (func.attrs and _FREE in func.attrs):
+        return None
+    return tvm.IRModule({var: without_free_layouts(func)})
+
+
+def without_free_layouts(func: Any) -> Any:
+    """Return a PrimFunc whose weights stay in their layout."""
+    return func.without_attr(_FREE)
+
+
+def _mark_weights(mod: Any) -> Any:
+    """Mark weights as free to be laid out; a function without any stays as it is."""
+    mod = relax.transform.AttachAttrLayoutFreeBuffers()(mod)
+    for var, func in list(mod.functions_items()):
+        free = func.attrs.get(_FREE) if func.attrs else None
+        if isinstance(func, tirx.PrimFunc) and free is not None and not free:
+            mod[var] = without_free_layouts(func)
+    return mod
+
+
+def _is_cpu(target: Any) -> bool:
+    return str(target.kind.name) in CPU_KINDS

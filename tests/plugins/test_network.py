@@ -1,0 +1,193 @@
+"""Networks: one path from a Relax program to what is tuned and to what is compiled."""
+
+import networks
+import numpy as np
+import pytest
+import tvm
+from tvm import relax
+from tvm.relax.frontend.onnx import from_onnx
+
+from tunedb.errors import UsageError
+from tunedb.plugins.metaschedule import Database, compile, modules
+from tunedb.plugins.metaschedule.deploy.apply import schedule, tasks_of
+from tunedb.plugins.metaschedule.deploy.explain import explain
+from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
+from tunedb.plugins.metaschedule.module_source import prim_funcs
+from tunedb.programs.workload_info import signature_of
+from tunedb.programs.workload_info.distance import distance
+
+LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
+TARGET = tvm.target.Target(LLVM)
+CUDA = tvm.target.Target({"kind": "cuda", "arch": "sm_80"})
+IMAGE = np.random.default_rng(0).normal(size=(1, 3, 16, 16)).astype("float32")
+
+
+@pytest.fixture(scope="module")
+def mod():
+    return from_onnx(networks.mobile())
+
+
+@pytest.fixture(scope="module")
+def expected(mod):
+    """What TVM's default pipeline computes of the program as it is."""
+    return run(tvm.compile(mod, target=TARGET))
+
+
+@pytest.fixture
+def database(tmp_path):
+    with Database(tmp_path / "store.db", target=TARGET) as found:
+        yield found
+
+
+def run(executable, *weights):
+    machine = relax.VirtualMachine(executable, tvm.cpu())
+    return machine["main"](tvm.runtime.tensor(IMAGE), *weights).numpy()
+
+
+def free_layouts(mod):
+    attributes = {name: func.attrs for name, func in prim_funcs(mod).items()}
+    return {
+        name: [int(number) for number in attrs["layout_free_buffers"]]
+        for name, attrs in attributes.items()
+        if "layout_free_buffers" in attrs
+    }
+
+
+def commit(database, task, *, rewrite):
+    """Store a program of a task; with `rewrite` one that changes the layout of its weights."""
+    space = tvm.s_tir.meta_schedule.space_generator.PostOrderApply()
+    context = tvm.s_tir.meta_schedule.TuneContext(
+        task, target=TARGET, space_generator=space, num_threads=1, rand_state=3
+    )
+    for sketch in context.generate_design_space():
+        sch = tvm.s_tir.Schedule(task, seed=7, debug_mask="none")
+        sketch.trace.apply_to_schedule(sch, remove_postproc=True)
+        sch.enter_postproc()
+        applied = [post.apply(sch) for post in context.space_generator.postprocs]
+        if all(applied) and ("layout_rewrite_preproc" in sch.mod.script()) is rewrite:
+            break
+    else:
+        raise AssertionError("no such program")
+    workload = database.commit_workload(task)
+    info = tvm.s_tir.meta_schedule.arg_info.ArgInfo.from_entry_func(task)
+    database.commit_tuning_record(
+        tvm.s_tir.meta_schedule.database.TuningRecord(sch.trace, workload, [1e-3], TARGET, info)
+    )
+
+
+def test_batch_norms_are_folded_and_channels_come_last(mod):
+    lowered = lower(mod, TARGET, Lowering())
+    assert lowered.notes == ()
+    functions = prim_funcs(lowered.mod)
+    assert not [name for name in functions if "divide" in name or "multiply" in name]
+    shapes = [
+        tuple(tvm.s_tir.meta_schedule.arg_info.ArgInfo.from_prim_func(func)[1].as_json()[2])
+        for name, func in functions.items()
+        if "conv2d" in name
+    ]
+    assert sorted(shapes) == [(1, 1, 8, 32), (1, 1, 32, 8), (3, 3, 1, 32), (3, 3, 3, 8)]
+
+
+def test_weights_are_free_and_nothing_else_is_marked(mod):
+    free = free_layouts(lower(mod, TARGET, Lowering()).mod)
+    assert free and all(numbers and 0 not in numbers for numbers in free.values())
+    assert all("conv2d" in name or "matmul" in name for name in free)
+    assert free_layouts(lower(mod, TARGET, Lowering(prepack=False)).mod) == {}
+
+
+@pytest.mark.parametrize(
+    ("target", "layout", "channels_last", "packs"),
+    [
+        (TARGET, "auto", True, True),
+        (TARGET, "keep", False, True),
+        (CUDA, "auto", False, False),
+        (CUDA, {"relax.nn.conv2d": ["NHWC", "HWIO"]}, True, False),
+    ],
+)
+def test_what_is_chosen_for_a_target(mod, target, layout, channels_last, packs):
+    lowering = Lowering(layout)
+    assert bool(lowering.layouts(target)) is channels_last
+    assert lowering.packs(target) is packs
+    lowered = lower(mod, target, lowering).mod
+    assert bool(free_layouts(lowered)) is packs
+    has_transpose = any("transpose" in name for name in prim_funcs(lowered))
+    assert has_transpose is channels_last
+
+
+def test_an_operator_that_tvm_cannot_convert_keeps_its_layout(mod, expected, database):
+    layout = {"relax.nn.conv2d": ["NHWC", "HWIO"], "relax.nn.softmax": ["NHWC"]}
+    made = compile(mod, database, layout=layout)
+    np.testing.assert_allclose(run(made.executable), expected, rtol=1e-5, atol=1e-5)
+    broken = {"relax.nn.conv2d": ["NHWC", "HWIO", "X?"]}
+    made = compile(mod, database, layout=broken)
+    (note,) = made.notes
+    assert note.startswith("layout of relax.nn.conv2d is kept: ") and "\n" not in note
+    np.testing.assert_allclose(run(made.executable), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_other_layouts_are_refused():
+    with pytest.raises(UsageError, match="layout must be auto, keep or a mapping"):
+        Lowering("NHWC")
+
+
+@pytest.mark.parametrize("prepack", [None, False])
+@pytest.mark.parametrize("layout", ["auto", "keep"])
+def test_the_result_is_that_of_the_program_as_it_is(mod, expected, database, layout, prepack):
+    made = compile(mod, database, layout=layout, prepack=prepack)
+    assert all(use.record_id is None for use in made.uses)
+    np.testing.assert_allclose(run(made.executable), expected, rtol=1e-5, atol=1e-5)
+
+
+def convolution(tasks):
+    return next(task for name, task in tasks.items() if name.startswith("fused_conv2d1"))
+
+
+def test_weights_that_are_constants_are_packed_when_it_is_compiled(mod, expected, database):
+    commit(database, convolution(tasks_of(mod, TARGET)), rewrite=True)
+    made = compile(mod, database)
+    assert [use.record_id for use in made.uses].count(1) == 1
+    text = made.executable.as_text()
+    assert "_prepacked" in text and "_weight_prepack" not in text
+    # Packed constants are arguments and not parts of tuples.
+    assert "tuple_getitem" not in text
+    np.testing.assert_allclose(run(made.executable), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("layout", ["keep", "auto"])
+def test_weights_that_are_parameters_are_packed_by_a_function(database, layout):
+    mod = from_onnx(networks.mobile(), keep_params_in_input=True)
+    mod, params = relax.frontend.detach_params(mod)
+    weights = [tvm.runtime.tensor(one.numpy()) for one in params["main"]]
+    plain = run(tvm.compile(mod, target=TARGET), *weights)
+    if layout == "keep":
+        # A transposed parameter is no parameter of the function that takes it.
+        commit(database, convolution(tasks_of(mod, TARGET, Lowering(layout))), rewrite=True)
+    made = compile(mod, database, layout=layout)
+    (note,) = made.notes
+    assert note == "weights are parameters: main_transform_params of the library packs them"
+    machine = relax.VirtualMachine(made.executable, tvm.cpu())
+    packed = machine["main_transform_params"](weights)
+    found = machine["main"](tvm.runtime.tensor(IMAGE), *packed).numpy()
+    np.testing.assert_allclose(found, plain, rtol=1e-5, atol=1e-5)
+    assert ("_prepacked" in made.executable.as_text()) is (layout == "keep")
+
+
+def test_what_was_measured_without_packing_is_used_without_it(mod, expected, database):
+    task = convolution(tasks_of(mod, TARGET, Lowering(prepack=False)))
+    commit(database, task, rewrite=False)
+    scheduled, uses = schedule(mod, database)
+    (used,) = [use.function for use in uses if use.record_id is not None]
+    assert used not in free_layouts(scheduled) and free_layouts(scheduled)
+    made = compile(mod, database)
+    assert "_prepacked" not in made.executable.as_text()
+    np.testing.assert_allclose(run(made.executable), expected, rtol=1e-5, atol=1e-5)
+    (finding,) = [one for one in explain(database.store, mod, TARGET) if one.record is not None]
+    assert finding.function == used
+
+
+def test_functions_with_and_without_free_layouts_are_no_distance_apart(mod):
+    with_, without = (
+        signature_of(modules.to_workload(convolution(tasks_of(mod, TARGET, Lowering(prepack=p)))))
+        for p in (True, False)
+    )
+    assert distance(with_, without) == 0.0

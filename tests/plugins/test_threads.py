@@ -1,0 +1,130 @@
+"""How many threads TVM's runtime uses, in this process and in those that measure."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tunedb.plugins.metaschedule.threads import RuntimeThreads
+from tunedb.records import Session
+from tunedb.system.host import session_class, threads_of
+
+SCRIPT = Path(__file__).with_name("runtime_threads.py")
+VARIABLES = ("TVM_NUM_THREADS", "TVM_BIND_THREADS", "OMP_NUM_THREADS", "LOKY_MAX_CPU_COUNT")
+CPUS = sorted(os.sched_getaffinity(0))
+
+
+def said(what, cpus=None, **variables):
+    """Return what a fresh process says, on some of the CPUs."""
+    environment = {k: v for k, v in os.environ.items() if k not in VARIABLES} | variables
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT), what],
+        env=environment,
+        preexec_fn=lambda: os.sched_setaffinity(0, cpus or CPUS),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    return json.loads(done.stdout)
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({}, RuntimeThreads(6, True)),
+        ({"TVM_NUM_THREADS": "3"}, RuntimeThreads(3, True)),
+        ({"OMP_NUM_THREADS": "2,4"}, RuntimeThreads(2, True)),
+        ({"TVM_NUM_THREADS": "5", "OMP_NUM_THREADS": "2"}, RuntimeThreads(5, True)),
+        # As C's atoi reads them; TVM takes one thread at least.
+        ({"TVM_NUM_THREADS": "many"}, RuntimeThreads(1, True)),
+        ({"TVM_NUM_THREADS": ""}, RuntimeThreads(1, True)),
+        ({"TVM_NUM_THREADS": " 4x"}, RuntimeThreads(4, True)),
+        ({"TVM_NUM_THREADS": "-2"}, RuntimeThreads(1, True)),
+        ({"TVM_BIND_THREADS": "0"}, RuntimeThreads(6, False)),
+        ({"TVM_BIND_THREADS": "1"}, RuntimeThreads(6, True)),
+        ({"TVM_BIND_THREADS": "yes"}, RuntimeThreads(6, False)),
+    ],
+)
+def test_variables_as_tvm_reads_them(environment, expected):
+    assert RuntimeThreads.from_environment(environment, cores=6) == expected
+
+
+def test_one_thread_for_each_whole_core():
+    found = said("counts")
+    assert found["threads"] == {"count": found["cores"], "pinned": False}
+    assert found["num-cores"] == found["cores"] <= found["cpus"] == len(CPUS)
+    assert found["note"] is None
+
+
+@pytest.mark.parametrize(
+    ("cpus", "variables", "count"),
+    [
+        ([CPUS[-1]], {}, 1),
+        (None, {"LOKY_MAX_CPU_COUNT": "1"}, 1),
+        (None, {"TVM_NUM_THREADS": "3"}, 3),
+        ([CPUS[0]], {"TVM_NUM_THREADS": "2"}, 2),
+    ],
+)
+def test_what_bounds_them(cpus, variables, count):
+    found = said("counts", cpus, **variables)
+    assert found["threads"]["count"] == found["num-cores"] == count
+    assert found["note"] is None
+
+
+@pytest.mark.skipif(len(CPUS) < 2, reason="nothing is idle on one CPU")
+def test_a_variable_of_openmp_that_leaves_cores_idle_is_told():
+    found = said("counts", OMP_NUM_THREADS="1")
+    assert found["threads"]["count"] == 1
+    assert found["note"] == (
+        f"OMP_NUM_THREADS lets TVM use 1 of {found['cores']} cores; set "
+        f"TVM_NUM_THREADS={found['cores']} to use all of them"
+    )
+
+
+@pytest.mark.parametrize("cpus", [CPUS, [CPUS[-1]]], ids=["all CPUs", "one CPU"])
+def test_nothing_of_ours_runs_on_the_cpu_that_tvm_pins_a_thread_to(cpus):
+    found = said("pinned", cpus)
+    count, all_ = found["threads"]["count"], len(cpus)
+    assert (found["pinned"], found["inherited"]["pinned"]) == (1, True)
+    assert found["now inherited"] == found["threads"] == {"count": count, "pinned": False}
+    assert found["released"] == found["xgboost"] == all_
+    # Threads of a parallel loop, and the CPUs of the thread that runs it, before and after.
+    assert found["thread"] == found["runner"] == [count, all_, all_]
+    assert found["builder"] == [all_]
+
+
+def session(fingerprint):
+    return Session("key", 0, json.dumps(fingerprint).encode())
+
+
+@pytest.mark.parametrize(
+    ("fingerprint", "expected"),
+    [
+        ({"cpu": "x", "threads": {"count": 2, "pinned": False}}, 2),
+        ({"cpu": "x", "cores": 4}, None),
+        ({"cpu": "x", "cores": 4, "remote": {"key": "board"}}, 4),
+        ({"threads": 2}, None),
+        ({"threads": {"count": "2"}}, None),
+        ({"threads": {"count": 0}}, None),
+        ([], None),
+    ],
+)
+def test_threads_of_a_session(fingerprint, expected):
+    assert threads_of(session(fingerprint)) == expected
+    assert threads_of(None) is None
+
+
+def test_times_of_other_threads_stand_not_beside_one_another():
+    fingerprints = [
+        {"cpu": "x"},
+        *(
+            {"cpu": "x", "threads": {"count": n, "pinned": p}}
+            for n in (1, 2)
+            for p in (False, True)
+        ),
+    ]
+    classes = [session_class(session(one)) for one in fingerprints]
+    assert len(set(classes)) == len(classes)
