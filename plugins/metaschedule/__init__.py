@@ -15,8 +15,8 @@ or part by part, in TVM's own calls:
 ...                                ms.measure_callback.RemoveBuildArtifact(),
 ...                                ms.measure_callback.UpdateCostModel()])
 
-Importing this package checks that the installed apache-tvm and apache-tvm-ffi fit; the classes
-are loaded when they are first named, because builder workers import the package too.
+Importing this package checks that the installed apache-tvm and apache-tvm-ffi fit together.
+Classes are loaded on first use, because builder workers import the package too.
 """
 
 from __future__ import annotations
@@ -35,32 +35,22 @@ if TYPE_CHECKING:
     from .measure.measure_callback import MeasureCallback
     from .measure.measured import Known
     from .measure.reuse import ReusingBuilder, ReusingRunner
-    from .search.mutators import (
-        ComputeLocationMutator,
-        CrossoverMutator,
-        ParallelMutator,
-        TileSizeMutator,
-        UnrollMutator,
-    )
+    from .search.mutators import OperatorMutator
     from .search.strategy import EvolutionarySearch
     from .tune.tune import tune
     from .workers.warm_builder import WarmBuilder
 
 __all__ = [
-    "ComputeLocationMutator",
     "CostModel",
-    "CrossoverMutator",
     "Database",
     "EvolutionarySearch",
     "FeatureExtractor",
     "Known",
     "MeasureCallback",
-    "ParallelMutator",
+    "OperatorMutator",
     "PerStoreFeature",
     "ReusingBuilder",
     "ReusingRunner",
-    "TileSizeMutator",
-    "UnrollMutator",
     "WarmBuilder",
     "compile",
     "tune",
@@ -69,20 +59,16 @@ __all__ = [
 check_versions()
 
 _MODULES = {
-    "ComputeLocationMutator": "search.mutators",
     "CostModel": "cost_model.cost_model",
-    "CrossoverMutator": "search.mutators",
     "Database": "database.database",
     "EvolutionarySearch": "search.strategy",
     "FeatureExtractor": "features.feature_extractor",
     "Known": "measure.measured",
     "MeasureCallback": "measure.measure_callback",
-    "ParallelMutator": "search.mutators",
+    "OperatorMutator": "search.mutators",
     "PerStoreFeature": "features.feature_extractor",
     "ReusingBuilder": "measure.reuse",
     "ReusingRunner": "measure.reuse",
-    "TileSizeMutator": "search.mutators",
-    "UnrollMutator": "search.mutators",
     "WarmBuilder": "workers.warm_builder",
     "compile": "deploy.apply",
     "tune": "tune.tune",

@@ -48,7 +48,7 @@ def batch(tools):
 
 def test_a_mutant_descends_from_what_its_parent_did():
     parent = Lineage(Origin.WARM, A)
-    child = parent.mutated("tile_size").mutated("unroll")
+    child = parent.child("tile_size").child("unroll")
     assert child == Lineage(Origin.MUTATED, A, ("tile_size", "unroll"))
     assert not child.is_crossed
 
@@ -64,22 +64,24 @@ def test_a_mutant_descends_from_what_its_parent_did():
     ],
 )
 def test_a_crossover_names_both_donors(first, second, donor, other):
-    child = Lineage(Origin.MEASURED, first, ("unroll",)).crossed(Lineage(Origin.WARM, second))
+    child = Lineage(Origin.MEASURED, first, ("unroll",)).child(
+        "crossover", Lineage(Origin.WARM, second)
+    )
     assert child == Lineage(Origin.CROSSED, donor, ("unroll", "crossover"), other)
     assert child.is_crossed
-    assert child.mutated("tile_size").is_crossed
+    assert child.child("tile_size").is_crossed
 
 
 def test_a_second_crossover_keeps_the_other_donor_it_has_no_better_one_for():
-    crossed = Lineage(Origin.MEASURED, A).crossed(Lineage(Origin.MEASURED, B))
-    assert crossed.crossed(Lineage(Origin.RANDOM)).other == B
-    assert crossed.crossed(Lineage(Origin.WARM, C)).other == C
+    crossed = Lineage(Origin.MEASURED, A).child("crossover", Lineage(Origin.MEASURED, B))
+    assert crossed.child("crossover", Lineage(Origin.RANDOM)).other == B
+    assert crossed.child("crossover", Lineage(Origin.WARM, C)).other == C
 
 
 def test_extra_is_what_has_no_column():
     assert Lineage(Origin.RANDOM).extra() is None
     assert Lineage(Origin.WARM, A).extra() is None
-    crossed = Lineage(Origin.MEASURED, A).crossed(Lineage(Origin.MEASURED, B))
+    crossed = Lineage(Origin.MEASURED, A).child("crossover", Lineage(Origin.MEASURED, B))
     assert orjson.loads(crossed.extra()) == {
         "search": {"operators": ["crossover"], "other": B.hex()}
     }
@@ -91,7 +93,7 @@ def test_it_is_stored_with_the_measurement(callbacks, batch, tools):
     descents = [
         Lineage(Origin.RANDOM),
         Lineage(Origin.WARM, A),
-        Lineage(Origin.MEASURED, A).crossed(Lineage(Origin.MEASURED, B)).mutated("unroll"),
+        Lineage(Origin.MEASURED, A).child("crossover", Lineage(Origin.MEASURED, B)).child("unroll"),
     ]
     for candidate, descent in zip(batch.candidates, descents, strict=False):
         database._handle.candidates.announce(candidate.sch.trace, descent)

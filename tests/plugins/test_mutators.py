@@ -17,20 +17,21 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule import _ffi_api
 from tvm.s_tir.meta_schedule.testing import te_workload
 
-from tunedb.errors import PluginError
+from tunedb.errors import PluginError, UsageError
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.search import mutators, schedule_queries
 from tunedb.plugins.metaschedule.trace_codec import TraceBuilder
 from tunedb.search.crossover import cross
 from tunedb.search.draft import Draft, Instruction
-from tunedb.search.mutation import (
+from tunedb.search.operators import (
+    OPERATORS,
+    Operators,
     mutate_compute_location,
     mutate_parallel,
     mutate_tile_size,
     mutate_unroll,
     tile_moves,
 )
-from tunedb.search.operators import Operators
 
 BUILDER = TraceBuilder()
 
@@ -431,18 +432,18 @@ def test_each_operator_is_a_mutator():
     trace = traces("conv-relu", "llvm")[0]
     draft = schedule_queries.from_tvm(trace)
     kinds = {
-        mutators.TileSizeMutator: "SamplePerfectTile",
-        mutators.UnrollMutator: "SampleCategorical",
-        mutators.ComputeLocationMutator: "SampleComputeLocation",
+        "tile_size": "SamplePerfectTile",
+        "unroll": "SampleCategorical",
+        "compute_location": "SampleComputeLocation",
     }
-    for make, kind in kinds.items():
-        mutator = ours(make(), "conv-relu", "llvm")
+    for operator, kind in kinds.items():
+        mutator = ours(mutators.OperatorMutator(operator), "conv-relu", "llvm")
         for made in neighbours(mutator, trace, 5):
             new = schedule_queries.from_tvm(made).decisions
             differing = {number for number in new if new[number] != draft.decisions[number]}
             assert [draft.instructions[number].kind for number in differing] == [kind]
         assert mutator.counts.made >= 4
-    parallel = ours(mutators.ParallelMutator(), "conv-relu", "llvm")
+    parallel = ours(mutators.OperatorMutator("parallel"), "conv-relu", "llvm")
     for made in neighbours(parallel, trace, 5):
         new = schedule_queries.from_tvm(made)
         assert new.decisions == draft.decisions
@@ -452,8 +453,11 @@ def test_each_operator_is_a_mutator():
 
 def test_equal_seeds_make_equal_offspring():
     trace = traces("softmax", "llvm")[0]
-    for make in (mutators.TileSizeMutator, mutators.ComputeLocationMutator):
-        first, second = (neighbours(ours(make(), "softmax", "llvm"), trace, 6) for _ in range(2))
+    for operator in ("tile_size", "compute_location"):
+        first, second = (
+            neighbours(ours(mutators.OperatorMutator(operator), "softmax", "llvm"), trace, 6)
+            for _ in range(2)
+        )
         assert list(map(schedule_queries.from_tvm, first)) == list(
             map(schedule_queries.from_tvm, second)
         )
@@ -466,7 +470,7 @@ def test_a_prior_weighs_tile_sizes():
 
     trace = traces("matmul-relu", "llvm")[0]
     draft = schedule_queries.from_tvm(trace)
-    mutator = ours(mutators.TileSizeMutator(Prior()), "matmul-relu", "llvm")
+    mutator = ours(mutators.OperatorMutator("tile_size", prior=Prior()), "matmul-relu", "llvm")
     for made in neighbours(mutator, trace, 20):
         for number, tile in schedule_queries.from_tvm(made).tiles.items():
             moves = tile_moves(draft.instructions[number], draft.tiles[number])
@@ -475,7 +479,7 @@ def test_a_prior_weighs_tile_sizes():
 
 
 def test_crossover_joins_what_it_has_met():
-    mutator = ours(mutators.CrossoverMutator(), "softmax", "llvm")
+    mutator = ours(mutators.OperatorMutator("crossover"), "softmax", "llvm")
     first, second, *_ = traces("softmax", "llvm")
     assert neighbours(mutator, first, 1) == []
     assert mutator.counts.unchanged == 1
@@ -496,14 +500,14 @@ def test_crossover_joins_stored_programs(tools, sqlite_file):
         database.commit_tuning_record(
             ms.database.TuningRecord(trace, workload, [1e-3 + number], target, args)
         )
-    mutator = ours(mutators.CrossoverMutator(database), "softmax", "llvm")
+    mutator = ours(mutators.OperatorMutator("crossover", database=database), "softmax", "llvm")
     assert neighbours(mutator, traces("softmax", "llvm")[5], 5)
-    other = ours(mutators.CrossoverMutator(database), "conv-relu", "llvm")
+    other = ours(mutators.OperatorMutator("crossover", database=database), "conv-relu", "llvm")
     assert neighbours(other, traces("conv-relu", "llvm")[5], 5) == []
 
 
 def test_illegal_offspring_are_dropped_and_counted():
-    mutator = ours(mutators.CrossoverMutator(), "softmax", "cuda")
+    mutator = ours(mutators.OperatorMutator("crossover"), "softmax", "cuda")
     made = [
         child for trace in traces("softmax", "cuda") * 3 for child in neighbours(mutator, trace, 1)
     ]
@@ -516,7 +520,7 @@ def test_illegal_offspring_are_dropped_and_counted():
 
 
 def test_traces_of_another_workload_are_no_partners():
-    mutator = ours(mutators.CrossoverMutator(), "conv-relu", "llvm")
+    mutator = ours(mutators.OperatorMutator("crossover"), "conv-relu", "llvm")
     for name in ("softmax", "matmul-relu", "conv-relu"):
         for trace in traces(name, "llvm")[:4]:
             for made in neighbours(mutator, trace, 4):
@@ -525,27 +529,21 @@ def test_traces_of_another_workload_are_no_partners():
 
 def test_a_trace_that_does_not_fit_is_counted_as_illegal():
     """Moving a block replays the trace; that of another workload does not apply."""
-    mutator = ours(mutators.ComputeLocationMutator(), "conv-relu", "llvm")
+    mutator = ours(mutators.OperatorMutator("compute_location"), "conv-relu", "llvm")
     assert neighbours(mutator, traces("softmax", "llvm")[0], 3) == []
     assert mutator.counts.illegal == 3
 
 
 def test_nothing_to_mutate():
     empty = Schedule(module("conv-relu")).trace
-    for make in (
-        mutators.TileSizeMutator,
-        mutators.UnrollMutator,
-        mutators.ParallelMutator,
-        mutators.ComputeLocationMutator,
-        mutators.CrossoverMutator,
-    ):
-        mutator = ours(make(), "conv-relu", "llvm")
+    for operator in OPERATORS:
+        mutator = ours(mutators.OperatorMutator(operator.name), "conv-relu", "llvm")
         assert neighbours(mutator, empty, 2) == []
         assert mutator.counts.unchanged == 2
 
 
 def test_clones_count_together_and_cross_apart():
-    mutator = mutators.CrossoverMutator()
+    mutator = mutators.OperatorMutator("crossover")
     clones = [ours(mutator.clone(), name, "llvm") for name in ("softmax", "dense-add")]
     for clone, name in zip(clones, ("softmax", "dense-add"), strict=True):
         for trace in traces(name, "llvm")[:6]:
@@ -559,7 +557,7 @@ def test_clones_count_together_and_cross_apart():
 
 
 def test_mutators_work_on_many_threads():
-    mutator = ours(mutators.CrossoverMutator(), "softmax", "llvm")
+    mutator = ours(mutators.OperatorMutator("crossover"), "softmax", "llvm")
     population = traces("softmax", "llvm")
     with ThreadPoolExecutor(4) as pool:
         made = list(pool.map(lambda trace: neighbours(mutator, trace, 3), population))
@@ -572,30 +570,31 @@ def test_mutators_work_on_many_threads():
 
 
 def test_mutators_of_a_target():
-    found = mutators.mutators("llvm")
-    assert {type(one).__name__: round(share, 4) for one, share in found.items()} == {
-        "TileSizeMutator": 0.8571,
-        "ParallelMutator": 0.0095,
-        "UnrollMutator": 0.0381,
-        "ComputeLocationMutator": 0.0476,
-        "CrossoverMutator": 0.0476,
-    }
-    names = {type(one).__name__ for one in mutators.mutators({"kind": "cuda", "arch": "sm_60"})}
-    assert "ComputeLocationMutator" not in names
-    only = mutators.mutators("llvm", operators=Operators(0, 0, 0, 0, 2))
-    assert {type(one).__name__: share for one, share in only.items()} == {"CrossoverMutator": 1}
+    shares = {one.name: share for one, share in mutators.mutators("llvm").items()}
+    assert shares == Operators.for_target("llvm").probabilities()
+    names = {one.name for one in mutators.mutators({"kind": "cuda", "arch": "sm_60"})}
+    assert "compute_location" not in names
+    only = mutators.mutators("llvm", operators=Operators({"crossover": 2}))
+    assert {one.name: share for one, share in only.items()} == {"crossover": 1}
+
+
+def test_an_unknown_operator_is_named():
+    with pytest.raises(UsageError, match="no search operator 'fuse'; there are tile_size, "):
+        mutators.OperatorMutator("fuse")
 
 
 def test_another_database_is_refused():
     with pytest.raises(PluginError, match="MemoryDatabase"):
-        mutators.CrossoverMutator(ms.database.MemoryDatabase())
+        mutators.OperatorMutator("crossover", database=ms.database.MemoryDatabase())
 
 
 @pytest.mark.parametrize(("name", "kind"), [("softmax", "llvm"), ("conv-relu", "cuda")])
 def test_tvms_search_uses_them(name, kind, sqlite_file):
     """TVM's own evolutionary search, two threads, two rounds."""
     target = tvm.target.Target(te_programs.KINDS[kind][0])
-    weights = Operators(tile_size=1, parallel=1, unroll=1, compute_location=1, crossover=2)
+    weights = Operators(
+        {"tile_size": 1, "parallel": 1, "unroll": 1, "compute_location": 1, "crossover": 2}
+    )
     database = Database(str(sqlite_file), target=target)
     probabilities = mutators.mutators(target, database, operators=weights)
     postprocs = context(name, kind).space_generator.postprocs
@@ -616,13 +615,13 @@ def test_tvms_search_uses_them(name, kind, sqlite_file):
     batch = tuning.generate_measure_candidates()
     tuning.post_tuning()
     assert len(batch) == 8
-    used = {type(one).__name__: one.counts.made for one in probabilities}
-    assert used["TileSizeMutator"] + used["UnrollMutator"] > 0
-    assert used["CrossoverMutator"] > 0
+    used = {one.name: one.counts.made for one in probabilities}
+    assert used["tile_size"] + used["unroll"] > 0
+    assert used["crossover"] > 0
 
 
 def test_an_instruction_that_tvm_does_not_know():
-    mutator = ours(mutators.TileSizeMutator(), "softmax", "llvm")
+    mutator = ours(mutators.OperatorMutator("tile_size"), "softmax", "llvm")
     broken = Draft((Instruction("NoSuchThing", (), (), ()),), {})
     with pytest.raises(PluginError):
         schedule_queries.to_tvm(broken, BUILDER)

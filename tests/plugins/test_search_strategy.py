@@ -23,14 +23,13 @@ from tunedb.plugins.metaschedule.database.candidates import Lineage
 from tunedb.plugins.metaschedule.measure.measured import Known
 from tunedb.plugins.metaschedule.measure.reuse import ReusingBuilder, ReusingRunner
 from tunedb.plugins.metaschedule.search import task_search
-from tunedb.plugins.metaschedule.search.draft_replay import Replays
-from tunedb.plugins.metaschedule.search.schedule_queries import from_tvm
-from tunedb.plugins.metaschedule.search.search_report import Outcome, Tally
+from tunedb.plugins.metaschedule.search.schedule_queries import DraftReplayer, from_tvm
+from tunedb.plugins.metaschedule.search.search_report import OperatorCounts, TaskReport
 from tunedb.plugins.metaschedule.search.strategy import EvolutionarySearch, Shares
 from tunedb.plugins.metaschedule.workers.replay import Replayer
 from tunedb.records import Origin
 from tunedb.search.draft import Draft
-from tunedb.search.operators import Operators
+from tunedb.search.operators import OPERATORS, Operators
 
 SMALL = {"population_size": 16, "generations": 2}
 GPU = {
@@ -374,9 +373,9 @@ def test_scores_that_are_no_numbers_do_no_harm(tools):
     task = Task(database, tools.matmul(32), tools.llvm)
     search = task_search.TaskSearch(
         database._handle,
-        task.search._shared.settings,
-        task_search.TuningTask.of(task.context),
-        task_search.Trials(8, 8),
+        task.search._shared.options,
+        task_search.TuningTask.from_context(task.context),
+        task_search.TrialLimits(8, 8),
         task.context.generate_design_space(),
         _Odd(),
     )
@@ -384,16 +383,12 @@ def test_scores_that_are_no_numbers_do_no_harm(tools):
     database.close()
 
 
-@pytest.mark.parametrize(
-    "operator", ["tile_size", "parallel", "unroll", "compute_location", "crossover"]
-)
+@pytest.mark.parametrize("operator", [operator.name for operator in OPERATORS])
 def test_each_operator_makes_candidates(operator, tools):
-    weights = dict.fromkeys(Operators.for_target("llvm").weights(), 0.0) | {operator: 1.0}
+    weights = Operators({operator: 1.0})
     mod = te.create_prim_func(te_workload.conv2d_nhwc(1, 14, 14, 8, 8, 3, 1, 1))
     database = Database(":memory:", target=tools.llvm)
-    task = Task(
-        database, mod, tools.llvm, operators=Operators(**weights), trials=40, batch=40, threads=2
-    )
+    task = Task(database, mod, tools.llvm, operators=weights, trials=40, batch=40, threads=2)
     found = lineages(database, task.batch())
     (report,) = task.search.report().values()
     assert set(report["offspring"]) == {"random", operator}
@@ -404,7 +399,7 @@ def test_each_operator_makes_candidates(operator, tools):
 
 
 def test_crossover_is_counted_and_can_be_left_out(tools):
-    weights = Operators(0.5, 0.0, 0.0, 0.0, 0.5)
+    weights = Operators({"tile_size": 0.5, "crossover": 0.5})
     for crossover in (True, False):
         database = Database(":memory:", target=tools.llvm)
         task = Task(database, tools.matmul(64), tools.llvm, operators=weights, crossover=crossover)
@@ -439,7 +434,7 @@ def test_drafts_that_do_not_apply_are_illegal_and_counted(tools):
     of_another = from_tvm(ms_space(tools.matmul(32, block="other"), tools.llvm).trace)
     unknown = Draft((*good.instructions, good.instructions[0].__class__("No", (), (), ())), {})
     postprocs = task.context.space_generator.postprocs
-    replays = Replays(task.context.mod, postprocs, threads=2, seed=1)
+    replays = DraftReplayer(task.context.mod, postprocs, threads=2, seed=1)
     made = replays.schedules([good, of_another, unknown, good])
     assert [one is None for one in made] == [False, True, True, False]
     database.close()
@@ -476,21 +471,23 @@ def test_nothing_outlives_a_task(tools, monkeypatch):
 
 
 def test_descents_are_followed_inside_of_a_run():
-    outcome = Outcome("main", tally=Tally())
-    outcome.note(b"a", Lineage(Origin.WARM, b"elsewhere"), 3.0)
-    outcome.note(b"b", Lineage(Origin.MEASURED, b"a").crossed(Lineage(Origin.WARM, b"e")), 2.0)
-    outcome.note(b"c", Lineage(Origin.MUTATED, b"b", ("unroll",)), 1.0)
-    outcome.note(b"d", Lineage(Origin.RANDOM), None)
-    report = outcome.report()
+    task = TaskReport("main", counts=OperatorCounts())
+    task.add(b"a", Lineage(Origin.WARM, b"elsewhere"), 3.0)
+    task.add(
+        b"b", Lineage(Origin.MEASURED, b"a").child("crossover", Lineage(Origin.WARM, b"e")), 2.0
+    )
+    task.add(b"c", Lineage(Origin.MUTATED, b"b", ("unroll",)), 1.0)
+    task.add(b"d", Lineage(Origin.RANDOM), None)
+    report = task.as_dict()
     assert [one["origin"] for one in report["descent"]] == ["mutated", "crossed", "warm"]
     assert report["best_is_crossed"]
     assert (report["best"], report["best_seconds"]) == (b"c".hex(), 1.0)
 
 
 def test_a_program_that_descends_from_itself_ends_the_descent():
-    outcome = Outcome("main")
-    outcome.note(b"a", Lineage(Origin.MEASURED, b"a"), 1.0)
-    assert len(outcome.descent()) == 1
+    task = TaskReport("main")
+    task.add(b"a", Lineage(Origin.MEASURED, b"a"), 1.0)
+    assert len(task.descent()) == 1
 
 
 # ---- bad input -----------------------------------------------------------------------------------

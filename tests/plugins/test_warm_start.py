@@ -17,7 +17,7 @@ from tvm.s_tir.meta_schedule.testing import te_workload
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.database.database import handle_of
 from tunedb.plugins.metaschedule.search import schedule_queries
-from tunedb.plugins.metaschedule.search.draft_replay import Replays
+from tunedb.plugins.metaschedule.search.schedule_queries import DraftReplayer
 from tunedb.plugins.metaschedule.search.warm_start import tile_prior, warm_drafts
 from tunedb.records import Measurement, Program, Source, Trace
 from tunedb.search.prior import tiles_of
@@ -66,7 +66,7 @@ def _task(database, mod, kind):
     """Return what a search knows when it begins."""
     context = te_programs.context(mod, kind)
     templates = [schedule_queries.from_tvm(one.trace) for one in context.generate_design_space()]
-    replays = Replays(mod, context.space_generator.postprocs, threads=2, seed=1)
+    replays = DraftReplayer(mod, context.space_generator.postprocs, threads=2, seed=1)
     handle = handle_of(database)
 
     def warm(most=64):

@@ -48,7 +48,7 @@ class _Maker:
         self.add("ComputeAt", [block, loop], [1, -1])
 
     def draft(self):
-        return Draft.of(split_trace(self.instructions, self.decisions))
+        return Draft.from_trace(split_trace(self.instructions, self.decisions))
 
 
 def _matmul(i=(4, 4, 2, 2), j=(1, 8, 1, 8), k=(16, 4), *, unroll=0, parallel=64, cached=False):

@@ -60,7 +60,9 @@ def renamed(draft, **names):
     text = json.dumps([[*vars_of(one)] for one in draft.instructions])
     for old, new in names.items():
         text = text.replace(f'"{old}"', f'"{new}"')
-    return Draft.of(split_trace(json.loads(text), [[n, v] for n, v in draft.decisions.items()]))
+    return Draft.from_trace(
+        split_trace(json.loads(text), [[n, v] for n, v in draft.decisions.items()])
+    )
 
 
 def vars_of(instruction):
@@ -172,7 +174,7 @@ def test_other_sketches_share_what_they_can(traces):
 
 
 def test_another_family_has_nothing_to_give(traces):
-    nothing = Draft.of(split_trace([], []))
+    nothing = Draft.from_trace(split_trace([], []))
     assert adapt(nothing, traces.matmul()) is None
     assert adapt(traces.matmul(), nothing) is None
     assert nearest_template(nothing, [nothing]) is nothing
@@ -221,4 +223,4 @@ def test_a_stored_form_comes_back(traces):
     made = adapt(traces.matmul((16, 4, 1, 1)), traces.matmul()).draft
     trace = made.trace()
     assert isinstance(trace, Trace)
-    assert Draft.of(trace) == made
+    assert Draft.from_trace(trace) == made

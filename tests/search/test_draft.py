@@ -17,7 +17,7 @@ TAIL = [["EnterPostproc", [], [], []], ["SampleCategorical", [], [[1, 2], [0.5, 
 def test_a_trace_comes_back_without_its_tail(traces):
     instructions, decisions = join_trace(traces.matmul().trace())
     whole = split_trace([*instructions, *TAIL], [*decisions, [len(instructions) + 1, 1]])
-    draft = Draft.of(whole)
+    draft = Draft.from_trace(whole)
     assert draft.trace() == split_trace(instructions, decisions)
     assert draft.trace().tail is None
     assert draft == traces.matmul()
@@ -29,9 +29,14 @@ def test_literals_are_put_back(traces):
 
 
 def test_instructions_of_a_sketch_are_shared(traces):
-    first, second = Draft.of(traces.matmul().trace()), Draft.of(traces.matmul(unroll=3).trace())
+    first, second = (
+        Draft.from_trace(traces.matmul().trace()),
+        Draft.from_trace(traces.matmul(unroll=3).trace()),
+    )
     assert first.instructions is second.instructions
-    assert Draft.of(traces.matmul(parallel=8).trace()).instructions is not first.instructions
+    assert (
+        Draft.from_trace(traces.matmul(parallel=8).trace()).instructions is not first.instructions
+    )
 
 
 def test_changes_make_other_drafts(traces):
@@ -46,7 +51,7 @@ def test_changes_make_other_drafts(traces):
 def test_a_decision_is_left_to_tvm(traces):
     draft = traces.matmul().without_decision(3)
     assert 3 not in draft.decisions
-    assert Draft.of(draft.trace()) == draft
+    assert Draft.from_trace(draft.trace()) == draft
     assert draft.without_decision(3) == draft
 
 
@@ -100,13 +105,13 @@ def test_only_sampling_instructions_take_decisions(traces, number):
 def test_damaged_traces_are_refused(traces, decisions):
     sketch = traces.conv().trace().sketch
     with pytest.raises(FormatError):
-        Draft.of(Trace(sketch, None, decisions))
+        Draft.from_trace(Trace(sketch, None, decisions))
 
 
 @pytest.mark.parametrize("sketch", [b"", b"[1]", b'[["Fuse"]]', b'[["Fuse",1,1,1]]'])
 def test_damaged_sketches_are_refused(sketch):
     with pytest.raises(FormatError):
-        Draft.of(Trace(sketch, None, b"[[],[],[]]"))
+        Draft.from_trace(Trace(sketch, None, b"[[],[],[]]"))
 
 
 @given(st.data())
@@ -122,7 +127,7 @@ def test_any_instructions_come_back(data):
         st.lists(st.tuples(st.just("Annotate"), values, values, names).map(list), max_size=4)
     )
     trace = split_trace(instructions, [])
-    draft = Draft.of(trace)
+    draft = Draft.from_trace(trace)
     assert Draft(draft.instructions, {}).trace() == trace
 
 

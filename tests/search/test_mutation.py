@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb.search.draft import Draft, Instruction
-from tunedb.search.mutation import (
+from tunedb.search.operators import (
     mutate_compute_location,
     mutate_parallel,
     mutate_tile_size,
@@ -186,7 +186,7 @@ def bounds(draft, nests, most=None):
         ]
         assert [old.attrs for old, _ in differing] == [("meta_schedule.parallel",)]
         assert new.decisions == draft.decisions
-        assert Draft.of(new.trace()) == new
+        assert Draft.from_trace(new.trace()) == new
     return {new.instructions[-3].inputs[1] for new in made}
 
 

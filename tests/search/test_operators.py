@@ -12,14 +12,14 @@ NAMES = ("tile_size", "parallel", "unroll", "compute_location", "crossover")
 
 
 def test_cpus_have_ansors_weights():
-    assert Operators.for_target("llvm").weights() == dict(
+    assert Operators.for_target("llvm").weights == dict(
         zip(NAMES, (0.90, 0.01, 0.04, 0.05, 0.05), strict=True)
     )
 
 
 @pytest.mark.parametrize("kind", ["cuda", "rocm", "metal", "vulkan", "opencl"])
 def test_gpus_move_no_blocks(kind):
-    weights = Operators.for_target(kind).weights()
+    weights = Operators.for_target(kind).weights
     assert weights == dict(zip(NAMES, (0.90, 0.02, 0.10, 0.0, 0.05), strict=True))
 
 
@@ -29,22 +29,36 @@ def test_other_targets_are_taken_for_cpus(kind):
 
 
 def test_probabilities_are_normalised():
-    assert Operators(2, 0, 1, 0, 1).probabilities() == dict(
+    assert Operators({"tile_size": 2, "unroll": 1, "crossover": 1}).probabilities() == dict(
         zip(NAMES, (0.5, 0.0, 0.25, 0.0, 0.25), strict=True)
     )
 
 
 def test_operators_are_drawn_by_weight():
     rng = random.Random(1)
-    drawn = Counter(Operators(3, 0, 1, 0, 0).draw(rng) for _ in range(2000))
+    weights = Operators({"tile_size": 3, "unroll": 1})
+    drawn = Counter(weights.draw(rng).name for _ in range(2000))
     assert set(drawn) == {"tile_size", "unroll"}
     assert 1400 < drawn["tile_size"] < 1600
 
 
 @pytest.mark.parametrize(
     "weights",
-    [(0, 0, 0, 0, 0), (1, -1, 0, 0, 0), (float("nan"), 1, 1, 1, 1), (float("inf"), 1, 1, 1, 1)],
+    [
+        {},
+        {"tile_size": 0},
+        {"tile_size": 1, "parallel": -1},
+        {"tile_size": float("nan"), "unroll": 1},
+        {"tile_size": float("inf"), "unroll": 1},
+    ],
 )
 def test_weights_that_are_none(weights):
     with pytest.raises(UsageError, match="weight"):
-        Operators(*weights)
+        Operators(weights)
+
+
+def test_one_weight_is_replaced():
+    weights = Operators.for_target("llvm").with_weights(crossover=0.2)
+    assert weights.weights == {**Operators.for_target("llvm").weights, "crossover": 0.2}
+    with pytest.raises(UsageError, match="no search operator 'fuse'; there are tile_size"):
+        weights.with_weights(fuse=1.0)

@@ -21,7 +21,7 @@ def learnt(traces):
         traces.matmul((4, 1, 16, 1), (2, 2, 1, 16), (16, 4)),
         traces.matmul((8, 1, 16, 1), (1, 4, 1, 16), (32, 4)),
     ]
-    return TilePrior.of(drafts, [1.0, 0.5])
+    return TilePrior.from_drafts(drafts, [1.0, 0.5])
 
 
 def test_tiles_have_places(traces):
@@ -33,7 +33,7 @@ def test_tiles_have_places(traces):
 
 @given(st.integers(1, 512), st.integers(1, 6), st.sampled_from([None, 0, 1, 5]))
 def test_weights_are_positive_and_their_mean_is_one(traces, extent, levels, place):
-    prior = TilePrior.of([traces.matmul()], [2.0])
+    prior = TilePrior.from_drafts([traces.matmul()], [2.0])
     candidates = tilings(extent, levels, None, RNG)
     weights = prior.weigh(extent, levels, candidates, place)
     assert len(weights) == len(candidates)
@@ -59,19 +59,22 @@ def test_the_outermost_factor_counts_less(learnt):
 
 
 def test_far_from_all_the_nearest_is_likely(traces):
-    prior = TilePrior.of([traces.matmul(k=(1, 2**10))], [1.0])
+    prior = TilePrior.from_drafts([traces.matmul(k=(1, 2**10))], [1.0])
     near, far = prior.weigh(8, 2, [(1, 8), (8, 1)])
     assert near > far
 
 
 def test_programs_count_by_weight(traces):
     drafts = [traces.matmul(k=(64, 1)), traces.matmul(k=(1, 64))]
-    first, second = TilePrior.of(drafts, [3.0, 1.0]).weigh(64, 2, [(64, 1), (1, 64)])
+    first, second = TilePrior.from_drafts(drafts, [3.0, 1.0]).weigh(64, 2, [(64, 1), (1, 64)])
     assert first > second
-    useless = TilePrior.of(drafts, [1.0, 0.0]).weigh(64, 2, [(64, 1), (1, 64)])
+    useless = TilePrior.from_drafts(drafts, [1.0, 0.0]).weigh(64, 2, [(64, 1), (1, 64)])
     assert useless[0] > 10 * useless[1]
     for weight in (-1.0, math.nan, math.inf):
-        assert TilePrior.of(drafts, [weight] * 2).weigh(64, 2, [(64, 1), (1, 64)]) == [1, 1]
+        assert TilePrior.from_drafts(drafts, [weight] * 2).weigh(64, 2, [(64, 1), (1, 64)]) == [
+            1,
+            1,
+        ]
 
 
 def test_of_unknown_levels_all_are_alike(learnt):
@@ -81,7 +84,7 @@ def test_of_unknown_levels_all_are_alike(learnt):
 
 @given(st.integers(1, 4096), st.integers(1, 5), st.sampled_from([None, 1, 16, 64]), st.integers())
 def test_drawn_tilings_are_legal(traces, extent, levels, most, seed):
-    prior = TilePrior.of([traces.matmul()], [1.0])
+    prior = TilePrior.from_drafts([traces.matmul()], [1.0])
     drawn = prior.draw(extent, levels, most, random.Random(seed))
     assert len(drawn) == levels and math.prod(drawn) == extent
     assert levels == 1 or most is None or drawn[-1] <= most

@@ -1,1 +1,1 @@
-"""Functions on traces that a search is made of: no TVM, no database, no state."""
+"""Pure functions on traces for a search: no TVM, no state, a database only for forecasts."""

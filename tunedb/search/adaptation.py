@@ -1,4 +1,4 @@
-"""Programs of one workload made to fit another one."""
+"""Adaptation of the programs of one workload to another one."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ..programs.metaschedule.trace import is_variable
 from .draft import Draft, Instruction
 from .tilings import nearest_tiling
 
-#: How much a pair of instructions counts in an alignment. Those with decisions are what it is for.
+#: Weight of a pair of instructions in an alignment, which is made for those with decisions.
 _PAIR, _SAMPLING_PAIR = 1, 4
 
 _TILE, _PARTITIONED = "SamplePerfectTile", "SamplePartitionedTile"
@@ -30,8 +30,8 @@ class Adapted:
     Parameters
     ----------
     draft : Draft
-        The template's instructions with the donor's decisions. What has no counterpart in the
-        donor is left undecided, so TVM draws it.
+        The template's instructions with the donor's decisions. Decisions without a counterpart in
+        the donor are left out, and TVM draws them.
     kept : float
         Share of the decisions that were taken over, in (0, 1]: their number / the number of the
         donor's decisions or of the template's sampling instructions, whichever is greater.
@@ -45,20 +45,20 @@ def adapt(donor: Draft, template: Draft) -> Adapted | None:
     """Put the decisions of a program on the instructions of a template of another workload.
 
     Instructions are aligned in their order such that most are equal but for the names of blocks;
-    those with decisions must besides work on the same loops and blocks. Then
+    those with decisions must also work on the same loops and blocks. Then
 
-    * a tile is repaired (:func:`tunedb.search.tilings.nearest_tiling`): it stays as it is, where
-      the extent is the same;
-    * of a category the value is kept, whatever its number is in the template;
-    * a location is kept as it is.
+    * a tile is repaired (:func:`tunedb.search.tilings.nearest_tiling`), and stays as it is if the
+      extent is the same;
+    * a category keeps its value, whatever its number is in the template;
+    * a location stays as it is.
 
     Parameters
     ----------
     donor : Draft
         A program of any workload.
     template : Draft
-        A program of the new workload, such as a design space of TVM's. Its own tiles say how far
-        loops extend: a tile that it leaves undecided stays so.
+        A program of the new workload, such as a design space of TVM's. Its own tiles give the
+        extents of loops: a tile that it leaves undecided stays so.
 
     Returns
     -------
@@ -81,30 +81,35 @@ def adapt(donor: Draft, template: Draft) -> Adapted | None:
         draft = draft.without_decision(number)
     for number, decision in decisions.items():
         draft = draft.with_decision(number, decision)
-    asked = sum(instruction.is_sampling for instruction in template.instructions)
-    return Adapted(draft, len(decisions) / max(asked, len(donor.decisions)))
+    n_sampling = sum(instruction.is_sampling for instruction in template.instructions)
+    return Adapted(draft, len(decisions) / max(n_sampling, len(donor.decisions)))
 
 
 def nearest_template(donor: Draft, templates: Sequence[Draft]) -> Draft | None:
     """Return the template whose instructions are most like a program's; the first of equals.
+
+    Parameters
+    ----------
+    donor : Draft
+        A program of any workload.
+    templates : sequence of Draft
+        Programs of the new workload.
 
     Returns
     -------
     Draft or None
         None where there are no templates.
     """
-    agreements = [_correspondence(donor.skeleton, one.skeleton).agreement for one in templates]
+    agreements = [_correspondence(donor.skeleton, each.skeleton).agreement for each in templates]
     return templates[agreements.index(max(agreements))] if templates else None
 
 
 class _Correspondence(NamedTuple):
-    """Which instructions of one sketch stand for which of another one.
+    """Pairs of instructions of two sketches that stand for each other."""
 
-    `decided` are the pairs of sampling instructions; `agreement` is the share of all instructions
-    that have a partner with corresponding inputs.
-    """
-
+    #: Pairs of sampling instructions.
     decided: tuple[tuple[int, int], ...]
+    #: Share of all instructions that have a partner with corresponding inputs.
     agreement: float
 
 
@@ -134,31 +139,31 @@ def _renamed(value: Any, variables: dict[str, str]) -> Any:
 
 
 def _tokens(instructions: list[Any]) -> list[tuple[str, int]]:
-    """Return of each instruction what a partner must have, and how much the pair counts."""
+    """Return for each instruction the text that a partner shares, and the weight of the pair."""
     uses: dict[str, str] = {}
     for kind, inputs, attrs, _ in instructions:
         for name in inputs:
             if isinstance(name, str):
                 uses.setdefault(name, f"{kind}{attrs}")
-    found = []
+    tokens = []
     for kind, inputs, attrs, outputs in instructions:
-        told: Any = attrs
+        distinction: Any = attrs
         weight = _PAIR
         if kind in _SAMPLING:
-            # Not told apart by limits and candidates, but by what the number is for.
-            told = [attrs[:1] if kind == _TILE else [], [uses.get(name) for name in outputs]]
+            # Distinguished by the use of the number, not by limits and candidates.
+            distinction = [attrs[:1] if kind == _TILE else [], [uses.get(name) for name in outputs]]
             weight = _SAMPLING_PAIR
         elif kind in _BLOCKS:
-            told = []
-        found.append((repr((kind, len(inputs), told, len(outputs))), weight))
-    return found
+            distinction = []
+        tokens.append((repr((kind, len(inputs), distinction, len(outputs))), weight))
+    return tokens
 
 
 def _alignment(left: list[tuple[str, int]], right: list[tuple[str, int]]) -> list[tuple[int, int]]:
     """Return the pairs of a heaviest common subsequence, ascending."""
     if left == right:
         return [(i, i) for i in range(len(left))]
-    # best[i][j]: what the instructions from i and from j on can reach.
+    # best[i][j]: the greatest weight of the instructions from i and from j on.
     best = [[0] * (len(right) + 1) for _ in range(len(left) + 1)]
     for i in range(len(left) - 1, -1, -1):
         row, below, (token, weight) = best[i], best[i + 1], left[i]
@@ -178,20 +183,17 @@ def _alignment(left: list[tuple[str, int]], right: list[tuple[str, int]]) -> lis
 
 
 def _translated(donor: tuple[Instruction, Any], template: tuple[Instruction, Any]) -> Any:
-    """Return a decision of the donor's as one of the template's, None where it has no counterpart.
-
-    Each pair is an instruction and its decision, which the template need not have.
-    """
-    (asked, decision), (asking, own) = donor, template
-    if asking.kind == _TILE:
-        return _tile(decision, own, asking.attrs)
-    if asking.kind == _CATEGORY:
-        return _category(asked.attrs, decision, asking.attrs)
-    if asking.kind == _LOCATION:
+    """Return a donor's decision as one of the template's, None where it has no counterpart."""
+    (old, decision), (new, own) = donor, template
+    if new.kind == _TILE:
+        return _tile(decision, own, new.attrs)
+    if new.kind == _CATEGORY:
+        return _category(old.attrs, decision, new.attrs)
+    if new.kind == _LOCATION:
         return decision if type(decision) is int else None
-    # An inner part of a tile divides what TVM vectorises: only the same tile fits surely.
-    same = asked.attrs == asking.attrs and _extent(decision) == _extent(own)
-    return decision if same and own is not None else None
+    # TVM vectorises a part that the inner levels divide: only the same tile is sure to fit.
+    is_same = old.attrs == new.attrs and _extent(decision) == _extent(own)
+    return decision if is_same and own is not None else None
 
 
 def _tile(decision: Any, own: Any, attrs: tuple[Any, ...]) -> list[int] | None:
@@ -199,20 +201,20 @@ def _tile(decision: Any, own: Any, attrs: tuple[Any, ...]) -> list[int] | None:
     if extent is None or _extent(decision) is None or len(decision) != len(own):
         return None
     limit = attrs[1] if len(attrs) > 1 and type(attrs[1]) is int else None
-    found = nearest_tiling(tuple(decision), extent, limit)
-    return None if found is None else list(found)
+    tiling = nearest_tiling(tuple(decision), extent, limit)
+    return None if tiling is None else list(tiling)
 
 
 def _extent(factors: Any) -> int | None:
-    """Return the extent of a tiled loop, None where the factors are none."""
+    """Return the extent of a tiled loop, None where `factors` is not a list of factors."""
     if not isinstance(factors, list) or not all(type(f) is int and f > 0 for f in factors):
         return None
     return math.prod(factors) if factors else None
 
 
-def _category(known: tuple[Any, ...], decision: Any, attrs: tuple[Any, ...]) -> int | None:
+def _category(donor_attrs: tuple[Any, ...], decision: Any, attrs: tuple[Any, ...]) -> int | None:
     """Return the number of the candidate with the value that the donor has chosen."""
-    values, candidates = known[0] if known else (), attrs[0] if attrs else ()
+    values, candidates = donor_attrs[0] if donor_attrs else (), attrs[0] if attrs else ()
     if type(decision) is not int or not isinstance(values, tuple):
         return None
     if not isinstance(candidates, tuple) or not 0 <= decision < len(values):

@@ -1,15 +1,15 @@
-"""Two traces of one workload joined block by block.
+"""Crossover: two traces of one workload joined block by block.
 
 Every instruction belongs to a block: the one whose loops it divides, that it moves, or that it
-makes a cache stage for. An offspring takes all instructions of a block, with their decisions, from
-one of its parents. The offspring of parents whose instructions differ in decisions and numbers
-only is made position by position. Else the two lists are aligned, so that what both do stays
-where it is in both, and between two such places the instructions of the first parent's blocks
-stand before those of the second's.
+makes a cache stage for. A child takes all instructions of a block, with their decisions, from one
+of its parents. If the parents' instructions differ in decisions and numbers only, the child is made
+position by position. Otherwise the two lists are aligned: common steps stay where both parents have
+them, and between two common steps the instructions of the first parent's blocks stand before those
+of the second's.
 
-Ansor's paper has the operator (Zheng et al., "Ansor", OSDI 2020, 5.1: "node-based crossover"); none
-of TVM's releases has. A variable that no instruction of the offspring defines rules it out here;
-whether the steps depend on each other in other ways is found out by replaying it.
+Ansor's paper has the operator (Zheng et al., "Ansor", OSDI 2020, 5.1: "node-based crossover"); no
+release of TVM has it. A variable that no instruction of the child defines rules it out here; only
+a replay shows other dependences between its steps.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from math import prod
 from typing import Any, NamedTuple
 
 from ..programs.metaschedule.trace import NO_OUTPUT, is_variable
-from .draft import Draft, Form, Instruction, instructions_of
+from .draft import Draft, Instruction, StoredForm, instructions_of
 
-#: Other assignments of blocks to parents that are tried where variables are left undefined.
+#: Assignments of blocks to parents that are tried until no variable is left undefined.
 _TRIES = 4
 _ROOT = "root"
 _BLOCK = "GetSBlock"
@@ -37,7 +37,7 @@ Block = tuple[Any, ...] | None
 def cross(first: Draft, second: Draft, rng: random.Random) -> Draft | None:
     """Return a draft that takes each block from one of two parents.
 
-    Something is taken of both. If they differ in one block only, its decisions are divided among
+    Both parents give something. If they differ in one block only, its decisions are divided among
     them instead.
 
     Parameters
@@ -45,17 +45,17 @@ def cross(first: Draft, second: Draft, rng: random.Random) -> Draft | None:
     first, second : Draft
         Programs of one workload.
     rng : random.Random
-        Where chance comes from.
+        Source of chance.
 
     Returns
     -------
     Draft or None
-        None where nothing can be joined: the parents are equal or differ in one decision, they
+        None where the parents cannot be joined: they are equal or differ in one decision, they
         have no block in common, or every assignment that was tried leaves a variable undefined.
     """
     if first.skeleton == second.skeleton:
-        return _exchanged(first, second, rng)
-    return _joined(first, second, rng)
+        return _cross_equal(first, second, rng)
+    return _cross_aligned(first, second, rng)
 
 
 def owners(instructions: Sequence[Instruction]) -> list[Block]:
@@ -69,15 +69,15 @@ def owners(instructions: Sequence[Instruction]) -> list[Block]:
     Returns
     -------
     list of tuple or None
-        Name and function as ``GetSBlock`` has them; None for what belongs to no block.
+        Name and function as ``GetSBlock`` has them; None for an instruction of no block.
 
     Notes
     -----
     A variable belongs to the block of the instruction that defines it, and an instruction to the
-    block of its first variable. What has no variables among its inputs (a sampled category)
-    belongs to the first instruction that uses its output.
+    block of its first variable. An instruction without variables among its inputs (a sampled
+    category) belongs to the block of the first instruction that uses its output.
     """
-    found: list[Block] = [None] * len(instructions)
+    blocks: list[Block] = [None] * len(instructions)
     owner: dict[str, Block] = {}
     waiting: dict[str, int] = {}
     for number, instruction in enumerate(instructions):
@@ -88,13 +88,13 @@ def owners(instructions: Sequence[Instruction]) -> list[Block]:
             block = next((owner[name] for name in used if owner.get(name)), None)
             for name in used:
                 if block is not None and name in waiting:
-                    found[waiting.pop(name)] = owner[name] = block
-        found[number] = block
+                    blocks[waiting.pop(name)] = owner[name] = block
+        blocks[number] = block
         for name in instruction.outputs:
             owner[name] = block
             if block is None:
                 waiting[name] = number
-    return found
+    return blocks
 
 
 def variables(inputs: Sequence[Any]) -> Iterator[str]:
@@ -109,7 +109,7 @@ def variables(inputs: Sequence[Any]) -> Iterator[str]:
 # ---- parents of one skeleton ---------------------------------------------------------------------
 
 
-def _exchanged(first: Draft, second: Draft, rng: random.Random) -> Draft | None:
+def _cross_equal(first: Draft, second: Draft, rng: random.Random) -> Draft | None:
     """Return a child of parents that have the same instructions but for numbers."""
     tiles = second.tiles
     if any(prod(tile) != prod(tiles.get(number, tile)) for number, tile in first.tiles.items()):
@@ -122,7 +122,7 @@ def _exchanged(first: Draft, second: Draft, rng: random.Random) -> Draft | None:
     owner = _owners(first.form)
     units: list[Hashable] = list(dict.fromkeys(owner[number] for number in differing))
     by_block = len(units) > 1
-    taken = _some(units if by_block else differing, rng)
+    taken = _proper_subset(units if by_block else differing, rng)
     if taken is None:
         return None
     instructions = list(first.instructions)
@@ -133,12 +133,13 @@ def _exchanged(first: Draft, second: Draft, rng: random.Random) -> Draft | None:
             decisions.pop(number, None)
             if number in second.decisions:
                 decisions[number] = second.decisions[number]
-    made = tuple(instructions)
-    return first.with_decisions(decisions) if made == first.instructions else Draft(made, decisions)
+    if tuple(instructions) == first.instructions:
+        return first.with_decisions(decisions)
+    return Draft(tuple(instructions), decisions)
 
 
-def _some(units: Sequence[Hashable], rng: random.Random) -> frozenset[Hashable] | None:
-    """Return some of the units, neither none nor all; None where there are not two."""
+def _proper_subset(units: Sequence[Hashable], rng: random.Random) -> frozenset[Hashable] | None:
+    """Return some of the units, neither none nor all; None where there are fewer than two."""
     if len(units) < 2:
         return None
     return frozenset(rng.sample(units, rng.randint(1, len(units) - 1)))
@@ -147,47 +148,38 @@ def _some(units: Sequence[Hashable], rng: random.Random) -> frozenset[Hashable] 
 # ---- parents of different skeletons --------------------------------------------------------------
 
 
-class _Step(NamedTuple):
-    """An instruction in words that mean the same in both parents.
+class _KeyedStep(NamedTuple):
+    """An instruction with keys that mean the same in both parents."""
 
-    Parameters
-    ----------
-    key : int
-        Equal for instructions that do the same to the same variables.
-    owner : Block
-        The block that it belongs to.
-    instruction : Instruction
-        As the parent has it.
-    meaning : dict of str to tuple
-        The parent's variables in the instruction; the values are equal in both parents where the
-        variables are: which key made it, and its place among the outputs.
-    """
-
+    #: Equal for instructions that do the same to the same variables.
     key: int
+    #: The block that the instruction belongs to.
     owner: Block
     instruction: Instruction
-    meaning: dict[str, tuple[int, int]]
+    #: The parent's variables in the instruction: the key of the step that defines each, and its
+    #: place among the outputs. Equal in both parents for equal variables.
+    definitions: dict[str, tuple[int, int]]
 
     @property
     def is_naming(self) -> bool:
-        """Whether it only gives a block its variable, which is done for both parents' blocks."""
+        """True if it only gives a block its variable, which a child does for all blocks."""
         return self.instruction.kind == _BLOCK
 
 
-def _joined(first: Draft, second: Draft, rng: random.Random) -> Draft | None:
+def _cross_aligned(first: Draft, second: Draft, rng: random.Random) -> Draft | None:
     """Return a child of parents with different instructions."""
     parents = first, second
     try:
         steps = _steps(first.form), _steps(second.form)
     except KeyError:  # one of them uses a variable that it does not define
         return None
-    if not _may_meet(parents, steps):
+    if not _are_compatible(parents, steps):
         return None
-    segments = [_segments(*one) for one in zip(parents, steps, strict=True)]
+    segments = [_segments(*pair) for pair in zip(parents, steps, strict=True)]
     blocks = dict.fromkeys([*segments[0], *segments[1]])
     units = [block for block in blocks if segments[0].get(block) != segments[1].get(block)]
     for _ in range(_TRIES):
-        taken = _some(units, rng)
+        taken = _proper_subset(units, rng)
         if taken is None:
             return None
         child = _child(parents, taken)
@@ -197,46 +189,41 @@ def _joined(first: Draft, second: Draft, rng: random.Random) -> Draft | None:
 
 
 @lru_cache(maxsize=512)
-def _owners(form: Form) -> list[Block]:
+def _owners(form: StoredForm) -> list[Block]:
     return owners(instructions_of(form))
 
 
+# Variables of two traces are taken as the same if instructions of one kind, with the same inputs
+# and attributes, define them, and equally many such instructions stand before both.
 @lru_cache(maxsize=512)
-def _steps(form: Form) -> list[_Step]:
-    """Return the instructions with their variables known by what made them.
-
-    Variables of two traces are taken as the same if instructions of one kind, with the same
-    inputs and attributes, made them, and equally many such instructions stand before both.
-    """
-    meaning: dict[str, tuple[int, int]] = {}
+def _steps(form: StoredForm) -> list[_KeyedStep]:
+    """Return the instructions with their variables identified by the steps that define them."""
+    definitions: dict[str, tuple[int, int]] = {}
     times: Counter[str] = Counter()
-    made = []
-    for one, owner in zip(instructions_of(form), _owners(form), strict=True):
-        what = repr((one.kind, _renamed(one.inputs, meaning), one.attrs, owner))
-        times[what] += 1
-        key = hash((what, times[what]))
-        meaning |= {name: (key, position) for position, name in enumerate(one.outputs)}
-        used = {name: meaning[name] for name in (*variables(one.inputs), *one.outputs)}
-        made.append(_Step(key, owner, one, used))
-    return made
+    steps = []
+    for each, owner in zip(instructions_of(form), _owners(form), strict=True):
+        text = repr((each.kind, _renamed(each.inputs, definitions), each.attrs, owner))
+        times[text] += 1
+        key = hash((text, times[text]))
+        definitions |= {name: (key, position) for position, name in enumerate(each.outputs)}
+        used = {name: definitions[name] for name in (*variables(each.inputs), *each.outputs)}
+        steps.append(_KeyedStep(key, owner, each, used))
+    return steps
 
 
 @lru_cache(maxsize=4096)
-def _order(first: Form, second: Form) -> list[tuple[int, int]]:
-    """Return the steps of both parents in one order that keeps those of each.
-
-    Each is the number of the parent, 0 or 1, and the number of the step in it.
-    """
-    mine, others = ([step.key for step in _steps(form)] for form in (first, second))
-    matcher = SequenceMatcher(None, mine, others, autojunk=False)
+def _order(first: StoredForm, second: StoredForm) -> list[tuple[int, int]]:
+    """Return all steps, as numbers of parent and step, in an order that both parents have."""
+    first_keys, second_keys = ([step.key for step in _steps(form)] for form in (first, second))
+    matcher = SequenceMatcher(None, first_keys, second_keys, autojunk=False)
     order: list[tuple[int, int]] = []
-    for tag, start, end, other_start, other_end in matcher.get_opcodes():
-        kept = [(0, number) for number in range(start, end)]
-        new = [(1, number) for number in range(other_start, other_end)]
+    for tag, start, end, second_start, second_end in matcher.get_opcodes():
+        of_first = [(0, number) for number in range(start, end)]
+        of_second = [(1, number) for number in range(second_start, second_end)]
         if tag == "equal":
-            order += [step for pair in zip(kept, new, strict=True) for step in pair]
+            order += [step for pair in zip(of_first, of_second, strict=True) for step in pair]
         else:
-            order += kept + new
+            order += of_first + of_second
     return order
 
 
@@ -247,32 +234,34 @@ def _renamed(value: Any, names: Mapping[str, Any]) -> Any:
     return names[value] if is_variable(value) else value
 
 
-def _may_meet(parents: tuple[Draft, Draft], steps: tuple[list[_Step], list[_Step]]) -> bool:
+def _are_compatible(
+    parents: tuple[Draft, Draft], steps: tuple[list[_KeyedStep], list[_KeyedStep]]
+) -> bool:
     """Tell whether two traces may be of one workload: a block in common, and equal extents."""
-    mine, others = (
-        {one[number].key: prod(tile) for number, tile in parent.tiles.items()}
-        for parent, one in zip(parents, steps, strict=True)
+    first_extents, second_extents = (
+        {own_steps[number].key: prod(tile) for number, tile in parent.tiles.items()}
+        for parent, own_steps in zip(parents, steps, strict=True)
     )
     return not _blocks(steps[0]).isdisjoint(_blocks(steps[1])) and all(
-        extent == others.get(key, extent) for key, extent in mine.items()
+        extent == second_extents.get(key, extent) for key, extent in first_extents.items()
     )
 
 
-def _blocks(steps: list[_Step]) -> set[Block]:
+def _blocks(steps: list[_KeyedStep]) -> set[Block]:
     """Return the blocks of a trace that compute something."""
     return {step.owner for step in steps if step.owner is not None and step.owner[0] != _ROOT}
 
 
-def _segments(draft: Draft, steps: list[_Step]) -> dict[Block, list[tuple[int, Any]]]:
+def _segments(draft: Draft, steps: list[_KeyedStep]) -> dict[Block, list[tuple[int, Any]]]:
     """Return the steps of each block, with their decisions."""
-    found: dict[Block, list[tuple[int, Any]]] = {}
+    segments: dict[Block, list[tuple[int, Any]]] = {}
     for number, step in enumerate(steps):
-        found.setdefault(step.owner, []).append((step.key, draft.decisions.get(number)))
-    return found
+        segments.setdefault(step.owner, []).append((step.key, draft.decisions.get(number)))
+    return segments
 
 
 def _child(parents: tuple[Draft, Draft], taken: frozenset[Hashable]) -> Draft | None:
-    """Return the child that has the second parent's steps of the blocks that are taken."""
+    """Return the child with the second parent's steps for the taken blocks."""
     plan = _plan(parents[0].form, parents[1].form, taken)
     if plan is None:
         return None
@@ -287,12 +276,9 @@ def _child(parents: tuple[Draft, Draft], taken: frozenset[Hashable]) -> Draft | 
 
 @lru_cache(maxsize=512)
 def _plan(
-    first: Form, second: Form, taken: frozenset[Hashable]
+    first: StoredForm, second: StoredForm, taken: frozenset[Hashable]
 ) -> tuple[Draft, list[tuple[int, int]]] | None:
-    """Return a child without decisions, and which parent's which step each of its steps is.
-
-    None if one of them uses a variable that none of them defines.
-    """
+    """Return a child without decisions and the sources of its steps; None for unknown variables."""
     steps = _steps(first), _steps(second)
     names: dict[tuple[int, int], str] = {}
     named: set[int] = set()
@@ -305,25 +291,29 @@ def _plan(
             continue
         if step.is_naming:
             named.add(step.key)
-        made = _with_names(step, names)
-        if made is None:
+        instruction = _with_names(step, names)
+        if instruction is None:
             return None
-        instructions.append(made)
+        instructions.append(instruction)
         sources.append((parent, number))
     return Draft(tuple(instructions), {}), sources
 
 
-def _with_names(step: _Step, names: dict[tuple[int, int], str]) -> Instruction | None:
+def _with_names(step: _KeyedStep, names: dict[tuple[int, int], str]) -> Instruction | None:
     """Return a step with the child's variables, and add those that it defines to `names`."""
-    known = {name: names[what] for name, what in step.meaning.items() if what in names}
+    defined = {
+        name: names[definition]
+        for name, definition in step.definitions.items()
+        if definition in names
+    }
     old = step.instruction
     try:
-        inputs = _renamed(old.inputs, known)
+        inputs = _renamed(old.inputs, defined)
     except KeyError:
         return None
     outputs = []
     for name in old.outputs:
         outputs.append(name if name == NO_OUTPUT else f"{name[0]}{len(names)}")
         if name != NO_OUTPUT:
-            names[step.meaning[name]] = outputs[-1]
+            names[step.definitions[name]] = outputs[-1]
     return Instruction(old.kind, inputs, old.attrs, tuple(outputs))

@@ -1,4 +1,4 @@
-"""Traces while they are being changed."""
+"""Drafts: traces that are being changed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Instruction:
         Variables (``b0`` a block, ``l3`` a loop, ``v2`` a number), ``"None"``, numbers, and text
         in quotes of its own; lists are tuples.
     attrs : tuple
-        What is fixed by the schedule rule; lists are tuples.
+        Values that the schedule rule fixes; lists are tuples.
     outputs : tuple of str
         Variables that it defines.
     """
@@ -40,11 +40,11 @@ class Instruction:
 
     @property
     def is_sampling(self) -> bool:
-        """Whether the instruction takes a decision."""
+        """True if the instruction takes a decision."""
         return self.kind in SAMPLING
 
 
-class Form(NamedTuple):
+class StoredForm(NamedTuple):
     """Instructions as they are stored.
 
     Parameters
@@ -71,25 +71,25 @@ class Draft:
     instructions : tuple of Instruction
         Those before ``EnterPostproc``.
     decisions : mapping of int to list of int or int
-        By the number of the sampling instruction; never changed in place. TVM draws those that
-        are missing when it replays the trace.
+        Decisions by the number of the sampling instruction; never changed in place. TVM draws
+        those that are missing when it replays the trace.
     """
 
     instructions: tuple[Instruction, ...]
     decisions: Mapping[int, Any]
-    _form: Form | None = field(default=None, repr=False)
+    _form: StoredForm | None = field(default=None, repr=False)
     _key: bytes | None = field(default=None, repr=False)
 
     @classmethod
-    def of(cls, trace: Trace) -> Draft:
+    def from_trace(cls, trace: Trace) -> Draft:
         """Return a stored trace as a draft; its post-processing is dropped.
 
-        Parsed sketches are cached: few of them serve many programs.
+        Parsed sketches are cached, because few of them serve many programs.
 
         Parameters
         ----------
         trace : Trace
-            In the instructions of today's TVM
+            Trace in the instructions of today's TVM
             (:func:`tunedb.programs.metaschedule.upgrade.upgrade`).
 
         Raises
@@ -98,13 +98,13 @@ class Draft:
             The parts of the trace are damaged or do not belong together.
         """
         try:
-            decisions, literals, _ = orjson.loads(trace.decisions)
-            form = Form(trace.sketch, identity.canonical_json(literals))
+            numbered, literals, _ = orjson.loads(trace.decisions)
+            form = StoredForm(trace.sketch, identity.canonical_json(literals))
             instructions = instructions_of(form)
-            chosen = {number: value for number, value in decisions if number < len(instructions)}
+            decisions = {number: value for number, value in numbered if number < len(instructions)}
         except (TypeError, ValueError) as error:
             raise FormatError(f"cannot read a stored trace: {error}") from error
-        return cls(instructions, chosen, form)
+        return cls(instructions, decisions, form)
 
     def trace(self) -> Trace:
         """Return the stored form, without a tail.
@@ -112,7 +112,7 @@ class Draft:
         Raises
         ------
         FormatError
-            A value that was put into the draft has no JSON form.
+            A decision or an input has no JSON form.
         """
         form = self.form
         ordered = [[number, self.decisions[number]] for number in sorted(self.decisions)]
@@ -128,15 +128,20 @@ class Draft:
         value : sequence of int or int
             Factors of a tile, outermost first, or the number of a category or location.
 
+        Returns
+        -------
+        Draft
+            A new draft, which shares the instructions.
+
         Raises
         ------
         UsageError
             The instruction takes no decision.
         """
         if not (0 <= number < len(self.instructions) and self.instructions[number].is_sampling):
-            raise UsageError(f"no decision can be made for instruction {number} of the trace")
-        chosen = value if isinstance(value, int) else list(value)
-        return self.with_decisions({**self.decisions, number: chosen})
+            raise UsageError(f"instruction {number} of the trace takes no decision")
+        decision = value if isinstance(value, int) else list(value)
+        return self.with_decisions({**self.decisions, number: decision})
 
     def with_decisions(self, decisions: Mapping[int, Any]) -> Draft:
         """Return the draft with these decisions instead of its own."""
@@ -165,17 +170,17 @@ class Draft:
     @property
     def key(self) -> bytes:
         """Digest of instructions and decisions, 16 bytes."""
-        made = self._key
-        if made is None:
+        key = self._key
+        if key is None:
             trace = self.trace()
             sketch = identity.shared_digest("sketch", trace.sketch)
-            made = identity.digest("draft", sketch, trace.decisions)
-            object.__setattr__(self, "_key", made)
-        return made
+            key = identity.digest("draft", sketch, trace.decisions)
+            object.__setattr__(self, "_key", key)
+        return key
 
     @property
-    def form(self) -> Form:
-        """The instructions as they are stored; a key for what follows from them alone."""
+    def form(self) -> StoredForm:
+        """The instructions as they are stored; a key for all that follows from them alone."""
         form = self._form
         if form is None:
             form = _form_of(self.instructions)
@@ -190,33 +195,38 @@ class Draft:
 
 
 @lru_cache(maxsize=512)
-def instructions_of(form: Form) -> tuple[Instruction, ...]:
-    """Return the instructions of their stored form; those of the latest forms are shared.
+def instructions_of(form: StoredForm) -> tuple[Instruction, ...]:
+    """Return instructions from their stored form; those of the latest forms are shared.
+
+    Parameters
+    ----------
+    form : StoredForm
+        Sketch and literals.
 
     Raises
     ------
     FormatError, TypeError, ValueError
-        They are damaged.
+        The stored form is damaged.
     """
     listed, _ = join_trace(Trace(form.sketch, None, b"[[],%b,[]]" % form.literals))
-    made = tuple([Instruction(*_frozen(one)) for one in listed])
-    for one in made:
-        if not all(isinstance(part, tuple) for part in (one.inputs, one.attrs, one.outputs)):
+    instructions = tuple([Instruction(*_frozen(fields)) for fields in listed])
+    for each in instructions:
+        if not all(isinstance(field, tuple) for field in (each.inputs, each.attrs, each.outputs)):
             raise ValueError("an instruction is not [kind, inputs, attrs, outputs]")
-    return made
+    return instructions
 
 
-def _form_of(instructions: tuple[Instruction, ...]) -> Form:
+def _form_of(instructions: tuple[Instruction, ...]) -> StoredForm:
     listed = [
-        [one.kind, _thawed(one.inputs), _thawed(one.attrs), list(one.outputs)]
-        for one in instructions
+        [each.kind, _thawed(each.inputs), _thawed(each.attrs), list(each.outputs)]
+        for each in instructions
     ]
     trace = split_trace(listed, [])
-    return Form(trace.sketch, identity.canonical_json(orjson.loads(trace.decisions)[1]))
+    return StoredForm(trace.sketch, identity.canonical_json(orjson.loads(trace.decisions)[1]))
 
 
 def _frozen(value: Any) -> Any:
-    """Return a JSON value with tuples for lists, so that nobody changes what is shared."""
+    """Return a JSON value with tuples for lists, because it is shared."""
     return tuple([_frozen(item) for item in value]) if isinstance(value, list) else value
 
 

@@ -1,4 +1,4 @@
-"""How many trials a search will take, by what searches for similar workloads took."""
+"""Forecast of the trials that a search will take, from searches for similar workloads."""
 
 from __future__ import annotations
 
@@ -12,15 +12,14 @@ if TYPE_CHECKING:
     from ..records import Signature, Target
     from ..storage.store import Store
 
-#: Share of the best throughput that counts as having arrived.
+#: Share of the best throughput at which a search has arrived.
 SHARE = 0.95
 
-#: Curves without which nothing is forecast, and trials without which a curve says nothing: a log
-#: of winners alone has few.
+#: Least number of curves for a forecast, and of trials for a curve: a log of winners alone has few.
 _LEAST_CURVES = 3
 _LEAST_TRIALS = 16
 
-#: Curves that are asked for.
+#: Most curves for a forecast.
 _MOST_CURVES = 32
 
 #: Distance at which a curve counts half, in octaves.
@@ -29,14 +28,14 @@ _HALF = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The course of one search.
+    """Run times of one search in the order of its trials.
 
     Parameters
     ----------
     seconds : sequence of float
         Run time of each trial; infinity for one that failed.
     weight : float
-        How much it counts.
+        Weight among the curves of a forecast.
     """
 
     seconds: Sequence[float]
@@ -45,21 +44,21 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """When a search will have arrived: at 95 % of the best throughput that it would ever find.
+    """Expected trials until a search arrives at 95 % of the best throughput it would ever find.
 
     Parameters
     ----------
     trials : int
-        Trials from its beginning, the median of what similar searches took; those that are done
-        already where it was expected earlier.
+        Trials from the beginning: the median of similar searches, or the number of trials done
+        where that is greater.
     earliest, latest : int
-        What one in ten, and nine in ten of them took.
+        The tenth and the ninetieth percentile of them.
     is_bound : bool
-        `trials` is a lower bound only: too many searches ended before they had settled.
+        Whether `trials` is a lower bound only, because too many searches ended before they settled.
     best_seconds : float or None
-        Time of the best program that is expected in the end; None before a program has worked.
+        Expected time of the best program in the end; None before a program has worked.
     curves : int
-        Searches that it was made of.
+        Searches that it was made from.
     """
 
     trials: int
@@ -70,31 +69,31 @@ class Forecast:
     curves: int
 
 
-def similar_curves(store: Store, of: int | Signature, target: Target) -> list[Curve]:
-    """Return the courses of searches for similar workloads, the most similar ones first.
+def similar_curves(store: Store, workload: int | Signature, target: Target) -> list[Curve]:
+    """Return the curves of searches for similar workloads, the most similar ones first.
 
-    Those of the nearest 32 workloads of the family, of all tools; a curve counts half for each two
-    octaves of distance. Runs that tuned one workload after another make one curve.
+    They are those of the nearest 32 workloads of the family, of all tools; a curve counts half for
+    each two octaves of distance. Runs that tuned one workload after another make one curve.
 
     Parameters
     ----------
     store : Store
-        Of a database.
-    of : int or Signature
-        A workload of the database, or what can be told of one.
+        Store of a database.
+    workload : int or Signature
+        A workload of the database, or the signature of any other.
     target : Target
-        Where it is tuned for.
+        Target of the tuning run.
 
     Raises
     ------
     NotFoundError
         The database has no such workload.
     """
-    near = store.workloads.neighbours(of, target, _MOST_CURVES, formats=None)
+    near = store.workloads.neighbours(workload, target, _MOST_CURVES, formats=None)
     courses = store.answers.courses(near)
     return [
-        Curve(course, 0.5 ** (one.far / _HALF))
-        for one, course in zip(near, courses, strict=True)
+        Curve(course, 0.5 ** (neighbour.far / _HALF))
+        for neighbour, course in zip(near, courses, strict=True)
         if len(course) >= _LEAST_TRIALS
     ]
 
@@ -102,11 +101,11 @@ def similar_curves(store: Store, of: int | Signature, target: Target) -> list[Cu
 def forecast(
     curves: Sequence[Curve], *, trials: int = 0, best_seconds: float | None = None
 ) -> Forecast | None:
-    """Tell when a search will have arrived.
+    """Forecast the trials until a search arrives at 95 % of its best throughput.
 
     A curve arrives at the first trial whose program has 95 % of the throughput of its best one. It
-    has settled if it went on for at least as many trials again. Of others it is only known that
-    they take longer than that, so the distribution is Kaplan and Meier's for censored data
+    has settled if it went on for at least as many trials again. Of other curves it is only known
+    that they take longer, so the distribution is Kaplan and Meier's for censored data
     (J. Am. Stat. Assoc. 53, 1958), each curve counting by its weight.
 
     Parameters
@@ -116,35 +115,35 @@ def forecast(
     trials : int
         Trials that the search has done.
     best_seconds : float or None
-        Its best time so far.
+        Best time of the search so far.
 
     Returns
     -------
     Forecast or None
-        None where fewer than three curves found a program that works.
+        None where fewer than three curves have a program that works.
     """
-    told = [(curve, arrival) for curve in curves if (arrival := _arrival(curve)) is not None]
-    if len(told) < _LEAST_CURVES:
+    arrived = [(curve, arrival) for curve in curves if (arrival := _arrival(curve)) is not None]
+    if len(arrived) < _LEAST_CURVES:
         return None
-    weighted = [(at, settled, curve.weight) for curve, (at, settled) in told]
+    weighted = [(at, settled, curve.weight) for curve, (at, settled) in arrived]
     (earliest, _), (middle, is_bound), (latest, _) = (
         _quantile(weighted, share) for share in (0.1, 0.5, 0.9)
     )
     expected = None
     if best_seconds is not None:
-        expected = best_seconds * _gain([curve for curve, _ in told], trials)
+        expected = best_seconds * _gain([curve for curve, _ in arrived], trials)
     return Forecast(
         trials=max(middle, trials),
         earliest=max(earliest, trials),
         latest=max(latest, trials),
         is_bound=is_bound,
         best_seconds=expected,
-        curves=len(told),
+        curves=len(arrived),
     )
 
 
 def _arrival(curve: Curve) -> tuple[int, bool] | None:
-    """Return after how many trials a curve has arrived, and whether it has settled there."""
+    """Return the trials until a curve arrives, and whether it has settled there."""
     best = min(curve.seconds, default=inf)
     if not 0 < best < inf:
         return None
@@ -154,21 +153,21 @@ def _arrival(curve: Curve) -> tuple[int, bool] | None:
 
 def _quantile(arrivals: Sequence[tuple[int, bool, float]], share: float) -> tuple[int, bool]:
     """Return the trials by which a share has arrived, and whether that is a bound only."""
-    left = 1.0
+    remaining = 1.0
     at_risk = sum(weight for _, _, weight in arrivals)
     for at in sorted({at for at, _, _ in arrivals}):
-        here = [(settled, weight) for one, settled, weight in arrivals if one == at]
+        here = [(settled, weight) for when, settled, weight in arrivals if when == at]
         arrived = sum(weight for settled, weight in here if settled)
-        left *= 1 - min(arrived / at_risk, 1.0) if arrived else 1.0
+        remaining *= 1 - min(arrived / at_risk, 1.0) if arrived else 1.0
         # Sums of weights are not exact.
-        if left <= 1 - share + 1e-9:
+        if remaining <= 1 - share + 1e-9:
             return at, False
         at_risk -= sum(weight for _, weight in here)
     return max(at for at, _, _ in arrivals), True
 
 
 def _gain(curves: Sequence[Curve], trials: int) -> float:
-    """Return the ratio of the last best time to that after some trials: a weighted median."""
+    """Return the weighted median of the ratio of the last best time to that after some trials."""
     ratios = []
     for curve in curves:
         best = list(accumulate(curve.seconds, min))

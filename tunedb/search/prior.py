@@ -1,4 +1,4 @@
-"""Which tilings are likely to be good, learnt from good programs of similar workloads."""
+"""Prior of tilings: their distribution in good programs of similar workloads."""
 
 from __future__ import annotations
 
@@ -21,44 +21,43 @@ _MOST_KEPT = 512
 #: Share of the weight that all candidates get alike.
 _UNIFORM = 0.1
 
-#: Standard deviation of the kernel, in octaves; what a difference of outermost factors, which take
-#: what the extents differ by, counts of one of inner factors; and what a tiling of another loop
-#: counts, where it is known which loop is asked for. Chosen on random programs of 22 workloads of
-#: a CPU, ranked by a prior that was learnt from others: see docs/search.md.
+#: Standard deviation of the kernel, in octaves; weight of a difference of outermost factors, which
+#: take what the extents differ by, relative to one of inner factors; and weight of a tiling of
+#: another loop, where the loop is given. Chosen on random programs of 22 workloads of a CPU, ranked
+#: by a prior that was made from others: see docs/search.md.
 _BANDWIDTH = 1.0
 _OUTERMOST = 0.5
 _OTHER_PLACE = 0.05
 
 
-class _Learnt(NamedTuple):
-    """Tilings of so many levels.
+class _Tilings(NamedTuple):
+    """Weighted tilings of one number of levels."""
 
-    Base-2 logarithms of their factors, shape (n, levels); weights, shape (n,), the greatest is 1;
-    and places, shape (n,).
-    """
-
+    #: Base-2 logarithms of the factors, shape (n, levels).
     logs: Floats
+    #: Shape (n,); the greatest is 1.
     weights: Floats
+    #: Shape (n,).
     places: NDArray[np.int64]
 
 
 @dataclass(frozen=True, eq=False)
 class TilePrior:
-    """How the tiles of good programs are distributed, for each number of levels.
+    """Distribution of the tiles of good programs, for each number of levels.
 
     A mixture: all tilings alike with a share of 0.1, and otherwise a Gaussian kernel around each
-    tiling that was learnt, with a standard deviation of one octave in each inner level, and of two
-    in the outermost one. So no weight is ever zero.
+    known tiling, with a standard deviation of one octave in each inner level, and of two in the
+    outermost one. So no weight is ever zero.
 
-    A *place* tells the loops of a workload apart: 0 for the first tiling of so many levels in a
-    trace, and so on (:func:`tiles_of`). For a matmul on a CPU, of four levels, that is rows, then
-    columns. Where it is given, tilings that were learnt from another place count a twentieth.
+    A *place* identifies a loop of a workload: 0 for the first tiling of so many levels in a trace,
+    and so on (:func:`tiles_of`). For a matmul on a CPU, with four levels, the places are rows, then
+    columns. Where a place is given, tilings of other places count a twentieth.
     """
 
-    _learnt: Mapping[int, _Learnt]
+    _by_levels: Mapping[int, _Tilings]
 
     @classmethod
-    def of(cls, drafts: Iterable[Draft], weights: Iterable[float]) -> TilePrior:
+    def from_drafts(cls, drafts: Iterable[Draft], weights: Iterable[float]) -> TilePrior:
         """Return the prior of some programs.
 
         Parameters
@@ -66,16 +65,16 @@ class TilePrior:
         drafts : iterable of Draft
             Good programs.
         weights : iterable of float
-            What each counts; one that is not positive and finite counts nothing.
+            Weight of each program; one that is not positive and finite counts nothing.
         """
-        found: dict[int, dict[tuple[int, tuple[int, ...]], float]] = {}
+        totals: dict[int, dict[tuple[int, tuple[int, ...]], float]] = {}
         for draft, weight in zip(drafts, weights, strict=True):
             if not (weight > 0 and np.isfinite(weight)):
                 continue
             for place, factors in tiles_of(draft):
-                known = found.setdefault(len(factors), {})
-                known[place, factors] = known.get((place, factors), 0.0) + weight
-        return cls({levels: _learnt(known) for levels, known in found.items()})
+                same_levels = totals.setdefault(len(factors), {})
+                same_levels[place, factors] = same_levels.get((place, factors), 0.0) + weight
+        return cls({levels: _heaviest(same_levels) for levels, same_levels in totals.items()})
 
     def weigh(
         self,
@@ -89,18 +88,18 @@ class TilePrior:
         Parameters
         ----------
         extent : int
-            Of the loop.
+            Extent of the loop.
         levels : int
             Number of factors of a tiling.
         candidates : sequence of sequence of int
             Tilings, outermost factor first.
         place : int or None
-            Which loop it is; None where that is unknown.
+            Place of the loop; None where it is unknown.
 
         Returns
         -------
         list of float
-            Positive; their mean is 1. All 1 where nothing is known of so many levels.
+            Positive weights with a mean of 1; all 1 where no tiling of so many levels is known.
         """
         return [float(weight) for weight in self._weights(extent, levels, candidates, place)]
 
@@ -119,9 +118,14 @@ class TilePrior:
         extent, levels, place
             As for :meth:`weigh`.
         max_innermost : int or None
-            The last factor is not greater; None or less than 1 for any.
+            Bound of the last factor; None or less than 1 for no bound.
         rng : random.Random
-            Where the choice comes from.
+            Source of chance.
+
+        Returns
+        -------
+        list of int
+            Factors, outermost first.
         """
         candidates = tilings(extent, levels, max_innermost, rng)
         if not candidates:  # a single level over the limit
@@ -132,14 +136,13 @@ class TilePrior:
     def _weights(
         self, extent: int, levels: int, candidates: Sequence[Sequence[int]], place: int | None
     ) -> Floats:
-        learnt = self._learnt.get(levels)
-        if learnt is None or not candidates:
+        known = self._by_levels.get(levels)
+        if known is None or not candidates:
             return np.ones(len(candidates))
-        asked = np.log2(np.array(candidates, np.float64))
-        squares = _squares(asked, learnt.logs)
-        weights = learnt.weights
+        squares = _squares(np.log2(np.array(candidates, np.float64)), known.logs)
+        weights = known.weights
         if place is not None:
-            weights = weights * np.where(learnt.places == place, 1.0, _OTHER_PLACE)
+            weights = weights * np.where(known.places == place, 1.0, _OTHER_PLACE)
         # Where all are far, the nearest ones still count.
         exponents = np.log(weights) - squares / (2 * _BANDWIDTH**2)
         density = np.exp(exponents - exponents.max()).sum(axis=1)
@@ -147,7 +150,18 @@ class TilePrior:
 
 
 def tiles_of(draft: Draft) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """Yield the place and the factors of each decided perfect tile of a program."""
+    """Yield the place and the factors of each decided perfect tile of a program.
+
+    Parameters
+    ----------
+    draft : Draft
+        Program.
+
+    Yields
+    ------
+    tuple of int and tuple of int
+        Place and factors, outermost first.
+    """
     places: dict[int, int] = {}
     for number, instruction in enumerate(draft.instructions):
         if instruction.kind != "SamplePerfectTile":
@@ -160,17 +174,17 @@ def tiles_of(draft: Draft) -> Iterator[tuple[int, tuple[int, ...]]]:
             yield place, tuple(factors)
 
 
-def _squares(asked: Floats, known: Floats) -> Floats:
-    """Return the squared distances of tilings, shape (asked, known)."""
-    squares = np.square(asked[:, None] - known)
+def _squares(candidates: Floats, known: Floats) -> Floats:
+    """Return the squared distances of tilings, shape (candidates, known)."""
+    squares = np.square(candidates[:, None] - known)
     squares[..., 0] *= _OUTERMOST**2
     return np.asarray(squares.sum(axis=2))
 
 
-def _learnt(known: Mapping[tuple[int, tuple[int, ...]], float]) -> _Learnt:
-    heaviest = sorted(known.items(), key=lambda item: (-item[1], item[0]))[:_MOST_KEPT]
+def _heaviest(weighted: Mapping[tuple[int, tuple[int, ...]], float]) -> _Tilings:
+    heaviest = sorted(weighted.items(), key=lambda item: (-item[1], item[0]))[:_MOST_KEPT]
     weights = np.array([weight for _, weight in heaviest])
-    return _Learnt(
+    return _Tilings(
         logs=np.log2(np.array([factors for (_, factors), _ in heaviest], np.float64)),
         weights=weights / weights.max(),
         places=np.array([place for (place, _), _ in heaviest], np.int64),

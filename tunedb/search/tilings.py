@@ -1,4 +1,4 @@
-"""Ways to write an extent as a product of factors, outermost first."""
+"""Tilings: ways to write an extent as a product of factors, outermost first."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import random
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 
-#: Tilings that are listed; where there are more, so many are drawn.
+#: Most tilings that are listed; of more, so many are drawn.
 MOST_LISTED = 4096
 
-#: How much more a level counts than the next outer one, when a tiling is repaired.
+#: Weight of a level relative to the next outer one, when a tiling is repaired.
 _INNER_WEIGHT = 4.0
 
 
 @lru_cache(maxsize=4096)
 def divisors(number: int) -> tuple[int, ...]:
     """Return the divisors of a positive number, ascending."""
-    found = [1]
+    products = [1]
     for prime, count in _primes(number):
-        found = [one * prime**power for one in found for power in range(count + 1)]
-    return tuple(sorted(found))
+        products = [product * prime**power for product in products for power in range(count + 1)]
+    return tuple(sorted(products))
 
 
 def tilings(
@@ -31,18 +31,18 @@ def tilings(
     Parameters
     ----------
     extent : int
-        Their product, at least 1.
+        Product of the factors, at least 1.
     levels : int
         Number of factors, at least 1.
     max_innermost : int or None
-        The last factor is not greater; None or less than 1 for any, as in TVM.
+        Bound of the last factor; None or less than 1 for no bound, as in TVM.
     rng : random.Random
         Draws the sample of :data:`MOST_LISTED`, each prime factor going to any level.
 
     Returns
     -------
     sequence of tuple of int
-        Never empty, unless `levels` is 1 and the extent is over the limit.
+        Never empty, unless `levels` is 1 and the extent is over the bound.
     """
     limit = max_innermost if max_innermost is not None and max_innermost >= 1 else extent
     count = math.prod(math.comb(power + levels - 1, power) for _, power in _primes(extent))
@@ -58,36 +58,36 @@ def nearest_tiling(
 ) -> tuple[int, ...] | None:
     """Return the tiling of an extent that is most like another tiling.
 
-    The one with the least weighted sum of squared differences of the logarithms of factors. Inner
-    levels weigh more, each four times the next outer one: they are chosen for registers, vectors
-    and caches, which do not grow with the workload; the outermost one takes what is left.
+    It has the least weighted sum of squared differences of the logarithms of factors. Inner levels
+    weigh more, each four times the next outer one: they are chosen for registers, vectors and
+    caches, which do not grow with the workload; the outermost one takes what is left.
 
     Parameters
     ----------
     factors : tuple of int
-        Of any product; all at least 1.
+        Factors of any product, all at least 1.
     extent : int
-        The product of the result, at least 1.
+        Product of the result, at least 1.
     max_innermost : int or None
-        The last factor of the result is not greater; None or less than 1 for any.
+        Bound of the last factor of the result; None or less than 1 for no bound.
 
     Returns
     -------
     tuple of int or None
         `factors` itself where it fits. None where there is no tiling: a single level over the
-        limit.
+        bound.
     """
     limit = max_innermost if max_innermost is not None and max_innermost >= 1 else extent
-    # What the levels so far leave of the extent → the least cost, and the factors, inner first.
+    # Remaining extent after the levels so far → the least cost, and the factors, inner first.
     best: dict[int, tuple[float, tuple[int, ...]]] = {extent: (0.0, ())}
     for level in range(len(factors) - 1, -1, -1):
-        weight, wanted = _INNER_WEIGHT**level, math.log2(factors[level])
+        weight, old = _INNER_WEIGHT**level, math.log2(factors[level])
         reached: dict[int, tuple[float, tuple[int, ...]]] = {}
         for left, (cost, chosen) in best.items():
             for factor in divisors(left) if level else (left,):
                 if not chosen and factor > limit:
                     break
-                total = cost + weight * (math.log2(factor) - wanted) ** 2
+                total = cost + weight * (math.log2(factor) - old) ** 2
                 rest = left // factor
                 if rest not in reached or (total, (*chosen, factor)) < reached[rest]:
                     reached[rest] = (total, (*chosen, factor))
@@ -98,7 +98,7 @@ def nearest_tiling(
 @lru_cache(maxsize=4096)
 def _primes(number: int) -> tuple[tuple[int, int], ...]:
     """Return the prime factors of a number with their powers, ascending."""
-    found = []
+    primes = []
     candidate = 2
     while candidate * candidate <= number:
         power = 0
@@ -106,11 +106,11 @@ def _primes(number: int) -> tuple[tuple[int, int], ...]:
             number //= candidate
             power += 1
         if power:
-            found.append((candidate, power))
+            primes.append((candidate, power))
         candidate += 1
     if number > 1:
-        found.append((number, 1))
-    return tuple(found)
+        primes.append((number, 1))
+    return tuple(primes)
 
 
 @lru_cache(maxsize=128)

@@ -1,7 +1,7 @@
-"""Candidates of a tuning run, from the search that makes them until their results are stored.
+"""Live candidates of a tuning run, from the search that makes them until they are stored.
 
-TVM hands a candidate through builder and runner without a place for more, so everything that is
-known of it waits here under the address of its trace.
+TVM hands a candidate through builder and runner without room for more, so everything else that is
+known of it is kept here under the address of its trace.
 """
 
 from __future__ import annotations
@@ -18,25 +18,24 @@ from ....records import Measurement, Origin
 #: Candidates that are kept; a batch has 16 to 64, and each task of a run has one at a time.
 _MOST = 4096
 
-#: The operator with two parents.
-CROSSOVER = "crossover"
+_CROSSOVER = "crossover"
 
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """What a candidate descends from.
+    """Ancestors of a candidate.
 
     Parameters
     ----------
     origin : Origin
-        How it was made last.
+        Last step that made it.
     donor : bytes or None
         Digest of the stored program that it descends from most directly; None if all of it was
         drawn.
     operators : tuple of str
-        What was done to it since, oldest first.
+        Operators that changed it since, oldest first.
     other : bytes or None
-        The stored program that its second parent descends from, after a crossover.
+        Digest of the stored program that its second parent descends from, after a crossover.
     """
 
     origin: Origin
@@ -44,42 +43,46 @@ class Lineage:
     operators: tuple[str, ...] = ()
     other: bytes | None = None
 
-    def mutated(self, operator: str) -> Lineage:
-        """Return the lineage of a mutant."""
-        return Lineage(Origin.MUTATED, self.donor, (*self.operators, operator), self.other)
+    def child(self, operator: str, partner: Lineage | None = None) -> Lineage:
+        """Return the lineage of a child.
 
-    def crossed(self, other: Lineage) -> Lineage:
-        """Return the lineage of a child of two; the first parent is the one that it follows.
-
-        A second parent that descends from no stored program leaves no digest.
+        Parameters
+        ----------
+        operator : str
+            Name of the operator that made the child.
+        partner : Lineage, optional
+            Lineage of the second parent. One that descends from no stored program leaves no digest.
         """
-        donor, second = self.donor, other.donor
+        operators = (*self.operators, operator)
+        if partner is None:
+            return Lineage(Origin.MUTATED, self.donor, operators, self.other)
+        donor, second = self.donor, partner.donor
         return Lineage(
             Origin.CROSSED,
             second if donor is None else donor,
-            (*self.operators, CROSSOVER),
+            operators,
             self.other if donor is None or second in (None, donor) else second,
         )
 
     @property
     def is_crossed(self) -> bool:
         """Whether a crossover is among the operators."""
-        return CROSSOVER in self.operators
+        return _CROSSOVER in self.operators
 
     def extra(self) -> bytes | None:
-        """Return what is stored with the measurement beside origin and donor, or None.
+        """Return the operators and the other donor as the measurement stores them, or None.
 
         Returns
         -------
         bytes or None
             Canonical JSON ``{"search": {"operators": [...], "other": hex}}``.
         """
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if self.operators:
-            said["operators"] = list(self.operators)
+            fields["operators"] = list(self.operators)
         if self.other is not None:
-            said["other"] = self.other.hex()
-        return canonical_json({"search": said}) if said else None
+            fields["other"] = self.other.hex()
+        return canonical_json({"search": fields}) if fields else None
 
 
 @dataclass(slots=True, eq=False)

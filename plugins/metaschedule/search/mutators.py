@@ -1,4 +1,4 @@
-"""The operators of :mod:`tunedb.search` as mutators of TVM's own evolutionary search.
+"""Search operators as mutators of TVM's own evolutionary search.
 
 >>> space = ms.space_generator.PostOrderApply(
 ...     sch_rules=kind, postprocs=kind, mutator_probs=mutators(target, database))
@@ -13,22 +13,17 @@ from __future__ import annotations
 import logging
 import random
 import threading
-from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import Any
 
-from tvm.s_tir.meta_schedule.mutator.mutator import Mutator, _PyMutator
+from cachetools import FIFOCache
+from tvm.ir import IRModule
+from tvm.s_tir.meta_schedule.mutator.mutator import _PyMutator
 
 from ....errors import PluginError
-from ....search.crossover import cross
 from ....search.draft import Draft
-from ....search.mutation import (
-    mutate_compute_location,
-    mutate_parallel,
-    mutate_tile_size,
-    mutate_unroll,
-)
-from ....search.operators import Operators
+from ....search.operators import Operator, Operators, operator_named
 from ....search.prior import TilePrior
 from ..compat import register_errors
 from ..database.database import Database, handle_of
@@ -36,15 +31,9 @@ from ..database.handle import Handle
 from ..targets import as_target
 from ..trace_codec import TraceBuilder
 from . import schedule_queries
+from .schedule_queries import JOBS_PER_CORE, MOST_SEED, ScheduleFacts
 
-__all__ = [
-    "ComputeLocationMutator",
-    "CrossoverMutator",
-    "ParallelMutator",
-    "TileSizeMutator",
-    "UnrollMutator",
-    "mutators",
-]
+__all__ = ["OperatorMutator", "mutators"]
 
 register_errors()
 
@@ -55,11 +44,10 @@ _MOST_PARTNERS = 512
 _STORED_PARTNERS = 64
 #: Partners that a crossover tries until one can be joined.
 _TRIES = 3
-_MOST_SEED = 2**31 - 2
 
 
-class Counts:
-    """What became of an operator's calls; the clones of a mutator count together.
+class MutatorCounts:
+    """Counts of an operator's calls; the clones of a mutator count together.
 
     Attributes
     ----------
@@ -83,87 +71,60 @@ class Counts:
             setattr(self, outcome, getattr(self, outcome) + 1)
 
 
-class _Mutator(_PyMutator):
-    """A mutator whose clones count together.
+class OperatorMutator(_PyMutator):
+    """A search operator as a mutator of TVM.
 
     Parameters
     ----------
-    make : callable
-        Returns the work of one task; it is called once for each clone.
-    counts : Counts, optional
-        By default new ones.
+    name : str
+        Name of the operator (:data:`tunedb.search.operators.OPERATORS`).
+    database : Database, optional
+        Source of second parents: crossover draws one from the best programs of the database and
+        the latest ones that TVM has asked to cross.
+    prior : TilePrior, optional
+        Distribution of good tiles.
+    jobs_per_core : int
+        Most parallel iterations per core of the target.
+
+    Attributes
+    ----------
+    name : str
+        Name of the operator.
+    counts : MutatorCounts
+        Counts of its calls and those of its clones.
+
+    Raises
+    ------
+    UsageError
+        There is no operator of this name.
+    PluginError
+        The database is not tunedb's.
     """
 
     # TVM's objects have no dictionary of their own.
     __slots__ = ("__dict__", "__weakref__")
 
-    def __init__(self, make: Callable[[], _Work], counts: Counts | None = None) -> None:
-        counts = Counts() if counts is None else counts
-        work = make()
-        work.counts = counts
-        super().__init__(work.initialize, work.apply, lambda: _Mutator(make, counts))
-        self.counts = counts
-
-
-class TileSizeMutator(_Mutator):
-    """Moves a divisor from one level of a tiled loop to another.
-
-    Parameters
-    ----------
-    prior : TilePrior, optional
-        What is known of good tiles.
-    """
-
-    def __init__(self, prior: TilePrior | None = None) -> None:
-        super().__init__(lambda: _TileSize(prior))
-
-
-class UnrollMutator(_Mutator):
-    """Changes the number of steps up to which loops are unrolled."""
-
-    def __init__(self) -> None:
-        super().__init__(_Unroll)
-
-
-class ParallelMutator(_Mutator):
-    """Changes how many loops are fused into the parallel one, or how many threads a loop has.
-
-    Parameters
-    ----------
-    jobs_per_core : int
-        Most parallel iterations per core of the target.
-    """
-
-    def __init__(self, jobs_per_core: int = schedule_queries.JOBS_PER_CORE) -> None:
-        super().__init__(lambda: _Parallel(jobs_per_core))
-
-
-class ComputeLocationMutator(_Mutator):
-    """Moves a block that is not tiled itself to another loop of its consumer."""
-
-    def __init__(self) -> None:
-        super().__init__(_ComputeLocation)
-
-
-class CrossoverMutator(_Mutator):
-    """Joins the program with another one of its workload, block by block.
-
-    The other one is drawn from the best programs of the database and the latest ones that the
-    search has asked to cross.
-
-    Parameters
-    ----------
-    database : Database, optional
-        Where the best programs of the workload come from.
-    """
-
-    def __init__(self, database: Any = None) -> None:
+    def __init__(
+        self,
+        name: str,
+        *,
+        database: Any = None,
+        prior: TilePrior | None = None,
+        jobs_per_core: int = JOBS_PER_CORE,
+    ) -> None:
         if database is not None and handle_of(database) is None:
             raise PluginError(
-                f"CrossoverMutator needs a tunedb database, not {type(database).__name__}; "
+                f"OperatorMutator needs a tunedb database, not {type(database).__name__}; "
                 "leave it out to cross programs of the population only"
             )
-        super().__init__(lambda: _Crossover(database))
+        options = _MutatorOptions(operator_named(name), database, prior, jobs_per_core)
+        self._start(options, MutatorCounts())
+
+    def _start(self, options: _MutatorOptions, counts: MutatorCounts) -> None:
+        calls = _MutatorCalls(options, counts)
+        super().__init__(calls.initialize, calls.apply, lambda: _clone(options, counts))
+        self.name = options.operator.name
+        self.counts = counts
 
 
 def mutators(
@@ -172,19 +133,19 @@ def mutators(
     *,
     operators: Operators | None = None,
     prior: TilePrior | None = None,
-) -> dict[Mutator, float]:
-    """Return the five mutators with their probabilities, for a space generator of TVM's.
+) -> dict[OperatorMutator, float]:
+    """Return a mutator for each operator, with its probability, for a space generator of TVM's.
 
     Parameters
     ----------
     target : Target, dict or str
-        What is tuned for.
+        Target of the tuning run.
     database : Database, optional
-        Where crossover finds stored programs.
+        Source of stored programs for crossover.
     operators : Operators, optional
         Weights; by default those for the kind of target. Operators of weight 0 are left out.
     prior : TilePrior, optional
-        What is known of good tiles.
+        Distribution of good tiles.
 
     Raises
     ------
@@ -195,128 +156,96 @@ def mutators(
     """
     if operators is None:
         operators = Operators.for_target(as_target(target).kind.name)
-    made: dict[str, Callable[[], Mutator]] = {
-        "tile_size": lambda: TileSizeMutator(prior),
-        "parallel": ParallelMutator,
-        "unroll": UnrollMutator,
-        "compute_location": ComputeLocationMutator,
-        "crossover": lambda: CrossoverMutator(database),
+    return {
+        OperatorMutator(name, database=database, prior=prior): probability
+        for name, probability in operators.probabilities().items()
+        if probability > 0
     }
-    return {made[name](): share for name, share in operators.probabilities().items() if share > 0}
 
 
-# ---- what they do --------------------------------------------------------------------------------
+@dataclass(frozen=True, slots=True)
+class _MutatorOptions:
+    operator: Operator
+    database: Any
+    prior: TilePrior | None
+    jobs_per_core: int
 
 
-class _Work:
-    """One operator on the programs of one task."""
+def _clone(options: _MutatorOptions, counts: MutatorCounts) -> OperatorMutator:
+    clone = OperatorMutator.__new__(OperatorMutator)
+    clone._start(options, counts)
+    return clone
 
-    #: Whether offspring are replayed before TVM gets them.
-    is_checked = False
 
-    def __init__(self) -> None:
-        self.counts = Counts()
+class _MutatorCalls:
+    """The calls of TVM to one clone, which works on the programs of one task."""
+
+    def __init__(self, options: _MutatorOptions, counts: MutatorCounts) -> None:
+        self.options = options
         self.mod: Any = None
+        self.most_parallel: int | None = None
+        self._counts = counts
         self._builder = TraceBuilder()
+        self._stored: list[Draft] = []
+        self._latest: FIFOCache[bytes, Draft] = FIFOCache(_MOST_PARTNERS)
+        self._lock = threading.Lock()
 
     def initialize(self, context: Any) -> None:
-        """Take the module of a tuning context."""
+        """Take the module and the target of a tuning context."""
+        options = self.options
         self.mod = context.mod
+        self.most_parallel = schedule_queries.most_parallel(context.target, options.jobs_per_core)
+        if options.operator.has_partner and options.database is not None:
+            handle = handle_of(options.database)
+            self._stored = [] if handle is None else _best_drafts(handle, context.mod)
 
     def apply(self, trace: Any, seed: int) -> Any:
         """Return a changed trace, or None; `seed` is the state of the caller's generator."""
         rng = random.Random(seed)  # noqa: S311  chance, not security
+        operator = self.options.operator
         try:
-            made = self.mutated(trace, schedule_queries.from_tvm(trace), rng)
-            if made is None:
-                self.counts.add("unchanged")
+            draft = schedule_queries.from_tvm(trace)
+            child = operator.apply(draft, rng, _CallFacts(self, trace, rng))
+            if child is None:
+                self._counts.add("unchanged")
                 return None
-            changed = schedule_queries.to_tvm(made, self._builder)
-            if self.is_checked:
-                schedule_queries.replayed(changed, self.mod, rng.randint(1, _MOST_SEED))
+            changed = schedule_queries.to_tvm(child, self._builder)
+            if operator.may_not_replay:
+                schedule_queries.replayed(changed, self.mod, rng.randint(1, MOST_SEED))
         except Exception as error:  # TVM raises ScheduleError, InternalError, ValueError …
-            _log.debug("an offspring that TVM cannot replay: %s", error)
-            self.counts.add("illegal")
+            _log.debug("TVM cannot replay an offspring: %s", error)
+            self._counts.add("illegal")
             return None
-        self.counts.add("made")
+        self._counts.add("made")
         return changed
 
-    def mutated(self, trace: Any, draft: Draft, rng: random.Random) -> Draft | None:
-        """Return a changed draft, or None where nothing can be changed."""
-        raise NotImplementedError
-
-
-class _TileSize(_Work):
-    def __init__(self, prior: TilePrior | None) -> None:
-        super().__init__()
-        self._prior = prior
-
-    def mutated(self, trace: Any, draft: Draft, rng: random.Random) -> Draft | None:
-        return mutate_tile_size(draft, rng, prior=self._prior)
-
-
-class _Unroll(_Work):
-    def mutated(self, trace: Any, draft: Draft, rng: random.Random) -> Draft | None:
-        return mutate_unroll(draft, rng)
-
-
-class _Parallel(_Work):
-    def __init__(self, jobs_per_core: int) -> None:
-        super().__init__()
-        self._jobs_per_core = jobs_per_core
-        self._most: int | None = None
-
-    def initialize(self, context: Any) -> None:
-        super().initialize(context)
-        self._most = schedule_queries.most_parallel(context.target, self._jobs_per_core)
-
-    def mutated(self, trace: Any, draft: Draft, rng: random.Random) -> Draft | None:
-        extents = schedule_queries.extents(trace, self.mod)
-        return mutate_parallel(draft, rng, extents, most=self._most)
-
-
-class _ComputeLocation(_Work):
-    is_checked = True
-
-    def mutated(self, trace: Any, draft: Draft, rng: random.Random) -> Draft | None:
-        places = schedule_queries.locations(trace, self.mod, seed=rng.randint(1, _MOST_SEED))
-        return mutate_compute_location(draft, rng, places)
-
-
-class _Crossover(_Work):
-    is_checked = True
-
-    def __init__(self, database: Any) -> None:
-        super().__init__()
-        # A run may own the only other reference to it.
-        self._database = database
-        self._stored: list[Draft] = []
-        self._met: OrderedDict[bytes, Draft] = OrderedDict()
-        self._lock = threading.Lock()
-
-    def initialize(self, context: Any) -> None:
-        super().initialize(context)
-        handle = None if self._database is None else handle_of(self._database)
-        if handle is not None:
-            self._stored = _best_drafts(handle, context.mod)
-
-    def mutated(self, trace: Any, draft: Draft, rng: random.Random) -> Draft | None:
-        for partner in self._partners(draft, rng):
-            child = cross(draft, partner, rng)
-            if child is not None:
-                return child
-        return None
-
-    def _partners(self, draft: Draft, rng: random.Random) -> list[Draft]:
+    def partners(self, draft: Draft, rng: random.Random) -> list[Draft]:
         """Remember a program and return some others to cross it with."""
         with self._lock:
-            self._met[draft.key] = draft
-            self._met.move_to_end(draft.key)
-            if len(self._met) > _MOST_PARTNERS:
-                self._met.popitem(last=False)
-            pool = [*self._stored, *self._met.values()]
-        drawn = rng.sample(pool, min(_TRIES + 1, len(pool)))
-        return [one for one in drawn if one != draft]
+            self._latest.pop(draft.key, None)
+            self._latest[draft.key] = draft
+            programs = [*self._stored, *self._latest.values()]
+        drawn = rng.sample(programs, min(_TRIES + 1, len(programs)))
+        return [program for program in drawn if program != draft]
+
+
+class _CallFacts(ScheduleFacts):
+    """Facts for one call of TVM; a query that fails makes the offspring illegal."""
+
+    def __init__(self, calls: _MutatorCalls, trace: Any, rng: random.Random) -> None:
+        super().__init__(calls.options.prior, calls.most_parallel)
+        self._calls = calls
+        self._trace = trace
+        self._rng = rng
+
+    def partners(self, draft: Draft) -> Iterable[Draft]:
+        return self._calls.partners(draft, self._rng)
+
+    def ask(self, query: Callable[[Any, IRModule], dict[Any, Any]], draft: Draft) -> dict[Any, Any]:
+        return query(self._trace, self._calls.mod)
+
+    def draw_seed(self) -> int:
+        return self._rng.randint(1, MOST_SEED)
 
 
 def _best_drafts(handle: Handle, mod: Any) -> list[Draft]:
@@ -324,8 +253,5 @@ def _best_drafts(handle: Handle, mod: Any) -> list[Draft]:
     with handle.lock:
         known = handle.workloads.find(mod)
         records = [] if known is None else handle.get_top_k(known.workload, _STORED_PARTNERS)
-    found = {}
-    for record in records:
-        draft = schedule_queries.from_tvm(record.trace)
-        found[draft.key] = draft
-    return list(found.values())
+    drafts = [schedule_queries.from_tvm(record.trace) for record in records]
+    return list({draft.key: draft for draft in drafts}.values())

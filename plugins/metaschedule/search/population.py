@@ -12,53 +12,54 @@ from typing import TYPE_CHECKING, Any
 
 from ....errors import UsageError
 from ....records import Origin
-from ....search.crossover import cross
 from ....search.draft import Draft
-from ....search.mutation import (
-    mutate_compute_location,
-    mutate_parallel,
-    mutate_tile_size,
-    mutate_unroll,
-)
-from ..database.candidates import CROSSOVER, Lineage
+from ..database.candidates import Lineage
 from . import schedule_queries
+from .schedule_queries import DraftReplayer, ScheduleFacts
 
 if TYPE_CHECKING:
+    from tvm.ir import IRModule
+
     from ....search.operators import Operators
     from ....search.prior import TilePrior
-    from .draft_replay import Replays
-    from .search_report import Tally
+    from .search_report import OperatorCounts
 
-#: What breeds changed; the others of a generation survive as they are (Ansor, MetaSchedule).
+#: Share of a generation that are offspring; the others survive as they are (Ansor, MetaSchedule).
 _MUTATED = 0.85
-#: How often a generation is filled up after illegal and known offspring, and how often one place of
-#: it is tried. On GPUs most offspring break a limit of the device.
+#: Passes that fill a generation up after illegal and known offspring, and tries of one offspring in
+#: each. On GPUs most offspring break a limit of the device.
 _PASSES = 4
 _TRIES = 4
-#: How often as many random programs as are wanted are drawn until they are legal, and how few do.
+#: Rounds of drawing random programs, and the number of legal ones after which they end.
 _DRAWS = 5
 _FEW_RANDOM = 50
-#: Random programs whose tiles are drawn from the prior, and each tile of theirs that is.
+#: Share of the random programs whose tiles are drawn from the prior.
 _GUIDED = 0.5
 
+#: Names beside those of operators in the counts of drafts.
 RANDOM, WARM = "random", "warm"
 
 
 @dataclass(frozen=True, slots=True)
 class Shares:
-    """Where the initial population of a round comes from; numbers that add up to 1.
+    """Sources of the initial population of a round, as shares that add up to 1.
 
     Parameters
     ----------
     measured : float
-        The best programs that were measured of this very workload. MetaSchedule's and Ansor's share
+        Best programs that were measured of this very workload. MetaSchedule's and Ansor's share
         is 0.2; more would leave the model no unmeasured program to find near them.
     warm : float
         Programs of other workloads, adapted. There are few donors, so what they do not fill is
         drawn at random; 0.3 lets a search whose neighbours are known well begin from them, and
         leaves half of the population to chance where they are misleading.
     random : float
-        Drawn from the design spaces, for half of them with tiles from the prior.
+        Programs drawn from the design spaces, half of them with tiles from the prior.
+
+    Raises
+    ------
+    UsageError
+        A share is negative, or the shares do not add up to 1.
     """
 
     measured: float = 0.2
@@ -66,8 +67,8 @@ class Shares:
     random: float = 0.5
 
     def __post_init__(self) -> None:
-        parts = (self.measured, self.warm, self.random)
-        if min(parts) < 0 or not math.isclose(sum(parts), 1, abs_tol=1e-6):
+        shares = (self.measured, self.warm, self.random)
+        if min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
             raise UsageError(
                 "the shares of measured, warm and random programs must be 0 or more and add up to "
                 f"1, not {self.measured}, {self.warm}, {self.random}"
@@ -81,13 +82,13 @@ class Individual:
     Parameters
     ----------
     draft : Draft
-        All of its decisions.
+        Program with all of its decisions.
     schedule : tvm Schedule
-        It, postprocessed.
+        Its schedule, postprocessed.
     lineage : Lineage
-        What it descends from.
+        Its ancestors.
     score : float
-        What the cost model says, 0 or more; the higher, the faster.
+        Score of the cost model, 0 or more; the higher, the faster.
     is_served : bool
         Whether its times are known and stand for a measurement.
     """
@@ -113,37 +114,37 @@ class Breeding:
 
     Parameters
     ----------
-    replays : Replays
+    replayer : DraftReplayer
         Makes schedules of drafts.
     score : callable
         Returns a score for each of some schedules.
     operators : Operators
-        How often each operator is taken.
+        Weights of the operators.
     rng : random.Random
-        Where chance comes from.
-    tally : Tally
-        Counts.
+        Source of chance.
+    counts : OperatorCounts
+        Counts of the drafts of the task.
     prior : TilePrior or None
-        Which tiles are likely to be good.
+        Distribution of good tiles.
     most_parallel : int or None
         Most parallel iterations; None for no bound.
     """
 
     def __init__(
         self,
-        replays: Replays,
+        replayer: DraftReplayer,
         score: Callable[[Sequence[Any]], Sequence[float]],
         operators: Operators,
         rng: random.Random,
-        tally: Tally,
+        counts: OperatorCounts,
         prior: TilePrior | None = None,
         most_parallel: int | None = None,
     ) -> None:
-        self._replays = replays
+        self._replayer = replayer
         self._score = score
         self._operators = operators
         self._rng = rng
-        self._tally = tally
+        self._counts = counts
         self._prior = prior
         self._most_parallel = most_parallel
         # Keys of drafts that were made, and of those that became programs: TVM completes a draft.
@@ -156,23 +157,26 @@ class Breeding:
 
     def add(self, children: Sequence[Child]) -> list[Individual]:
         """Replay and score drafts; return the legal ones that this round has not seen."""
-        made = self._replays.schedules([child.draft for child in children])
+        schedules = self._replayer.schedules([child.draft for child in children])
         legal = []
-        for child, schedule in zip(children, made, strict=True):
-            self._tally.offspring[child.operator] += 1
+        for child, schedule in zip(children, schedules, strict=True):
+            self._counts.offspring[child.operator] += 1
             if schedule is None:
-                self._tally.illegal[child.operator] += 1
+                self._counts.illegal[child.operator] += 1
                 continue
             legal.append(Individual(completed(child.draft, schedule), schedule, child.lineage))
         return self.enter(legal)
 
-    def enter(self, known: Sequence[Individual]) -> list[Individual]:
-        """Score programs whose schedules are known; return those that the round did not have."""
-        new = {one.draft.key: one for one in reversed(known) if one.draft.key not in self._entered}
-        fresh = list(reversed(new.values()))
+    def enter(self, individuals: Sequence[Individual]) -> list[Individual]:
+        """Score programs; return those that the round did not have."""
+        by_key = {program.draft.key: program for program in reversed(individuals)}
+        new = {key: program for key, program in by_key.items() if key not in self._entered}
+        unscored = list(reversed(new.values()))
         self._entered.update(new)
-        scores = self._score([one.schedule for one in fresh]) if fresh else []
-        entered = [replace(one, score=score) for one, score in zip(fresh, scores, strict=True)]
+        scores = self._score([program.schedule for program in unscored]) if unscored else []
+        entered = [
+            replace(program, score=score) for program, score in zip(unscored, scores, strict=True)
+        ]
         self.individuals += entered
         return entered
 
@@ -182,33 +186,33 @@ class Breeding:
         Parameters
         ----------
         templates : sequence of Draft
-            The design spaces, with the decisions that were drawn when they were made: they tell
-            the extents of the loops.
+            Design spaces, with the decisions that were drawn when they were made, because these
+            hold the extents of the loops.
         number : int
-            How many programs are wanted.
+            Most programs to return.
         """
-        found: list[Individual] = []
+        drawn: list[Individual] = []
         for _ in range(_DRAWS):
-            drafts = [self._random(templates) for _ in range(number)]
-            found += self.add([Child(one, Lineage(Origin.RANDOM), RANDOM) for one in drafts])
-            if len(found) >= min(number, _FEW_RANDOM):
+            drafts = [self._random_draft(templates) for _ in range(number)]
+            drawn += self.add([Child(draft, Lineage(Origin.RANDOM), RANDOM) for draft in drafts])
+            if len(drawn) >= min(number, _FEW_RANDOM):
                 break
-        return found[:number]
+        return drawn[:number]
 
-    def _random(self, templates: Sequence[Draft]) -> Draft:
+    def _random_draft(self, templates: Sequence[Draft]) -> Draft:
         template = self._rng.choice(templates)
-        bare = Draft(template.instructions, {})
+        draft = Draft(template.instructions, {})
         if self._prior is None or self._rng.random() >= _GUIDED:
-            return bare
+            return draft
         places: Counter[int] = Counter()
-        for number, one in enumerate(template.instructions):
-            if one.kind == "SamplePerfectTile" and number in template.decisions:
-                levels, innermost = one.attrs
+        for number, instruction in enumerate(template.instructions):
+            if instruction.kind == "SamplePerfectTile" and number in template.decisions:
+                levels, innermost = instruction.attrs
                 extent = math.prod(template.decisions[number])
                 tile = self._prior.draw(extent, levels, innermost, self._rng, places[levels])
                 places[levels] += 1
-                bare = bare.with_decision(number, tile)
-        return bare
+                draft = draft.with_decision(number, tile)
+        return draft
 
     # ------------------------------------------------------------------ evolution
 
@@ -226,52 +230,71 @@ class Breeding:
             return self._rng.choices(population, cum_weights=weights)[0]
 
         n_mutants = sum(self._rng.random() < _MUTATED for _ in range(size))
-        following = [draw() for _ in range(size - n_mutants)]
+        generation = [draw() for _ in range(size - n_mutants)]
         for _ in range(_PASSES):
-            missing = size - len(following)
+            missing = size - len(generation)
             children = [child for _ in range(missing) if (child := self._child(draw)) is not None]
             if not children:
                 break
-            following += self.add(children)
-        return following
+            generation += self.add(children)
+        return generation
 
     def _child(self, draw: Callable[[], Individual]) -> Child | None:
         """Return offspring that this round has not seen, or None after some tries."""
         for _ in range(_TRIES):
             operator = self._operators.draw(self._rng)
-            first = draw()
-            if operator == CROSSOVER:
-                second = draw()
-                draft = cross(first.draft, second.draft, self._rng)
-                lineage = first.lineage.crossed(second.lineage)
-            else:
-                draft = self._mutated(operator, first.draft)
-                lineage = first.lineage.mutated(operator)
-            if draft is not None and not self._is_met(draft.key):
+            parent = draw()
+            facts = _RoundFacts(
+                self._replayer, self._extents, draw, self._prior, self._most_parallel
+            )
+            draft = operator.apply(parent.draft, self._rng, facts)
+            if draft is not None and not self._is_seen(draft.key):
                 self._tried.add(draft.key)
-                return Child(draft, lineage, operator)
+                lineage = parent.lineage.child(operator.name, facts.partner_lineage)
+                return Child(draft, lineage, operator.name)
         return None
 
-    def _mutated(self, operator: str, draft: Draft) -> Draft | None:
-        if operator == "tile_size":
-            return mutate_tile_size(draft, self._rng, prior=self._prior)
-        if operator == "unroll":
-            return mutate_unroll(draft, self._rng)
-        if operator == "parallel":
-            key = draft.key
-            if key not in self._extents:
-                self._extents[key] = self._replays.extents(draft)
-            extents = self._extents[key]
-            return mutate_parallel(draft, self._rng, extents, most=self._most_parallel)
-        return mutate_compute_location(draft, self._rng, self._replays.location(draft))
-
-    def _is_met(self, key: bytes) -> bool:
+    def _is_seen(self, key: bytes) -> bool:
         return key in self._tried or key in self._entered
+
+
+class _RoundFacts(ScheduleFacts):
+    """Facts for one offspring of a round; remembers the partner that the operator took."""
+
+    def __init__(
+        self,
+        replayer: DraftReplayer,
+        extents: dict[bytes, dict[str, list[list[int]]]],
+        draw: Callable[[], Individual],
+        prior: TilePrior | None,
+        most_parallel: int | None,
+    ) -> None:
+        super().__init__(prior, most_parallel)
+        self._replayer = replayer
+        self._extents = extents
+        self._draw = draw
+        self.partner_lineage: Lineage | None = None
+
+    def extents(self, draft: Draft) -> dict[str, list[list[int]]]:
+        if draft.key not in self._extents:
+            self._extents[draft.key] = super().extents(draft)
+        return self._extents[draft.key]
+
+    def partners(self, draft: Draft) -> Iterable[Draft]:
+        partner = self._draw()
+        self.partner_lineage = partner.lineage
+        return (partner.draft,)
+
+    def ask(self, query: Callable[[Any, IRModule], dict[Any, Any]], draft: Draft) -> dict[Any, Any]:
+        return self._replayer.ask(query, draft)
+
+    def draw_seed(self) -> int:
+        return self._replayer.draw_seed()
 
 
 def completed(draft: Draft, schedule: Any) -> Draft:
     """Return a draft with the decisions that TVM drew for its schedule."""
-    n_decisions = sum(one.is_sampling for one in draft.instructions)
+    n_decisions = sum(instruction.is_sampling for instruction in draft.instructions)
     return (
         draft if len(draft.decisions) == n_decisions else schedule_queries.from_tvm(schedule.trace)
     )
@@ -279,7 +302,7 @@ def completed(draft: Draft, schedule: Any) -> Draft:
 
 def cumulated(population: Iterable[Individual]) -> list[float]:
     """Return running sums of scores, to draw in proportion to them; equal ones if all are 0."""
-    scores = [one.score for one in population]
+    scores = [individual.score for individual in population]
     if sum(scores) <= 0:
         scores = [1.0] * len(scores)
     return list(itertools.accumulate(scores))

@@ -1,19 +1,26 @@
-"""What only a schedule knows of a trace: where blocks may be computed, and how long loops are."""
+"""Schedules of drafts: TVM's form of a draft, its replay, and facts that only a schedule knows."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from tvm import tirx
 from tvm.ir import IRModule
 from tvm.s_tir import SBlockRealize, Schedule
+from tvm.s_tir.schedule import _ffi_api as _api
 from tvm.tirx.analysis import undefined_vars
 
 from ....search.draft import Draft
 from .. import trace_codec
 from ..trace_codec import TraceBuilder, items_of
+
+if TYPE_CHECKING:
+    from ....search.prior import TilePrior
 
 _PARALLEL = "meta_schedule.parallel"
 #: No loop has this number: TVM answers with the last location that is legal.
@@ -21,7 +28,13 @@ _PAST_ALL = 2**31 - 1
 _INLINE = -2
 #: A block with two places is passed over once in eight times.
 _DRAWS = 3
-_MOST_SEED = 2**31 - 2
+
+#: Greatest seed of TVM's random states.
+MOST_SEED = 2**31 - 2
+
+#: No verification after each step, and no text of errors (``ScheduleErrorRenderLevel``).
+_NO_CHECKS = 0
+_SILENT = 2
 
 #: Parallel iterations per core that MetaSchedule's rules for CPUs allow.
 JOBS_PER_CORE = 16
@@ -30,12 +43,17 @@ JOBS_PER_CORE = 16
 def from_tvm(trace: Any) -> Draft:
     """Return a trace of TVM as a draft; its post-processing is dropped.
 
+    Parameters
+    ----------
+    trace : tvm Trace
+        A trace of this TVM.
+
     Raises
     ------
     UnknownInstructionError
         TVM cannot write the trace as JSON.
     """
-    return Draft.of(trace_codec.encode(trace))
+    return Draft.from_trace(trace_codec.encode(trace))
 
 
 def to_tvm(draft: Draft, builder: TraceBuilder) -> Any:
@@ -44,9 +62,9 @@ def to_tvm(draft: Draft, builder: TraceBuilder) -> Any:
     Parameters
     ----------
     draft : Draft
-        Which one.
+        Program to convert.
     builder : TraceBuilder
-        Makes the instructions of each sketch once.
+        Cache of the instructions of each sketch.
 
     Raises
     ------
@@ -62,16 +80,16 @@ def replayed(trace: Any, mod: IRModule, seed: int = 1) -> Schedule:
     Parameters
     ----------
     trace : tvm Trace
-        What is replayed; decisions that it lacks are drawn.
+        Trace to replay; decisions that it lacks are drawn.
     mod : IRModule
-        The workload.
+        Workload.
     seed : int
-        Where chance comes from for those.
+        Seed for the decisions that are drawn.
 
     Raises
     ------
     Exception
-        What TVM raises on a trace that does not fit.
+        The trace does not apply to the module; TVM raises several classes.
     """
     schedule = _schedule(mod, seed)
     trace.apply_to_schedule(schedule, remove_postproc=True)
@@ -83,17 +101,17 @@ def _schedule(mod: IRModule, seed: int) -> Schedule:
 
 
 def locations(trace: Any, mod: IRModule, *, seed: int | None = None) -> dict[int, list[int]]:
-    """Return where blocks with a sampled location may be computed, the others being where they are.
+    """Return the legal locations of each block with a sampled one, the other blocks unmoved.
 
-    Finding out what is legal takes longer than replaying (10 to 100 ms of a convolution for all
-    places of a block). A mutation needs only one place.
+    Finding all legal places takes longer than replaying (10 to 100 ms for a block of a
+    convolution). A mutation needs only one place.
 
     Parameters
     ----------
     trace : tvm Trace
-        What is replayed.
+        Trace to replay.
     mod : IRModule
-        The workload.
+        Workload.
     seed : int, optional
         Look at one block only, drawn at random, and draw one other place for it, each legal one
         with equal probability; this costs what TVM's own mutator does. By default all are found.
@@ -101,14 +119,14 @@ def locations(trace: Any, mod: IRModule, *, seed: int | None = None) -> dict[int
     Returns
     -------
     dict of int to list of int
-        By the number of the ``SampleComputeLocation`` decisions that are legal, ascending; -2 for
+        By the number of the ``SampleComputeLocation`` the legal decisions, ascending: -2 for
         inlining, -1 for a place of its own, else the number of a loop. Empty where there is none,
         or no other place was drawn.
 
     Raises
     ------
     Exception
-        What TVM raises on a trace that does not fit.
+        The trace does not apply to the module; TVM raises several classes.
     """
     numbers = [
         number
@@ -120,31 +138,29 @@ def locations(trace: Any, mod: IRModule, *, seed: int | None = None) -> dict[int
     rng = random.Random(seed)  # noqa: S311  chance, not security
     looked_at = set(numbers) if seed is None else {rng.choice(numbers)}
     # The first number that TVM draws is as small as the seed.
-    schedule = _schedule(mod, rng.randint(1, _MOST_SEED))
-    left = iter(numbers)
-    found: dict[int, list[int]] = {}
+    schedule = _schedule(mod, rng.randint(1, MOST_SEED))
+    remaining = iter(numbers)
+    places: dict[int, list[int]] = {}
 
-    def note(instruction: Any, inputs: Any, _attrs: Any, decision: Any) -> Any:
+    def look(instruction: Any, inputs: Any, _attrs: Any, decision: Any) -> Any:
         if instruction.kind.name == "SampleComputeLocation":
-            number = next(left)
+            number = next(remaining)
             if number in looked_at:
-                found[number] = (
-                    _legal(schedule, inputs[0])
+                places[number] = (
+                    _legal_places(schedule, inputs[0])
                     if seed is None
-                    else _drawn(schedule, inputs[0], decision)
+                    else _drawn_place(schedule, inputs[0], decision)
                 )
         return decision
 
-    trace.apply_to_schedule(schedule, remove_postproc=True, decision_provider=note)
-    return {number: places for number, places in found.items() if places}
+    trace.apply_to_schedule(schedule, remove_postproc=True, decision_provider=look)
+    return {number: legal for number, legal in places.items() if legal}
 
 
-def _legal(schedule: Schedule, block: Any) -> list[int]:
-    """Return the legal locations of a block.
-
-    TVM has no function for them, but ``sample_compute_location`` takes, of a decision that is not
-    legal, the next lower one that is. It changes nothing in the module.
-    """
+# TVM has no function for the legal locations, but ``sample_compute_location`` takes, of a decision
+# that is not legal, the next lower one that is. It changes nothing in the module.
+def _legal_places(schedule: Schedule, block: Any) -> list[int]:
+    """Return the legal locations of a block, ascending."""
     places: list[int] = []
     wanted = _PAST_ALL
     while wanted >= _INLINE:
@@ -156,7 +172,7 @@ def _legal(schedule: Schedule, block: Any) -> list[int]:
     return places[::-1]
 
 
-def _drawn(schedule: Schedule, block: Any, current: Any) -> list[int]:
+def _drawn_place(schedule: Schedule, block: Any, current: Any) -> list[int]:
     """Return a legal location of a block that is not the current one, if a few draws find one."""
     for _ in range(_DRAWS):
         place = _sampled(schedule, block, None)
@@ -177,9 +193,9 @@ def extents(trace: Any, mod: IRModule) -> dict[str, list[list[int]]]:
     Parameters
     ----------
     trace : tvm Trace
-        What is replayed.
+        Trace to replay.
     mod : IRModule
-        The workload.
+        Workload.
 
     Returns
     -------
@@ -192,7 +208,7 @@ def extents(trace: Any, mod: IRModule) -> dict[str, list[list[int]]]:
     Raises
     ------
     Exception
-        What TVM raises on a trace that does not fit.
+        The trace does not apply to the module; TVM raises several classes.
     """
     annotated = _annotated(from_tvm(trace))
     if not annotated:
@@ -210,9 +226,9 @@ def most_parallel(target: Any, jobs_per_core: int = JOBS_PER_CORE) -> int | None
     Parameters
     ----------
     target : tvm Target
-        What is tuned for.
+        Target of the tuning run.
     jobs_per_core : int
-        How many each core gets.
+        Most iterations per core.
     """
     cores = target.attrs.get("num-cores")
     return None if cores is None else int(cores) * jobs_per_core
@@ -221,15 +237,15 @@ def most_parallel(target: Any, jobs_per_core: int = JOBS_PER_CORE) -> int | None
 def _annotated(draft: Draft) -> dict[str, tuple[str, str]]:
     """Return names and functions of the blocks with a bound for parallel loops."""
     blocks: dict[str, tuple[str, str]] = {}
-    found: dict[str, tuple[str, str]] = {}
+    annotated: dict[str, tuple[str, str]] = {}
     for instruction in draft.instructions:
         if instruction.kind == "GetSBlock":
             blocks[instruction.outputs[0]] = instruction.attrs
         elif instruction.kind == "Annotate" and instruction.attrs[0] == _PARALLEL:
             variable = instruction.inputs[0]
             if variable in blocks:
-                found[variable] = blocks[variable]
-    return found
+                annotated[variable] = blocks[variable]
+    return annotated
 
 
 def _outer_extents(body: Any) -> list[list[int]]:
@@ -239,7 +255,7 @@ def _outer_extents(body: Any) -> list[list[int]]:
         for var, value in zip(realize.block.iter_vars, realize.iter_values, strict=True):
             if var.iter_type != tirx.IterVar.DataPar:
                 reduced.update(undefined_vars(value))
-    made = []
+    extents_of_nests = []
     for loops, _ in nests:
         outer = []
         for loop in loops:
@@ -248,8 +264,8 @@ def _outer_extents(body: Any) -> list[list[int]]:
             outer.append(int(loop.extent))
             if isinstance(loop.body, tirx.SeqStmt):
                 break
-        made.append(outer)
-    return made
+        extents_of_nests.append(outer)
+    return extents_of_nests
 
 
 def _is_fusible(loop: Any) -> bool:
@@ -258,11 +274,144 @@ def _is_fusible(loop: Any) -> bool:
 
 
 def _nests(stmt: Any, loops: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the loops around each block inside of a statement, and what realizes the block."""
+    """Yield the loops around each block inside a statement, and the realization of the block."""
     if isinstance(stmt, tirx.For):
         yield from _nests(stmt.body, (*loops, stmt))
     elif isinstance(stmt, tirx.SeqStmt):
-        for part in items_of(stmt.seq):
-            yield from _nests(part, loops)
+        for child in items_of(stmt.seq):
+            yield from _nests(child, loops)
     elif isinstance(stmt, SBlockRealize):
         yield loops, stmt
+
+
+# ---- the programs of a task ----------------------------------------------------------------------
+
+
+class ScheduleFacts(ABC):
+    """Answers to the questions of operators (:class:`tunedb.search.operators.TaskFacts`).
+
+    A question that a new operator asks of TVM is a method here: a query takes a trace and the
+    module of the task. The search and the mutators say how they put it (:meth:`ask`).
+
+    Parameters
+    ----------
+    prior : TilePrior or None
+        Distribution of good tiles.
+    most_parallel : int or None
+        Most parallel iterations; None for no bound.
+    """
+
+    def __init__(self, prior: TilePrior | None, most_parallel: int | None) -> None:
+        self.prior = prior
+        self.most_parallel = most_parallel
+
+    def extents(self, draft: Draft) -> dict[str, list[list[int]]]:
+        """Return the extents of the loops over blocks that are annotated to be parallel."""
+        return self.ask(extents, draft)
+
+    def locations(self, draft: Draft) -> dict[int, list[int]]:
+        """Return another legal decision of one ``SampleComputeLocation``, drawn."""
+        return self.ask(partial(locations, seed=self.draw_seed()), draft)
+
+    @abstractmethod
+    def partners(self, draft: Draft) -> Iterable[Draft]:
+        """Return other programs of the workload to try in turn as a second parent."""
+
+    @abstractmethod
+    def ask(self, query: Callable[[Any, IRModule], dict[Any, Any]], draft: Draft) -> dict[Any, Any]:
+        """Return the result of a query on the trace of a draft and the module of the task."""
+
+    @abstractmethod
+    def draw_seed(self) -> int:
+        """Draw a seed for TVM."""
+
+
+class DraftReplayer:
+    """Schedules of drafts and stored traces on the module of one task, made on threads.
+
+    A draft is legal if all its instructions apply and every postprocessor accepts the result, as
+    MetaSchedule decides it for its own traces.
+
+    Parameters
+    ----------
+    mod : tvm IRModule
+        Module of the task.
+    postprocs : sequence of tvm Postproc
+        Those of the task's space generator, initialised.
+    threads : int
+        Drafts that are replayed at a time; TVM releases the GIL while it does.
+    seed : int
+        Seed of the decisions that a draft leaves to TVM. Equal calls in equal order give equal
+        schedules, whatever the number of threads.
+    """
+
+    def __init__(self, mod: Any, postprocs: Sequence[Any], *, threads: int, seed: int) -> None:
+        self.mod = mod
+        self._postprocs = list(postprocs)
+        self._threads = threads
+        self._random = random.Random(seed)  # noqa: S311  chance, not security
+        self._builder = TraceBuilder()
+
+    def schedules(self, drafts: Sequence[Draft]) -> list[Any]:
+        """Return the schedule of each draft, postprocessed; None for one that is illegal."""
+        return self._map(self._postprocessed, drafts)
+
+    def stored_schedules(self, traces: Sequence[Any]) -> list[Any]:
+        """Return the schedules of whole traces, with the postprocessing that they name.
+
+        Parameters
+        ----------
+        traces : sequence of tvm Trace
+            Traces of stored records.
+
+        Returns
+        -------
+        list of tvm Schedule or None
+            None for a trace that does not apply.
+        """
+        return self._map(self._stored_schedule, traces)
+
+    def ask(self, query: Callable[[Any, IRModule], dict[Any, Any]], draft: Draft) -> dict[Any, Any]:
+        """Return the result of a query on the trace of a draft; empty where that does not apply."""
+        try:
+            return query(self._trace(draft), self.mod)
+        except Exception:  # TVM raises several classes; nothing can be changed then
+            return {}
+
+    def draw_seed(self) -> int:
+        """Draw a seed for TVM."""
+        return self._random.randint(1, MOST_SEED)
+
+    def _map(self, schedule_of: Callable[[Any, int], Any], items: Sequence[Any]) -> list[Any]:
+        seeds = [self.draw_seed() for _ in items]
+        if self._threads == 1 or len(items) < 2:
+            return [schedule_of(*pair) for pair in zip(items, seeds, strict=True)]
+        with ThreadPoolExecutor(min(self._threads, len(items))) as threads:
+            return list(threads.map(schedule_of, items, seeds))
+
+    def _trace(self, draft: Draft) -> Any:
+        try:
+            return to_tvm(draft, self._builder)
+        except trace_codec.UnknownInstructionError:
+            return trace_codec.replay(draft.trace(), self.mod)
+
+    def _postprocessed(self, draft: Draft, seed: int) -> Any:
+        try:
+            schedule = self._new_schedule(seed)
+            self._trace(draft).apply_to_schedule(schedule, remove_postproc=True)
+            schedule.enter_postproc()
+            return schedule if all(rule.apply(schedule) for rule in self._postprocs) else None
+        except Exception:  # TVM raises ScheduleError, InternalError, ValueError, …
+            return None
+
+    def _stored_schedule(self, trace: Any, seed: int) -> Any:
+        try:
+            schedule = self._new_schedule(seed)
+            trace.apply_to_schedule(schedule, remove_postproc=False)
+            return schedule
+        except Exception:  # as above
+            return None
+
+    def _new_schedule(self, seed: int) -> Any:
+        # Schedule(...) checks the types of its arguments, which takes a tenth of a replay.
+        return _api.TracedSchedule(self.mod, seed, _NO_CHECKS, _SILENT, True)

@@ -1,4 +1,4 @@
-"""What a search did and came to."""
+"""Reports of a search: its rounds, the drafts of each operator, and the best program."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from ..database.candidates import Lineage
 
 @dataclass(frozen=True, slots=True)
 class Round:
-    """One round of the search, as ``on_round`` is told of it.
+    """One round of the search, as ``on_round`` gets it.
 
     Parameters
     ----------
     task : str
         Name of the task.
     number : int
-        The first is 1.
+        Number of the round, from 1.
     programs : int
         Legal programs that were compared.
     proposed : int
@@ -32,15 +32,15 @@ class Round:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What became of the drafts of a task, by operator (``random`` and ``warm`` beside them).
+class OperatorCounts:
+    """Counts of the drafts of a task by operator, with ``random`` and ``warm`` beside them.
 
     Parameters
     ----------
     offspring : Counter
         Drafts that were replayed.
     illegal : Counter
-        Those of them that do not apply, or that a postprocessor refuses.
+        Those of them that do not apply, or that a postprocessor rejects.
     """
 
     offspring: Counter[str] = field(default_factory=Counter)
@@ -48,69 +48,69 @@ class Tally:
 
 
 @dataclass(slots=True)
-class Outcome:
-    """What a task came to so far.
+class TaskReport:
+    """Results of a task so far.
 
     Parameters
     ----------
     task : str
-        Its name.
+        Name of the task.
     trials : int
         Programs that were proposed.
     proposals : Counter
-        Them by origin.
-    tally : Tally
-        Offspring by operator.
+        Proposed programs by origin.
+    counts : OperatorCounts
+        Drafts by operator.
     best_seconds : float or None
         Mean time of the best program that was measured.
     best : bytes or None
-        Its digest.
+        Digest of that program.
     lineages : dict
-        Of each program that was measured, by digest.
+        Lineage of each program that was measured, by digest.
     """
 
     task: str
     trials: int = 0
     proposals: Counter[str] = field(default_factory=Counter)
-    tally: Tally = field(default_factory=Tally)
+    counts: OperatorCounts = field(default_factory=OperatorCounts)
     best_seconds: float | None = None
     best: bytes | None = None
     lineages: dict[bytes, Lineage] = field(default_factory=dict)
 
-    def note(self, digest: bytes, descent: Lineage, seconds: float | None) -> None:
-        """Take in a program that was measured; `seconds` is None for one that failed."""
-        self.lineages[digest] = descent
+    def add(self, digest: bytes, lineage: Lineage, seconds: float | None) -> None:
+        """Add a measured program; `seconds` is None for one that failed."""
+        self.lineages[digest] = lineage
         if seconds is not None and (self.best_seconds is None or seconds < self.best_seconds):
             self.best_seconds, self.best = seconds, digest
 
     def descent(self) -> list[Lineage]:
         """Return the lineage of the best program, of its donor, and so on, in this run."""
-        found: list[Lineage] = []
-        digest, met = self.best, set[bytes]()
-        while digest is not None and digest not in met and digest in self.lineages:
-            met.add(digest)
-            found.append(self.lineages[digest])
-            digest = found[-1].donor
-        return found
+        descent: list[Lineage] = []
+        digest, visited = self.best, set[bytes]()
+        while digest is not None and digest not in visited and digest in self.lineages:
+            visited.add(digest)
+            descent.append(self.lineages[digest])
+            digest = descent[-1].donor
+        return descent
 
-    def report(self) -> dict[str, Any]:
-        """Return all of it as plain values."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return the report as plain values."""
         descent = self.descent()
         return {
             "trials": self.trials,
             "proposals": dict(self.proposals),
-            "offspring": dict(self.tally.offspring),
-            "illegal": {name: self.tally.illegal[name] for name in self.tally.offspring},
+            "offspring": dict(self.counts.offspring),
+            "illegal": {name: self.counts.illegal[name] for name in self.counts.offspring},
             "best_seconds": self.best_seconds,
             "best": None if self.best is None else self.best.hex(),
             "descent": [
                 {
-                    "origin": one.origin.value,
-                    "operators": list(one.operators),
-                    "donor": None if one.donor is None else one.donor.hex(),
-                    "other": None if one.other is None else one.other.hex(),
+                    "origin": lineage.origin.value,
+                    "operators": list(lineage.operators),
+                    "donor": None if lineage.donor is None else lineage.donor.hex(),
+                    "other": None if lineage.other is None else lineage.other.hex(),
                 }
-                for one in descent
+                for lineage in descent
             ],
-            "best_is_crossed": any(one.is_crossed for one in descent),
+            "best_is_crossed": any(lineage.is_crossed for lineage in descent),
         }

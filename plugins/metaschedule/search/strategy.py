@@ -1,4 +1,4 @@
-"""The search strategy that TVM holds: evolution that begins with what a database knows."""
+"""Search strategy for TVM: evolution that begins with the programs of a database."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ..compat import register_errors
 from ..database.database import Database, handle_of
 from ..measure.measured import Known
 from .population import Shares
-from .search_report import Outcome, Round
-from .task_search import Settings, TaskSearch, Trials, TuningTask
+from .search_report import Round, TaskReport
+from .task_search import SearchOptions, TaskSearch, TrialLimits, TuningTask
 
 __all__ = ["EvolutionarySearch", "Round", "Shares"]
 
@@ -22,14 +22,13 @@ register_errors()
 
 
 class EvolutionarySearch(_PySearchStrategy):
-    """Evolutionary search with the five operators of Ansor, begun from a database.
+    """Evolutionary search that begins with the programs of a database.
 
-    Each round a population is put together of the best programs that were measured of the task, of
-    programs of its neighbours that are adapted to it, and of random ones. It evolves for some
-    generations: parents are drawn in proportion to what the cost model says of them, and offspring
-    is made by moving a divisor of a tile, by changing the granularity of parallel loops, the steps
-    that are unrolled or the place where a block is computed, or by crossing two programs block by
-    block. The best programs that were never proposed are measured, and some random ones.
+    Each round a population is put together from the best measured programs of the task, programs
+    of its neighbours that are adapted to it, and random ones. It evolves for some generations:
+    parents are drawn in proportion to their scores, and the operators of
+    :mod:`tunedb.search.operators` make offspring. The best programs that were never proposed are
+    measured, and some random ones.
 
     The first batch of a task begins with the best known program, if its times are served, and
     with up to five programs of neighbours as they are.
@@ -37,21 +36,21 @@ class EvolutionarySearch(_PySearchStrategy):
     Parameters
     ----------
     database : Database
-        The database of the run.
+        Database of the run.
     population_size : int
         Programs of a population.
     generations : int
         Generations of a round; 0 measures the best of the initial population.
     operators : Operators, optional
-        How often each operator is taken; by default as Ansor does for the kind of target.
+        Weights of the operators; by default Ansor's for the kind of target.
     shares : Shares, optional
-        Where the initial population comes from.
+        Sources of the initial population.
     eps_greedy : float
         Share of each batch that is drawn from the random programs of its round; where that is no
-        whole number, chance decides on the rest.
+        whole number, chance decides on the fraction.
     known : Known, optional
-        Programs that are not measured again, as ``ReusingBuilder`` and ``ReusingRunner`` have them.
-        None of them is proposed, but for the best one in the first batch.
+        Programs that are not measured again, as ``ReusingBuilder`` and ``ReusingRunner`` take them.
+        Only the best of them is proposed, in the first batch.
     warm : bool
         Whether programs and tiles of neighbours are used.
     crossover : bool
@@ -70,9 +69,9 @@ class EvolutionarySearch(_PySearchStrategy):
 
     Notes
     -----
-    Where each candidate came from is stored with its measurement by ``MeasureCallback``. Equal
-    seeds, databases and cost models give equal candidates, whatever the number of threads.
-    Mutators of the space generator are not used.
+    ``MeasureCallback`` stores the lineage of each candidate with its measurement. Equal seeds,
+    databases and cost models give equal candidates, whatever the number of threads. Mutators of
+    the space generator are not used.
 
     Examples
     --------
@@ -116,7 +115,7 @@ class EvolutionarySearch(_PySearchStrategy):
             raise PluginError(
                 f"EvolutionarySearch needs a tunedb database, not {type(database).__name__}"
             )
-        settings = Settings(
+        options = SearchOptions(
             population_size,
             generations,
             operators,
@@ -128,9 +127,9 @@ class EvolutionarySearch(_PySearchStrategy):
             threads,
             on_round,
         )
-        self._start(_Shared(database, settings))
+        self._start(_StrategyState(database, options))
 
-    def _start(self, shared: _Shared) -> None:
+    def _start(self, shared: _StrategyState) -> None:
         # TVM's object holds the strategy's methods, which hold nothing of TVM's object: the last
         # reference to either frees both at once.
         strategy = _Strategy(shared)
@@ -145,7 +144,7 @@ class EvolutionarySearch(_PySearchStrategy):
         self._shared = shared
 
     def report(self) -> dict[str, dict[str, Any]]:
-        """Return what the search did, by the names of the tasks.
+        """Return counts and the best program of each task, by the names of the tasks.
 
         Returns
         -------
@@ -156,13 +155,13 @@ class EvolutionarySearch(_PySearchStrategy):
             program of this run that it descends from, and so on), and whether there is a crossover
             in it (``best_is_crossed``). A name that several tasks have gets a number.
         """
-        found: dict[str, dict[str, Any]] = {}
-        for outcome in self._shared.outcomes:
-            name, number = outcome.task, 2
-            while name in found:
-                name, number = f"{outcome.task} ({number})", number + 1
-            found[name] = outcome.report()
-        return found
+        reports: dict[str, dict[str, Any]] = {}
+        for report in self._shared.reports:
+            name, number = report.task, 2
+            while name in reports:
+                name, number = f"{report.task} ({number})", number + 1
+            reports[name] = report.as_dict()
+        return reports
 
     def __copy__(self) -> NoReturn:
         raise TypeError("an EvolutionarySearch cannot be copied; use clone()")
@@ -174,32 +173,32 @@ class EvolutionarySearch(_PySearchStrategy):
         self.__copy__()
 
 
-class _Shared:
-    """What a strategy and its clones have in common: TVM clones one for each task."""
+class _StrategyState:
+    """State that a strategy and its clones share: TVM clones one for each task."""
 
-    def __init__(self, database: Database, settings: Settings) -> None:
+    def __init__(self, database: Database, options: SearchOptions) -> None:
         self.database = database
-        self.settings = settings
-        self.outcomes: list[Outcome] = []
+        self.options = options
+        self.reports: list[TaskReport] = []
 
 
-def _clone(shared: _Shared) -> EvolutionarySearch:
-    made = EvolutionarySearch.__new__(EvolutionarySearch)
-    made._start(shared)
-    return made
+def _clone(shared: _StrategyState) -> EvolutionarySearch:
+    clone = EvolutionarySearch.__new__(EvolutionarySearch)
+    clone._start(shared)
+    return clone
 
 
 class _Strategy:
-    """What one clone does, in plain Python; TVM calls it through function objects."""
+    """The work of one clone in plain Python; TVM calls it through function objects."""
 
-    def __init__(self, shared: _Shared) -> None:
+    def __init__(self, shared: _StrategyState) -> None:
         self._shared = shared
         self._task: TuningTask | None = None
         self._search: TaskSearch | None = None
 
     def initialize(self, context: Any) -> None:
-        """Learn what the task is."""
-        self._task = TuningTask.of(context)
+        """Take the task from a tuning context."""
+        self._task = TuningTask.from_context(context)
 
     def pre_tuning(
         self, max_trials: int, batch: int, spaces: Sequence[Any], _database: Any, cost_model: Any
@@ -211,25 +210,30 @@ class _Strategy:
         if cost_model is None or handle is None:
             raise PluginError("EvolutionarySearch needs a cost model; 'random' is one")
         self._search = TaskSearch(
-            handle, self._shared.settings, self._task, Trials(max_trials, batch), spaces, cost_model
+            handle,
+            self._shared.options,
+            self._task,
+            TrialLimits(max_trials, batch),
+            spaces,
+            cost_model,
         )
-        self._shared.outcomes.append(self._search.outcome)
+        self._shared.reports.append(self._search.report)
 
     def post_tuning(self) -> None:
-        """End the search and free what it held."""
+        """End the search and free its memory."""
         if self._search is not None:
             self._search.finish()
             self._search = None
 
     def generate(self) -> list[Any] | None:
         """Return the next batch, or None at the end."""
-        return self._begun().generate()
+        return self._running_search().generate()
 
     def notify(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Take in what was measured."""
-        self._begun().notify(candidates, results)
+        """Report the results of measured candidates."""
+        self._running_search().notify(candidates, results)
 
-    def _begun(self) -> TaskSearch:
+    def _running_search(self) -> TaskSearch:
         if self._search is None:
             raise UsageError("the search has not begun; call pre_tuning first")
         return self._search

@@ -1,4 +1,4 @@
-"""The search of one task: rounds of evolution, and the batches that come out of them."""
+"""Search of one task: rounds of evolution, and the batches that they give."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import itertools
 import math
 import random
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -19,9 +19,9 @@ from ....search.operators import Operators
 from .. import modules, trace_codec
 from ..database.candidates import Lineage
 from . import schedule_queries
-from .draft_replay import Replays
 from .population import WARM, Breeding, Individual, Shares
-from .search_report import Outcome, Round
+from .schedule_queries import DraftReplayer
+from .search_report import Round, TaskReport
 from .warm_start import tile_prior, warm_drafts
 
 if TYPE_CHECKING:
@@ -33,13 +33,13 @@ _EMPTY_ROUNDS = 5
 #: Adapted programs of neighbours that the first batch measures as they are: inside of one
 #: instruction set the five best of a neighbour are the best first guess.
 _FIRST_WARM = 5
-#: Stored programs that are looked through for one that need not be measured again.
+#: Best stored programs among which one is looked for that need not be measured again.
 _SERVED_FROM = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """What the user chose; see :class:`.search_strategy.EvolutionarySearch`."""
+class SearchOptions:
+    """Options of a search; see :class:`.strategy.EvolutionarySearch`."""
 
     population_size: int
     generations: int
@@ -54,12 +54,18 @@ class Settings:
 
     def operators_for(self, target: Any) -> Operators:
         """Return the operators of a task."""
-        chosen = self.operators or Operators.for_target(str(target.kind.name))
-        return chosen if self.crossover else replace(chosen, crossover=0.0)
+        operators = self.operators or Operators.for_target(str(target.kind.name))
+        return operators if self.crossover else operators.with_weights(crossover=0.0)
 
 
-class Modules:
-    """A set of scheduled modules under one of TVM's equalities."""
+class ModuleSet:
+    """A set of scheduled modules under one of TVM's equalities.
+
+    Parameters
+    ----------
+    equality : str
+        ``structural``, ``ignore-tensor`` or ``anchor-block``.
+    """
 
     def __init__(self, equality: str) -> None:
         # Two schedules of a module differ although their anchor blocks are equal.
@@ -68,24 +74,24 @@ class Modules:
 
     def add(self, mod: Any) -> bool:
         """Add a module; return False if an equal one is there."""
-        same = self._by_hash.setdefault(modules.structural_hash(mod, self._equality), [])
-        if any(modules.modules_equal(one, mod, self._equality) for one in same):
+        same_hash = self._by_hash.setdefault(modules.structural_hash(mod, self._equality), [])
+        if any(modules.modules_equal(other, mod, self._equality) for other in same_hash):
             return False
-        same.append(mod)
+        same_hash.append(mod)
         return True
 
 
 @dataclass(frozen=True, slots=True)
-class Trials:
-    """How many programs a task may propose: in all, and in a batch."""
+class TrialLimits:
+    """Most programs that a task may propose: in all, and in a batch."""
 
-    most: int
+    total: int
     batch: int
 
 
 @dataclass(frozen=True, slots=True)
 class TuningTask:
-    """What is taken of a tuning context, which itself holds the search strategy.
+    """Parts of a tuning context, which itself holds the search strategy.
 
     Parameters
     ----------
@@ -93,9 +99,9 @@ class TuningTask:
     mod : tvm IRModule
     target : tvm Target
     postprocs : tuple of tvm Postproc
-        Initialised.
+        Postprocessors, initialised.
     seed, threads : int
-        Of the context.
+        Random state and number of threads of the context.
     """
 
     name: str
@@ -106,8 +112,8 @@ class TuningTask:
     threads: int
 
     @classmethod
-    def of(cls, context: Any) -> TuningTask:
-        """Return the task of a context.
+    def from_context(cls, context: Any) -> TuningTask:
+        """Return the task of a tuning context.
 
         Raises
         ------
@@ -128,91 +134,98 @@ class TuningTask:
 
 
 class TaskSearch:
-    """The search of one task, from its first round to its last.
+    """Search of one task, from its first round to its last.
 
     Parameters
     ----------
     handle : Handle
-        The database's.
-    settings : Settings
-        What the user chose.
+        Handle of the database.
+    options : SearchOptions
+        Options of the user.
     task : TuningTask
-        What is searched.
-    trials : Trials
-        How many programs to propose.
+        Task to search.
+    limits : TrialLimits
+        Most programs to propose.
     spaces : sequence of tvm Schedule
-        The design spaces.
+        Design spaces.
     cost_model : tvm CostModel
-        Scores programs.
+        Model that scores programs.
+
+    Attributes
+    ----------
+    report : TaskReport
+        Results so far.
     """
 
     def __init__(
         self,
         handle: Handle,
-        settings: Settings,
+        options: SearchOptions,
         task: TuningTask,
-        trials: Trials,
+        limits: TrialLimits,
         spaces: Sequence[Any],
         cost_model: Any,
     ) -> None:
-        self.outcome = Outcome(task.name)
+        self.report = TaskReport(task.name)
         self._handle = handle
-        self._settings = settings
+        self._options = options
         self._mod, self._target = task.mod, task.target
-        self._trials = trials
+        self._limits = limits
         self._cost_model = cost_model
-        threads = settings.threads or task.threads
+        threads = options.threads or task.threads
         # The task's own context holds the strategy, which holds this.
         self._context = ms.TuneContext(
             task.mod, target=task.target, task_name=task.name, num_threads=threads
         )
         self._rng = random.Random(task.seed)  # noqa: S311  chance, not security
-        self._operators = settings.operators_for(task.target)
-        self._replays = Replays(task.mod, task.postprocs, threads=threads, seed=task.seed)
+        self._operators = options.operators_for(task.target)
+        self._replayer = DraftReplayer(task.mod, task.postprocs, threads=threads, seed=task.seed)
         self._templates = [
             schedule_queries.from_tvm(space.trace.simplified(remove_postproc=True))
             for space in spaces
         ]
-        self._proposed = Modules(handle.workloads.equality)
-        self._waiting: list[Any] = []
-        self._rounds = self._empty = 0
+        self._proposed = ModuleSet(handle.workloads.equality)
+        self._announced: list[Any] = []
+        self._rounds = self._empty_rounds = 0
         # By record; None for one that does not apply here.
         self._stored: dict[int, Individual | None] = {}
         handle.commit_workload(self._mod)
-        if settings.known is not None:
-            settings.known.prepare(self._mod, self._target)
-        self._prior = tile_prior(handle, self._mod, self._target) if settings.warm else None
-        self._neighbours = self._adapted() if settings.warm else []
+        if options.known is not None:
+            options.known.prepare(self._mod, self._target)
+        self._prior = tile_prior(handle, self._mod, self._target) if options.warm else None
+        self._neighbours = self._adapted() if options.warm else []
 
-    # ------------------------------------------------------------------ what TVM asks for
+    # ------------------------------------------------------------------ calls of TVM
 
     def generate(self) -> list[Any] | None:
         """Return the next batch of MeasureCandidates, or None when the task is done."""
-        self._forget()
-        if self.outcome.trials >= self._trials.most or not self._templates:
+        self.finish()
+        if self.report.trials >= self._limits.total or not self._templates:
             return None
-        while self._empty < _EMPTY_ROUNDS:
+        while self._empty_rounds < _EMPTY_ROUNDS:
             picked = self._round()
             if picked:
                 return self._candidates(picked)
-            self._empty += 1
+            self._empty_rounds += 1
         return None
 
     def notify(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Take in what was measured."""
+        """Report the results of measured candidates."""
         for candidate, result in zip(candidates, results, strict=True):
             trace = candidate.sch.trace
-            descent = self._handle.candidates.lineage_of(trace)
+            lineage = self._handle.candidates.lineage_of(trace)
             digest = self._handle.digest_of(self._mod, self._target, trace)
-            if descent is None or digest is None:
+            if lineage is None or digest is None:
                 continue
             times = () if result.run_secs is None else trace_codec.floats_of(result.run_secs)
             failed = result.error_msg is not None or not times
-            self.outcome.note(digest, descent, None if failed else mean_of(times))
+            self.report.add(digest, lineage, None if failed else mean_of(times))
 
     def finish(self) -> None:
-        """Forget what was announced."""
-        self._forget()
+        """Forget the lineages of the latest batch, which is stored by now."""
+        for trace in self._announced:
+            self._handle.candidates.forget(trace)
+        self._announced.clear()
 
     # ------------------------------------------------------------------ one round
 
@@ -220,40 +233,38 @@ class TaskSearch:
         """Evolve a population and return the programs to measure."""
         self._rounds += 1
         breeding = Breeding(
-            self._replays,
+            self._replayer,
             self._scores,
             self._operators,
             self._rng,
-            self.outcome.tally,
+            self.report.counts,
             self._prior,
             schedule_queries.most_parallel(self._target),
         )
-        size = self._settings.population_size
+        size = self._options.population_size
         with ms.Profiler.timeit("tunedb/Search/Begin"):
             breeding.enter(self._measured())
             warm = breeding.enter(self._neighbours)
-            chance = breeding.draw(self._templates, size - len(breeding.individuals))
+            drawn = breeding.draw(self._templates, size - len(breeding.individuals))
         with ms.Profiler.timeit("tunedb/Search/Evolve"):
             population = list(breeding.individuals)
-            for _ in range(self._settings.generations):
+            for _ in range(self._options.generations):
                 population = breeding.evolve(population, size)
         first = [*self._served(), *warm[:_FIRST_WARM]] if self._rounds == 1 else []
-        picked = self._pick(first, breeding, chance)
-        if self._settings.on_round is not None:
-            name = self.outcome.task
-            self._settings.on_round(
-                Round(name, self._rounds, len(breeding.individuals), len(picked))
-            )
+        picked = self._pick(first, breeding, drawn)
+        if self._options.on_round is not None:
+            programs = len(breeding.individuals)
+            self._options.on_round(Round(self.report.task, self._rounds, programs, len(picked)))
         return picked
 
     def _measured(self) -> list[Individual]:
         """Return the best stored programs of the task; each is replayed once."""
-        most = round(self._settings.population_size * self._settings.shares.measured)
+        most = round(self._options.population_size * self._options.shares.measured)
         records = dict(self._handle.best_records(self._mod, self._target, most))
         new = [id_ for id_ in records if id_ not in self._stored]
         drafts = [schedule_queries.from_tvm(records[id_].trace) for id_ in new]
-        made = self._replays.schedules(drafts)
-        for id_, draft, schedule in zip(new, drafts, made, strict=True):
+        schedules = self._replayer.schedules(drafts)
+        for id_, draft, schedule in zip(new, drafts, schedules, strict=True):
             digest = self._handle.store.records.get(id_).measurement.program.digest
             self._stored[id_] = (
                 None
@@ -261,95 +272,91 @@ class TaskSearch:
                 else Individual(draft, schedule, Lineage(Origin.MEASURED, digest))
             )
         self._stored = {id_: self._stored[id_] for id_ in records}
-        return [one for one in self._stored.values() if one is not None]
+        return [individual for individual in self._stored.values() if individual is not None]
 
     def _adapted(self) -> list[Individual]:
         """Return programs of other workloads, adapted to this one, best first."""
-        most = round(self._settings.population_size * self._settings.shares.warm)
-        found = warm_drafts(self._handle, self._mod, self._target, self._templates, most)
-        if not found:
+        most = round(self._options.population_size * self._options.shares.warm)
+        adapted = warm_drafts(self._handle, self._mod, self._target, self._templates, most)
+        if not adapted:
             return []
-        made = self._replays.schedules([one.draft for one in found])
-        tally = self.outcome.tally
-        tally.offspring[WARM] += len(found)
-        tally.illegal[WARM] += sum(schedule is None for schedule in made)
+        schedules = self._replayer.schedules([warm.draft for warm in adapted])
+        counts = self.report.counts
+        counts.offspring[WARM] += len(adapted)
+        counts.illegal[WARM] += sum(schedule is None for schedule in schedules)
         return [
             Individual(
-                schedule_queries.from_tvm(schedule.trace), schedule, Lineage(Origin.WARM, one.donor)
+                schedule_queries.from_tvm(schedule.trace),
+                schedule,
+                Lineage(Origin.WARM, warm.donor),
             )
-            for one, schedule in zip(found, made, strict=True)
+            for warm, schedule in zip(adapted, schedules, strict=True)
             if schedule is not None
         ]
 
     def _served(self) -> list[Individual]:
         """Return the best stored program that need not be measured again, if there is one."""
-        known = self._settings.known
+        known = self._options.known
         if known is None:
             return []
         records = self._handle.best_records(self._mod, self._target, _SERVED_FROM)
-        made = self._replays.again([record.trace for _, record in records])
-        for (_, record), schedule in zip(records, made, strict=True):
-            found = None if schedule is None else known.find(schedule.mod, self._target)
-            if found is not None and not found.failed:
+        schedules = self._replayer.stored_schedules([record.trace for _, record in records])
+        for (_, record), schedule in zip(records, schedules, strict=True):
+            measured = None if schedule is None else known.find(schedule.mod, self._target)
+            if measured is not None and not measured.failed:
                 draft = schedule_queries.from_tvm(record.trace)
-                descent = Lineage(Origin.MEASURED, found.digest)
-                return [Individual(draft, schedule, descent, is_served=True)]
+                lineage = Lineage(Origin.MEASURED, measured.digest)
+                return [Individual(draft, schedule, lineage, is_served=True)]
         return []
 
     def _scores(self, schedules: Sequence[Any]) -> list[float]:
-        """Return what the cost model says, 0 where that is negative or not finite."""
+        """Return the scores of the cost model, 0 where it is negative or not finite."""
         with ms.Profiler.timeit("tunedb/Search/Predict"):
             candidates = [candidate_of(schedule) for schedule in schedules]
-            said = np.asarray(self._cost_model.predict(self._context, candidates), np.float64)
-        scores: list[float] = np.where(np.isfinite(said), said, 0.0).clip(min=0).tolist()
+            predicted = np.asarray(self._cost_model.predict(self._context, candidates), np.float64)
+        scores: list[float] = np.where(np.isfinite(predicted), predicted, 0.0).clip(min=0).tolist()
         return scores
 
     # ------------------------------------------------------------------ the batch
 
     def _pick(
-        self, first: Sequence[Individual], breeding: Breeding, chance: Sequence[Individual]
+        self, first: Sequence[Individual], breeding: Breeding, drawn: Sequence[Individual]
     ) -> list[Individual]:
-        """Return the programs to measure: some that are set, the best, and some random ones."""
-        number = min(self._trials.batch, self._trials.most - self.outcome.trials)
-        wanted = number * self._settings.eps_greedy
-        n_lucky = math.floor(wanted) + (self._rng.random() < wanted % 1)
-        best = sorted(breeding.individuals, key=lambda one: -one.score)
-        lucky = self._rng.sample(chance, len(chance))
+        """Return the programs to measure: `first`, the best, and some of the random ones."""
+        number = min(self._limits.batch, self._limits.total - self.report.trials)
+        share = number * self._options.eps_greedy
+        n_random = math.floor(share) + (self._rng.random() < share % 1)
+        best = sorted(breeding.individuals, key=lambda individual: -individual.score)
+        shuffled = self._rng.sample(drawn, len(drawn))
         picked: list[Individual] = []
-        for some, most in (
+        for individuals, most in (
             (first, number),
-            (best, max(number - n_lucky, 0)),
-            (lucky, number),
+            (best, max(number - n_random, 0)),
+            (shuffled, number),
             (best, number),
         ):
-            new = (one for one in some if self._is_new(one))
+            new = (individual for individual in individuals if self._is_new(individual))
             picked += itertools.islice(new, max(most - len(picked), 0))
         return picked
 
-    def _is_new(self, one: Individual) -> bool:
+    def _is_new(self, individual: Individual) -> bool:
         """Tell whether a program is to be measured: neither proposed before nor known."""
-        mod = one.schedule.mod
+        mod = individual.schedule.mod
         if not self._proposed.add(mod):
             return False
-        known = self._settings.known
-        return one.is_served or known is None or known.find(mod, self._target) is None
+        known = self._options.known
+        return individual.is_served or known is None or known.find(mod, self._target) is None
 
     def _candidates(self, picked: Sequence[Individual]) -> list[Any]:
-        """Return programs as TVM measures them, and announce where they come from."""
-        candidates = [candidate_of(one.schedule) for one in picked]
-        for one, candidate in zip(picked, candidates, strict=True):
+        """Return programs as TVM measures them, and announce their lineages."""
+        candidates = [candidate_of(individual.schedule) for individual in picked]
+        for individual, candidate in zip(picked, candidates, strict=True):
             trace = candidate.sch.trace
-            self._handle.candidates.announce(trace, one.lineage)
-            self._waiting.append(trace)
-            self.outcome.proposals[one.lineage.origin.value] += 1
-        self.outcome.trials += len(candidates)
+            self._handle.candidates.announce(trace, individual.lineage)
+            self._announced.append(trace)
+            self.report.proposals[individual.lineage.origin.value] += 1
+        self.report.trials += len(candidates)
         return candidates
-
-    def _forget(self) -> None:
-        """Drop the announcements of the batch before, which is stored by now."""
-        for trace in self._waiting:
-            self._handle.candidates.forget(trace)
-        self._waiting.clear()
 
 
 def candidate_of(schedule: Any) -> Any:

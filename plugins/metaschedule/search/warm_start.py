@@ -1,4 +1,4 @@
-"""Where a search begins: good programs of similar workloads, and what their tiles were like."""
+"""Warm start: good programs of similar workloads, adapted, and the distribution of their tiles."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from .. import modules
 from ..database.handle import Handle
 from ..database.layers import donors_of
 
-#: Workloads that are asked, and programs of each that a prior learns from.
+#: Nearest workloads, and the programs of each that make a prior.
 _NEIGHBOURS = 16
 _PROGRAMS = 32
 
-#: Share of a donor's decisions without which it counts as another kind of program.
+#: Least share of a donor's decisions that is taken over; with fewer it is another kind of program.
 _LEAST_KEPT = 0.5
 
-#: What puts a donor off, in octaves of distance: each better one of its workload, so that several
-#: workloads have a say early, and the share of its decisions that found no place.
+#: Penalties of a donor in octaves of distance: for each better one of its workload, so that several
+#: workloads have a say early, and for the share of its decisions that found no place.
 _PER_RANK = 0.25
 _PER_LOSS = 4.0
 
 
 @dataclass(frozen=True, slots=True)
-class Warm:
-    """A program for a new workload, made of one of a similar workload.
+class WarmDraft:
+    """A program for a new workload, made from one of a similar workload.
 
     Parameters
     ----------
     draft : Draft
-        The steps; what the donor does not say is undecided.
+        The program; decisions that the donor lacks are left to TVM.
     donor : bytes
-        Digest of the stored program that it was made of.
+        Digest of the stored program that it was made from.
     distance : float
-        Of the donor's workload and target, in octaves.
+        Distance of the donor's workload and target, in octaves.
     seconds : float
-        The donor's run time, of its own workload.
+        Run time of the donor on its own workload.
     kept : float
         Share of the decisions that were taken over.
     """
@@ -59,62 +59,62 @@ class Warm:
 
 def warm_drafts(
     handle: Handle, mod: Any, target: Any, templates: Sequence[Draft], most: int
-) -> list[Warm]:
-    """Return good programs of similar workloads, made to fit a module; the most hopeful first.
+) -> list[WarmDraft]:
+    """Return good programs of similar workloads, adapted to a module; the most promising first.
 
     Donors are the best programs of the nearest workloads of the operator family, and of the module
     itself for other targets of the kind; those of the layers too. Each is put on the template that
-    is most like it. What comes first: near workloads, fast programs, and those that found a place
-    for all decisions; the second best of a workload counts as a quarter of an octave farther than
-    the best, and so on.
+    is most like it. Near workloads, fast programs and those that found a place for all decisions
+    come first; the second best of a workload counts as a quarter of an octave farther than the
+    best, and so on.
 
     Parameters
     ----------
     handle : Handle
-        Of the database.
+        Handle of the database.
     mod : IRModule
-        The module that is tuned; it need not be stored.
+        Module that is tuned; it need not be stored.
     target : tvm Target
-        Where it is to run.
+        Target of the tuning run.
     templates : sequence of Draft
-        Its design spaces, with the decisions that TVM drew when it made them.
+        Design spaces of the module, with the decisions that TVM drew when it made them.
     most : int
-        How many at most.
+        Most programs to return.
 
     Returns
     -------
-    list of Warm
+    list of WarmDraft
         All different.
     """
     ranked = []
     for neighbour, donors in _relatives(handle, mod, target, most):
         for rank, donor in enumerate(donors):
-            warm = _warm(neighbour, donor, templates)
+            warm = _adapted(neighbour, donor, templates)
             if warm is not None and warm.kept >= _LEAST_KEPT:
                 slower = log2(max(donor.seconds / donors[0].seconds, 1.0))
                 loss = _PER_LOSS * (1 - warm.kept)
                 ranked.append((neighbour.far + slower + _PER_RANK * rank + loss, warm))
     ranked.sort(key=lambda pair: pair[0])
-    found: dict[bytes, Warm] = {}
+    by_key: dict[bytes, WarmDraft] = {}
     for _, warm in ranked:
-        found.setdefault(warm.draft.key, warm)
-    return list(found.values())[:most]
+        by_key.setdefault(warm.draft.key, warm)
+    return list(by_key.values())[:most]
 
 
 def tile_prior(handle: Handle, mod: Any, target: Any) -> TilePrior | None:
-    """Return how the tiles of good programs of similar workloads are distributed.
+    """Return the distribution of tiles in good programs of similar workloads.
 
-    Those of the module itself count, too. A program counts by the square of its throughput,
+    Programs of the module itself count, too. A program counts by the square of its throughput,
     relative to the best of its workload, and half for each octave of distance.
 
     Parameters
     ----------
     handle : Handle
-        Of the database.
+        Handle of the database.
     mod : IRModule
-        The module that is tuned.
+        Module that is tuned.
     target : tvm Target
-        Where it is to run.
+        Target of the tuning run.
 
     Returns
     -------
@@ -130,16 +130,14 @@ def tile_prior(handle: Handle, mod: Any, target: Any) -> TilePrior | None:
                 drafts.append(draft)
                 relative = donors[0].seconds / donor.seconds
                 weights.append(relative**2 * 0.5**neighbour.far)
-    return TilePrior.of(drafts, weights) if drafts else None
+    return TilePrior.from_drafts(drafts, weights) if drafts else None
 
 
+# Of layers the module itself is always taken: its records are no trials that the search repeats.
 def _relatives(
     handle: Handle, mod: Any, target: Any, most: int, *, itself: bool = False
 ) -> list[tuple[Neighbour, list[Donor]]]:
-    """Return the nearest workloads with their best programs, and the module itself if asked.
-
-    Of layers, the module itself always: its records are no trials that the search would repeat.
-    """
+    """Return the nearest workloads, and the module itself on request, with their best programs."""
     store = handle.store
     with handle.lock:
         known = handle.workloads.find(mod)
@@ -149,22 +147,22 @@ def _relatives(
         near = store.workloads.neighbours(signature, stored, _NEIGHBOURS, but=same)
         here = store.targets.id_of(stored.digest)
         if itself and here is not None:
-            near = [*(Neighbour(one, (here,), 0.0, "exact") for one in same), *near]
-        found = [(one, donors_of(store, one, most, is_layer=False)) for one in near]
+            near = [*(Neighbour(id_, (here,), 0.0, "exact") for id_ in same), *near]
+        relatives = [(each, donors_of(store, each, most, is_layer=False)) for each in near]
         for layer in handle.layers:
-            found += layer.relatives(signature, stored, _NEIGHBOURS, most)
-        return found
+            relatives += layer.relatives(signature, stored, _NEIGHBOURS, most)
+        return relatives
 
 
 def _draft(donor: Donor) -> Draft | None:
-    """Return a stored program in today's instructions, None where they cannot say it."""
+    """Return a stored program in today's instructions, None where they cannot express it."""
     try:
-        return Draft.of(upgrade(donor.trace))
+        return Draft.from_trace(upgrade(donor.trace))
     except FormatError:
         return None
 
 
-def _warm(neighbour: Neighbour, donor: Donor, templates: Sequence[Draft]) -> Warm | None:
+def _adapted(neighbour: Neighbour, donor: Donor, templates: Sequence[Draft]) -> WarmDraft | None:
     draft = _draft(donor)
     template = None if draft is None else nearest_template(draft, templates)
     if draft is None or template is None:
@@ -172,4 +170,4 @@ def _warm(neighbour: Neighbour, donor: Donor, templates: Sequence[Draft]) -> War
     adapted = adapt(draft, template)
     if adapted is None:
         return None
-    return Warm(adapted.draft, donor.digest, neighbour.far, donor.seconds, adapted.kept)
+    return WarmDraft(adapted.draft, donor.digest, neighbour.far, donor.seconds, adapted.kept)
