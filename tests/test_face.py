@@ -131,7 +131,7 @@ The whole.
 >>> store.meta()["store"] == store.key
 True
 >>> store.require_approved()
->>> store.be_patient(30)
+>>> store.set_retry_timeout(30)
 >>> store.close()
 """
 

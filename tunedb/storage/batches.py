@@ -12,7 +12,7 @@ from ..records import TUNING, Failure, Measurement, Quarantined, Source, Trust, 
 from . import read_statements as st
 from . import schema, statements
 from .database import Database
-from .retry import patiently
+from .retry import retried
 from .rows import Rows, failure_row_of, launch_row_of, now, quarantine_row
 
 T = TypeVar("T")
@@ -31,7 +31,7 @@ class Batches:
         self._db = db
         self._rows = rows
 
-    @patiently
+    @retried
     def add(self, batch: Sequence[Measurement], source: Source) -> tuple[list[int], int]:
         """Add measurements in one transaction.
 
@@ -151,7 +151,7 @@ class Batches:
 
     # ------------------------------------------------------------------ words of measurements
 
-    @patiently
+    @retried
     def add_failures(self, failures: Iterable[tuple[Measurement, Failure]]) -> None:
         """Add what this database says of failed measurements that are stored."""
         with self._db.transaction() as connection:

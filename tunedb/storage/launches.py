@@ -18,7 +18,7 @@ from .batches import Batches
 from .database import Database
 from .loader import Loader
 from .retractions import is_retracted
-from .retry import patiently
+from .retry import retried
 
 T = TypeVar("T")
 
@@ -39,7 +39,7 @@ class Launches:
     def __repr__(self) -> str:
         return f"<launches of {self._db.location}>"
 
-    @patiently
+    @retried
     def add(self, launches: Iterable[tuple[Measurement, Launch]]) -> int:
         """Add what this database says of the launches of measurements; return how many were new.
 
@@ -204,7 +204,7 @@ def counter_set(db: Database, id_: int | None) -> CounterSet | None:
     NotFoundError
         There is none.
     """
-    return None if id_ is None else counter_set_of(db.one("counter_set", id_))
+    return None if id_ is None else counter_set_of(db.row_by_id("counter_set", id_))
 
 
 def counter_set_of(row: Any) -> CounterSet:

@@ -98,7 +98,7 @@ class Loader:
         return self._workloads.fetch(id_, self._load_workload)
 
     def _load_workload(self, id_: int) -> Workload:
-        row = self._db.one("workload", id_)
+        row = self._db.row_by_id("workload", id_)
         script = None if row.script is None else self._db.unpack(row.script).decode()
         made = Workload(row.format, self._db.unpack(row.body), row.name, row.tvm_version, script)
         self._workload_digests[id_] = (made.digest, bytes(row.digest))
@@ -115,7 +115,7 @@ class Loader:
         return self._descriptions.fetch(id_, self._describe)
 
     def _describe(self, id_: int) -> tuple[Workload, Signature]:
-        return self.workload(id_), self.signature(self._db.one("workload", id_))
+        return self.workload(id_), self.signature(self._db.row_by_id("workload", id_))
 
     def signature(self, row: Any) -> Signature:
         """Return the signature of a workload's row; that of a row of revision 0001 is made now."""
@@ -130,7 +130,7 @@ class Loader:
         """Return a target by its id."""
 
         def load(key: int) -> Target:
-            row = self._db.one("target", key)
+            row = self._db.row_by_id("target", key)
             return Target(row.kind, row.config.encode(), row.text)
 
         return self._targets.fetch(id_, load)
@@ -139,7 +139,7 @@ class Loader:
         """Return a session by its id."""
 
         def load(key: int) -> Session:
-            row = self._db.one("session", key)
+            row = self._db.row_by_id("session", key)
             return Session(row.key, row.started_at, row.fingerprint.encode())
 
         return self._sessions.fetch(id_, load)
@@ -161,7 +161,7 @@ class Loader:
 
     def read_source(self, id_: int) -> Source:
         """Return a source by its id, with the trust that it has now."""
-        row = self._db.one("source", id_)
+        row = self._db.row_by_id("source", id_)
         return Source(row.name, SourceKind(row.kind), Trust(row.trust))
 
     def forget_sources(self) -> None:
@@ -170,7 +170,9 @@ class Loader:
 
     def body(self, table: str, id_: int) -> bytes:
         """Return the body of a sketch or tail."""
-        return self.bodies[table].fetch(id_, lambda k: self._db.unpack(self._db.one(table, k).body))
+        return self.bodies[table].fetch(
+            id_, lambda k: self._db.unpack(self._db.row_by_id(table, k).body)
+        )
 
     def program(self, row: Any) -> Program:
         """Return the program of a row with the columns of one."""

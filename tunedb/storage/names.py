@@ -26,7 +26,7 @@ from .database import Database
 from .engine import Prepared
 from .loader import Cache, Loader
 from .read_statements import parameter
-from .retry import patiently
+from .retry import retried
 from .rows import Rows, label
 
 #: Scheme of the names by which a user says that workloads are the same.
@@ -98,7 +98,7 @@ class Names:
         self._structures: Cache[Structure] = Cache()
         self._rows = rows
 
-    @patiently
+    @retried
     def add(self, workload_id: int, aliases: Iterable[Alias], source: Source) -> None:
         """Add names of a stored workload, of which nothing else is said.
 

@@ -2,7 +2,7 @@
 
 What many records share stays: workloads, targets, sketches, tails, sessions, sources,
 descriptions of arguments, contexts and sets of counters. Other processes remember the numbers
-of those rows (:class:`tunedb.storage.rows.Ids`), and there are few. Retractions stay, because
+of those rows (:class:`tunedb.storage.rows.IdCache`), and there are few. Retractions stay, because
 they only ever grow and what they mean may come again; so does how far exchanges have come.
 """
 
@@ -35,7 +35,7 @@ from ..errors import StorageError
 from ..results import Exchanged, FileSpace, TableSpace
 from . import schema
 from .database import Database
-from .deadlines import unhurried
+from .deadlines import long_statements
 from .engine import Prepared, connect_reader, converted_errors
 from .retractions import is_retracted
 
@@ -404,7 +404,7 @@ def _vacuum_server(connection: Connection, where: str) -> None:
     driver: Any = connection.connection.driver_connection
     driver.add_notice_handler(note)
     try:
-        with unhurried(connection):
+        with long_statements(connection):
             connection.exec_driver_sql(_VACUUM_TABLES)
     finally:
         driver.remove_notice_handler(note)

@@ -56,7 +56,7 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
-class Ids:
+class IdCache:
     """Digest → id of rows that many records share, filled in as transactions succeed.
 
     Such rows are never removed (:mod:`tunedb.storage.pruning`), so an id stays right; the memory
@@ -97,13 +97,13 @@ class Rows:
     ----------
     store_key : str
         Identity of the database.
-    ids : Ids
+    ids : IdCache
         Committed or rolled back with the transaction.
     is_owner : bool
         Whether workloads may get a version and a script here (:meth:`own`).
     """
 
-    def __init__(self, store_key: str, ids: Ids, *, is_owner: bool) -> None:
+    def __init__(self, store_key: str, ids: IdCache, *, is_owner: bool) -> None:
         self.ids = ids
         self._store_key = store_key
         self._is_owner = is_owner

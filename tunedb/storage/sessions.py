@@ -9,7 +9,7 @@ from ..records import Session
 from . import schema
 from .database import Database
 from .loader import Loader
-from .retry import patiently
+from .retry import retried
 from .rows import Rows
 
 _t = schema.session.c
@@ -26,7 +26,7 @@ class Sessions:
     def __repr__(self) -> str:
         return f"<sessions of {self._db.location}>"
 
-    @patiently
+    @retried
     def add(self, session: Session) -> None:
         """Add a session that has no measurements (yet)."""
         with self._db.transaction() as connection:

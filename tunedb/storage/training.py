@@ -13,7 +13,7 @@ from ..system.one_line import one_line
 from . import schema
 from .attribution import is_believed, last_word
 from .database import Database
-from .deadlines import unhurried
+from .deadlines import long_statements
 from .engine import converted_errors
 from .loader import Loader
 from .programs import Programs
@@ -160,7 +160,7 @@ class Training:
         with (
             self._db.lock,
             converted_errors(self._db.location),
-            unhurried(connection := self._db.reader()),
+            long_statements(connection := self._db.reader()),
         ):
             found = connection.execute(statement.order_by(_m.id))
             return _joined([_columns(part) for part in found.partitions(_PART)])

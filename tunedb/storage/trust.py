@@ -13,7 +13,7 @@ from . import statements
 from .answers import Answers
 from .batches import Batches
 from .database import Database
-from .deadlines import unhurried
+from .deadlines import long_statements
 from .loader import Loader
 from .retractions import ALIASES, Retraction, Subject
 from .rows import now
@@ -76,7 +76,7 @@ class TrustControl:
             if rising:
                 self._require_allowed(source_id, before.name, after=last)
             statements.set_trust(connection, source=source_id, new_trust=int(trust))
-            with unhurried(connection):
+            with long_statements(connection):
                 changed = statements.serve_source(connection, source=source_id).rowcount
             if dry_run:
                 connection.rollback()
@@ -165,7 +165,7 @@ class TrustControl:
         return self._take_back("session", [self._loader.session(session_id).digest], reason)[1]
 
     def _digest(self, source_id: int) -> bytes:
-        return bytes(self._db.one("source", source_id).digest)
+        return bytes(self._db.row_by_id("source", source_id).digest)
 
     def _take_back(
         self, subject: Subject, digests: Sequence[bytes], reason: str
@@ -217,5 +217,5 @@ def insert_retractions(connection: Connection, rows: Sequence[Retraction]) -> tu
     )
     if not new:
         return 0, 0
-    with unhurried(connection):
+    with long_statements(connection):
         return new, statements.stop_serving(connection)

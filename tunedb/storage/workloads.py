@@ -30,7 +30,7 @@ from . import schema
 from .database import Database
 from .loader import Loader
 from .names import Names, Standing
-from .retry import patiently
+from .retry import retried
 from .rows import Rows
 
 _m, _w, _t = schema.measurement.c, schema.workload.c, schema.target.c
@@ -85,7 +85,7 @@ class Workloads:
     def __repr__(self) -> str:
         return f"<workloads of {self._db.location}>"
 
-    @patiently
+    @retried
     def add(
         self, workload: Workload, aliases: Iterable[Alias] = (), source: Source = TUNING
     ) -> int:
