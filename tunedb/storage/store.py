@@ -55,8 +55,7 @@ from .quarantine import Quarantine
 from .records import Records
 from .retractions import is_retracted
 from .rows import Rows
-from .runs import Runs
-from .sessions import Sessions
+from .sessions import Runs, Sessions
 from .sources import Provenance, Sources
 from .targets import Targets
 from .training import Training

@@ -29,7 +29,7 @@ from . import read_statements as st
 from . import schema
 from .database import Database
 from .loader import Loader
-from .names import Names, Standing
+from .names import AliasTrust, Names
 from .retry import retried
 from .rows import Rows
 
@@ -220,11 +220,11 @@ class Workloads:
             return self._names.structure(id_).agrees(self._names.structure(workload_id))
 
         found = {workload_id}
-        for name, standing in self._names.of(workload_id):
-            if name.scheme.endswith(LOOSE) or (standing == Standing.FOREIGN and not foreign):
+        for name, standing in self._names.aliases(workload_id):
+            if name.scheme.endswith(LOOSE) or (standing == AliasTrust.FOREIGN and not foreign):
                 continue
-            links = standing == Standing.LINKED
-            found.update(self._names.named([name], confirm, foreign=foreign, links=links))
+            links = standing == AliasTrust.LINKED
+            found.update(self._names.confirmed([name], confirm, foreign=foreign, links=links))
         return sorted(found)
 
     # ------------------------------------------------------------------ near ones
@@ -265,7 +265,7 @@ class Workloads:
         """
         from ..programs.workload_info.distance import distances
 
-        signature = of if isinstance(of, Signature) else self._loader.described(of)[1]
+        signature = of if isinstance(of, Signature) else self._loader.workload_with_signature(of)[1]
         if signature.family is None or most < 1:
             return []
         same = {*but, *(() if isinstance(of, Signature) else self.equivalent(of))}
