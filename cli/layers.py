@@ -127,16 +127,16 @@ class Answered:
 
 
 def keys_of(store: Store, group: list[int]) -> set[Key]:
-    """Return the digests of workloads, and their names that count (``store.names.of``)."""
+    """Return the digests of workloads, and their accepted names."""
     from ..records import LOOSE
-    from ..storage.names import Standing
+    from ..storage.names import AliasTrust
 
     keys: set[Key] = {store.workloads.get(id_).digest for id_ in group}
     for id_ in group:
         keys.update(
             (name, store.names.structure(id_))
-            for name, standing in store.names.of(id_)
-            if standing > Standing.FOREIGN and not name.scheme.endswith(LOOSE)
+            for name, standing in store.names.aliases(id_)
+            if standing > AliasTrust.FOREIGN and not name.scheme.endswith(LOOSE)
         )
     return keys
 
@@ -171,7 +171,7 @@ def workloads_in(layer: Store, keys: set[Key] | None, words: str) -> list[int]:
             name, structure = key
             found.update(
                 id_
-                for id_ in layer.names.named([name], lambda _: True, links=False)
+                for id_ in layer.names.confirmed([name], lambda _: True, links=False)
                 if layer.names.structure(id_).agrees(structure)
             )
     return sorted(found)

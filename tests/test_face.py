@@ -33,7 +33,7 @@ True
 2
 >>> store.records.failures()
 {'timeout': 1}
->>> store.records.unbelieved(1)
+>>> store.records.unaccepted(1)
 []
 
 Workloads and targets: what was computed, and for which device.
@@ -92,7 +92,7 @@ Launches of GPU kernels, and lines that nobody understood.
 
 >>> store.launches.add([(measurement, Launch("main_kernel", 256))])
 1
->>> store.launches.of(1)
+>>> store.launches.for_record(1)
 [Launch(kernel='main_kernel', threads=256, number=0, values=())]
 >>> [row.launch.threads for row in store.launches.iterate()]
 [256]
@@ -131,7 +131,7 @@ The whole.
 >>> store.meta()["store"] == store.key
 True
 >>> store.require_approved()
->>> store.be_patient(30)
+>>> store.set_retry_timeout(30)
 >>> store.close()
 """
 

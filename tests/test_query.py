@@ -40,7 +40,7 @@ from tunedb.run_times import NO_TIME, mean_of, status_of
 from tunedb.storage import loader as reader
 from tunedb.storage import read_statements, schema
 from tunedb.storage import records as query_records
-from tunedb.storage.names import Standing
+from tunedb.storage.names import AliasTrust
 from tunedb.storage.store import Store
 
 _fresh = count(1_000)
@@ -455,9 +455,9 @@ def test_names_make_equivalents(store):
     assert store.workloads.equivalent(two) == [one, two]
     assert store.workloads.equivalent(four) == [four]
     assert store.workloads.equivalent(99) == [99]
-    named = [(four, Standing.TRUSTED), (five, Standing.TRUSTED)]
-    assert store.names.standings([loose[0]]) == named
-    assert store.names.standings([Alias("script", "h1")]) == []
+    named = [(four, AliasTrust.TRUSTED), (five, AliasTrust.TRUSTED)]
+    assert store.names.workloads([loose[0]]) == named
+    assert store.names.workloads([Alias("script", "h1")]) == []
     ids = [
         add(store, make_measurement(0, (secs,), workload=w))[0]
         for w, secs in zip(same, (0.3, 0.1, 0.2), strict=False)

@@ -408,7 +408,7 @@ class Measurement:
         The cause, where it is known. Not part of the identity: it may be learnt later.
     launches : tuple of Launch
         GPU kernels that the program launched, with their counters. Not part of the identity: more
-        may be learnt later. Records that are read have none; see ``store.launches.of``.
+        may be learnt later. Records that are read have none; see ``store.launches.for_record``.
     """
 
     program: Program

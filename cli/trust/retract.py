@@ -94,8 +94,10 @@ def _chosen(
     if not_allowed:
         if not sources or records or sessions:
             raise UsageError("--not-allowed needs --source, and nothing else")
-        refused = {one.record_id for id_ in chosen["sources"] for one in store.answers.refused(id_)}
-        chosen |= {"records": sorted(refused), "sources": []}
+        rejected = {
+            row.record_id for id_ in chosen["sources"] for row in store.answers.rejected(id_)
+        }
+        chosen |= {"records": sorted(rejected), "sources": []}
     return chosen
 
 

@@ -518,7 +518,7 @@ def fill_launches(
     seen = 0
     while batch := list(islice(records, limits.FEATURE_PROGRAMS)):
         wanted = [one for one in batch if not one.retracted and _is_tvm(one)]
-        bare = [one for one in wanted if not store.launches.of(one.id)]
+        bare = [one for one in wanted if not store.launches.for_record(one.id)]
         found = finder.find([one.measurement for one in bare])
         rows = [
             (one.measurement, launch)

@@ -253,7 +253,7 @@ def export_document(
         if chosen not in (None, of):
             raise UsageError(_ONE.format(format_name))
         try:
-            data = writer.result(measurement, store.launches.of(record.id))
+            data = writer.result(measurement, store.launches.for_record(record.id))
         except FormatError as error:
             report.leave_out(str(error))
             continue

@@ -15,7 +15,7 @@ from . import read_statements as st
 from . import schema
 from .database import Database
 from .loader import Loader
-from .retry import patiently
+from .retry import retried
 from .rows import Rows
 
 _m = schema.measurement.c
@@ -32,7 +32,7 @@ class Targets:
     def __repr__(self) -> str:
         return f"<targets of {self._db.location}>"
 
-    @patiently
+    @retried
     def add(self, target: Target) -> int:
         """Add a target; return its id."""
         with self._db.transaction() as connection:

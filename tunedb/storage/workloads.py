@@ -29,8 +29,8 @@ from . import read_statements as st
 from . import schema
 from .database import Database
 from .loader import Loader
-from .names import Names, Standing
-from .retry import patiently
+from .names import AliasTrust, Names
+from .retry import retried
 from .rows import Rows
 
 _m, _w, _t = schema.measurement.c, schema.workload.c, schema.target.c
@@ -85,7 +85,7 @@ class Workloads:
     def __repr__(self) -> str:
         return f"<workloads of {self._db.location}>"
 
-    @patiently
+    @retried
     def add(
         self, workload: Workload, aliases: Iterable[Alias] = (), source: Source = TUNING
     ) -> int:
@@ -220,11 +220,11 @@ class Workloads:
             return self._names.structure(id_).agrees(self._names.structure(workload_id))
 
         found = {workload_id}
-        for name, standing in self._names.of(workload_id):
-            if name.scheme.endswith(LOOSE) or (standing == Standing.FOREIGN and not foreign):
+        for name, standing in self._names.aliases(workload_id):
+            if name.scheme.endswith(LOOSE) or (standing == AliasTrust.FOREIGN and not foreign):
                 continue
-            links = standing == Standing.LINKED
-            found.update(self._names.named([name], confirm, foreign=foreign, links=links))
+            links = standing == AliasTrust.LINKED
+            found.update(self._names.confirmed([name], confirm, foreign=foreign, links=links))
         return sorted(found)
 
     # ------------------------------------------------------------------ near ones
@@ -265,7 +265,7 @@ class Workloads:
         """
         from ..programs.workload_info.distance import distances
 
-        signature = of if isinstance(of, Signature) else self._loader.described(of)[1]
+        signature = of if isinstance(of, Signature) else self._loader.workload_with_signature(of)[1]
         if signature.family is None or most < 1:
             return []
         same = {*but, *(() if isinstance(of, Signature) else self.equivalent(of))}

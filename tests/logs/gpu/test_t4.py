@@ -405,7 +405,7 @@ def test_what_is_written_is_read_as_it_was(tmp_path):
             assert one.measurement.status == two.measurement.status
             assert one.measurement.all_cost in (two.measurement.all_cost, None)
             for before, after in zip(
-                store.launches.of(one.id), other.launches.of(two.id), strict=True
+                store.launches.for_record(one.id), other.launches.for_record(two.id), strict=True
             ):
                 assert (before.block, before.values) == (after.block, after.values)
                 assert before.counter_set == after.counter_set
