@@ -323,7 +323,9 @@ def test_bytes_without_the_table_of_pages(sqlite_file):
     with Store(sqlite_file) as store:
         fill(store, [1e-3 * (i + 1) for i in range(500)])
         real = store.pruning.table_bytes()
-        estimates = {t.name: store.pruning._estimated_bytes(t) for t in schema.metadata.sorted_tables}
+        estimates = {
+            t.name: store.pruning._estimated_bytes(t) for t in schema.metadata.sorted_tables
+        }
     for name in ("measurement", "program", "feature"):
         assert real[name] / 3 < estimates[name] < real[name] * 3, name
 

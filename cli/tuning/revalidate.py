@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from .. import choose, text
+from .. import text
 from ..module import label, one_target
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_rows
@@ -119,7 +119,7 @@ def command(
         updating(settings) as store,
         Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
     ):
-        found = [choose.find_workload(store, words) for words in workloads]
+        found = [store.lookup.workload(words) for words in workloads]
         jobs = _jobs(store, found, modules, target, revalidation, foreign=foreign)
         try:
             with bar(settings, len(jobs)) as shown:
@@ -185,7 +185,7 @@ def _all(store: Store) -> list[list[int]]:
     """Return the ids of all workloads of which TVM can make modules, equal ones together."""
     groups = {
         tuple(store.workloads.equivalent(one.id)): None
-        for one in store.workloads.summaries()
+        for one in store.workloads.find()
         if one.rebuildable
     }
     return [list(group) for group in groups]
