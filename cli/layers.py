@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 
 from . import text
-from .choose import find_workload
 from .module import one_target
 
 if TYPE_CHECKING:
@@ -159,7 +158,7 @@ def workloads_in(layer: Store, keys: set[Key] | None, words: str) -> list[int]:
         if words.isdigit():
             return []
         try:
-            return find_workload(layer, words)
+            return layer.lookup.workload(words)
         except NotFoundError:
             return []
     found: set[int] = set()
@@ -182,6 +181,6 @@ def targets_in(layer: Store, own: Store, words: str | None) -> list[int] | None:
     if words is None:
         return None
     if words.isdigit():
-        known = [own.targets.get(id_).digest for id_ in own.targets.find(words)]
+        known = [own.targets.get(id_).digest for id_ in own.lookup.targets(words)]
         return [id_ for id_ in map(layer.targets.id_of, known) if id_ is not None]
-    return layer.targets.find(words)
+    return layer.lookup.targets(words)

@@ -282,9 +282,9 @@ def test_t1_inputs(store):
     assert store.training.t1_inputs() == [("conv", body)]
     # The kernel is meant, not what describes it.
     kernel = store.workloads.id_of(WORKLOAD.digest)
-    assert store.workloads.find("conv") == [kernel]
+    assert store.lookup.workloads("conv") == [kernel]
     described = 3 - kernel
-    assert store.workloads.find(str(described)) == [described]
+    assert store.lookup.workloads(str(described)) == [described]
 
 
 DAMAGES = [

@@ -357,7 +357,7 @@ def test_what_is_never_served(store):
     assert store.records.best([1]).id == ids[0]
     assert store.records.count() == len(ids)
     assert [i for i, _, _ in store.records.history([1])] == [ids[0], ids[6]]
-    (summary,) = store.workloads.summaries()
+    (summary,) = store.workloads.find()
     assert (summary.best, summary.records, summary.failed) == (0.5, 7, 3)
 
 

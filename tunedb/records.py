@@ -248,6 +248,12 @@ class Target:
         return f"{self.kind} {device}".rstrip()
 
     @property
+    def full_label(self) -> str:
+        """The label and the number of cores, if known: ``llvm skylake-avx512 8 cores``."""
+        cores = (self.attributes or {}).get("num-cores")
+        return f"{self.label} {cores} cores" if cores else self.label
+
+    @property
     def architecture(self) -> str:
         """What must be equal, besides the kind, for a program to be worth trying elsewhere.
 

@@ -57,7 +57,7 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
       tunedb show 42 --json | jq '.steps[] | select(.name == "split")'
     """
     with reading(settings) as store:
-        found = store.records.get(choose.find_record(store, record))
+        found = store.records.get(store.lookup.record(record))
         steps = lineage.lineage_of(store, found)
         kernels = launches.rows_of(store.launches.for_record(found.id))
         others = [_statement(statement) for statement in store.records.unaccepted(found.id)]

@@ -258,7 +258,7 @@ def _groups(store: Store) -> list[list[int]]:
     """Return the ids of all workloads, equal ones together."""
     groups = []
     seen: set[int] = set()
-    for summary in store.workloads.summaries():
+    for summary in store.workloads.find():
         if summary.id not in seen:
             group = store.workloads.equivalent(summary.id)
             groups.append(group)
@@ -279,7 +279,7 @@ def _meant(
     from ...errors import NotFoundError
 
     try:
-        groups = _groups(store) if workload is None else [choose.find_workload(store, workload)]
+        groups = _groups(store) if workload is None else [store.lookup.workload(workload)]
     except NotFoundError:
         if strict:
             raise

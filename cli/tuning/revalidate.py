@@ -8,7 +8,7 @@ import click
 
 from ...records import CPU_KINDS
 from ...system.host import threads_of
-from .. import choose, text
+from .. import text
 from ..module import label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_rows
@@ -128,7 +128,7 @@ def command(
         updating(settings) as store,
         Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
     ):
-        found = [choose.find_workload(store, words) for words in workloads]
+        found = [store.lookup.workload(words) for words in workloads]
         lowering = Lowering(**lowering_of(layout, no_prepack))
         jobs = _jobs(store, found, modules, target, revalidation, lowering, foreign=foreign)
         try:
@@ -198,7 +198,7 @@ def _all(store: Store) -> list[list[int]]:
     """Return the ids of all workloads of which TVM can make modules, equal ones together."""
     groups = {
         tuple(store.workloads.equivalent(one.id)): None
-        for one in store.workloads.summaries()
+        for one in store.workloads.find()
         if one.rebuildable
     }
     return [list(group) for group in groups]

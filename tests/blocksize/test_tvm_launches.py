@@ -149,10 +149,10 @@ def test_only_what_is_asked_for(memory):
     store = memory
     targets = gpu_targets(store)
     assert {store.targets.get(id_).kind for id_ in targets} == {"cuda", "rocm"}
-    second = store.workloads.find("matmul_2")
+    second = store.lookup.workloads("matmul_2")
     assert fill_launches(memory, workload_ids=second).filled == 1
-    assert fill_launches(memory, target_ids=store.targets.find("rocm")).filled == 1
-    assert fill_launches(memory, target_ids=store.targets.find("llvm")) == FillReport()
+    assert fill_launches(memory, target_ids=store.lookup.targets("rocm")).filled == 1
+    assert fill_launches(memory, target_ids=store.lookup.targets("llvm")) == FillReport()
     assert told(memory) == [[], [((32, 1, 1), None)], [((16, 1, 1), None)], []]
 
 

@@ -787,7 +787,7 @@ def test_one_workload_in_two_files_is_one(memory, tmp_path):
         import_all(
             memory, workdirs.write(tmp_path / name, [workdirs.record(workload=index)], graphs)
         )
-    assert sorted(w.name for w in memory.workloads.summaries()) == ["x", "y"]
+    assert sorted(w.name for w in memory.workloads.find()) == ["x", "y"]
     assert memory.counts().measurements == 1
 
 

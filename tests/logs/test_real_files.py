@@ -178,7 +178,7 @@ def test_a_second_import_adds_nothing(everything):
 
 
 def test_no_sentinel_is_a_best_time(everything):
-    best = [w.best for w in everything[0].workloads.summaries() if w.best is not None]
+    best = [w.best for w in everything[0].workloads.find() if w.best is not None]
     assert len(best) > 2000
     assert min(best) > 0
     assert max(best) < 1e6

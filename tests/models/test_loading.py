@@ -395,7 +395,7 @@ def two_sessions(store, factor=1.5):
         store.records.add(trials(FIRST, count=4, failing=0, session=session, size=slow), OWN)
     store.records.add([measure(make_tiled(FIRST, 9), 9, (seconds_of(9),))], OWN)
     add_rows(store, SMALL_STEPS)
-    (target,) = store.targets.find()
+    (target,) = store.lookup.targets()
     return target
 
 

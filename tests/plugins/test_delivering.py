@@ -77,7 +77,7 @@ def test_a_writer_tunes_into_a_server(quick, tools, team):
     assert result.trials == 8
     with result.database.store as store:
         assert store.records.count() == 8
-        (workload,) = store.workloads.summaries()
+        (workload,) = store.workloads.find()
         assert store.workloads.get(workload.id).script is None
     handle = Database(team("bob"), target=LLVM, read_only=True)
     assert len(handle.get_top_k(handle.commit_workload(mod), 1)) == 1

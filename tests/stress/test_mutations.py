@@ -162,7 +162,7 @@ def check_store(store, folder):
     """Check that what was stored can be read, and that every row is what its digest says."""
     for _ in store.records.iterate():
         pass
-    store.workloads.summaries()
+    store.workloads.find()
     export_metaschedule(store, folder / "exported")
     if store.location != ":memory:":
         assert check(store.url).problems == []

@@ -540,7 +540,7 @@ def gpu_targets(store: Store, target_ids: Sequence[int] | None = None) -> list[i
     """Return the targets that are GPUs, of those that are given or of all."""
     from ..features.steps.targets import device_of
 
-    chosen = store.targets.find() if target_ids is None else target_ids
+    chosen = store.lookup.targets() if target_ids is None else target_ids
     return [id_ for id_ in chosen if device_of(store.targets.get(id_))[0] > 0]
 
 
@@ -550,7 +550,7 @@ def _records(
     if not target_ids:
         return iter(())
     if workload_ids is None:
-        return store.records.iterate(target_ids=target_ids)
+        return store.records.iterate(target=target_ids)
     return chain.from_iterable(store.records.iterate(id_, target_ids) for id_ in workload_ids)
 
 

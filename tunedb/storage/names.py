@@ -18,7 +18,7 @@ from sqlalchemy import Connection, and_, case, func, literal_column, or_, select
 
 from .. import identity
 from ..programs.workload_info.structure import Structure, structure_of
-from ..records import Alias, Source, Trust
+from ..records import LOOSE, Alias, Source, Trust
 from . import read_statements as st
 from . import schema, statements
 from .attribution import is_trusted
@@ -184,6 +184,22 @@ class Names:
             for id_, trust in self.workloads(aliases)
             if trust >= least and ((links and trust == AliasTrust.LINKED) or confirm(id_))
         ]
+
+    def equivalent(self, workload_id: int, *, foreign: bool = False) -> list[int]:
+        """Return the ids of the workloads equal to one, itself included (:class:`Workloads`)."""
+
+        def confirm(id_: int) -> bool:
+            if id_ == workload_id:
+                return True
+            return self.structure(id_).agrees(self.structure(workload_id))
+
+        ids = {workload_id}
+        for alias, trust in self.aliases(workload_id):
+            if alias.scheme.endswith(LOOSE) or (trust == AliasTrust.FOREIGN and not foreign):
+                continue
+            links = trust == AliasTrust.LINKED
+            ids.update(self.confirmed([alias], confirm, foreign=foreign, links=links))
+        return sorted(ids)
 
     def workloads_without(self, scheme: str, tvm_version: str, after: int) -> list[int]:
         """Return ids above `after` of served modules without an own alias of this scheme.

@@ -231,9 +231,9 @@ class Programs:
     ) -> Select[Any]:
         """Return a query of programs with these conditions."""
         if workload_ids is not None:
-            statement = statement.where(_among(_p.workload_id, workload_ids))
+            statement = statement.where(among(_p.workload_id, workload_ids))
         if target_ids is not None:
-            statement = statement.where(_among(_p.target_id, target_ids))
+            statement = statement.where(among(_p.target_id, target_ids))
         # Most databases have no kernels; these need no check per program.
         if self.has_kernels():
             statement = statement.where(_p.workload_id.not_in(st.kernels))
@@ -289,7 +289,7 @@ def in_batches(values: Sequence[int]) -> Iterable[Sequence[int]]:
     return (values[start : start + _IN] for start in range(0, len(values), _IN))
 
 
-def _among(column: Any, ids: Sequence[int]) -> Any:
+def among(column: Any, ids: Sequence[int]) -> Any:
     """Return the condition that a column has one of these values, of any number."""
     # Ids are written into the SQL text: a statement takes 32,766 parameters.
     return column.in_(bindparam(None, list(ids), expanding=True, literal_execute=True))

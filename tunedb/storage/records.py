@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Select, Table, func, select
 
-from .. import identity, limits
-from ..errors import NotFoundError, UsageError
+from .. import limits
+from ..errors import UsageError
 from ..launches import Launch
 from ..records import Failure, FailureKind, Measurement, Phase, Quarantined, Source
-from ..results import AddReport, Record
+from ..results import AddReport, Record, TargetSummary, WorkloadSummary
 from ..system.one_line import one_line
 from . import read_statements as st
 from . import schema
@@ -23,10 +23,9 @@ from .batches import Batches
 from .database import Database
 from .launches import counter_set, launch_from_row
 from .loader import Loader
+from .lookup import Lookup
 from .programs import Programs
 from .quarantine import Quarantine
-from .targets import Targets
-from .workloads import Workloads
 
 _m, _f, _l = schema.measurement.c, schema.failure.c, schema.launch.c
 
@@ -35,6 +34,11 @@ _PAGE = 500
 
 #: Statements of each kind that are read of a record: strangers may make any number.
 _MAX_STATEMENTS = 50
+
+
+#: Arguments that name workloads and targets.
+AnyWorkloads: TypeAlias = int | str | WorkloadSummary | Sequence[int | WorkloadSummary]
+AnyTargets: TypeAlias = int | str | TargetSummary | Sequence[int | TargetSummary]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +69,7 @@ class Records:
         batches: Batches,
         quarantine: Quarantine,
         answers: Answers,
-        workloads: Workloads,
-        targets: Targets,
+        lookup: Lookup,
         programs: Programs,
     ) -> None:
         self._db = db
@@ -74,8 +77,7 @@ class Records:
         self._batches = batches
         self._quarantine = quarantine
         self._answers = answers
-        self._workloads = workloads
-        self._targets = targets
+        self._lookup = lookup
         self._programs = programs
 
     def __repr__(self) -> str:
@@ -123,10 +125,7 @@ class Records:
     # ------------------------------------------------------------------ best records
 
     def top_k(
-        self,
-        workload: int | str | Sequence[int],
-        target: int | str | Sequence[int] | None = None,
-        k: int = 10,
+        self, workload: AnyWorkloads, target: AnyTargets | None = None, k: int = 10
     ) -> list[Record]:
         """Return the best records of workloads, best first.
 
@@ -135,35 +134,57 @@ class Records:
 
         Parameters
         ----------
-        workload : int, str or sequence of int
-            Workloads, which count as one.
-        target : int, str, sequence of int or None
-            Targets, which count as one; None for all.
+        workload : int, str, WorkloadSummary or sequence of int or WorkloadSummary
+            Workloads to search together: ids, text as for :meth:`Workloads.find`, or its result.
+        target : int, str, TargetSummary, sequence of int or TargetSummary, or None
+            Targets to search together: ids, text as for :meth:`Targets.find`, or its result; None
+            for all.
         k : int
-            How many at most.
+            Maximum number of records.
+
+        Returns
+        -------
+        list of Record
 
         Raises
         ------
         NotFoundError
-            Nothing has that name.
+            No workload or target matches a text.
         UsageError
             `k` is negative.
         """
         if k < 0:
             raise UsageError(f"k must not be negative, got {k}")
-        workload_ids = _ids(workload, self._workloads.find, "workload")
-        if target is None:
-            target_ids: Sequence[int] = self._programs.targets(workload_ids)
-        else:
-            target_ids = _ids(target, self._targets.find, "target")
+        workload_ids = self._workload_ids(workload)
+        target_ids = (
+            self._programs.targets(workload_ids) if target is None else self._target_ids(target)
+        )
         return [self.get(i) for i in self._answers.best_ids(workload_ids, target_ids, k)]
 
-    def best(
-        self,
-        workload: int | str | Sequence[int],
-        target: int | str | Sequence[int] | None = None,
-    ) -> Record | None:
-        """Return the best record of workloads (:meth:`top_k`), or None."""
+    def _workload_ids(self, workload: AnyWorkloads) -> list[int]:
+        return _ids(workload, self._lookup.require_workloads)
+
+    def _target_ids(self, target: AnyTargets) -> list[int]:
+        return _ids(target, self._lookup.require_targets)
+
+    def best(self, workload: AnyWorkloads, target: AnyTargets | None = None) -> Record | None:
+        """Return the best record of workloads.
+
+        Parameters
+        ----------
+        workload, target
+            As for :meth:`top_k`.
+
+        Returns
+        -------
+        Record or None
+            None without a valid record.
+
+        Raises
+        ------
+        NotFoundError
+            No workload or target matches a text.
+        """
         return next(iter(self.top_k(workload, target, 1)), None)
 
     # ------------------------------------------------------------------ all records
@@ -201,20 +222,10 @@ class Records:
         -------
         list of int
         """
-        if text.isascii() and text.isdecimal() and len(text) < 19:
-            rows = self._db.select(select(_m.id).where(_m.id == int(text)))
-            if rows:
-                return [rows[0].id]
-        digits = 2 * identity.DIGEST_BYTES
-        if not 4 <= len(text) <= digits or not set(text.lower()) <= set("0123456789abcdef"):
-            return []
-        # Reads all of an index: none begins with the digest.
-        low, high = (bytes.fromhex(text.ljust(digits, filler)) for filler in "0f")
-        rows = self._db.select(select(_m.id).where(_m.digest.between(low, high)).limit(limit))
-        return sorted(row.id for row in rows)
+        return self._lookup.records(text, limit)
 
     def iterate(
-        self, workload_id: int | None = None, target_ids: Sequence[int] | None = None
+        self, workload: AnyWorkloads | None = None, target: AnyTargets | None = None
     ) -> Iterator[Record]:
         """Yield records in order of insertion, including failed and retracted ones.
 
@@ -222,20 +233,23 @@ class Records:
 
         Parameters
         ----------
-        workload_id : int or None
-            Only records of this workload.
-        target_ids : sequence of int or None
-            Only records of these targets.
+        workload, target
+            Only records of these workloads and targets, as for :meth:`top_k`; None for all.
 
         Yields
         ------
         Record
+
+        Raises
+        ------
+        NotFoundError
+            No workload or target matches a text.
         """
         statement = st.record_query().order_by(_m.id).limit(_PAGE)
-        if workload_id is not None:
-            statement = statement.where(_m.workload_id == workload_id)
-        if target_ids is not None:
-            statement = statement.where(_m.target_id.in_(target_ids))
+        if workload is not None:
+            statement = statement.where(_m.workload_id.in_(self._workload_ids(workload)))
+        if target is not None:
+            statement = statement.where(_m.target_id.in_(self._target_ids(target)))
         after = 0
         while True:
             rows = self._db.select(statement.where(_m.id > after))
@@ -246,26 +260,30 @@ class Records:
             after = rows[-1].id
 
     def history(
-        self, workload_ids: Sequence[int], target_ids: Sequence[int] | None = None
+        self, workload: AnyWorkloads, target: AnyTargets | None = None
     ) -> list[tuple[int, float, float]]:
         """Return the progress of a search over the served records of workloads.
 
         Parameters
         ----------
-        workload_ids : sequence of int
-            Ids of the workloads.
-        target_ids : sequence of int or None
-            Only records of these targets.
+        workload, target
+            As for :meth:`top_k`.
 
         Returns
         -------
         list of (int, float, float)
             Record id, mean time, and best time so far, in seconds; in order of time of measurement,
             then of insertion.
+
+        Raises
+        ------
+        NotFoundError
+            No workload or target matches a text.
         """
+        workload_ids = self._workload_ids(workload)
         statement = select(_m.id, _m.mean).where(_m.workload_id.in_(workload_ids), _m.served == 1)
-        if target_ids is not None:
-            statement = statement.where(_m.target_id.in_(target_ids))
+        if target is not None:
+            statement = statement.where(_m.target_id.in_(self._target_ids(target)))
         best = float("inf")
         history = []
         for id_, mean in self._db.select(statement.order_by(_m.measured_at, _m.id)):
@@ -273,22 +291,27 @@ class Records:
             history.append((id_, mean, best))
         return history
 
-    def count(self, target_ids: Sequence[int] | None = None) -> int:
+    def count(self, target: AnyTargets | None = None) -> int:
         """Return the number of measurements, including failed ones.
 
         Parameters
         ----------
-        target_ids : sequence of int or None
-            Only measurements of these targets.
+        target
+            Only measurements of these targets, as for :meth:`top_k`; None for all.
 
         Returns
         -------
         int
+
+        Raises
+        ------
+        NotFoundError
+            No target matches a text.
         """
-        if target_ids is None:
+        if target is None:
             return int(self._db.fetch(st.size)[0][0])
         counted = select(func.count()).select_from(schema.measurement)
-        return int(self._db.select(counted.where(_m.target_id.in_(target_ids)))[0][0])
+        return int(self._db.select(counted.where(_m.target_id.in_(self._target_ids(target))))[0][0])
 
     def failures(self) -> dict[str, int]:
         """Return the number of failures of each kind.
@@ -341,16 +364,15 @@ class Records:
         ]
 
 
-def _ids(
-    words: int | str | Sequence[int], find: Callable[[str], list[int]], noun: str
-) -> Sequence[int]:
-    """Return the ids that a caller means; NotFoundError for a text that means nothing."""
-    if isinstance(words, str):
-        ids = find(words)
-        if not ids:
-            raise NotFoundError(f"no {noun} {words!r}")
-        return ids
-    return [words] if isinstance(words, int) else words
+def _ids(rows: AnyWorkloads | AnyTargets, find: Callable[[str], list[int]]) -> list[int]:
+    """Return the ids of rows that a caller names by id, text or summary."""
+    if isinstance(rows, str):
+        return find(rows)
+    if isinstance(rows, int):
+        return [rows]
+    if isinstance(rows, WorkloadSummary | TargetSummary):
+        return [rows.id]
+    return [row if isinstance(row, int) else row.id for row in rows]
 
 
 def _unaccepted(table: Table, statement: Any, record_id: int) -> Select[Any]:

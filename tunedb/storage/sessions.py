@@ -10,7 +10,6 @@ from typing import Any, Literal
 
 from sqlalchemy import and_, case, func, literal_column, select
 
-from .. import identity
 from ..records import Session, Source, Status, Trust
 from ..results import Record, SessionFactor
 from ..system.host import fingerprint_of, session_class
@@ -19,12 +18,13 @@ from . import read_statements as st
 from . import schema, statements
 from .database import Database
 from .loader import Loader
+from .lookup import Lookup
 from .retractions import is_retracted
 from .retry import retried
 from .rows import Rows, now
 
 _m, _p, _s = schema.measurement.c, schema.program.c, schema.source.c
-_f, _t = schema.session_factor.c, schema.session.c
+_f = schema.session_factor.c
 
 #: Session of a record, or for records without one the negated id of their source.
 _SUBJECT = func.coalesce(_m.session_id, -_m.source_id)
@@ -107,10 +107,11 @@ class CorrectedRecord:
 class Sessions:
     """``store.sessions``: adds and finds sessions."""
 
-    def __init__(self, db: Database, loader: Loader, rows: Rows) -> None:
+    def __init__(self, db: Database, loader: Loader, rows: Rows, lookup: Lookup) -> None:
         self._db = db
         self._loader = loader
         self._rows = rows
+        self._lookup = lookup
 
     def __repr__(self) -> str:
         return f"<sessions of {self._db.location}>"
@@ -158,17 +159,7 @@ class Sessions:
         -------
         list of int
         """
-        if found := [row.id for row in self._db.select(select(_t.id).where(_t.key == text))]:
-            return found
-        number = int(text) if text.isascii() and text.isdecimal() and len(text) < 19 else 0
-        if found := [row.id for row in self._db.select(select(_t.id).where(_t.id == number))]:
-            return found
-        digits = 2 * identity.DIGEST_BYTES
-        if not 4 <= len(text) <= digits or not set(text.lower()) <= set("0123456789abcdef"):
-            return []
-        low, high = (bytes.fromhex(text.ljust(digits, filler)) for filler in "0f")
-        chosen = select(_t.id).where(_t.digest.between(low, high)).order_by(_t.id)
-        return [row.id for row in self._db.select(chosen)]
+        return self._lookup.sessions(text)
 
 
 class Runs:

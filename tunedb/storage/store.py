@@ -46,6 +46,7 @@ from .exchange import Exchange
 from .features import Features
 from .launches import Launches
 from .loader import Loader
+from .lookup import Lookup
 from .models import Models
 from .names import Names
 from .network_filesystem import refuse_network_file
@@ -83,7 +84,7 @@ class Store:
     ----------
     records, workloads, targets, sources, sessions, features, models, launches, quarantine, trust
         The public interface; ``tests/test_face.py`` has an example of each method.
-    answers, batches, exchange, names, programs, provenance, pruning, runs, training
+    answers, batches, exchange, lookup, names, programs, provenance, pruning, runs, training
         Interfaces of other packages of tunedb; they may change at any time.
     url : URL
         The database.
@@ -145,6 +146,7 @@ class Store:
         rows = Rows(db.key, db.ids, is_owner=db.is_owner)
         self.batches = Batches(db, rows)
         self.names = Names(db, loader, rows)
+        self.lookup = Lookup(db, loader, self.names)
         self.answers = Answers(db, loader, self.names)
         self.programs = Programs(db, loader)
         self.provenance = Provenance(db)
@@ -152,10 +154,10 @@ class Store:
         self.training = Training(db, loader, self.programs, self.runs)
         self.exchange = Exchange(db, loader, rows, self.batches)
         self.pruning = Pruning(db)
-        self.workloads = Workloads(db, loader, rows, self.names)
-        self.targets = Targets(db, loader, rows)
+        self.workloads = Workloads(db, loader, rows, self.names, self.lookup)
+        self.targets = Targets(db, loader, rows, self.lookup)
         self.sources = Sources(db, loader)
-        self.sessions = Sessions(db, loader, rows)
+        self.sessions = Sessions(db, loader, rows, self.lookup)
         self.features = Features(db, rows, self.programs)
         self.models = Models(db)
         self.launches = Launches(db, loader, self.batches)
@@ -167,8 +169,7 @@ class Store:
             self.batches,
             self.quarantine,
             self.answers,
-            self.workloads,
-            self.targets,
+            self.lookup,
             self.programs,
         )
 

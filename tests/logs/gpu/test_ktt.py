@@ -228,7 +228,7 @@ def test_failures_are_never_the_best(tmp_path, memory):
     path = ktt.write_json(tmp_path / "a.json", ktt.failed(), slow, wrong)
     report = import_log(memory, LogFile(path, "a"), source="a")
     assert (report.total.new, report.total.failed) == (3, 2)
-    (workload,) = [row.id for row in memory.workloads.summaries()]
+    (workload,) = [row.id for row in memory.workloads.find()]
     best = memory.records.top_k([workload], k=10)
     assert [record.measurement.run_secs for record in best] == [(900e-6,)]
 

@@ -187,7 +187,7 @@ def test_a_time_that_is_not_the_mean(tmp_path, value, is_apart):
     with Store(":memory:") as store:
         report = import_log(store, file, source="x")
         assert report.remarks == [remark.text]
-        assert [summary.best for summary in store.workloads.summaries()] == [0.002]
+        assert [summary.best for summary in store.workloads.find()] == [0.002]
 
 
 @pytest.mark.parametrize(

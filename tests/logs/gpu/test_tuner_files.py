@@ -140,7 +140,7 @@ def test_the_file_that_contradicts_itself(everything):
     assert [name for name, other in reports.items() if other.remarks] == [
         "kernel_tuner_t4/pnpoly__RTX_3090_T4.json.gz"
     ]
-    workload = next(w.id for w in store.workloads.summaries() if w.name == "pnpoly")
+    workload = next(w.id for w in store.workloads.find() if w.name == "pnpoly")
     records = [record.measurement for record in store.records.iterate(workload)]
     kinds = Counter(m.failure.kind if m.failure else None for m in records)
     assert kinds == {
@@ -260,7 +260,7 @@ def test_what_is_written_is_what_the_schema_asks_for(everything):
     for name in ("vector_add", "directCoulombSum_kernel", "dedispersion_kernel"):
         ids = [
             summary.id
-            for summary in store.workloads.summaries()
+            for summary in store.workloads.find()
             if summary.name == name and summary.format == "gpu-kernel"
         ]
         for record in (next(store.records.iterate(id_)) for id_ in ids):
