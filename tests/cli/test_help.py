@@ -15,7 +15,10 @@ from tunedb.cli.lazy import LazyGroup
 from tunedb.errors import TuneDBError
 
 #: What would double the time of a start (benchmarks/start.py), or worse.
-HEAVY = {"tvm", "xgboost", "sqlalchemy", "alembic", "rich", "orjson", "numpy", "platformdirs"}
+HEAVY = {
+    *("tvm", "xgboost", "sqlalchemy", "alembic", "rich", "orjson", "numpy", "platformdirs"),
+    *("jinja2", "sklearn"),
+}
 
 
 def walk(command, path=()):
