@@ -306,6 +306,7 @@ def _rows_behind(
     settings: Settings, own: Store, groups: list[list[int]], others: list[Store], asked: _Asked
 ) -> list[dict[str, Any]]:
     """Return the rows of workloads and targets that layers answer, each by the first that can."""
+    from ...errors import TuneDBError
     from ...exchange.layer import left_out
 
     answered = Answered()
@@ -319,8 +320,11 @@ def _rows_behind(
     for store in others:
         try:
             rows += _rows_of_layer(store, own, keys, answered, asked)
-        except Exception as error:  # whatever is wrong with somebody else's rows
+        except TuneDBError as error:
             settings.warn(left_out(store.location, str(error)))
+        except Exception as error:  # whatever is wrong with somebody else's rows
+            damage = f"damaged ({type(error).__name__}: {error}); ask for another copy"
+            settings.warn(left_out(store.location, damage))
     return rows
 
 
