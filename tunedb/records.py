@@ -241,6 +241,11 @@ class Target:
         return value
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether its programs run on threads of TVM's runtime."""
+        return self.kind in CPU_KINDS
+
+    @property
     def label(self) -> str:
         """The kind and what tells devices apart, for people: ``llvm skylake-avx512``."""
         attributes = self.attributes or {}

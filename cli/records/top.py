@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...records import CPU_KINDS
 from .. import choose, text
 from ..layers import (
     Answered,
@@ -372,7 +371,7 @@ def _row(rank: int, record: Record) -> dict[str, Any]:
         "minimum": min(times) if times else None,
         "repeats": len(times),
         "spread": spread(times),
-        "threads": threads_of(measurement.session) if program.target.kind in CPU_KINDS else None,
+        "threads": threads_of(measurement.session) if program.target.is_cpu else None,
         "source": record.source.name,
         "trust": record.source.trust.name.lower(),
         "layer": None,

@@ -6,8 +6,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...records import CPU_KINDS
-from ...system.host import threads_of
 from .. import text
 from ..module import label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, updating
@@ -205,6 +203,8 @@ def _all(store: Store) -> list[list[int]]:
 
 
 def _row(verdict: Verdict) -> dict[str, Any]:
+    from ...system.host import threads_of
+
     record, before = verdict.record, verdict.record.mean
     ratio = verdict.mean / before if verdict.mean is not None and before else None
     target = record.measurement.program.target
@@ -221,7 +221,7 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "mean": verdict.mean,
         "ratio": ratio,
         "threads_before": threads_of(record.measurement.session),
-        "threads": verdict.threads if target.kind in CPU_KINDS else None,
+        "threads": verdict.threads if target.is_cpu else None,
         "deviation": verdict.deviation,
         "outcome": verdict.outcome,
         "reason": reason,
