@@ -427,7 +427,7 @@ def test_nothing_is_trained_on_kernels(kernels):
         steps = feature_set("steps")
         assert store.features.coverage(steps).programs == 0
         assert store.programs.without_features(steps) == []
-        with pytest.raises(NotFoundError, match="tunedb advise learns from these"):
+        with pytest.raises(NotFoundError, match="tunedb advise train"):
             load(store, steps)
         store.records.add([make_measurement(1)], OWN)
         assert len(store.programs.without_features(steps)) == 1

@@ -477,7 +477,7 @@ def test_no_records(empty):
 
 def test_nothing_of_what_was_asked_for(stored):
     for given in ({"workload_ids": [99]}, {"target_ids": []}, {"source_ids": [99]}):
-        with pytest.raises(NotFoundError, match="nothing was measured of the workloads") as raised:
+        with pytest.raises(NotFoundError, match="no program of these workloads") as raised:
             load(stored, SMALL_STEPS, scope=Scope(**given))
         assert "tunedb workloads" in message(raised)
 

@@ -278,12 +278,14 @@ def test_a_workload_whose_trials_double_is_learnt_from_however_much_the_model_kn
     [(200, 1, 200, 0.1), (200, 2, 150, 0.4 / 3), (50_000, 1, 40, 0.3), (10**6, 5, 30, 0.3)],
 )
 def test_learning_while_tuning_is_bounded(rows, members, rounds, eta):
-    recipe = learner._short(Recipe(rounds=300, members=members, training_set="first:64"), rows)
+    recipe = learner._tuning_recipe(
+        Recipe(rounds=300, members=members, training_set="first:64"), rows
+    )
     assert (recipe.rounds, recipe.patience, recipe.training_set) == (rounds, 0, "all")
     assert recipe.eta == pytest.approx(eta)
-    few = learner._short(Recipe(rounds=7, eta=0.05), rows)
+    few = learner._tuning_recipe(Recipe(rounds=7, eta=0.05), rows)
     assert (few.rounds, few.eta) == (7, 0.05)
-    assert learner._short(Recipe(eta=0.5), rows).eta == 0.5
+    assert learner._tuning_recipe(Recipe(eta=0.5), rows).eta == 0.5
 
 
 def test_programs_that_were_measured_before_are_no_growth(database, make):
@@ -352,7 +354,8 @@ def test_the_best_model_of_the_database_is_taken(database, make, path, tools):
     scores = model._online.predict(make.context(), candidates)
     assert scorer(model).id == trained.stored.id
     rows = [
-        one.rows for one in model._online.rows.of(model._online._task(make.context()), candidates)
+        one.rows
+        for one in model._online.rows.scored(model._online._task(make.context()), candidates)
     ]
     np.testing.assert_array_equal(scores, trained.model.score_programs(rows))
     # Its recipe is what it is trained again by.
@@ -493,9 +496,9 @@ def test_what_is_remembered_is_bounded_and_the_best_is_kept(make, tools, monkeyp
     monkeypatch.setattr(candidate_features, "_BEST", 4)
     monkeypatch.setattr(candidate_features, "_MOST", 6)
     rows = CandidateRows(SCHEDULED)
-    task = candidate_features.Task(make.context(), None, None, 1)
+    task = candidate_features.CandidateTask(make.context(), None, None, 1)
     candidates = make.candidates(range(8))
-    asked = rows.of(task, candidates)
+    asked = rows.scored(task, candidates)
     assert [rows.recall(one) for one in candidates] == [None] * 8
     rows.remember(asked, np.arange(8.0))
     assert [rows.recall(one) is not None for one in candidates] == [False] * 4 + [True] * 4
@@ -515,7 +518,7 @@ def test_what_is_remembered_is_bounded_and_the_best_is_kept(make, tools, monkeyp
         True,
         True,
     ]
-    assert rows.of(task, candidates[1:2])[0] is asked[1]
+    assert rows.scored(task, candidates[1:2])[0] is asked[1]
 
 
 def test_candidates_without_features_come_last(database, make, monkeypatch):
@@ -570,7 +573,7 @@ def test_a_set_of_steps_works_without_modules(path, make, tools):
     assert make.accuracy(scores, unseen) > 0.7
     # What it computes of candidates is what is computed of stored programs.
     task = model._online._task(make.context())
-    (mine,) = model._online.rows.of(task, make.candidates([3]))
+    (mine,) = model._online.rows.scored(task, make.candidates([3]))
     program = model._online._program(task, make.candidates([3])[0])
     ids = database.store.programs.ids([program.digest])
     np.testing.assert_array_equal(
@@ -602,7 +605,7 @@ def test_what_came_out_is_read_as_the_database_reads_it(database, make):
     store_batch(database, context, candidates, results)
     model._online.update(context, candidates, results)
     trials = next(iter(model._online._learners.values()))._trials
-    mine = trials.examples(SCHEDULED, "median", None)
+    mine = trials.dataset(SCHEDULED, "median")
     theirs = dataset.load(database.store, SCHEDULED)
     for name in ("program_ids", "seconds", "throughput", "failures", "rows", "starts", "trials"):
         np.testing.assert_array_equal(getattr(mine, name), getattr(theirs, name), err_msg=name)
@@ -770,10 +773,10 @@ def test_a_model_that_was_pruned_while_it_is_in_use_is_added_again(store):
     store.batches.add(made, OWN)
     scorer = Scorer(None, NewModel(bytes(16), "ranker", b"{}", bytes(16), {}, None), 0)
     ledger = Ledger(store)
-    ledger.note(scorer, made[0].program.digest, 1.0)
+    ledger.add(scorer, made[0].program.digest, 1.0)
     ledger.write()
     assert store.pruning.remove_model(scorer.id).predictions == 1
-    ledger.note(scorer, made[1].program.digest, 2.0)
+    ledger.add(scorer, made[1].program.digest, 2.0)
     ledger.write()
     ledger.write()
     assert len(ledger) == 0

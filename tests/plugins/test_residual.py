@@ -31,7 +31,7 @@ def workload(seed, n, *, told=1.0, hidden=0.0, noise=0.0):
 @pytest.mark.parametrize("seed", range(5))
 def test_what_the_model_does_not_know_of_a_workload_is_corrected(seed):
     features, scores, throughput = workload(seed, 160, hidden=1.0)
-    found, gain = scoring.fit(features[:80], scores[:80], throughput[:80])
+    found, gain = scoring.fit_residual(features[:80], scores[:80], throughput[:80])
     assert found is not None
     before = pairwise_accuracy(throughput[80:], scores[80:])
     after = pairwise_accuracy(throughput[80:], found.corrected(features[80:], scores[80:]))
@@ -43,30 +43,30 @@ def test_what_the_model_does_not_know_of_a_workload_is_corrected(seed):
 @pytest.mark.parametrize(("n", "noise"), [(32, 0.1), (64, 0.0), (64, 0.5)])
 def test_a_model_that_knows_all_there_is_to_know_is_left_alone(n, noise):
     """But for what two standard errors let through: one in forty."""
-    found = [scoring.fit(*workload(seed, n, noise=noise)) for seed in range(20)]
+    found = [scoring.fit_residual(*workload(seed, n, noise=noise)) for seed in range(20)]
     assert sum(correction is not None for correction, _ in found) <= 2
     assert np.mean([gain for _, gain in found]) < 0.01
 
 
 def test_scores_of_another_scale_are_no_reason():
     features, scores, throughput = workload(0, 64)
-    assert scoring.fit(features, 100 * scores + 7, throughput)[0] is None
+    assert scoring.fit_residual(features, 100 * scores + 7, throughput)[0] is None
 
 
 def test_few_trials_correct_nothing():
     features, scores, throughput = workload(0, scoring.LEAST, hidden=1.0)
     few = slice(scoring.LEAST - 1)
-    assert scoring.fit(features[few], scores[few], throughput[few]) == (None, 0.0)
+    assert scoring.fit_residual(features[few], scores[few], throughput[few]) == (None, 0.0)
 
 
 def test_equal_throughputs_correct_nothing():
     features, scores, _ = workload(0, 64)
-    assert scoring.fit(features, scores, np.zeros(64)) == (None, 0.0)
+    assert scoring.fit_residual(features, scores, np.zeros(64)) == (None, 0.0)
 
 
 def test_a_model_that_says_the_same_of_all_is_corrected():
     features, _, throughput = workload(0, 160, told=0.0, hidden=1.0)
-    found, _ = scoring.fit(features[:80], np.full(80, 0.3), throughput[:80])
+    found, _ = scoring.fit_residual(features[:80], np.full(80, 0.3), throughput[:80])
     scores = found.corrected(features[80:], np.full(80, 0.3))
     assert pairwise_accuracy(throughput[80:], scores) > 0.9
 
@@ -76,15 +76,15 @@ def test_the_last_trials_count():
     shuffled = throughput.copy()
     shuffled[:50] = throughput[:50][::-1]
     one, other = (
-        scoring.fit(features, scores, throughput),
-        scoring.fit(features, scores, shuffled),
+        scoring.fit_residual(features, scores, throughput),
+        scoring.fit_residual(features, scores, shuffled),
     )
     np.testing.assert_array_equal(one[0].weights, other[0].weights)
 
 
 def test_it_does_not_extrapolate():
     features, scores, throughput = workload(0, 80, hidden=1.0)
-    found, _ = scoring.fit(features, scores, throughput)
+    found, _ = scoring.fit_residual(features, scores, throughput)
     far = found.corrected(1000 * features, scores) - scores
     wanted = throughput - scores
     assert far.min() >= wanted.min() - 1e-12
@@ -92,7 +92,7 @@ def test_it_does_not_extrapolate():
 
 
 def test_equal_trials_give_equal_corrections():
-    first, again = (scoring.fit(*workload(3, 100, hidden=1.0))[0] for _ in range(2))
+    first, again = (scoring.fit_residual(*workload(3, 100, hidden=1.0))[0] for _ in range(2))
     np.testing.assert_array_equal(first.weights, again.weights)
     assert (first.constant, first.slope) == (again.constant, again.slope)
 

@@ -1,12 +1,14 @@
-"""How the rows of a program make its score.
+"""Row models: ways from the rows of a program to its score.
 
 Either the score is the sum over the program's statements, as in Ansor ("pack-sum"): trees see each
-row, and what they say of a program's rows is added. Or the rows are made one first, which the trees
-score: what is not a sum over statements can then be learnt, such as that the worst one decides.
+row, and their predictions for the rows of a program are added. Or the rows are aggregated into one
+first, which the trees score: a model can then learn that the worst statement decides, which is no
+sum over statements.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,7 +19,7 @@ from .base import RowModel, part
 #: Rows that are aggregated at a time, so that memory stays bounded.
 _BLOCK = 1 << 16
 
-#: Exponents beyond this count as this: 2**100 and sums of it are float32 numbers.
+#: Greatest exponent; 2**100 and sums of it are float32 numbers.
 _MAX_EXPONENT = np.float32(100)
 
 _MAX = np.finfo(np.float32).max
@@ -44,9 +46,9 @@ class PackSum:
 class Aggregated:
     """One row for each program: of each column the sum, the maximum and the logarithmic sum.
 
-    Columns of Ansor's are logarithms, so that their sum is a product: log2(1 + bytes) of two
-    statements adds to the bytes of the one times those of the other. The logarithmic sum adds what
-    the logarithms are of, L(Σ L⁻¹(x)) with L(v) = sign(v) · log2(1 + |v|), the scale of
+    Columns of Ansor's are logarithms, so that their sum is the logarithm of a product: the bytes of
+    two statements, as log2(1 + bytes), would be multiplied. The logarithmic sum adds the numbers
+    themselves, L(Σ L⁻¹(x)) with L(v) = sign(v) · log2(1 + |v|), the scale of
     :mod:`tunedb.features.ansor`; it is defined for all numbers (those above 100 count as 100).
     The last column is the number of rows. A program without rows has zeros.
     """
@@ -58,8 +60,8 @@ class Aggregated:
     ) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
         """Return one row for each program, shape (n, 3 · columns + 1)."""
         count, width = len(starts) - 1, rows.shape[1]
-        made = np.empty((count, 3 * width + 1), np.float32)
-        made[:, -1] = np.diff(starts)
+        aggregated = np.empty((count, 3 * width + 1), np.float32)
+        aggregated[:, -1] = np.diff(starts)
         first = 0
         while first < count:
             # As many programs as have a block's rows, and at least one.
@@ -70,12 +72,12 @@ class Aggregated:
             with np.errstate(over="ignore"):
                 sums = segmented(np.add, block, inside)
             # XGBoost takes no infinity.
-            made[first:end, :width] = np.clip(sums, -_MAX, _MAX)
-            made[first:end, width : 2 * width] = segmented(np.maximum, block, inside)
+            aggregated[first:end, :width] = np.clip(sums, -_MAX, _MAX)
+            aggregated[first:end, width : 2 * width] = segmented(np.maximum, block, inside)
             powers = segmented(np.add, _unscaled(block), inside)
-            made[first:end, 2 * width : -1] = _scaled(powers)
+            aggregated[first:end, 2 * width : -1] = _scaled(powers)
             first = end
-        return made, np.arange(count + 1, dtype=np.int64)
+        return aggregated, np.arange(count + 1, dtype=np.int64)
 
     def columns(self, columns: tuple[str, ...]) -> tuple[str, ...]:
         """Return ``NAME.sum`` of all columns, then ``NAME.max``, ``NAME.log_sum``, and ``rows``."""
@@ -91,22 +93,49 @@ def segmented(
     Parameters
     ----------
     ufunc : numpy.ufunc
-        Of two numbers.
+        Function of two numbers.
     values : ndarray, shape (m, ...)
-        What is reduced.
+        Values of all segments.
     starts : ndarray of int64, shape (n + 1,)
         Segment i is ``values[starts[i]:starts[i + 1]]``.
+
+    Returns
+    -------
+    ndarray, shape (n, ...)
     """
     begins, ends = starts[:-1], starts[1:]
     filled = begins < ends
     if filled.all() and len(begins):
         # reduceat goes on to the end of the array with the last segment.
         return np.asarray(ufunc.reduceat(values[: ends[-1]], begins, axis=0))
-    made = np.zeros((len(begins), *values.shape[1:]), values.dtype)
+    reduced = np.zeros((len(begins), *values.shape[1:]), values.dtype)
     if filled.any():
         # To reduceat an empty segment is a segment of one.
-        made[filled] = ufunc.reduceat(values[: ends[-1]], begins[filled], axis=0)
-    return made
+        reduced[filled] = ufunc.reduceat(values[: ends[-1]], begins[filled], axis=0)
+    return reduced
+
+
+def stacked(
+    rows: Sequence[NDArray[np.float32]], columns: int
+) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Return the rows of programs one after another, and the places where each program begins.
+
+    Parameters
+    ----------
+    rows : sequence of ndarray, shape (any, columns)
+        Rows of each program.
+    columns : int
+        Number of columns, also where there are no programs.
+
+    Returns
+    -------
+    rows : ndarray of float32, shape (m, columns)
+    starts : ndarray of int64, shape (n + 1,)
+    """
+    starts = np.zeros(len(rows) + 1, np.int64)
+    np.cumsum([len(own) for own in rows], out=starts[1:])
+    none = np.empty((0, columns), np.float32)
+    return np.concatenate([none, *rows], dtype=np.float32), starts
 
 
 def row_model(choice: str, sizes: NDArray[np.int64]) -> RowModel:
@@ -120,17 +149,17 @@ def row_model(choice: str, sizes: NDArray[np.int64]) -> RowModel:
     choice : str
         Name of a row model.
     sizes : ndarray of int64, shape (n,)
-        Rows of each program that is learnt from.
+        Number of rows of each program in the training set.
 
     Raises
     ------
     NotFoundError, PluginError
-        There is none of this name, or it does not load.
+        There is no row model of this name, or it does not load.
     """
-    found: RowModel = part("row model", choice)[0]
-    if found == AGGREGATED and len(sizes) and bool((sizes == 1).all()):
+    model: RowModel = part("row model", choice)[0]
+    if model == AGGREGATED and len(sizes) and bool((sizes == 1).all()):
         return PACK_SUM
-    return found
+    return model
 
 
 def _unscaled(rows: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -1,14 +1,14 @@
-"""What a model learns from: measured programs with their features, read from a database.
+"""Datasets for training: measured programs with their features, read from a database.
 
-What is read is an order of columns (:class:`tunedb.storage.training.TrainingRecords`), and
-what is made of it depends on nothing but what was measured: not on local numbers, and not on the
-order of insertion, but for the order of trials where times of measurement are unknown, or equal.
+Records are read as columns (:class:`tunedb.storage.training.TrainingRecords`). The dataset that is
+made of them depends on nothing but the measurements: not on local numbers, and on the order of
+insertion only for the order of trials whose times of measurement are unknown or equal.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .. import identity, limits
 from ..errors import FormatError, NotFoundError, PluginError, StorageError, UsageError
 from ..extraction.extract import place_of
-from ..records import FailureKind, Origin
+from ..records import FailureKind, Origin, Signature
 from ..run_times import NO_TIME
 from .base import Floats, Label, part
 from .scope import EVERYTHING, Scope
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from ..storage.store import Store
     from ..storage.training import TrainingRecords
 
-# ---- The data, as arrays -------------------------------------------------------------------------
+# ---- Datasets ------------------------------------------------------------------------------------
 
-#: What the numbers of :attr:`Dataset.failures` and :attr:`Dataset.origins` stand for.
+#: Meanings of the numbers in :attr:`Dataset.failures` and :attr:`Dataset.origins`.
 FAILURES: tuple[FailureKind | None, ...] = (None, *FailureKind)
 ORIGINS: tuple[Origin, ...] = tuple(Origin)
 
@@ -42,15 +42,15 @@ class ExampleWorkload:
     Parameters
     ----------
     id : int
-        Local number.
+        Local number; 0 where it is not stored.
     digest : bytes
-        Its identity.
+        Identity.
     name : str
-        Its name.
+        Name.
     family : str or None
         Operator family (:mod:`tunedb.programs.workload_info.families`).
     shapes : tuple of tuple of int
-        Shapes of its arguments, outputs last; empty where unknown.
+        Shapes of the arguments, outputs last; empty where unknown.
     flops : float or None
         Operations of one run.
     """
@@ -61,6 +61,14 @@ class ExampleWorkload:
     family: str | None
     shapes: tuple[tuple[int, ...], ...]
     flops: float | None
+
+    @classmethod
+    def from_signature(
+        cls, id_: int, digest: bytes, name: str, signature: Signature
+    ) -> ExampleWorkload:
+        """Return a workload with the family, shapes and operations of its signature."""
+        shapes = tuple(shape for _, shape in signature.arguments or ())
+        return cls(id_, digest, name, signature.family, shapes, signature.flops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +84,8 @@ class Group:
     target : bytes
         Digest of the target.
     machine : str
-        What tells the machines of a target apart: empty where sessions do not contradict each
-        other (:mod:`tunedb.models.sessions`).
+        Number of the machine among those of the target; empty where sessions do not contradict
+        each other (:mod:`tunedb.models.sessions`).
     """
 
     workload: int
@@ -90,23 +98,22 @@ class Group:
 class Dataset:
     """Measured programs with their features.
 
-    Programs are in an order that depends on nothing but what they are: by the digests of workload
-    and target, machine, and digest of the program. A program that a group measured several times
-    is one example.
+    Programs are ordered by the digests of workload and target, then machine, then the digest of
+    the program. A program that a group measured several times is one example.
 
     Parameters
     ----------
     feature_set, version : str, int
-        What computed the rows.
+        Feature set of the rows.
     columns : tuple of str
         Names of the columns.
     rows : ndarray of float32, shape (m, columns)
-        The rows of all programs, one after another. Without rows where they are streamed
-        (:mod:`tunedb.models.external`).
+        Rows of all programs, one after another, all finite. Empty where they are not read yet
+        (:func:`with_rows`) or streamed (:mod:`tunedb.models.external`).
     starts : ndarray of int64, shape (n + 1,)
         The rows of program i are ``rows[starts[i]:starts[i + 1]]``.
     program_ids : ndarray of int64, shape (n,)
-        Local numbers.
+        Local numbers of the programs; 0 for one that is not stored.
     group : ndarray of int32, shape (n,)
         Index into `groups`.
     seconds : ndarray of float64, shape (n,)
@@ -114,21 +121,21 @@ class Dataset:
     throughput : ndarray of float64, shape (n,)
         Best run time of the group / run time, in (0, 1]; 0 where the program failed.
     failures : ndarray of int8, shape (n,)
-        0, or what failed: index into :data:`FAILURES`.
+        0, or the failure as an index into :data:`FAILURES`.
     trials : ndarray of int32, shape (n,)
-        Which trial of its group it was, from 0, in the order of measurement.
+        Number of the trial in its group, from 0, in the order of measurement.
     origins : ndarray of int8, shape (n,)
         Index into :data:`ORIGINS`.
     costs : ndarray of float64, shape (n,)
         Seconds of the whole trial; NaN where unknown.
     groups : tuple of Group
-        All groups, also those of which a subset has no program.
+        All groups, also those without a program in a subset.
     workloads : tuple of ExampleWorkload
         All workloads.
     label : str
         Name of the label policy.
     digest : bytes
-        Identity of all that was read: programs, labels, failures, trials, origins, feature set.
+        Identity of the data: programs, labels, failures, trials, origins, feature set.
     """
 
     feature_set: str
@@ -163,26 +170,40 @@ class Dataset:
             f"version, and run: tunedb extract --set {name}"
         )
 
+    def derived(self, **changes: Any) -> Dataset:
+        """Return the dataset with other values of some fields, without another check of rows.
+
+        Parameters
+        ----------
+        **changes : Any
+            New values by field. Rows must be those of checked datasets.
+        """
+        dataset = object.__new__(Dataset)
+        for field in fields(Dataset):
+            value = changes[field.name] if field.name in changes else getattr(self, field.name)
+            object.__setattr__(dataset, field.name, value)
+        return dataset
+
     def __len__(self) -> int:
         return len(self.program_ids)
 
     @cached_property
     def workload(self) -> NDArray[np.int32]:
         """Index into :attr:`workloads` of each program, shape (n,)."""
-        of_group = np.array([group.workload for group in self.groups], np.int32)
-        found: NDArray[np.int32] = of_group[self.group]
-        return found
+        workload_of_group = np.array([group.workload for group in self.groups], np.int32)
+        workload: NDArray[np.int32] = workload_of_group[self.group]
+        return workload
 
     @property
     def sizes(self) -> NDArray[np.int64]:
-        """Rows of each program, shape (n,)."""
+        """Number of rows of each program, shape (n,)."""
         return np.diff(self.starts)
 
     @property
     def failed(self) -> NDArray[np.bool_]:
-        """Whether each program failed, shape (n,)."""
-        told: NDArray[np.bool_] = self.failures != 0
-        return told
+        """True for each program that failed, shape (n,)."""
+        failed: NDArray[np.bool_] = self.failures != 0
+        return failed
 
     def take(self, chosen: NDArray[np.int64] | NDArray[np.bool_] | Sequence[int]) -> Dataset:
         """Return some of the programs, in the order of their numbers; groups keep theirs.
@@ -190,7 +211,7 @@ class Dataset:
         Parameters
         ----------
         chosen : array of int or of bool
-            Numbers of programs, each at most once, or whether each is taken.
+            Numbers of programs, each at most once, or a mask of shape (n,).
         """
         index = np.asarray(chosen)
         index = np.flatnonzero(index) if index.dtype == bool else np.sort(index.astype(np.int64))
@@ -203,11 +224,11 @@ class Dataset:
         else:
             rows = self.rows
         names = ("program_ids", "group", "seconds", "throughput", "failures", "trials", "origins")
-        parts = {name: getattr(self, name)[index] for name in (*names, "costs")}
-        return replace(self, rows=rows, starts=starts, **parts)
+        taken = {name: getattr(self, name)[index] for name in (*names, "costs")}
+        return self.derived(rows=rows, starts=starts, **taken)
 
 
-# ---- What became of each program, of the records that tell it ------------------------------------
+# ---- Examples from records -----------------------------------------------------------------------
 
 Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
@@ -219,24 +240,24 @@ _UNKNOWN = FAILURES.index(FailureKind.UNKNOWN)
 def dataset_of(
     store: Store, feature_set: NamedSet, records: TrainingRecords, label: str, *, corrected: bool
 ) -> tuple[Dataset, DataCounts]:
-    """Return what became of each program of each group, without rows; and what was counted.
+    """Return the examples of records, without rows, and the counts of what is in none.
 
-    A record has worked if it has a time above 0 that is not TVM's sentinel, and is not said to
-    have failed. A program has worked if one of its records has, and all times of those that have
-    are its times; otherwise it failed as the last one says. Failures of infrastructure and
-    successes without a time count for nothing. Trials count programs without features too, so that
-    a trial has the same number for every feature set.
+    A record has worked if it has a time above 0 that is not TVM's sentinel, and does not count as
+    failed. A program has worked if one of its records has, and the times of all those are its
+    times; otherwise it failed as its last record. Failures of infrastructure and successes without
+    a time count for nothing. Trials count programs without features too, so that a trial has the
+    same number for every feature set.
 
     Parameters
     ----------
     store : Store
-        Knows workloads, targets and factors.
+        Source of workloads, targets and session factors.
     feature_set : FeatureSet
-        Whose rows the records count.
+        Feature set whose rows the records count.
     records : TrainingRecords
-        What was read.
+        Records of programs.
     label : str
-        Which of a program's run times counts.
+        Label policy (``tunedb.labels``).
     corrected : bool
         Divide run times by the factors of their sessions.
 
@@ -255,10 +276,10 @@ def dataset_of(
     workloads, groups, numbers, group = _groups(store, records, counted, machines, several)
 
     # Records of one program of one group stand together from here on, in the order of time.
-    when = _turns(records, counted, group)
+    turn = _turns(records, counted, group)
     high, low = records.digests[counted].T
-    order = np.lexsort((when, low, high, group))
-    record, group, when = counted[order], group[order], when[order]
+    order = np.lexsort((turn, low, high, group))
+    record, group, turn = counted[order], group[order], turn[order]
     changes = (np.diff(group) != 0) | (np.diff(records.program_ids[record]) != 0)
     starts = np.flatnonzero(np.concatenate((np.ones(min(len(order), 1), bool), changes)))
     sizes = np.diff(np.append(starts, len(order)))
@@ -272,7 +293,8 @@ def dataset_of(
         policy, record[ran], owner[ran], factors if corrected else None
     )
     failures = np.where(records.failures[last] == 0, _UNKNOWN, records.failures[last])
-    telling = ran == success[owner]
+    # Records with the outcome of their program.
+    agrees = ran == success[owner]
 
     _check_features(store, feature_set, records, first)
     kept = records.n_rows[first] >= 0
@@ -280,9 +302,9 @@ def dataset_of(
         "program_ids": records.program_ids[first][kept],
         "seconds": seconds[kept],
         "failures": np.where(success, 0, failures).astype(np.int8)[kept],
-        "trials": _ranks(when[starts], group[starts]).astype(np.int32)[kept],
+        "trials": _ranks(turn[starts], group[starts]).astype(np.int32)[kept],
         "origins": records.origins[first][kept],
-        "costs": _means(records.costs[record[telling]], owner[telling], len(starts))[kept],
+        "costs": _means(records.costs[record[agrees]], owner[agrees], len(starts))[kept],
     }
     all_groups = group[starts][kept]
     used, group = np.unique(all_groups, return_inverse=True)
@@ -294,7 +316,7 @@ def dataset_of(
         rows=np.zeros((0, len(feature_set.columns)), np.float32),
         starts=np.concatenate(([0], np.cumsum(records.n_rows[first][kept]))),
         group=group.astype(np.int32),
-        throughput=_throughput(columns["seconds"], group),
+        throughput=throughput_of(columns["seconds"], group),
         groups=groups,
         workloads=workloads,
         label=label,
@@ -312,7 +334,7 @@ def dataset_of(
         ),
         **columns,
     )
-    of_groups = np.array([group.workload for group in groups])
+    workload_of_group = np.array([group.workload for group in groups])
     counts = DataCounts(
         records=len(records),
         infrastructure=int(records.failed.sum() - failed.sum()),
@@ -320,7 +342,7 @@ def dataset_of(
         programs=len(np.unique(records.program_ids[first])),
         without_features=len(np.unique(records.program_ids[first][~kept])),
         workloads=len(workloads),
-        failed_workloads=len(workloads) - len(np.unique(of_groups[group[~dataset.failed]])),
+        failed_workloads=len(workloads) - len(np.unique(workload_of_group[group[~dataset.failed]])),
         targets=len({group.target for group in groups}),
     )
     return dataset, counts
@@ -329,36 +351,29 @@ def dataset_of(
 def _used(
     groups: list[Group], workloads: tuple[ExampleWorkload, ...]
 ) -> tuple[tuple[Group, ...], tuple[ExampleWorkload, ...]]:
-    """Return groups, and of the workloads theirs."""
+    """Return groups, and the workloads that they have."""
     used = sorted({group.workload for group in groups})
-    place = {workload: index for index, workload in enumerate(used)}
-    renumbered = tuple(replace(group, workload=place[group.workload]) for group in groups)
+    new_index = {workload: index for index, workload in enumerate(used)}
+    renumbered = tuple(replace(group, workload=new_index[group.workload]) for group in groups)
     return renumbered, tuple(workloads[workload] for workload in used)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Times:
-    """The run times that count.
+    """Run times that count."""
 
-    Parameters
-    ----------
-    seconds : ndarray of float64, shape (m,)
-        The times.
-    record : ndarray of int64, shape (m,)
-        Whose each is, ascending.
-    worked : ndarray of bool, shape (records,)
-        Which records have one, and are not said to have failed.
-    """
-
+    #: Shape (m,).
     seconds: Floats
+    #: Index of the record of each time, ascending, shape (m,).
     record: Ints
+    #: True for each record that has such a time and did not fail, shape (records,).
     worked: Bools
 
     @classmethod
     def from_records(cls, records: TrainingRecords) -> _Times:
-        """Return the times of records."""
+        """Return the run times of records that count."""
         record = np.repeat(np.arange(len(records)), records.n_times)
-        # A store has no others that are not finite; 0 and less is what no clock should give.
+        # A store has finite times only, and no clock should give 0 or less.
         is_time = (records.times > 0) & (records.times != NO_TIME)
         is_time &= ~records.failed[record]
         record = record[is_time]
@@ -366,17 +381,7 @@ class _Times:
         return cls(records.times[is_time], record, worked)
 
     def labelled(self, policy: Label, records: Ints, owner: Ints, factors: Floats | None) -> Floats:
-        """Return one time for each program that worked, in the order of programs.
-
-        Parameters
-        ----------
-        policy : Label
-            Which time counts.
-        records, owner : ndarray of int64
-            Records that worked, and their programs.
-        factors : ndarray of float64 or None
-            How much slower each record was than others of its machine.
-        """
+        """Return one time for each program (`owner`) of the records, in the order of programs."""
         owner_of = np.full(len(self.worked), -1)
         owner_of[records] = owner
         program = owner_of[self.record]
@@ -385,37 +390,35 @@ class _Times:
         order = np.lexsort((seconds, program))
         sizes = np.bincount(program)
         starts = np.concatenate(([0], np.cumsum(sizes[sizes > 0])))
-        found: Floats = np.asarray(policy.seconds(seconds[order], starts), np.float64)
-        if found.shape != (len(starts) - 1,) or not (found > 0).all():
+        labels: Floats = np.asarray(policy.seconds(seconds[order], starts), np.float64)
+        if labels.shape != (len(starts) - 1,) or not (labels > 0).all():
             raise PluginError(
                 f"label {policy.name!r} gave no time above 0 for some program; correct or "
                 "reinstall it: tunedb plugins"
             )
-        return found
+        return labels
 
 
 def _sessions(store: Store, records: TrainingRecords) -> tuple[NDArray[np.int32], Floats, set[int]]:
-    """Return the machine and the factor of each record, and which targets have several machines.
-
-    A session without an estimate is of machine 0, and its factor is 1.
-    """
+    """Return the machine and the factor of each record, and the targets with several machines."""
+    # A session without an estimate is of machine 0, and its factor is 1.
     machines = np.zeros(len(records), np.int32)
     factors = np.ones(len(records))
     several = set()
     for target_id in np.unique(records.target_ids).tolist():
-        known = {
-            one.subject_id if one.subject == "session" else -one.subject_id: one
-            for one in store.runs.factors(target_id)
+        estimates = {
+            each.subject_id if each.subject == "session" else -each.subject_id: each
+            for each in store.runs.factors(target_id)
         }
-        if not known:
+        if not estimates:
             continue
-        if len({one.machine for one in known.values()}) > 1:
+        if len({estimate.machine for estimate in estimates.values()}) > 1:
             several.add(target_id)
         of_target = np.flatnonzero(records.target_ids == target_id)
-        subjects, place = np.unique(records.subjects[of_target], return_inverse=True)
-        estimates = [known.get(subject) for subject in subjects.tolist()]
-        machines[of_target] = np.array([e.machine if e else 0 for e in estimates])[place]
-        factors[of_target] = np.array([e.factor if e else 1.0 for e in estimates])[place]
+        subjects, inverse = np.unique(records.subjects[of_target], return_inverse=True)
+        known = [estimates.get(subject) for subject in subjects.tolist()]
+        machines[of_target] = np.array([e.machine if e else 0 for e in known])[inverse]
+        factors[of_target] = np.array([e.factor if e else 1.0 for e in known])[inverse]
     return machines, factors, several
 
 
@@ -428,20 +431,12 @@ def _groups(
 ) -> tuple[tuple[ExampleWorkload, ...], tuple[Group, ...], NDArray[np.int32], Ints]:
     """Return workloads, groups, their machines, and the group of each record that counts."""
     workload_ids, workload = np.unique(records.workload_ids[counted], return_inverse=True)
-    described = store.training.workloads(workload_ids.tolist())
     workloads = tuple(
-        ExampleWorkload(
-            id=id_,
-            digest=digest,
-            name=name,
-            family=signature.family,
-            shapes=tuple(shape for _, shape in signature.arguments or ()),
-            flops=signature.flops,
-        )
-        for id_, digest, name, signature in described
+        ExampleWorkload.from_signature(*row)
+        for row in store.training.workloads(workload_ids.tolist())
     )
-    of_id = {one.id: place for place, one in enumerate(workloads)}
-    workload = np.array([of_id[id_] for id_ in workload_ids.tolist()], np.int64)[workload]
+    index_of = {each.id: index for index, each in enumerate(workloads)}
+    workload = np.array([index_of[id_] for id_ in workload_ids.tolist()], np.int64)[workload]
 
     target_ids, target = np.unique(records.target_ids[counted], return_inverse=True)
     digests = store.training.target_digests()
@@ -449,7 +444,7 @@ def _groups(
     target = np.array([by_digest.index(id_) for id_ in target_ids.tolist()], np.int64)[target]
 
     # One number for the three, in the order of all of them.
-    # Machines of strangers have numbers below 0.
+    # Machines of untrusted sessions have numbers below 0.
     first = int(machines.min(initial=0))
     spans = (
         *(max(len(workloads), 1), max(len(by_digest), 1)),
@@ -457,36 +452,34 @@ def _groups(
     )
     key = np.ravel_multi_index((workload, target, machines[counted] - first), spans)
     used, group = np.unique(key, return_inverse=True)
-    of_groups = np.stack(np.unravel_index(used, spans)) + np.array([[0], [0], [first]])
+    keys = np.stack(np.unravel_index(used, spans)) + np.array([[0], [0], [first]])
     groups = tuple(
         Group(w, by_digest[t], digests[by_digest[t]], str(m) if by_digest[t] in several else "")
-        for w, t, m in of_groups.T.tolist()
+        for w, t, m in keys.T.tolist()
     )
-    return workloads, groups, of_groups[2].astype(np.int32), group
+    return workloads, groups, keys[2].astype(np.int32), group
 
 
+# Where a record of a group has no time of measurement, the order of insertion counts.
 def _turns(records: TrainingRecords, counted: Ints, group: Ints) -> Ints:
-    """Return the place of each counted record among all, group by group in the order of time.
-
-    Where a record of a group has no time of measurement, the order of insertion counts.
-    """
+    """Return the place of each counted record among all, group by group in the order of time."""
     measured_at = records.measured_at[counted]
     unknown = np.bincount(group[measured_at <= 0], minlength=group.max(initial=0) + 1) > 0
     time = np.where(unknown[group], 0, measured_at)
-    places = np.empty(len(counted), np.int64)
-    places[np.lexsort((records.ids[counted], time, group))] = np.arange(len(counted))
-    return places
+    turns = np.empty(len(counted), np.int64)
+    turns[np.lexsort((records.ids[counted], time, group))] = np.arange(len(counted))
+    return turns
 
 
-def _ranks(places: Ints, group: Ints) -> Ints:
-    """Return the rank of each in its group, from 0; `group` ascends, and so do places by group."""
-    ranks = np.empty(len(places), np.int64)
-    ranks[np.argsort(places)] = np.arange(len(places))
+def _ranks(turns: Ints, group: Ints) -> Ints:
+    """Return the rank of each in its group, from 0; `group` ascends, and so do turns by group."""
+    ranks = np.empty(len(turns), np.int64)
+    ranks[np.argsort(turns)] = np.arange(len(turns))
     return ranks - np.searchsorted(group, group)
 
 
 def _means(values: Floats, owner: Ints, size: int) -> Floats:
-    """Return the mean of each owner's values that are known, NaN where none is, shape (size,)."""
+    """Return the mean of the known values of each owner, NaN where none is, shape (size,)."""
     known = np.isfinite(values)
     number = np.bincount(owner[known], minlength=size)
     total = np.bincount(owner[known], values[known], minlength=size)
@@ -494,41 +487,59 @@ def _means(values: Floats, owner: Ints, size: int) -> Floats:
     return np.divide(total, number, out=means, where=number > 0)
 
 
-def _throughput(seconds: Floats, group: Ints) -> Floats:
-    """Return the best time of each program's group / its own, 0 for those without one."""
-    time = np.where(np.isnan(seconds), np.inf, seconds)
+def throughput_of(
+    seconds: Floats, group: NDArray[np.integer], bests: Floats | None = None
+) -> Floats:
+    """Return the best time of each program's group / its own time.
+
+    Parameters
+    ----------
+    seconds : ndarray of float64, shape (n,)
+        Run times; NaN for programs that failed.
+    group : ndarray of int, shape (n,)
+        Group of each program.
+    bests : ndarray of float64, shape (n,), optional
+        Best time of the group as far as each program knows it; by default its own time.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
+        In (0, 1]; 0 for programs that failed.
+    """
+    worked = np.isfinite(seconds)
     best = np.full(group.max(initial=-1) + 1, np.inf)
-    np.minimum.at(best, group, time)
-    throughput: Floats = np.zeros(len(time))
-    return np.divide(best[group], time, out=throughput, where=time < np.inf)
+    np.minimum.at(best, group[worked], (seconds if bests is None else bests)[worked])
+    throughput: Floats = np.zeros(len(seconds))
+    np.divide(best[group], seconds, out=throughput, where=worked)
+    return throughput
 
 
 # ---- From a database -----------------------------------------------------------------------------
 
-#: Called with how many programs' rows have been read, and how many there are.
+#: Called with the number of programs whose rows have been read, and of all.
 OnRead = Callable[[int, int], None]
 
 
 @dataclass(frozen=True, slots=True)
 class DataCounts:
-    """What was read for examples, and what of it is in none.
+    """Counts of the records that were read, and of those that are in no example.
 
     Parameters
     ----------
     records : int
-        Records of those programs that were asked for, run or failed, but for retracted ones.
+        Records of the scope, run or failed, without retracted ones.
     infrastructure : int
-        Of them, failures that are no fault of the program: in no example.
+        Records that failed by no fault of the program; they are in no example.
     timeless : int
-        Of them, records that are said to have worked and have no time above 0: in no example.
+        Records that count as successes and have no time above 0; they are in no example.
     programs : int
         Programs of the other records.
     without_features : int
-        Of them, programs without rows of the feature set: in no example.
+        Programs of them without rows of the feature set; they are in no example.
     workloads : int
         Workloads of the examples.
     failed_workloads : int
-        Of them, those of which no program worked.
+        Workloads without any program that worked.
     targets : int
         Targets of the examples.
     """
@@ -556,30 +567,34 @@ def load(
     """Return all measured programs that have features, also those that failed.
 
     Records of foreign sources count, retracted ones and failures of infrastructure do not. The
-    records of one program in one group are one example: run times are taken together, a program
-    that worked once has not failed, and one that never worked failed as it did last.
+    records of one program in one group are one example: their run times are pooled, a program that
+    worked once has not failed, and one that never worked failed as it did last.
 
     Parameters
     ----------
     store : Store
-        The database.
+        Store of the database.
     feature_set : FeatureSet
-        Whose rows: those of this version.
+        Feature set, in this version.
     label : str
-        Which of a program's run times counts (``tunedb.labels``).
+        Label policy: the run time of a program that counts (``tunedb.labels``).
     corrected : bool
-        Divide run times by the factors of their sessions, as they are stored.
+        Divide run times by the stored factors of their sessions.
     scope : Scope
-        Which records count.
+        Records that count.
     rows : bool
-        Whether feature rows are read; :func:`with_rows` reads them later.
+        Read the feature rows too; :func:`with_rows` reads them later.
     on_read : callable or None
-        For progress.
+        Progress callback.
+
+    Returns
+    -------
+    Dataset
 
     Raises
     ------
     NotFoundError
-        Nothing that was asked for is measured, or has rows; or there is no such label.
+        No record of the scope is measured, or none has rows; or there is no such label.
     UsageError
         The feature set has no fixed columns, or is stored with others.
     FormatError, LimitError, StorageError
@@ -597,7 +612,7 @@ def load_counted(
     corrected: bool = False,
     scope: Scope = EVERYTHING,
 ) -> tuple[Dataset, DataCounts]:
-    """Return examples without rows, and what was read for them.
+    """Return examples without rows, and the counts of the records.
 
     Parameters and errors are those of :func:`load`. The records are one snapshot.
     """
@@ -618,34 +633,38 @@ def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None)
     Parameters
     ----------
     store : Store
-        Where they were loaded from.
+        Store that they were loaded from.
     examples : Dataset
-        Some or all that ``load(…, rows=False)`` returned.
+        Some or all of the programs that ``load(…, rows=False)`` returned.
     on_read : callable or None
-        For progress.
+        Progress callback.
+
+    Returns
+    -------
+    Dataset
 
     Raises
     ------
     FormatError
         A row has NaN or an infinity.
     LimitError, StorageError
-        Rows that are damaged, or gone.
+        Rows are damaged or missing.
     """
     rows = np.empty((int(examples.starts[-1]), len(examples.columns)), np.float32)
     order = np.argsort(examples.program_ids, kind="stable")
-    named = _Named(examples.feature_set, examples.version, examples.columns)
+    named = _FeatureSetName(examples.feature_set, examples.version, examples.columns)
     for begin in range(0, len(order), limits.FEATURE_PROGRAMS):
         page = order[begin : begin + limits.FEATURE_PROGRAMS]
         ids = examples.program_ids[page].tolist()
-        found = store.features.rows(named, ids)
+        stored = store.features.rows(named, ids)
         firsts, ends = examples.starts[page].tolist(), examples.starts[page + 1].tolist()
-        for id_, one, first, end in zip(ids, found, firsts, ends, strict=True):
-            if one is None or one.shape != (end - first, rows.shape[1]):
+        for id_, own_rows, first, end in zip(ids, stored, firsts, ends, strict=True):
+            if own_rows is None or own_rows.shape != (end - first, rows.shape[1]):
                 raise StorageError(
                     f"{store.location}: the {named.name} features of program {id_} changed during "
                     "the read; try again, or run: tunedb db check"
                 )
-            rows[first:end] = one
+            rows[first:end] = own_rows
         if on_read is not None:
             on_read(begin + len(page), len(order))
     try:
@@ -655,31 +674,29 @@ def with_rows(store: Store, examples: Dataset, *, on_read: OnRead | None = None)
 
 
 @dataclass(frozen=True, slots=True)
-class _Named:
-    """What tells a feature set from others."""
-
+class _FeatureSetName:
     name: str
     version: int
     columns: tuple[str, ...]
 
 
-# ---------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------- errors
 
 
 def _nothing_measured(store: Store, *, everything: bool) -> str:
-    """Return why there is nothing to learn from, in one line."""
+    """Return the reason why there is nothing to learn from, in one line."""
     where = store.location
     if not store.records.count():
         return f"{where}: there are no records to train on; run: tunedb import logs PATH"
     if everything and store.programs.has_kernels():
         return (
-            f"{where}: no record but those of GPU kernels was measured; "
-            "tunedb advise learns from these"
+            f"{where}: only records of GPU kernels were measured; "
+            "train on these with: tunedb advise train"
         )
     if everything:
         return f"{where}: none of its records was measured; run: tunedb import logs PATH"
     return (
-        f"{where}: nothing was measured of the workloads, targets and sources that were asked for; "
+        f"{where}: no program of these workloads, targets and sources was measured; "
         "see: tunedb workloads"
     )
 
@@ -687,29 +704,28 @@ def _nothing_measured(store: Store, *, everything: bool) -> str:
 def _check_features(
     store: Store, feature_set: NamedSet, records: TrainingRecords, first: Ints
 ) -> None:
-    """Raise where no program has rows, or rows are as long as another version's.
-
-    `first` has one record of each program.
-    """
+    """Raise where no program has rows of this version; `first` has one record of each program."""
     where, name, version = store.location, feature_set.name, feature_set.version
     if not len(first):
         raise NotFoundError(
             f"{where}: {len(records)} records have neither a run time nor a failure of their "
             "programs; measure them again"
         )
-    known = records.n_rows[first] >= 0
-    if not known.any():
+    has_rows = records.n_rows[first] >= 0
+    if not has_rows.any():
         others = _other_versions(store, feature_set)
-        in_vain = set(store.batches.quarantined_lines(place_of(feature_set)))
-        tried = in_vain.issuperset(records.program_ids[first].tolist())
-        way_on = (
-            "all failed; see: tunedb quarantine" if tried else f"run: tunedb extract --set {name}"
+        failed = set(store.batches.quarantined_lines(place_of(feature_set)))
+        all_failed = failed.issuperset(records.program_ids[first].tolist())
+        advice = (
+            "all failed; see: tunedb quarantine"
+            if all_failed
+            else f"run: tunedb extract --set {name}"
         )
         raise NotFoundError(
             f"{where}: none of {len(first)} measured programs has features of {name} version "
-            f"{version}{others}; {way_on}"
+            f"{version}{others}; {advice}"
         )
-    widths = np.unique(records.n_columns[first][known]).tolist()
+    widths = np.unique(records.n_columns[first][has_rows]).tolist()
     if widths != [len(feature_set.columns)]:
         raise UsageError(
             f"{where}: {name} version {version} is stored with {widths[-1]} columns and has "
@@ -718,10 +734,10 @@ def _check_features(
 
 
 def _other_versions(store: Store, feature_set: NamedSet) -> str:
-    """Return which versions of a feature set have rows, for a message."""
-    found = [
+    """Return the stored versions of a feature set, for a message."""
+    counts = [
         f"{stored.programs} have those of version {stored.version}"
         for stored in store.features.sets()
         if stored.name == feature_set.name and stored.programs
     ]
-    return f" ({', '.join(found)})" if found else ""
+    return f" ({', '.join(counts)})" if counts else ""

@@ -15,7 +15,7 @@ from .. import identity, limits
 from ..errors import FormatError, LimitError, UsageError
 from ..json_checks import parse_json
 from ._xgboost import import_xgboost, threads_to_use
-from .aggregation import segmented
+from .aggregation import segmented, stacked
 from .base import Floats, part
 from .recipe import MOST_MEMBERS, Recipe
 
@@ -135,10 +135,7 @@ class Model:
 
     def score_programs(self, programs: Sequence[NDArray[Any]]) -> Floats:
         """Return a score for each program, given the rows of each, shape (any, columns)."""
-        starts = np.zeros(len(programs) + 1, np.int64)
-        np.cumsum([len(rows) for rows in programs], out=starts[1:])
-        none = np.empty((0, len(self.columns)), np.float32)
-        return self.scores(np.concatenate([none, *programs], dtype=np.float32), starts)
+        return self.scores(*stacked(programs, len(self.columns)))
 
     def score_examples(self, examples: Dataset) -> Floats:
         """Return a score for each program of a set; raises as :meth:`check` does."""

@@ -1,4 +1,4 @@
-"""The MetaSchedule cost model that is trained from, and keeps its ledger in, a tunedb database."""
+"""MetaSchedule cost model that is trained from a tunedb database and stores predictions there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ....models.recipe import Recipe
 from ....models.training_job import check_recipe
 from ..compat import register_errors
 from ..database.database import Database, handle_of
-from .learner import Settings
+from .learner import CostModelOptions
 from .online import OnlineModel
 
 __all__ = ["CostModel"]
@@ -27,33 +27,33 @@ _DEVICES = ("cpu", "cuda")
 
 
 class CostModel(_PyCostModel):
-    """A cost model that begins with what a database knows.
+    """A cost model that begins with a model of the database.
 
     For each target it takes the best model that ``tunedb train`` has made for the feature set. If
-    there is none it trains one of the programs that have rows of the set, in about a second; in an
-    empty database it predicts at random until the first batch is measured. It learns from what is
-    measured when that is a fifth of all it knows, when the trials of a workload have doubled, and
-    when it orders them worse than its card promises (drift). In between, scores of a workload are
-    corrected by a residual where that helps on trials that were left out of it.
+    there is none it trains one on the programs that have rows of the set, in about a second; in an
+    empty database it predicts at random until the first batch is measured. It trains again when the
+    new trials are a fifth of its programs, when the trials of a workload have doubled, and when it
+    orders them worse than its card promises (drift). In between, scores of a workload are corrected
+    by a residual where that helps on trials that were left out of it.
 
-    What a model said of a program before it was measured is kept (``tunedb models drift``), with a
-    card of each model that was trained on the way. Rows of measured candidates are stored unless
-    they are, so that nothing is extracted again for the next model.
+    Predictions that were made before a program was measured are stored (``tunedb models drift``),
+    with a card of each model that was trained on the way. Rows of measured candidates are stored
+    where the database lacks them, so that nothing is extracted again for the next model.
 
     Parameters
     ----------
     database : Database, str or Path
-        The database of the run, or what opens another one.
+        Database of the run, or the URL or path of another one.
     features : str
         Feature set. ``MeasureCallback`` stores rows of the sets that the database is told to keep.
     recipe : Recipe, optional
-        How models are trained; by default as the one that is found was. Its feature set is
-        `features`. While tuning there are no held-out workloads and at most 200 rounds, and of a
-        large database 4,000 diverse programs are learnt from.
+        Recipe of the models; by default that of the stored model. Its feature set is `features`.
+        While tuning there are no held-out workloads and at most 200 rounds, and of a large
+        database 4,000 diverse programs make the training set.
     threads : int, optional
         Threads that extract, score and train; by default those of the tuning context.
     device : {"cpu", "cuda"}
-        Where XGBoost trains. The tree method is always ``hist``.
+        Device that XGBoost trains on. The tree method is always ``hist``.
     residuals : bool
         Whether scores may be corrected for the workload at hand.
     avoid_failures : bool
@@ -64,18 +64,19 @@ class CostModel(_PyCostModel):
     Raises
     ------
     NotFoundError
-        There is no such feature set, or no such part of a recipe.
+        The feature set, or a part of the recipe, does not exist.
     UsageError
-        A feature set whose number of columns depends on the program; another device; no threads.
+        The number of columns of the feature set depends on the program; the device is unknown; or
+        `threads` is below 1.
     PluginError
-        XGBoost is not installed, or a part does not load.
+        XGBoost is not installed, or a part of the recipe does not load.
 
     Notes
     -----
     Scores are those of the loss, for ``throughput`` the share of the best throughput of the
     workload, and exponentials of them for losses that only compare; a candidate without features
-    gets the lowest. The ledger has the model's own score, without residual and failures. Nothing
-    that fails while the ledger is written ends a run: it is logged once.
+    gets the lowest. Stored predictions are the model's own scores, without residual and failures.
+    An error while they are written is logged once and never ends a run.
 
     Examples
     --------
@@ -108,7 +109,7 @@ class CostModel(_PyCostModel):
         if recipe is not None:
             recipe = replace(recipe, features=features)
             check_recipe(recipe)
-        settings = Settings(feature_set(features), recipe, device, residuals, avoid_failures)
+        options = CostModelOptions(feature_set(features), recipe, device, residuals, avoid_failures)
         if isinstance(database, str | Path):
             database = Database(database, features=())
         handle = handle_of(database)
@@ -117,12 +118,12 @@ class CostModel(_PyCostModel):
                 f"CostModel needs a tunedb database, not {type(database).__name__}; "
                 "give it one, or a path: CostModel('tune.db')"
             )
-        online = OnlineModel(handle, settings, threads)
+        online = OnlineModel(handle, options, threads)
         super().__init__(online.load, online.save, online.update, online.predict)
         self._online = online
         # A run may own the only other reference to it.
         self._database = database
-        # Callbacks may store the last batch after the cost model has learnt from it.
+        # Callbacks may store the last batch after the cost model was trained on it.
         weakref.finalize(online, online.ledger.write)
 
     def flush(self) -> None:
@@ -130,7 +131,7 @@ class CostModel(_PyCostModel):
         self._online.flush()
 
     def __copy__(self) -> NoReturn:
-        raise TypeError("a CostModel cannot be copied; create another one of its database")
+        raise TypeError("a CostModel cannot be copied; create another one for the database")
 
     def __deepcopy__(self, memo: dict[int, Any]) -> NoReturn:
         self.__copy__()

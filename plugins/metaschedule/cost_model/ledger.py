@@ -1,4 +1,4 @@
-"""What models said of programs before they were measured, on its way into the database."""
+"""Ledger: predictions for programs that are not measured yet, on their way into the database."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tunedb")
 
-#: Predictions that wait for their programs: those of programs that nobody stores are forgotten.
+#: Most predictions that wait for their programs; a program that is never stored is forgotten.
 _MOST_WAITING = 2_000
 
 
 @dataclass(slots=True, eq=False)
 class Scorer:
-    """A model in use, and its row.
+    """A model in use, with its row.
 
     Parameters
     ----------
     model : Model
-        What scores.
+        Model that scores.
     row : NewModel
-        Its row without boosters, which is added when the first prediction is written.
+        Row of the model without boosters, which is added with the first stored prediction.
     learnt : int
-        How many programs it has learnt from.
+        Number of programs in its training set.
     least : float or None
         Pairwise accuracy below which it has drifted: its card's 5th percentile over workloads.
     id : int or None
-        Local number of its row; None while there is none.
+        Local number of the row; None while it is not stored.
     """
 
     model: Model
@@ -47,12 +47,12 @@ class Scorer:
 class Ledger:
     """Predictions on their way into the database.
 
-    Nothing that fails here reaches the tuning run.
+    An error is logged and never reaches the tuning run.
 
     Parameters
     ----------
     store : Store
-        Where to.
+        Store that they are written to.
     """
 
     def __init__(self, store: Store) -> None:
@@ -61,16 +61,16 @@ class Ledger:
         self._warned = False
 
     def __len__(self) -> int:
-        """Return how many predictions wait for their programs."""
+        """Return the number of predictions that wait for their programs."""
         return len(self._waiting)
 
-    def note(self, scorer: Scorer, program: bytes, score: float) -> None:
-        """Keep what a model said of a program, before it was measured.
+    def add(self, scorer: Scorer, program: bytes, score: float) -> None:
+        """Add the prediction for a program that is not measured yet.
 
         Parameters
         ----------
         scorer : Scorer
-            Which model.
+            Model that predicted.
         program : bytes
             Digest of the program.
         score : float
@@ -79,28 +79,27 @@ class Ledger:
         self._waiting.setdefault(program, (scorer, score))
 
     def write(self) -> None:
-        """Write the predictions of programs that are stored; the others go on waiting.
+        """Write the predictions of stored programs; the others go on waiting.
 
-        TVM's callbacks may store the candidates of a batch before the cost model learns of them,
-        or after.
+        TVM's callbacks may store the candidates of a batch before or after the cost model's update.
         """
         if not self._waiting or self._store.read_only:
             return
         try:
             ids = self._store.programs.ids(self._waiting)
             known = [(d, id_) for d, id_ in zip(self._waiting, ids, strict=True) if id_]
-            told: dict[Scorer, dict[int, float]] = {}
+            by_scorer: dict[Scorer, dict[int, float]] = {}
             for digest, id_ in known:
                 scorer, score = self._waiting[digest]
-                told.setdefault(scorer, {})[id_] = score
-            for scorer, scores in told.items():
+                by_scorer.setdefault(scorer, {})[id_] = score
+            for scorer, scores in by_scorer.items():
                 if scorer.id is None:
                     scorer.id = self._store.models.add(scorer.row)
                 self._store.models.add_predictions(scorer.id, scores)
             for digest, _ in known:
                 del self._waiting[digest]
         except Exception as error:
-            # A model may have been pruned meanwhile; the next time it is added again.
+            # A model may have been pruned meanwhile; the next write adds it again.
             for scorer, _ in self._waiting.values():
                 scorer.id = None
             self._warn(error)

@@ -1,4 +1,4 @@
-"""What :class:`CostModel` does, in plain Python; TVM calls it through function objects."""
+"""Online model: :class:`CostModel` in plain Python, which TVM calls through function objects."""
 
 from __future__ import annotations
 
@@ -26,29 +26,34 @@ from ....errors import (
 )
 from ....json_checks import parse_json
 from ....models._xgboost import threads_to_use
-from ....models.dataset import ExampleWorkload
+from ....models.aggregation import stacked
+from ....models.base import Label, part
+from ....models.dataset import FAILURES, ExampleWorkload
 from ....models.failures import penalty
 from ....models.model import Model
+from ....models.run_trials import RunTrial
 from ....programs.workload_info import signature_of
-from ....records import Program
+from ....records import FailureKind, Phase, Program, Status
 from ....results import NewModel
+from ....run_times import NO_TIME, status_of
 from ....system.files import read_regular, write_whole
 from .. import modules, trace_codec
-from ..features.candidate_features import CandidateRows, Remembered, Task, stacked
-from .learner import Learner, Settings, scorer_of
+from ..failures import classify
+from ..features.candidate_features import CandidateRows, CandidateTask, ScoredCandidate
+from ..measure.measure_callback import run_secs_of
+from .learner import CostModelOptions, Learner, scorer_of
 from .ledger import Ledger, Scorer
-from .trials import trial_of
 
 if TYPE_CHECKING:
     from ....records import Workload
     from ..database.handle import Handle
 
-# ---- What TVM's ``save`` and ``load`` of a cost model write and read: no pickle, one file --------
+# ---- Saved cost models (``save`` and ``load`` of TVM's interface): one file, no pickle -----------
 #
-# Layout: magic with a version byte, BLAKE2b digest of what follows (16 bytes), length of the header
+# Layout: magic with a version byte, BLAKE2b digest of the rest (16 bytes), length of the header
 # (4 bytes, little-endian), header as canonical JSON, the model as ``Model.to_bytes`` made it. The
-# header is the row of the model, so that its predictions can be traced; a cost model that has
-# learnt nothing yet has neither.
+# header is the row of the model, so that its predictions can be traced; a cost model without a
+# model yet has neither.
 
 _MAGIC = b"tunedb-cost-model\x01"
 _LENGTH = struct.Struct("<I")
@@ -61,9 +66,9 @@ def save(path: Path, scorer: Scorer | None) -> None:
     Parameters
     ----------
     path : Path
-        Where to; what stands there is replaced.
+        Path of the file; an existing one is replaced.
     scorer : Scorer or None
-        The model; None for a cost model that has learnt nothing.
+        The model; None for a cost model that has none yet.
 
     Raises
     ------
@@ -82,17 +87,22 @@ def save(path: Path, scorer: Scorer | None) -> None:
             "card": row.card,
         }
         body = scorer.model.to_bytes()
-    told = identity.canonical_json(header)
-    payload = b"".join((_LENGTH.pack(len(told)), told, body))
+    header_bytes = identity.canonical_json(header)
+    payload = b"".join((_LENGTH.pack(len(header_bytes)), header_bytes, body))
     data = b"".join((_MAGIC, identity.digest("cost model", payload), payload))
     write_whole(path, data)
 
 
 def load(path: Path) -> Scorer | None:
-    """Return the model of a file; None where it had learnt nothing when it was saved.
+    """Return the model of a file; None where the saved cost model had none yet.
 
-    XGBoost believes the bytes that it reads, so load only files that you saved yourself; the
-    digest tells damage from them, not malice.
+    XGBoost trusts the bytes that it reads, so load only files that you saved yourself; the digest
+    reveals damage, not malice.
+
+    Parameters
+    ----------
+    path : Path
+        Path of the file.
 
     Raises
     ------
@@ -154,37 +164,37 @@ Floats = NDArray[np.float64]
 
 
 class OnlineModel:
-    """Predicts for a search, and learns from what it measured.
+    """Predictions for a search, by models that are trained again on its measurements.
 
     Parameters
     ----------
     handle : Handle
-        The database's.
-    settings : Settings
-        What the user chose.
+        Handle of the database.
+    options : CostModelOptions
+        Options of the user.
     threads : int or None
         Threads that extract, score and train; None for those of the tuning context.
     """
 
-    def __init__(self, handle: Handle, settings: Settings, threads: int | None) -> None:
+    def __init__(self, handle: Handle, options: CostModelOptions, threads: int | None) -> None:
         self.lock = threading.RLock()
-        self.rows = CandidateRows(settings.features)
-        # What was asked about and is measured is not extracted again by the measure callback.
-        handle.features.remembered[settings.features.name] = weakref.ref(self.rows)
+        self.rows = CandidateRows(options.features)
+        # The measure callback need not extract the rows of scored candidates again.
+        handle.features.remembered[options.features.name] = weakref.ref(self.rows)
         handle.models.add(self)
         self.ledger = Ledger(handle.store)
         self._handle = handle
         self._store = handle.store
-        self._settings = settings
+        self._options = options
         self._threads = threads
         self._learners: dict[bytes, Learner] = {}
         self._loaded: Scorer | None = None
         # Address → (module, its stored form and number): a run has one module for each task.
         self._workloads: dict[int, tuple[Any, Workload, ExampleWorkload]] = {}
-        seed = 0 if settings.recipe is None else settings.recipe.seed
+        seed = 0 if options.recipe is None else options.recipe.seed
         self._random = np.random.default_rng(seed)
-        # When candidates were asked about last: what is stored since was measured since.
-        self._asked_at = _now()
+        # Time of the last prediction: programs stored since were measured since.
+        self._predicted_at = _now()
         self._warned = False
 
     # ------------------------------------------------------------------ TVM's interface
@@ -193,76 +203,82 @@ class OnlineModel:
         """Return a score for each candidate; the higher, the faster."""
         with self.lock:
             self.ledger.write()
-            self._asked_at = _now()
+            self._predicted_at = _now()
             task = self._task(context)
             learner = self._learner(task)
-            asked = self.rows.of(task, candidates)
-            made = np.full(len(asked), np.nan)
-            able = np.array([one.rows is not None for one in asked], bool)
-            made[able] = self._say(learner, task, [one for one in asked if one.rows is not None])
-            if not able.all():
-                self._report(asked)
-                # Finite, because it may be averaged; TVM takes what is below 0 for 0.
-                made[~able] = made[able].min(initial=0.0) - 1
-            self.rows.remember(asked, made)
-            return made
+            scored = self.rows.scored(task, candidates)
+            scores = np.full(len(scored), np.nan)
+            has_rows = np.array([each.rows is not None for each in scored], bool)
+            scores[has_rows] = self._score(
+                learner, task, [each for each in scored if each.rows is not None]
+            )
+            if not has_rows.all():
+                self._warn_without_rows(scored)
+                # Finite, because it may be averaged; TVM takes scores below 0 for 0.
+                scores[~has_rows] = scores[has_rows].min(initial=0.0) - 1
+            self.rows.remember(scored, scores)
+            return scores
 
     def update(self, context: Any, candidates: Sequence[Any], results: Sequence[Any]) -> None:
-        """Learn from candidates that were measured."""
+        """Train on candidates that were measured."""
         with self.lock:
             task = self._task(context)
             learner = self._learner(task)
             workload = self._workload(context.mod)[1]
             programs = [self._program(task, candidate) for candidate in candidates]
             ids = self._store.programs.ids([p.digest if p else b"" for p in programs])
-            asked = self._measured_rows(task, candidates, ids)
+            measured = self._measured(task, candidates, ids)
             known = self._store.training.measured_before(
-                [id_ for id_ in ids if id_], self._asked_at
+                [id_ for id_ in ids if id_], self._predicted_at
             )
-            news = [None if i in known else p for i, p in zip(ids, programs, strict=True)]
-            self._note(learner, task, asked, news)
+            new = [None if i in known else p for i, p in zip(ids, programs, strict=True)]
+            self._add_predictions(learner, task, measured, new)
             self.ledger.write()
             trials = []
-            for one, program, id_, result in zip(asked, programs, ids, results, strict=True):
-                if program is not None and one.rows is not None:
-                    trial = trial_of(one.rows, program, id_ or 0, result, learner.recipe.label)
+            for each, program, id_, result in zip(measured, programs, ids, results, strict=True):
+                if program is not None and each.rows is not None:
+                    trial = trial_of(each.rows, program, id_ or 0, result, learner.recipe.label)
                     trials += [] if trial is None else [trial]
             learner.add(workload, trials, known, task.threads)
-            self.rows.release(asked)
-            self._asked_at = _now()
+            self.rows.release(measured)
+            self._predicted_at = _now()
 
     def not_built(self, failed: Sequence[tuple[Program, Any]], began: int) -> None:
-        """Note what was said of candidates that failed to build, which TVM does not show.
+        """Add the predictions for candidates that failed to build, which TVM leaves out.
 
-        Only of those that a search asked about: nothing is scored here. What fails is logged once.
+        Candidates that no search has scored are left out. An error is logged once.
 
         Parameters
         ----------
         failed : sequence of Program and tvm MeasureCandidate
-            What was stored of their batch.
+            Programs of a batch that failed to build.
         began : int
-            When its first candidate was stored, in microseconds since 1970: programs that were
-            measured before are no predictions, as in :meth:`update`.
+            Time when the first candidate of the batch was stored, in microseconds since 1970:
+            programs that were measured before are no predictions, as in :meth:`update`.
         """
         with self.lock:
             recalled = [(program, self.rows.recall(candidate)) for program, candidate in failed]
-            asked = [(p, one) for p, one in recalled if one is not None and one.scorer is not None]
-            if not asked:
+            scored = [
+                (program, candidate)
+                for program, candidate in recalled
+                if candidate is not None and candidate.scorer is not None
+            ]
+            if not scored:
                 return
             try:
-                ids = self._store.programs.ids([program.digest for program, _ in asked])
+                ids = self._store.programs.ids([program.digest for program, _ in scored])
                 known = self._store.training.measured_before([id_ for id_ in ids if id_], began)
             except TuneDBError as error:
                 self._warn("predictions left out", error)
                 return
-            for (program, one), id_ in zip(asked, ids, strict=True):
-                if id_ not in known and one.scorer is not None:
-                    self.ledger.note(one.scorer, program.digest, one.score)
-            self.rows.release([one for _, one in asked])
+            for (program, candidate), id_ in zip(scored, ids, strict=True):
+                if id_ not in known and candidate.scorer is not None:
+                    self.ledger.add(candidate.scorer, program.digest, candidate.score)
+            self.rows.release([candidate for _, candidate in scored])
             self.ledger.write()
 
     def save(self, path: str) -> None:
-        """Write the model of the target that was asked for last."""
+        """Write the model of the target that predictions were made for last."""
         with self.lock:
             self.ledger.write()
             learner = next(reversed(self._learners.values()), None)
@@ -276,7 +292,7 @@ class OnlineModel:
             if scorer is None:
                 return
             try:
-                scorer.model.check(self._settings.features)
+                scorer.model.check(self._options.features)
             except TuneDBError as error:
                 raise type(error)(f"{path}: {error}") from None
             self._loaded = scorer
@@ -288,22 +304,22 @@ class OnlineModel:
         with self.lock:
             self.ledger.write()
 
-    # ------------------------------------------------------------------ parts of it
+    # ------------------------------------------------------------------ tasks and candidates
 
-    def _task(self, context: Any) -> Task:
+    def _task(self, context: Any) -> CandidateTask:
         if context.target is None:
             raise PluginError("the tuning context has no target; give TuneContext one")
         # Threads beyond these would stall each other (tunedb.models._xgboost).
         threads = self._threads or min(int(context.num_threads), threads_to_use())
         target = self._handle.targets.stored(context.target)
-        return Task(context, target, lambda: self._workload(context.mod)[0], threads)
+        return CandidateTask(context, target, lambda: self._workload(context.mod)[0], threads)
 
-    def _learner(self, task: Task) -> Learner:
-        """Return what predicts for a target; it begins when it is first asked for."""
+    def _learner(self, task: CandidateTask) -> Learner:
+        """Return the learner of a target, ready for the workload of a task."""
         learner = self._learners.pop(task.target.digest, None)
         if learner is None:
             groups = self._handle.targets.groups(task.target)
-            learner = Learner(self._store, self._settings, task.target, groups)
+            learner = Learner(self._store, self._options, task.target, groups)
             learner.begin(self._loaded)
         self._learners[task.target.digest] = learner
         learner.prepare_for(self._workload(task.context.mod)[1], task.threads)
@@ -311,22 +327,17 @@ class OnlineModel:
 
     def _workload(self, mod: Any) -> tuple[Workload, ExampleWorkload]:
         """Return the stored form of a task's module."""
-        met = self._workloads.get(mod.__chandle__())
-        if met is None:
+        known = self._workloads.get(mod.__chandle__())
+        if known is None:
             record = modules.to_workload(mod)
-            signature = signature_of(record)
-            example = ExampleWorkload(
-                id=self._store.workloads.id_of(record.digest) or 0,
-                digest=record.digest,
-                name=record.name,
-                family=signature.family,
-                shapes=tuple(shape for _, shape in signature.arguments or ()),
-                flops=signature.flops,
+            id_ = self._store.workloads.id_of(record.digest) or 0
+            example = ExampleWorkload.from_signature(
+                id_, record.digest, record.name, signature_of(record)
             )
-            met = self._workloads[mod.__chandle__()] = (mod, record, example)
-        return met[1], met[2]
+            known = self._workloads[mod.__chandle__()] = (mod, record, example)
+        return known[1], known[2]
 
-    def _program(self, task: Task, candidate: Any) -> Program | None:
+    def _program(self, task: CandidateTask, candidate: Any) -> Program | None:
         """Return a candidate as the database knows it; None where it cannot be stored."""
         try:
             trace = trace_codec.encode(candidate.sch.trace)
@@ -334,95 +345,126 @@ class OnlineModel:
             return None
         return Program(task.workload(), task.target, trace)
 
-    def _measured_rows(
-        self, task: Task, candidates: Sequence[Any], ids: Sequence[int | None]
-    ) -> list[Remembered]:
-        """Return the rows of measured candidates, as they are remembered or stored.
-
-        What the database lacks it gets: only a :class:`MeasureCallback` stores rows of itself.
-        """
-        features = self._settings.features
+    # Only a MeasureCallback stores rows by itself.
+    def _measured(
+        self, task: CandidateTask, candidates: Sequence[Any], ids: Sequence[int | None]
+    ) -> list[ScoredCandidate]:
+        """Return measured candidates with remembered, stored or new rows; store the new ones."""
         known = [id_ for id_ in ids if id_]
-        stored = dict(zip(known, self._store.features.rows(features, known), strict=True))
-        found: list[Remembered | None] = []
+        rows = self._store.features.rows(self._options.features, known)
+        stored = dict(zip(known, rows, strict=True))
+        recalled: list[ScoredCandidate | None] = []
         for candidate, id_ in zip(candidates, ids, strict=True):
-            one = self.rows.recall(candidate)
-            rows = stored.get(id_) if id_ else None
-            if one is None and rows is not None:
-                one = Remembered(candidate.sch.trace, rows)
-            found.append(one)
-        missing = [c for c, one in zip(candidates, found, strict=True) if one is None]
-        computed = iter(self.rows.of(task, missing) if missing else [])
-        asked = [next(computed) if one is None else one for one in found]
+            scored = self.rows.recall(candidate)
+            own_rows = stored.get(id_) if id_ else None
+            if scored is None and own_rows is not None:
+                scored = self.rows.checked(candidate.sch.trace, own_rows)
+            recalled.append(scored)
+        missing = [c for c, scored in zip(candidates, recalled, strict=True) if scored is None]
+        computed = iter(self.rows.scored(task, missing) if missing else [])
+        measured = [next(computed) if scored is None else scored for scored in recalled]
         self._store_rows(
             {
-                id_: one.rows
-                for id_, one in zip(ids, asked, strict=True)
-                if id_ and stored[id_] is None and one.rows is not None
+                id_: scored.rows
+                for id_, scored in zip(ids, measured, strict=True)
+                if id_ and stored[id_] is None and scored.rows is not None
             }
         )
-        return asked
+        return measured
 
     def _store_rows(self, rows: dict[int, Any]) -> None:
         if not rows or self._store.read_only:
             return
         try:
-            self._store.features.add(self._settings.features, rows.items())
+            self._store.features.add(self._options.features, rows.items())
         except Exception as error:
             self._warn("features left out", error)
 
-    def _say(self, learner: Learner, task: Task, asked: Sequence[Remembered]) -> Floats:
-        """Return scores for a search of candidates with rows; the model's own are remembered."""
-        if not asked:
+    def _score(
+        self, learner: Learner, task: CandidateTask, candidates: Sequence[ScoredCandidate]
+    ) -> Floats:
+        """Return scores of candidates with rows for a search; keep the model's own on each."""
+        if not candidates:
             return np.zeros(0)
-        rows = [one.rows for one in asked if one.rows is not None]
+        rows = [each.rows for each in candidates if each.rows is not None]
         scoring = learner.scoring
         if scoring is None:
-            found = self._random.random(len(asked))
+            scores = self._random.random(len(candidates))
         else:
-            scores = scoring.scores(rows, task.threads)
-            for one, score in zip(asked, scores.tolist(), strict=True):
-                one.score, one.scorer = score, scoring.scorer
+            own = scoring.scores(rows, task.threads)
+            for each, score in zip(candidates, own.tolist(), strict=True):
+                each.score, each.scorer = score, scoring.scorer
             workload = self._workload(task.context.mod)[1].digest
-            found = scoring.for_search(workload, rows, scores)
+            scores = scoring.for_search(workload, rows, own)
         if learner.failures is not None:
             learner.failures.model.use_threads(task.threads)
-            stack = stacked(rows, len(self._settings.features.columns))
-            told = learner.failures.by_kind(*stack)
-            # Of losses without a scale nothing can be subtracted; near the best it is the same.
-            found = found - np.abs(found) * np.clip(penalty(told, learner.failures.costs), 0, 1)
-        return found
+            stack = stacked(rows, len(self._options.features.columns))
+            expected = learner.failures.by_kind(*stack)
+            share = np.clip(penalty(expected, learner.failures.costs), 0, 1)
+            # A share, because losses without a scale have no unit; near the best it is the same.
+            scores = scores - np.abs(scores) * share
+        return scores
 
-    def _note(
+    # `programs` has None for those that were measured before, which may be in the training set.
+    # Candidates that were never scored, as where a search draws at random, are scored now.
+    def _add_predictions(
         self,
         learner: Learner,
-        task: Task,
-        asked: Sequence[Remembered],
+        task: CandidateTask,
+        candidates: Sequence[ScoredCandidate],
         programs: Sequence[Program | None],
     ) -> None:
-        """Note what was said of candidates before they were measured.
+        """Add the predictions for new programs to the ledger, before a model is trained on them."""
+        unscored = [c for c in candidates if c.scorer is None and c.rows is not None]
+        if unscored:
+            self._score(learner, task, unscored)
+        for candidate, program in zip(candidates, programs, strict=True):
+            if program is not None and candidate.scorer is not None:
+                self.ledger.add(candidate.scorer, program.digest, candidate.score)
 
-        `programs` has None for those that were measured before, from which the model may have
-        learnt. Those that nobody asked about, as where a search draws at random, are scored now,
-        before anything is learnt from them.
-        """
-        silent = [one for one in asked if one.scorer is None and one.rows is not None]
-        if silent:
-            self._say(learner, task, silent)
-        for one, program in zip(asked, programs, strict=True):
-            if program is not None and one.scorer is not None:
-                self.ledger.note(one.scorer, program.digest, one.score)
+    def _warn_without_rows(self, candidates: Sequence[ScoredCandidate]) -> None:
+        errors = [each.error for each in candidates if each.error is not None]
+        self._warn(f"{len(errors)} of {len(candidates)} candidates come last", errors[0])
 
-    def _report(self, asked: Sequence[Remembered]) -> None:
-        """Say once that candidates have no features."""
-        errors = [one.error for one in asked if one.error is not None]
-        self._warn(f"{len(errors)} of {len(asked)} candidates come last", errors[0])
-
-    def _warn(self, what: str, error: Any) -> None:
+    def _warn(self, consequence: str, error: Any) -> None:
+        """Log an error, as a warning the first time."""
         level = logging.DEBUG if self._warned else logging.WARNING
         self._warned = True
-        words = " ".join(str(error).split())[:300]
-        _log.log(level, "%s: %s: %s", self._store.location, what, words)
+        reason = " ".join(str(error).split())[:300]
+        _log.log(level, "%s: %s: %s", self._store.location, consequence, reason)
+
+
+def trial_of(
+    rows: NDArray[np.float32], program: Program, program_id: int, result: Any, label: str
+) -> RunTrial | None:
+    """Return a measured candidate as a trial; None for one that is no example.
+
+    Parameters
+    ----------
+    rows : ndarray of float32, shape (k, columns)
+        Features of the candidate.
+    program, program_id : Program, int
+        Its program, and the local number of that or 0.
+    result : tvm RunnerResult
+        Result of its run. TVM's cost models do not see candidates that failed to build.
+    label : str
+        Name of the label policy.
+    """
+    if result.error_msg is not None:
+        kind = classify(Phase.RUN, str(result.error_msg)).kind
+        if kind == FailureKind.INFRASTRUCTURE:  # no fault of the program
+            return None
+        return RunTrial(program.digest, program_id, rows, float("nan"), FAILURES.index(kind))
+    times = np.array(run_secs_of(result), np.float64)
+    times = times[(times > 0) & (times < np.inf) & (times != NO_TIME)]
+    if not len(times):
+        if status_of(run_secs_of(result)) == Status.OK:
+            return None
+        unknown = FAILURES.index(FailureKind.UNKNOWN)
+        return RunTrial(program.digest, program_id, rows, float("nan"), unknown)
+    policy: Label = part("label", label)[0]
+    seconds = float(policy.seconds(times, np.array([0, len(times)]))[0])
+    return RunTrial(program.digest, program_id, rows, seconds)
 
 
 def _now() -> int:

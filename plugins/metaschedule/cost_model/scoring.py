@@ -1,4 +1,4 @@
-"""A model in use, and how it does on trials that it has not learnt from."""
+"""Scoring: a model in use, its accuracy on trials that it was not trained on, and a correction."""
 
 from __future__ import annotations
 
@@ -11,64 +11,62 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from ....models.aggregation import AGGREGATED
+from ....models.aggregation import AGGREGATED, stacked
 from ....models.metrics import pairwise_accuracy
-from ..features.candidate_features import stacked
 
 if TYPE_CHECKING:
     from .ledger import Scorer
 
-# ---- A correction of a model's scores for one workload, from the trials that the model has not ---
-# seen
+# ---- Residuals -----------------------------------------------------------------------------------
 #
-# A model of all workloads does not know what is particular about one. What it gets wrong there is
-# learnt by a ridge regression of the throughput on its score and on the program's features: the
-# score and a constant for free, the features at a price (the residual models of TenSet, section 6,
-# are the same idea with trees). The penalty is the one of least leave-one-out error, which has a
-# closed form. Trials weigh as the square of their throughput: a search asks for more of the good
-# ones.
+# A model of all workloads misses the peculiarities of one. A residual corrects its scores there: a
+# ridge regression of the throughput on the score and on the program's features, fitted on trials
+# that the model was not trained on. The score and a constant are free, the features penalised (the
+# residual models of TenSet, section 6, are the same idea with trees). The penalty is the one of
+# least leave-one-out error, which has a closed form. Trials weigh as the square of their
+# throughput, because a search asks for more of the good ones.
 #
-# Such a correction can as well do harm. So it is kept only where, on trials that were left out of
-# it, it orders the better half of them better than the score alone, by more than chance explains.
-# On 32 workloads of Roller's V100 logs, and models of other workloads, that was the best of the
-# rules that were tried, and did no harm when there were few trials.
+# Such a correction can do harm. So it is kept only if, on trials that were left out of it, it
+# orders the better half of them better than the score alone, by more than chance explains. On 32
+# workloads of Roller's V100 logs, and models of other workloads, that was the best of the rules
+# that were tried, and did no harm when there were few trials.
 
 Floats = NDArray[np.float64]
 
-#: Trials below which nothing is corrected.
+#: Least trials for a correction.
 LEAST = 32
 
-#: Trials that are looked at, the last ones: the regression takes the cube of their number.
+#: Last trials that a correction is fitted on: the regression takes the cube of their number.
 MOST = 256
 
-#: Parts into which the trials are cut; each is predicted from the others.
+#: Folds of the trials; each is predicted from the others.
 _FOLDS = 5
 
-#: Share of the pairs that must come into order, and how many of its standard errors.
+#: Least share of the pairs that must come into order, and the number of its standard errors.
 _GAIN = 0.01
 _ERRORS = 2.0
 
 #: Throughputs below this weigh alike.
 _FLOOR = 0.05
 
-#: Penalties that are tried, as shares of the mean eigenvalue of the features' Gram matrix.
+#: Candidate penalties, as shares of the mean eigenvalue of the features' Gram matrix.
 _PENALTIES = np.logspace(-2, 3, 11)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Residual:
-    """What is added to the scores of a workload's programs.
+    """A correction of the scores of a workload's programs.
 
     Parameters
     ----------
     mean, scale : ndarray of float64, shape (p,)
-        Of the features that it was fitted on.
+        Mean and standard deviation of the features that it was fitted on.
     weights : ndarray of float64, shape (p,)
-        Of the features, standardised.
+        Weights of the standardised features.
     constant, slope : float
-        Of the score.
+        Constant, and weight of the score.
     low, high : float
-        Least and greatest correction that any of its trials needed: it does not extrapolate.
+        Least and greatest correction of its own trials: it does not extrapolate.
     """
 
     mean: Floats
@@ -87,24 +85,28 @@ class Residual:
         features : ndarray, shape (n, p)
             One row for each program.
         scores : ndarray of float64, shape (n,)
-            What the model says.
+            Scores of the model.
+
+        Returns
+        -------
+        ndarray of float64, shape (n,)
         """
-        known = (features - self.mean) / self.scale @ self.weights
-        wanted = self.constant + self.slope * scores + known
-        return scores + np.clip(wanted - scores, self.low, self.high)
+        by_features = (features - self.mean) / self.scale @ self.weights
+        regressed = self.constant + self.slope * scores + by_features
+        return scores + np.clip(regressed - scores, self.low, self.high)
 
 
-def fit(
+def fit_residual(
     features: NDArray[np.float32], scores: Floats, throughput: Floats
 ) -> tuple[Residual | None, float]:
-    """Return a correction where it helps.
+    """Return a correction if it helps.
 
     Parameters
     ----------
     features : ndarray, shape (n, p)
         One row for each trial, in the order of the trials.
     scores : ndarray of float64, shape (n,)
-        What the model says of them, which must not have learnt from them.
+        Scores of a model that was not trained on these trials.
     throughput : ndarray of float64, shape (n,)
         Best time of the workload / time; 0 where it failed.
 
@@ -113,17 +115,17 @@ def fit(
     residual : Residual or None
         None where there are too few trials, or it does not help.
     gain : float
-        Share of the pairs among the better half of the trials that it brings into order, when it
-        has not seen them; 0 where nothing was fitted.
+        Share of the pairs among the better half of held-out trials that it brings into order; 0
+        where nothing was fitted.
     """
     features, scores, throughput = features[-MOST:], scores[-MOST:], throughput[-MOST:]
     if len(scores) < LEAST or throughput.min() == throughput.max():
         return None, 0.0
     held_out = np.empty(len(scores))
     for fold in range(_FOLDS):
-        away = np.arange(len(scores)) % _FOLDS == fold
-        part = _regress(features[~away], scores[~away], throughput[~away])
-        held_out[away] = part.corrected(features[away], scores[away])
+        in_fold = np.arange(len(scores)) % _FOLDS == fold
+        residual = _regress(features[~in_fold], scores[~in_fold], throughput[~in_fold])
+        held_out[in_fold] = residual.corrected(features[in_fold], scores[in_fold])
     good = throughput >= np.median(throughput)
     gains = _shares(held_out[good], throughput[good]) - _shares(scores[good], throughput[good])
     gain = float(gains.mean())
@@ -134,10 +136,10 @@ def fit(
 
 def _shares(scores: Floats, throughput: Floats) -> Floats:
     """Return for each program the share of the others that it is ordered with as measured."""
-    told = np.sign(scores[:, None] - scores)
-    true = np.sign(throughput[:, None] - throughput)
-    differ = true != 0
-    right = np.where(differ, (told * true + 1) / 2, 0).sum(axis=1)
+    predicted = np.sign(scores[:, None] - scores)
+    measured = np.sign(throughput[:, None] - throughput)
+    differ = measured != 0
+    right = np.where(differ, (predicted * measured + 1) / 2, 0).sum(axis=1)
     counted = differ.sum(axis=1)
     shares: Floats = np.where(counted > 0, right / np.maximum(counted, 1), 0.5)
     return shares
@@ -151,38 +153,30 @@ def _regress(features: NDArray[np.float32], scores: Floats, throughput: Floats) 
     root = np.sqrt(weights)
     mean = np.asarray(np.average(features, axis=0, weights=weights), np.float64)
     scale = np.sqrt(np.average((features - mean) ** 2, axis=0, weights=weights))
-    # A column that does not vary says nothing, and must say nothing where it does.
+    # A column that is constant here gets weight 0, also for programs where it varies.
     varies = scale > 1e-6 * (1 + np.abs(mean))
     scale = np.where(varies, scale, 1.0)
     x = np.where(varies, (features - mean) / scale, 0.0) * root[:, None]
     y = throughput * root
-    # What a constant and the score explain is taken out first: they have no price.
+    # A constant and the score have no penalty: their part is projected out first.
     free = np.column_stack([np.ones(len(scores)), scores]) * root[:, None]
     basis = _orthogonal(free, varies=float(np.ptp(scores)) > 0)
-    y_left, x_left = y - basis @ (basis.T @ y), x - basis @ (basis.T @ x)
-    slopes = _ridge(x_left, y_left, taken=(basis**2).sum(axis=1))
-    rest = np.linalg.lstsq(free, y - x @ slopes, rcond=None)[0]
-    wanted = throughput - scores
-    low, high = float(wanted.min()), float(wanted.max())
-    return Residual(mean, scale, slopes, float(rest[0]), float(rest[1]), low, high)
+    y_rest, x_rest = y - basis @ (basis.T @ y), x - basis @ (basis.T @ x)
+    slopes = _ridge(x_rest, y_rest, basis_leverage=(basis**2).sum(axis=1))
+    unpenalised = np.linalg.lstsq(free, y - x @ slopes, rcond=None)[0]
+    corrections = throughput - scores
+    low, high = float(corrections.min()), float(corrections.max())
+    return Residual(mean, scale, slopes, float(unpenalised[0]), float(unpenalised[1]), low, high)
 
 
 def _orthogonal(free: Floats, *, varies: bool) -> Floats:
-    """Return an orthonormal basis of what has no price; scores that are equal add nothing."""
-    found: Floats = np.linalg.qr(free if varies else free[:, :1])[0]
-    return found
+    """Return an orthonormal basis of the unpenalised columns; equal scores add nothing."""
+    basis: Floats = np.linalg.qr(free if varies else free[:, :1])[0]
+    return basis
 
 
-def _ridge(x: Floats, y: Floats, taken: Floats) -> Floats:
-    """Return slopes with the penalty of least leave-one-out error.
-
-    Parameters
-    ----------
-    x, y : ndarray of float64, shape (n, p) and (n,)
-        Without what was taken out of them.
-    taken : ndarray of float64, shape (n,)
-        Leverage of what was.
-    """
+def _ridge(x: Floats, y: Floats, basis_leverage: Floats) -> Floats:
+    """Return slopes with the penalty of least leave-one-out error, given residuals of a basis."""
     values, vectors = np.linalg.eigh(x @ x.T)
     values = np.maximum(values, 0)
     along = vectors.T @ y
@@ -190,12 +184,12 @@ def _ridge(x: Floats, y: Floats, taken: Floats) -> Floats:
     errors = []
     for penalty in penalties:
         shrunk = values / (values + penalty)
-        leverage = taken + (vectors**2 * shrunk).sum(axis=1)
-        left = (y - vectors @ (shrunk * along)) / np.maximum(1 - leverage, 1e-6)
-        errors.append(float(left @ left))
+        leverage = basis_leverage + (vectors**2 * shrunk).sum(axis=1)
+        left_out = (y - vectors @ (shrunk * along)) / np.maximum(1 - leverage, 1e-6)
+        errors.append(float(left_out @ left_out))
     penalty = penalties[int(np.argmin(errors))]
-    found: Floats = x.T @ (vectors @ (along / (values + penalty)))
-    return found
+    slopes: Floats = x.T @ (vectors @ (along / (values + penalty)))
+    return slopes
 
 
 # ---- Models in use -------------------------------------------------------------------------------
@@ -204,47 +198,37 @@ _log = logging.getLogger("tunedb")
 
 Rows = NDArray[np.float32]
 
-#: Trials of a workload over which drift is seen, the last ones, and the fewest that show any.
+#: Last trials of a workload that drift is computed over, and their least number.
 _WINDOW = 64
 _LEAST = 32
 
-#: Pairwise accuracy that a model without an evaluation must keep up: that of a random order, and
-#: what chance may add to it over 64 trials (its standard error is 0.04).
+#: Least pairwise accuracy of a model without an evaluation: that of a random order, plus what
+#: chance may add over 64 trials (its standard error is 0.04).
 _NO_CARD = 0.55
 
 #: Losses whose scores grow from 0, a failure.
 _FROM_ZERO = frozenset({"throughput", "squared", "log"})
 
-#: Others only compare: score differences in which throughput grows e-fold, 1 where nothing is said.
-#: ``relative`` has differences of throughput^0.3, which near the best are 0.3 times those of the
-#: logarithm.
+#: Others only compare: score difference of an e-fold throughput, 1 by default. ``relative`` has
+#: differences of throughput^0.3, which near the best are 0.3 times those of the logarithm.
 _E_FOLD = {"relative": 0.3}
 
 
 @dataclass(slots=True, eq=False)
-class _Fresh:
-    """The trials of a workload that the model has not learnt from, the last ones.
+class _UnseenTrials:
+    """Last trials of a workload that are not in the model's training set."""
 
-    Parameters
-    ----------
-    features : deque of ndarray
-        One row for each.
-    outcomes : deque of (float, float)
-        The model's score, and seconds; infinite where it failed.
-    count : int
-        How many there were, also those that are forgotten.
-    correction : Residual or None
-        What is added to scores of this workload.
-    """
-
+    #: One row for each trial.
     features: deque[Rows] = field(default_factory=lambda: deque(maxlen=MOST))
+    #: Score of the model and seconds, which are infinite for a failure.
     outcomes: deque[tuple[float, float]] = field(default_factory=lambda: deque(maxlen=MOST))
+    #: Number of all such trials, also forgotten ones.
     count: int = 0
     correction: Residual | None = None
 
 
 class Scoring:
-    """Scores of one model.
+    """Scores of one model, with the trials that show how accurate they are.
 
     Parameters
     ----------
@@ -254,43 +238,43 @@ class Scoring:
 
     def __init__(self, scorer: Scorer) -> None:
         self.scorer = scorer
-        self._fresh: dict[bytes, _Fresh] = {}
+        self._unseen: dict[bytes, _UnseenTrials] = {}
 
     def unseen(self, workload: bytes | None = None) -> int:
-        """Return how many trials of a workload, or all, the model has not learnt from."""
+        """Return the number of trials of a workload, or of all, outside the training set."""
         if workload is None:
-            return sum(fresh.count for fresh in self._fresh.values())
-        return self._fresh[workload].count if workload in self._fresh else 0
+            return sum(trials.count for trials in self._unseen.values())
+        return self._unseen[workload].count if workload in self._unseen else 0
 
     def scores(self, rows: Sequence[Rows], threads: int) -> Floats:
-        """Return what the model says of programs, given the rows of each."""
+        """Return the model's scores of programs, given the rows of each."""
         model = self.scorer.model
         model.use_threads(threads)
         return model.scores(*stacked(rows, len(model.columns)))
 
     def for_search(self, workload: bytes, rows: Sequence[Rows], scores: Floats) -> Floats:
-        """Return the model's scores as a search wants them: corrected, and 0 for the worst."""
-        found = positive(scores, self.scorer.model.recipe.loss)
-        fresh = self._fresh.get(workload)
-        if fresh is None or fresh.correction is None:
-            return found
-        return fresh.correction.corrected(_features(rows), found)
+        """Return the model's scores in the form for a search: corrected, and 0 for the worst."""
+        own = positive(scores, self.scorer.model.recipe.loss)
+        trials = self._unseen.get(workload)
+        if trials is None or trials.correction is None:
+            return own
+        return trials.correction.corrected(_features(rows), own)
 
     def compare(
         self, workload: bytes, rows: Sequence[Rows], scores: Floats, seconds: Floats
     ) -> None:
-        """Take in trials of a workload: the model's own scores, and what came out."""
-        fresh = self._fresh.setdefault(workload, _Fresh())
-        fresh.features.extend(_features(rows))
-        fresh.outcomes.extend(zip(scores.tolist(), seconds.tolist(), strict=True))
-        fresh.count += len(scores)
+        """Add trials of a workload: the model's own scores, and the measured times."""
+        trials = self._unseen.setdefault(workload, _UnseenTrials())
+        trials.features.extend(_features(rows))
+        trials.outcomes.extend(zip(scores.tolist(), seconds.tolist(), strict=True))
+        trials.count += len(scores)
 
     def accuracy(self, workload: bytes) -> float:
         """Return the pairwise accuracy over a workload's last trials; NaN where they are few."""
-        fresh = self._fresh.get(workload)
-        if fresh is None or len(fresh.outcomes) < _LEAST:
+        trials = self._unseen.get(workload)
+        if trials is None or len(trials.outcomes) < _LEAST:
             return float("nan")
-        scores, seconds = np.array(fresh.outcomes)[-_WINDOW:].T
+        scores, seconds = np.array(trials.outcomes)[-_WINDOW:].T
         return pairwise_accuracy(1 / seconds, scores)
 
     def has_drifted(self, workload: bytes) -> bool:
@@ -299,21 +283,21 @@ class Scoring:
         return self.accuracy(workload) < (_NO_CARD if least is None else least)
 
     def correct(self, workload: bytes, best: float) -> None:
-        """Correct the scores of a workload from now on where that helps, or no longer.
+        """Fit the correction of a workload's scores again, and keep it if it helps.
 
         Parameters
         ----------
         workload : bytes
             Digest of the workload.
         best : float
-            Its shortest time in seconds.
+            Shortest time of the workload in seconds.
         """
-        fresh = self._fresh.get(workload)
-        if fresh is None or not np.isfinite(best):
+        trials = self._unseen.get(workload)
+        if trials is None or not np.isfinite(best):
             return
-        scores, seconds = np.array(fresh.outcomes).T
-        fresh.correction, gain = fit(
-            np.stack(fresh.features),
+        scores, seconds = np.array(trials.outcomes).T
+        trials.correction, gain = fit_residual(
+            np.stack(trials.features),
             positive(scores, self.scorer.model.recipe.loss),
             best / seconds,
         )
@@ -323,17 +307,28 @@ class Scoring:
 def positive(scores: Floats, loss: str) -> Floats:
     """Return scores of which 0 is the worst, in the same order.
 
-    TVM draws parents in proportion to them. Of losses that only compare programs, whose scores mean
-    the same with any constant added, the exponential has the same proportions then; of pairwise
+    TVM draws parents in proportion to them. Losses that only compare programs leave a constant
+    free; the exponential of their scores has the same proportions for any constant. For pairwise
     logistic scores it is the strength of Bradley and Terry's model (Biometrika 39, 1952).
+
+    Parameters
+    ----------
+    scores : ndarray of float64, shape (n,)
+        Scores of a model.
+    loss : str
+        Loss of its recipe.
+
+    Returns
+    -------
+    ndarray of float64, shape (n,)
     """
     name = loss.partition(":")[0]
     if name in _FROM_ZERO:
         return scores
-    found: Floats = np.exp(np.clip(scores / _E_FOLD.get(name, 1.0), -50, 50))
-    return found
+    strengths: Floats = np.exp(np.clip(scores / _E_FOLD.get(name, 1.0), -50, 50))
+    return strengths
 
 
 def _features(rows: Sequence[Rows]) -> Rows:
-    """Return one row for each program; there is one at least."""
+    """Return one row for each program, of which there is at least one."""
     return AGGREGATED.rows(*stacked(rows, rows[0].shape[1]))[0]

@@ -1,4 +1,4 @@
-"""Rows of features of the candidates that a search asks about."""
+"""Feature rows of the candidates that a search scores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     Rows = NDArray[np.float32]
 
-#: Candidates that are remembered. A remembered trace keeps what its instructions name: 70 KB each.
+#: Most candidates that are remembered. Each keeps the objects of its trace alive: 70 KB.
 _MOST = 1024
 
 #: Candidates of one prediction that are remembered, those of highest score: a search measures 64
@@ -34,19 +34,19 @@ _BEST = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Task:
-    """What the candidates of one tuning context have in common.
+class CandidateTask:
+    """Module, target and threads of the candidates of one tuning context.
 
     Parameters
     ----------
     context : tvm TuneContext
-        Its module, target and number of threads.
+        The tuning context.
     target : Target
-        The stored form of its target.
+        Stored form of its target.
     workload : callable
         Returns the stored form of its module.
     threads : int
-        How many threads compute rows.
+        Threads that compute rows.
     """
 
     context: Any
@@ -56,21 +56,21 @@ class Task:
 
 
 @dataclass(slots=True, eq=False)
-class Remembered:
-    """A candidate that was asked about: its rows, and what was said.
+class ScoredCandidate:
+    """A candidate with its feature rows and its score.
 
     Parameters
     ----------
     trace : tvm Trace
-        Kept so that nothing else gets its address.
+        Kept so that no other trace gets its address.
     rows : ndarray of float32, shape (k, columns), or None
-        Its rows.
+        Feature rows.
     error : Exception or None
-        Why it has none.
+        Reason why there are no rows.
     score : float
-        What a model said; NaN where none did.
+        Score of a model; NaN where it is not scored.
     scorer : Scorer or None
-        The model that said it.
+        The model that scored it.
     """
 
     trace: Any
@@ -81,20 +81,20 @@ class Remembered:
 
 
 class CandidateRows:
-    """Computes rows of candidates, and remembers the ones that a search may measure.
+    """Feature rows of candidates; those that a search may measure are remembered.
 
-    A candidate is known by the address of its trace: TVM measures the very schedules about which
-    it has asked, and to hash a module takes longer than to extract its features.
+    A candidate is identified by the address of its trace: TVM measures the very schedules that it
+    has scored, and to hash a module takes longer than to extract its features.
 
     Parameters
     ----------
     feature_set : FeatureSet
-        What is computed.
+        Feature set of the rows.
 
     Raises
     ------
     UsageError
-        Its number of columns depends on the program.
+        The number of columns of the feature set depends on the program.
     """
 
     def __init__(self, feature_set: FeatureSet) -> None:
@@ -106,45 +106,58 @@ class CandidateRows:
         self.feature_set = feature_set
         #: Programs whose rows were computed so far.
         self.computed = 0
-        self._known: OrderedDict[int, Remembered] = OrderedDict()
+        # Not a cachetools cache: released candidates go first.
+        self._known: OrderedDict[int, ScoredCandidate] = OrderedDict()
 
-    def recall(self, candidate: Any) -> Remembered | None:
-        """Return what is remembered of a candidate, or None."""
+    def recall(self, candidate: Any) -> ScoredCandidate | None:
+        """Return a remembered candidate, or None."""
         return self._known.get(candidate.sch.trace.__chandle__())
 
-    def of(self, task: Task, candidates: Sequence[Any]) -> list[Remembered]:
-        """Return the rows of candidates, in their order; they are not remembered by that alone."""
-        found = [self.recall(candidate) for candidate in candidates]
-        missing = [c for c, known in zip(candidates, found, strict=True) if known is None]
-        computed = iter(self._compute(task, missing) if missing else [])
-        return [next(computed) if known is None else known for known in found]
+    def scored(self, task: CandidateTask, candidates: Sequence[Any]) -> list[ScoredCandidate]:
+        """Return candidates with their rows, remembered or computed, in their order.
 
-    def remember(self, asked: Sequence[Remembered], order: NDArray[np.float64]) -> None:
-        """Remember the candidates of a prediction that come first by their scores."""
+        Computed ones are not remembered by that alone (:meth:`remember`).
+        """
+        recalled = [self.recall(candidate) for candidate in candidates]
+        missing = [c for c, known in zip(candidates, recalled, strict=True) if known is None]
+        computed = iter(self._compute(task, missing) if missing else [])
+        return [next(computed) if known is None else known for known in recalled]
+
+    def checked(self, trace: Any, rows: Any) -> ScoredCandidate:
+        """Return a candidate with rows as they are stored, or with the error in them."""
+        if isinstance(rows, Exception):
+            return ScoredCandidate(trace, None, rows)
+        try:
+            return ScoredCandidate(trace, checked(self.feature_set, rows))
+        except TuneDBError as error:
+            return ScoredCandidate(trace, None, error)
+
+    def remember(self, candidates: Sequence[ScoredCandidate], scores: NDArray[np.float64]) -> None:
+        """Remember the candidates of a prediction that have the highest scores."""
         # The best last, because the first are forgotten first.
-        for at in np.argsort(-order, kind="stable")[:_BEST][::-1]:
-            one = asked[at]
-            address = one.trace.__chandle__()
-            self._known[address] = one
+        for place in np.argsort(-scores, kind="stable")[:_BEST][::-1]:
+            candidate = candidates[place]
+            address = candidate.trace.__chandle__()
+            self._known[address] = candidate
             self._known.move_to_end(address)
         while len(self._known) > _MOST:
             self._known.popitem(last=False)
 
-    def release(self, measured: Sequence[Remembered]) -> None:
-        """Keep candidates that were measured until others are remembered, and need their room.
+    def release(self, measured: Sequence[ScoredCandidate]) -> None:
+        """Keep measured candidates only until others need their room.
 
         A measure callback that comes after the cost model stores their rows.
         """
-        for one in measured:
-            address = one.trace.__chandle__()
-            self._known[address] = one
+        for candidate in measured:
+            address = candidate.trace.__chandle__()
+            self._known[address] = candidate
             self._known.move_to_end(address, last=False)
 
-    def _compute(self, task: Task, candidates: Sequence[Any]) -> list[Remembered]:
+    def _compute(self, task: CandidateTask, candidates: Sequence[Any]) -> list[ScoredCandidate]:
         self.computed += len(candidates)
         raw: Sequence[Any]
         if isinstance(self.feature_set, StepFeatures):
-            raw = self._of_steps(self.feature_set, task, candidates)
+            raw = self._step_rows(self.feature_set, task, candidates)
         elif isinstance(self.feature_set, NestFeatures):
             from .rows import rows_of
 
@@ -153,50 +166,28 @@ class CandidateRows:
         else:
             raise UsageError(f"{self.feature_set.name} is neither StepFeatures nor NestFeatures")
         traces = [candidate.sch.trace for candidate in candidates]
-        return [self._checked(trace, rows) for trace, rows in zip(traces, raw, strict=True)]
-
-    def _checked(self, trace: Any, rows: Any) -> Remembered:
-        """Return rows as they are stored, so that a model sees what it was trained on."""
-        if isinstance(rows, Exception):
-            return Remembered(trace, None, rows)
-        try:
-            return Remembered(trace, checked(self.feature_set, rows))
-        except TuneDBError as error:
-            return Remembered(trace, None, error)
+        return [self.checked(trace, rows) for trace, rows in zip(traces, raw, strict=True)]
 
     @staticmethod
-    def _of_steps(
-        feature_set: StepFeatures, task: Task, candidates: Sequence[Any]
+    def _step_rows(
+        feature_set: StepFeatures, task: CandidateTask, candidates: Sequence[Any]
     ) -> list[Rows | Exception]:
-        """Return rows that need no module, of the traces in their stored form."""
+        """Return rows that need no module, from the traces in their stored form."""
         workload = task.workload()
         signature = signature_of(workload)
-        made: list[Rows | Exception] = []
+        outcomes: list[Rows | Exception] = []
         programs = []
         for candidate in candidates:
             try:
                 trace = trace_codec.encode(candidate.sch.trace)
             except TuneDBError as error:
-                made.append(error)
+                outcomes.append(error)
                 continue
-            # Nothing is looked up by its numbers.
+            # The numbers are never looked up.
             stored = StoredProgram(0, 0, workload, signature, 0, task.target, 0, None, trace)
-            programs.append((len(made), stored))
-            made.append(UsageError("not computed"))
+            programs.append((len(outcomes), stored))
+            outcomes.append(UsageError("not computed"))
         rows = feature_set.rows([program for _, program in programs])
-        for (at, _), found in zip(programs, rows, strict=True):
-            made[at] = found
-        return made
-
-
-def stacked(rows: Sequence[Rows], columns: int) -> tuple[Rows, NDArray[np.int64]]:
-    """Return the rows of programs one after another, and where each program's begin.
-
-    Returns
-    -------
-    rows : ndarray of float32, shape (m, columns)
-    starts : ndarray of int64, shape (n + 1,)
-    """
-    starts = np.zeros(len(rows) + 1, np.int64)
-    np.cumsum([len(one) for one in rows], out=starts[1:])
-    return np.concatenate([np.empty((0, columns), np.float32), *rows]), starts
+        for (place, _), own_rows in zip(programs, rows, strict=True):
+            outcomes[place] = own_rows
+        return outcomes

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from tunedb.models.dataset import FAILURES, ExampleWorkload, Group
-from tunedb.plugins.metaschedule.cost_model.trials import Trial, Trials, joined
+from tunedb.models.run_trials import RunTrial, RunTrials, join
 from tunedb.records import FailureKind
 
 NAN = float("nan")
@@ -29,15 +29,15 @@ def workload(number):
 def trial(number, seconds, *, rows=1, failure=0):
     """Return the trial of a program; its rows say its number."""
     made = np.array([[number, row] for row in range(rows)], np.float32)
-    return Trial(b"program %d" % number, number, made, seconds, failure)
+    return RunTrial(b"program %d" % number, number, made, seconds, failure)
 
 
 def examples(*trials, base=None, target=b"t"):
     """Return examples of (workload, trial)."""
-    made = Trials(1, target)
+    made = RunTrials(1, target)
     for number, one in trials:
         made.add(workload(number), one)
-    return made.examples(Set(), "median", base)
+    return made.dataset(Set(), "median", base)
 
 
 def test_programs_are_in_the_order_of_their_digests_and_know_their_turn():
@@ -138,13 +138,13 @@ def test_what_a_store_has_of_several_machines_joins_theirs():
     groups = (replace(base.groups[0], machine="0"), Group(0, 1, b"t", "1"))
     base = replace(base, groups=groups, group=np.array([0, 0, 1], np.int32))
     chosen = base.take([0, 2])
-    found = joined(chosen, base)
+    found = join(chosen, base)
     assert found.groups == groups
     assert found.group.tolist() == [0, 0, 1]
     assert found.program_ids.tolist() == [1, 2, 3]
     # Of a machine that the one has nothing of, the other brings the group.
     alone = replace(chosen.take([0]), groups=groups[:1])
-    found = joined(alone, base)
+    found = join(alone, base)
     assert found.groups == groups
     assert found.group.tolist() == [0, 0, 1]
 
