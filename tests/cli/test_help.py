@@ -17,7 +17,7 @@ from tunedb.errors import TuneDBError
 #: What would double the time of a start (benchmarks/start.py), or worse.
 HEAVY = {
     *("tvm", "xgboost", "sqlalchemy", "alembic", "rich", "orjson", "numpy", "platformdirs"),
-    *("jinja2", "sklearn"),
+    *("jinja2", "msgspec", "sklearn"),
 }
 
 
