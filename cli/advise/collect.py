@@ -66,8 +66,8 @@ COLUMNS = (
 )
 @click.option(
     "--profiler",
-    type=click.Choice(["auto", "ncu", "nvprof", "none"]),
-    help="Profiler that reads the counters. Default: the configured one.",
+    metavar="TOOL",
+    help="Profiler that reads the counters: ncu, nvprof, none or auto. Default: as configured.",
 )
 @click.option(
     "--work-dir",
@@ -94,15 +94,13 @@ def collect(settings: Settings, file: Path, **choices: Any) -> None:
       tunedb advise collect advise.toml --program matmul --profiler none
     """
     from ...advisor.collect.configuration import read
-    from ...advisor.collect.plan import choose_tool, make_plan
+    from ...advisor.collect.plan import make_plan
 
     configuration = read(file)
     device = _device(configuration, choices["device"])
-    tool = choices["profiler"]
-    chosen = None if tool is None or device is None else choose_tool(tool, device)
-    if tool is not None and device is None:
-        chosen = tool if tool != "auto" else None
-    plan = make_plan(configuration, device=device, tool=chosen, programs=choices["programs"])
+    plan = make_plan(
+        configuration, device=device, tool=choices["profiler"], programs=choices["programs"]
+    )
     for refused in plan.illegal:
         settings.warn(f"{refused.program}: {_block(refused.block)} is left out: {refused.reason}")
     if choices["plan_file"] is not None:

@@ -51,8 +51,8 @@ COLUMNS = (
 )
 @click.option(
     "--profiler",
-    type=click.Choice(["auto", "ncu", "nvprof", "none"]),
-    help="Profiler that reads the counters.",
+    metavar="TOOL",
+    help="Profiler that reads the counters: ncu, nvprof, none or auto.",
 )
 @click.option("--counter", "counters", multiple=True, metavar="NAME", help="Read this counter.")
 @click.option("--program", metavar="NAME", help="Add or change this program.")
@@ -132,9 +132,9 @@ def _environment(
 ) -> Configuration:
     from msgspec.structs import replace
 
-    from ...advisor.collect.configuration import TOOLS
     from ...advisor.collect.cuda_detection import missing_folders
     from ...errors import UsageError
+    from ...formats.gpu.profilers import profilers
 
     environment = configuration.environment
     folders = [*environment.path, *choices["folders"]]
@@ -151,9 +151,12 @@ def _environment(
             raise UsageError(f"--variable {pair}: write NAME=VALUE")
         variables[name] = value
     profiler = configuration.profiler
+    tools = ("auto", *profilers(), "none")
     tool = choices["profiler"] or profiler.tool
+    if tool not in tools:
+        raise UsageError(f"--profiler {tool}: expected one of {', '.join(tools)}")
     if ask and choices["profiler"] is None:
-        tool = click.prompt("Profiler", type=click.Choice(TOOLS), default=tool, err=True)
+        tool = click.prompt("Profiler", type=click.Choice(tools), default=tool, err=True)
     return replace(
         configuration,
         environment=replace(environment, path=tuple(dict.fromkeys(folders)), variables=variables),

@@ -26,6 +26,7 @@ import orjson
 
 from .. import identity
 from ..errors import FormatError
+from ..formats.gpu.profilers import profilers
 from ..formats.gpu.t1 import T1Input, read_t1
 from ..launches import Extents
 from ..programs import TOOL_NAMES
@@ -33,7 +34,7 @@ from ..programs.kernel import join_parameters
 from ..programs.metaschedule.trace import join_trace
 from ..programs.thread_blocks import block_parameters
 from ..records import Target, Trace, Workload, WorkloadFormat
-from .counters import TOOLS, describe, neutral
+from .counters import describe, neutral
 from .devices import lookup
 from .observations import Observation
 
@@ -255,9 +256,6 @@ def _feeding(instructions: list[Any]) -> set[str]:
 #: Formats whose times are those of the profiled run itself.
 _TIMED_UNDER_PROFILER = frozenset({"ktt", "ktt-csv", "ktt-xml", "t4"})
 
-#: Formats of profilers: what they see has no tuning parameters.
-_PROFILERS = frozenset({"nvprof", "ncu"})
-
 
 @dataclass(slots=True)
 class _Run:
@@ -402,7 +400,7 @@ def _counted(counter_set: CounterSet | None) -> frozenset[str]:
     if counter_set is None:
         return frozenset()
     names = neutral(counter_set, [0.0] * len(counter_set.counters))
-    if counter_set.tool in TOOLS:
+    if counter_set.tool in profilers():
         return frozenset(names)
     return frozenset(name for name in names if describe(name).kind != "unknown")
 
@@ -453,7 +451,7 @@ def _is_seen_by_profiler(space: Sequence[_Run], block: Collection[str]) -> bool:
     first = space[0]
     rest = set(first.parameters) - set(block)
     return is_geometry(first.parameters, block) or (
-        not rest and _log(first.row.context) in _PROFILERS
+        not rest and _log(first.row.context) in profilers()
     )
 
 

@@ -5,14 +5,13 @@ import math
 import pytest
 
 from tunedb.advisor.collect.profiler import (
-    counter_command,
     dominant_launches,
     error_message,
     find_tool,
     merge_launches,
-    read_launches,
 )
 from tunedb.errors import FormatError, NotFoundError, UsageError
+from tunedb.formats.gpu.profilers import profilers
 from tunedb.launches import CounterSet, Launch
 
 BLOCK = (32, 2, 1)
@@ -78,7 +77,7 @@ def command(tool, group, **more):
     from pathlib import Path
 
     said = {"kernel": None, "options": (), "first": False, **more}
-    return counter_command(tool, f"/bin/{tool}", group, Path("log.csv"), **said)
+    return profilers()[tool].counter_command(f"/bin/{tool}", group, Path("log.csv"), **said)
 
 
 def test_ncu():
@@ -109,12 +108,12 @@ def test_a_missing_tool(tmp_path):
 
 def test_files_that_are_no_profile(tmp_path):
     path = tmp_path / "log.csv"
-    for tool in ("ncu", "nvprof"):
+    for profiler in profilers().values():
         with pytest.raises(NotFoundError):
-            read_launches(tool, tmp_path / "none.csv", device="x")
+            profiler.read_launches(tmp_path / "none.csv", "x")
         path.write_text("==ERROR== no permission\n")
         with pytest.raises(FormatError):
-            read_launches(tool, path, device="x")
+            profiler.read_launches(path, "x")
 
 
 @pytest.mark.parametrize(

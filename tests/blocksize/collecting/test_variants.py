@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from tunedb import limits
 from tunedb.advisor.collect.configuration import GPU, Configuration, ProfilerConfig, ProgramConfig
-from tunedb.advisor.collect.plan import choose_tool, make_plan
+from tunedb.advisor.collect.plan import choose_profiler, make_plan
 from tunedb.advisor.collect.runs import command_for
 from tunedb.advisor.collect.variants import Variant, illegal_reason, make_variants
 from tunedb.errors import LimitError, NotFoundError, UsageError
@@ -187,9 +187,9 @@ def test_there_are_not_too_many(monkeypatch):
 )
 def test_a_device_decides_which_profiler(capability, tool):
     device = GPU("x", 0, capability)
-    assert choose_tool("auto", device) == tool
+    assert choose_profiler("auto", device).name == tool
     assert plan(program((64,)), tool=None, device=device).tool == tool
-    assert choose_tool("none", device) == "none"
+    assert choose_profiler("none", device) is None
 
 
 @pytest.mark.parametrize(("tool", "capability"), [("ncu", "3.5"), ("nvprof", "8.0")])

@@ -13,6 +13,7 @@ from msgspec.structs import asdict
 
 from ...errors import FormatError, TuneDBError, UsageError
 from ...formats.gpu.kernels import gpu_target, kernel_workload
+from ...formats.gpu.profilers import Profiler, profilers
 from ...identity import canonical_json
 from ...launches import CounterSet, Launch
 from ...programs.kernel import split_parameters
@@ -21,13 +22,10 @@ from .configuration import AXES, GPU, Configuration, ProgramConfig
 from .output_check import difference
 from .plan import CollectPlan
 from .profiler import (
-    counter_command,
     dominant_launches,
     error_message,
     find_tool,
     merge_launches,
-    read_launches,
-    trace_command,
 )
 from .runs import VariantBuilder, VariantError, VariantRunner, digest_of, environment_of
 from .state import CollectState
@@ -240,12 +238,15 @@ class Collector:
             "CUDA_VISIBLE_DEVICES": str(plan.device.index),
         }
         self._environment = environment_of(configuration.environment, base, device_variables)
-        tool = plan.tool
-        self._tool = "" if tool == "none" else find_tool(tool, self._environment["PATH"])
-        if tool != "nvprof" and any(p.timing.source == "trace" for p in plan.programs):
+        profiler = plan.profiler
+        path = self._environment["PATH"]
+        self._executable = "" if profiler is None else find_tool(profiler.name, path)
+        has_trace = profiler is not None and profiler.has_trace
+        if not has_trace and any(p.timing.source == "trace" for p in plan.programs):
+            tracers = " or ".join(name for name, one in profilers().items() if one.has_trace)
             raise UsageError(
-                'timing from "trace" needs nvprof; let the programs print their time, and write '
-                'from = "output" with a pattern'
+                f'timing from "trace" needs {tracers}; let the programs print their time, and '
+                'write from = "output" with a pattern'
             )
         self._builders = {
             program.name: VariantBuilder(
@@ -352,8 +353,8 @@ class Collector:
         self, program: ProgramConfig, variant: Variant, runner: VariantRunner
     ) -> tuple[list[Launch], list[str], list[float]]:
         """Return launches with their counters, notes on unread groups, and times of a trace."""
-        tool = self._plan.tool
-        if tool == "none":
+        profiler = self._plan.profiler
+        if profiler is None:
             name = program.kernel or program.name
             return [Launch(name, variant.threads, variant.block)], [], []
         runs: list[list[Launch]] = []
@@ -361,16 +362,16 @@ class Collector:
         times: list[float] = []
         trace = None
         traced = program.timing.source == "trace"
-        if tool == "nvprof":
+        if profiler.has_trace:
             try:
-                trace, times = self._trace(program, variant, runner, runs)
+                trace, times = self._trace(profiler, program, variant, runner, runs)
             except VariantError as error:
                 if traced:
                     raise
                 notes.append(str(error))
         for number, group in enumerate(self._plan.groups):
             try:
-                runs.append(self._read_group(program, runner, number, group, trace))
+                runs.append(self._read_group(profiler, program, runner, number, group, trace))
             except VariantError as error:
                 # Times and the other groups are valid without it.
                 notes.append(f"group {number + 1} ({', '.join(group)}): {error}")
@@ -383,24 +384,25 @@ class Collector:
             raise VariantError(FailureKind.RUNTIME_ERROR, _other_blocks(runs, variant))
         if not any(runs):
             launches = [Launch(program.kernel or program.name, variant.threads, variant.block)]
-            notes.append(f"{tool} saw no launch")
+            notes.append(f"{profiler.name} saw no launch")
         return launches, notes, times
 
     def _trace(
         self,
+        profiler: Profiler,
         program: ProgramConfig,
         variant: Variant,
         runner: VariantRunner,
         runs: list[list[Launch]],
     ) -> tuple[Path, list[float]]:
-        """Return nvprof's trace and the kernels' seconds in each run; append launches to `runs`."""
+        """Return a trace and the kernels' seconds in each run; append launches to `runs`."""
         repeats = program.timing.repeats if program.timing.source == "trace" else 1
         times = []
         for number in range(repeats):
             trace = runner.log(f"trace{number}")
-            runner.start(trace_command(self._tool, trace), f"trace{number}")
-            rows = _read("nvprof", trace, self._plan.device.name)
-            # nvprof measures the durations of a trace without counters, so they are run times.
+            runner.start(profiler.trace_command(self._executable, trace), f"trace{number}")
+            rows = _read(profiler, trace, self._plan.device.name)
+            # The durations of a trace are measured without counters, so they are run times.
             runs.append([replace(launch, seconds=sum(secs) or None) for launch, secs in rows])
             kept = merge_launches(runs[-1:], program.kernel, variant.block)
             names = {(launch.kernel, launch.grid) for launch in kept}
@@ -414,6 +416,7 @@ class Collector:
 
     def _read_group(
         self,
+        profiler: Profiler,
         program: ProgramConfig,
         runner: VariantRunner,
         number: int,
@@ -421,9 +424,8 @@ class Collector:
         trace: Path | None,
     ) -> list[Launch]:
         log = runner.log(f"group{number + 1}")
-        command = counter_command(
-            self._plan.tool,
-            self._tool,
+        command = profiler.counter_command(
+            self._executable,
             group,
             log,
             kernel=program.kernel,
@@ -431,14 +433,14 @@ class Collector:
             first=number == 0,
         )
         runner.start(command, f"group{number + 1}")
-        return [launch for launch, _ in _read(self._plan.tool, log, self._plan.device.name, trace)]
+        return [launch for launch, _ in _read(profiler, log, self._plan.device.name, trace)]
 
 
 def _read(
-    tool: str, log: Path, device: str, trace: Path | None = None
+    profiler: Profiler, log: Path, device: str, trace: Path | None = None
 ) -> list[tuple[Launch, tuple[float, ...]]]:
     try:
-        return read_launches(tool, log, device=device, trace=trace)
+        return profiler.read_launches(log, device, trace)
     except TuneDBError as error:
         message = error_message(log) or str(error)
         raise VariantError(FailureKind.INFRASTRUCTURE, f"{log.name}: {message}") from None

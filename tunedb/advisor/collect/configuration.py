@@ -18,6 +18,7 @@ from msgspec import Meta, Struct
 
 from ... import limits
 from ...errors import FormatError, NotFoundError, StorageError
+from ...formats.gpu.profilers import profilers
 from ...launches import Extents
 from ...system.files import read_regular, write_whole
 
@@ -33,7 +34,6 @@ PLACEHOLDERS = (
 #: ``${name}`` belongs to the shell; ``{{name}}`` and ``{ name }`` are no placeholders either.
 PLACEHOLDER = re.compile(r"(?<![${])\{([a-z][a-z_]*)\}(?!\})")
 
-TOOLS = ("auto", "ncu", "nvprof", "none")
 TIMINGS = ("wall", "output", "trace")
 OUTPUT_TYPES = ("text", "bytes", "float32", "float64", "int32")
 
@@ -113,16 +113,16 @@ class ProfilerConfig(Struct, frozen=True, forbid_unknown_fields=True):
     Parameters
     ----------
     tool : str
-        ``ncu``, ``nvprof``, ``none``, or ``auto`` for the one that suits the device.
+        Name of a profiler, ``none``, or ``auto`` for the one that suits the device.
     counters : tuple of str
         Events and metrics in the tool's words; empty for those of Table I of the paper.
     per_run : int or None
-        Counters of one run; None and 0 for as many as :mod:`.counter_groups` allows.
+        Counters of one run; None and 0 for as many as :meth:`.Profiler.fits` allows.
     options : tuple of str
         Further arguments of the tool.
     """
 
-    tool: Annotated[str, _one_of(TOOLS)] = "auto"
+    tool: Text = "auto"
     counters: tuple[Text, ...] = ()
     per_run: Annotated[int, Meta(ge=0, le=1000)] | None = None
     options: tuple[Text, ...] = ()
@@ -156,8 +156,8 @@ class TimingConfig(Struct, frozen=True, forbid_unknown_fields=True, rename={"sou
     Parameters
     ----------
     source : str
-        ``wall``: the whole process; ``output``: the printed time; ``trace``: the kernels in
-        nvprof's trace.
+        ``wall``: the whole process; ``output``: the printed time; ``trace``: the kernels in the
+        profiler's trace.
     pattern : str or None
         Of ``output``: an expression whose first group is the number; all matches are added up.
     unit : str
@@ -294,6 +294,9 @@ def parse(data: bytes, name: str) -> Configuration:
         configuration = msgspec.convert(content, Configuration)
     except msgspec.ValidationError as error:
         raise FormatError(f"{name}: {_message(error, content)}") from None
+    tools = ("auto", *profilers(), "none")
+    if configuration.profiler.tool not in tools:
+        raise FormatError(f"{name}: profiler.tool: expected one of {', '.join(tools)}")
     names: set[str] = set()
     for program in configuration.programs:
         if complaint := next(_complaints(program), None):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ...errors import TuneDBError
 from .configuration import Configuration, ProgramConfig
-from .plan import choose_tool, make_plan
+from .plan import choose_profiler, make_plan
 from .profiler import find_tool
 from .runs import command_for, environment_of, source_folder
 from .variants import Variant, capability
@@ -61,12 +61,13 @@ def check(configuration: Configuration, base: Path) -> Iterator[CheckResult]:
     if not configuration.programs:
         yield CheckResult("programs", "", False, "none; add one with --program")
         return
-    tool = choose_tool(configuration.profiler.tool, configuration.devices[0])
-    if tool != "none":
+    profiler = choose_profiler(configuration.profiler.tool, configuration.devices[0])
+    if profiler is not None:
         try:
-            yield CheckResult("environment", tool, True, find_tool(tool, path))
+            executable = find_tool(profiler.name, path)
+            yield CheckResult("environment", profiler.name, True, executable)
         except TuneDBError as error:
-            yield CheckResult("environment", tool, False, str(error))
+            yield CheckResult("environment", profiler.name, False, str(error))
     for program in configuration.programs:
         yield _check_program(configuration, program, base, path)
 

@@ -8,11 +8,12 @@ import subprocess
 from pathlib import Path
 
 from ...errors import UsageError
+from ...formats.gpu.profilers import profilers
 from .. import devices
 from .configuration import GPU
 
-#: Programs of CUDA, and their folders when they are not on the path.
-_PROGRAMS = ("nvcc", "ncu", "nvprof", "nvidia-smi")
+#: Programs of CUDA besides the profilers, and the folders of all when they are not on the path.
+_PROGRAMS = ("nvcc", "nvidia-smi")
 _FOLDERS = (
     *("/usr/local/cuda/bin", "/opt/cuda/bin", "/usr/local/cuda-*/bin"),
     *("/opt/nvidia/nsight-compute/*", "/usr/local/NVIDIA-Nsight-Compute*"),
@@ -22,7 +23,7 @@ _TIMEOUT_S = 30
 
 def find_programs(path: str) -> dict[str, Path | None]:
     """Return the tools of CUDA by name, with their paths on a PATH or in the usual folders."""
-    return {name: _find(name, path) for name in _PROGRAMS}
+    return {name: _find(name, path) for name in (*_PROGRAMS, *profilers())}
 
 
 def _find(name: str, path: str) -> Path | None:

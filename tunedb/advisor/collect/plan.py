@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,8 +10,8 @@ import msgspec
 
 from ... import limits
 from ...errors import LimitError, NotFoundError, UsageError
+from ...formats.gpu.profilers import Profiler, parse_capability, profilers
 from .configuration import GPU, Configuration, ProgramConfig
-from .counter_groups import default_counters, group_counters
 from .variants import IllegalBlock, Variant, capability, illegal_reason, make_variants
 
 
@@ -23,8 +23,8 @@ class CollectPlan:
     ----------
     device : GPU
         The device.
-    tool : str
-        The profiler: ``ncu``, ``nvprof`` or ``none``.
+    profiler : Profiler or None
+        The profiler.
     groups : tuple of tuple of str
         Counters of each run under the profiler.
     programs : tuple of ProgramConfig
@@ -36,19 +36,25 @@ class CollectPlan:
     """
 
     device: GPU
-    tool: str
+    profiler: Profiler | None
     groups: tuple[tuple[str, ...], ...]
     programs: tuple[ProgramConfig, ...]
     variants: tuple[Variant, ...]
     illegal: tuple[IllegalBlock, ...]
+
+    @property
+    def tool(self) -> str:
+        """Name of the profiler, or ``none``."""
+        return "none" if self.profiler is None else self.profiler.name
 
     def runs(self, variant: Variant) -> int:
         """Return the number of runs of a variant's program."""
         program = next(p for p in self.programs if p.name == variant.program)
         # The original runs twice for its output, which may change from run to run.
         outputs = 1 if variant.registers is not None or not variant.original else 2
-        trace = 1 if self.tool == "nvprof" and program.timing.source != "trace" else 0
-        return outputs + program.timing.repeats + trace + len(self.groups)
+        has_trace = self.profiler is not None and self.profiler.has_trace
+        traces = 1 if has_trace and program.timing.source != "trace" else 0
+        return outputs + program.timing.repeats + traces + len(self.groups)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan for a file."""
@@ -90,7 +96,7 @@ def make_plan(
     device : GPU or None
         The device; None for the first one of the configuration.
     tool : str or None
-        The profiler; None for the one that suits the device (:func:`choose_tool`).
+        Name of the profiler; None for the configured one (:func:`choose_profiler`).
     programs : iterable of str
         Names of the programs; none for all.
 
@@ -105,7 +111,7 @@ def make_plan(
     """
     chosen = _chosen_programs(configuration, programs)
     device = device or _first_device(configuration)
-    tool = choose_tool(configuration.profiler.tool, device) if tool is None else tool
+    profiler = choose_profiler(configuration.profiler.tool if tool is None else tool, device)
     variants: list[Variant] = []
     illegal: list[IllegalBlock] = []
     for program in chosen:
@@ -120,28 +126,72 @@ def make_plan(
                 f"more than {limits.MAX_VARIANTS} variants up to programs.{program.name}; "
                 "name fewer sizes, registers or inputs"
             )
-    counters: tuple[str, ...] = ()
-    if tool != "none":
+    groups: list[tuple[str, ...]] = []
+    if profiler is not None:
         known = capability(device)
-        counters = configuration.profiler.counters or default_counters(tool, known)
+        counters = configuration.profiler.counters
+        counters = counters or profiler.default_counters(parse_capability(known))
         if not counters:
             raise UsageError(
-                f"{tool} reads no counters on compute capability {known} ({device.name}); use "
-                "another --profiler, or name counters in profiler.counters"
+                f"{profiler.name} reads no counters on compute capability {known} ({device.name}); "
+                "use another --profiler, or name counters in profiler.counters"
             )
-    groups = group_counters(tool, counters, configuration.profiler.per_run or 0)
-    return CollectPlan(device, tool, tuple(groups), chosen, tuple(variants), tuple(illegal))
+        groups = group_counters(profiler, counters, configuration.profiler.per_run or 0)
+    return CollectPlan(device, profiler, tuple(groups), chosen, tuple(variants), tuple(illegal))
 
 
-def choose_tool(tool: str, device: GPU) -> str:
-    """Return the profiler for a device; for ``auto`` the one that reads its counters.
+def choose_profiler(tool: str, device: GPU) -> Profiler | None:
+    """Return the profiler of a name: for ``auto`` one that suits the device, for ``none`` None.
 
-    nvprof reads none from compute capability 7.5 on, Nsight Compute none before 7.0.
+    Raises
+    ------
+    UsageError
+        There is no profiler of that name, or none for the device.
     """
-    if tool != "auto":
-        return tool
-    known = capability(device)
-    return "nvprof" if known is not None and int(known.split(".")[0]) < 7 else "ncu"
+    known = profilers()
+    if tool == "none":
+        return None
+    if tool == "auto":
+        number = parse_capability(capability(device))
+        tool = next((name for name, one in known.items() if one.suits(number)), "auto")
+    if tool not in known:
+        raise UsageError(f"no profiler {tool!r} for {device.name}; there are: {', '.join(known)}")
+    return known[tool]
+
+
+def group_counters(
+    profiler: Profiler, names: Sequence[str], per_run: int = 0
+) -> list[tuple[str, ...]]:
+    """Return the counters in groups, one for each run, in their order.
+
+    A multiprocessor has few counters, so a profiler replays a kernel for more events than fit. The
+    paper partitions the events so that each group fits one run. The device alone knows which fit
+    together; the groups here are conservative. A group that does not fit after all costs time, not
+    results, since the profiler then replays the kernel.
+
+    Parameters
+    ----------
+    profiler : Profiler
+        The profiler.
+    names : sequence of str
+        Counters.
+    per_run : int
+        Counters of one run; 0 for as many as surely fit (:meth:`.Profiler.fits`).
+    """
+    groups: list[list[str]] = []
+    unsure = {row.name for row in profiler.aliases if row.checked == "no"}
+    for name in dict.fromkeys(names):
+        # A run fails for a name that the profiler does not know, so unsure names share no group
+        # with others.
+        alike = (group for group in groups if (group[0] in unsure) == (name in unsure))
+        group = next(
+            (g for g in alike if (len(g) < per_run if per_run else profiler.fits(g, name))), None
+        )
+        if group is None:
+            groups.append([name])
+        else:
+            group.append(name)
+    return [tuple(group) for group in groups]
 
 
 def _chosen_programs(

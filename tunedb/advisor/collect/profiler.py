@@ -1,4 +1,4 @@
-"""Command lines of ncu and nvprof, and the launches in their files."""
+"""Results of profilers: their error messages, and the launches of one variant."""
 
 from __future__ import annotations
 
@@ -10,24 +10,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from ... import limits
-from ...errors import FormatError, UsageError
-from ...formats.base import LogFile
-from ...formats.gpu.ncu import parse_report
-from ...formats.gpu.profiler_tables import read_rows
-from ...formats.reading import read_log
+from ...errors import UsageError
 from ...launches import CounterSet, Extents, Launch
-from ...records import Measurement, Quarantined
-from .counter_groups import is_event
 
-#: Locale in which the numbers of both tools are unambiguous.
+#: Locale in which the numbers of profilers are unambiguous.
 LOCALE = {"LC_ALL": "C"}
-
-#: Metrics of Nsight Compute that describe a launch and count nothing.
-_LAUNCH_METRICS = (
-    "launch__registers_per_thread",
-    "launch__shared_mem_per_block_static",
-    "launch__shared_mem_per_block_dynamic",
-)
 
 
 def find_tool(tool: str, path: str) -> str:
@@ -45,99 +32,6 @@ def find_tool(tool: str, path: str) -> str:
             "(tunedb advise configure --path DIR), or use --profiler none"
         )
     return executable
-
-
-def counter_command(
-    tool: str,
-    executable: str,
-    group: Sequence[str],
-    log: Path,
-    *,
-    kernel: str | None,
-    options: Sequence[str],
-    first: bool,
-) -> list[str]:
-    """Return the words before a program's command that read one group of counters.
-
-    Parameters
-    ----------
-    tool : str
-        ``ncu`` or ``nvprof``.
-    executable : str
-        Its path.
-    group : sequence of str
-        Counters.
-    log : Path
-        File for the CSV.
-    kernel : str or None
-        Kernel whose launches are profiled; None for all.
-    options : sequence of str
-        Further arguments of the tool.
-    first : bool
-        It is the first group, which also describes the launches.
-    """
-    if tool == "ncu":
-        names = [*(_LAUNCH_METRICS if first else ()), *group]
-        kernels = [] if kernel is None else ["--kernel-name", kernel]
-        return [
-            *(executable, "--csv", "--page", "raw", "--print-units", "base"),
-            # The program of a line for the shell is a child of the shell.
-            *("--target-processes", "all"),
-            *("--log-file", str(log), *kernels, "--metrics", ",".join(names), *options),
-        ]
-    words = [executable, "--csv", "--log-file", str(log), *options]
-    # Filters apply to the arguments after them. A colon would begin another kind of filter.
-    if kernel is not None and ":" not in kernel:
-        words += ["--kernels", f"^{re.escape(kernel)}"]
-    for option, events in (("--events", True), ("--metrics", False)):
-        names = [name for name in group if is_event(name) == events]
-        if names:
-            words += [option, ",".join(names)]
-    return words
-
-
-def trace_command(executable: str, log: Path) -> list[str]:
-    """Return the words before a program's command with which nvprof writes its launches."""
-    return [executable, "--csv", "--log-file", str(log), "--print-gpu-trace"]
-
-
-def read_launches(
-    tool: str, log: Path, *, device: str, trace: Path | None = None
-) -> list[tuple[Launch, tuple[float, ...]]]:
-    """Return the launches in a profiler's file, and the durations of each in seconds.
-
-    The file is read as by an import, but its locale is known.
-
-    Parameters
-    ----------
-    tool : str
-        ``ncu`` or ``nvprof``.
-    log : Path
-        Its CSV.
-    device : str
-        Name of the device for a file without one.
-    trace : Path or None
-        nvprof's trace, which counters of nvprof need.
-
-    Raises
-    ------
-    FormatError
-        The file is no profile, or has a row that cannot be read.
-    NotFoundError, StorageError
-        The profiler wrote no file, or it cannot be read.
-    """
-    if tool == "ncu":
-        report = parse_report(read_rows(log), is_english=True)
-        for row, reason in report.bad:
-            raise FormatError(f"line {row.number}: {reason}")
-        return [(profiled.launch(), ()) for profiled in report.launches]
-    launches: list[tuple[Launch, tuple[float, ...]]] = []
-    for item in (row.item for row in read_log(LogFile(log, str(log), None, device, trace))):
-        if isinstance(item, Quarantined):
-            raise FormatError(f"line {item.line}: {item.reason}")
-        if isinstance(item, Measurement):
-            launches += [(launch, item.run_secs or ()) for launch in item.launches]
-    return launches
 
 
 def error_message(log: Path) -> str | None:

@@ -41,6 +41,7 @@ from .profiler_tables import (
     read_rows,
     threads_of,
 )
+from .profilers import Capability, Profiler
 
 # ---- Pages of Nsight Compute: details, raw and summary, with or without what stands between ------
 #
@@ -342,15 +343,23 @@ def _extents(text: str | None) -> Extents | None:
     return int(match[1]), int(match[2]), int(match[3])
 
 
-# ---- The format ----------------------------------------------------------------------------------
+# ---- The profiler --------------------------------------------------------------------------------
 
-__all__ = ["NcuFormat", "parse_report"]
+#: Metrics that describe a launch and count nothing.
+_LAUNCH_METRICS = (
+    "launch__registers_per_thread",
+    "launch__shared_mem_per_block_static",
+    "launch__shared_mem_per_block_dynamic",
+)
+
+_METRICS_OF_A_PASS = 8
 
 
-class NcuFormat:
-    """Tables of Nsight Compute (see :class:`tunedb.formats.base.FileFormat`)."""
+class NcuFormat(Profiler):
+    """Nsight Compute and its tables."""
 
     name = "ncu"
+    default_origins = ("table1", "ktt")
 
     def matches_file(self, head: bytes, path: Path) -> bool:
         """Tell whether a file is a table of Nsight Compute, or has its messages."""
@@ -392,6 +401,46 @@ class NcuFormat:
             if lost:
                 yield Remark(f"{lost} launches without a time: the trace has no such kernel")
         yield from _records(items, apps)
+
+    def suits(self, capability: Capability | None) -> bool:
+        """Tell whether the device has compute capability 7.0 or a later one."""
+        return capability is None or capability >= (7, 0)
+
+    def fits(self, group: Sequence[str], name: str) -> bool:
+        """Tell whether a group has fewer than eight metrics.
+
+        Eight of one unit fit one pass on Volta and later; more of them are more passes.
+        """
+        return len(group) < _METRICS_OF_A_PASS
+
+    def counter_command(
+        self,
+        executable: str,
+        group: Sequence[str],
+        log: Path,
+        *,
+        kernel: str | None,
+        options: Sequence[str],
+        first: bool,
+    ) -> list[str]:
+        """Return the words before a program's command that read one group of metrics."""
+        names = [*(_LAUNCH_METRICS if first else ()), *group]
+        kernels = [] if kernel is None else ["--kernel-name", kernel]
+        return [
+            *(executable, "--csv", "--page", "raw", "--print-units", "base"),
+            # The program of a line for the shell is a child of the shell.
+            *("--target-processes", "all"),
+            *("--log-file", str(log), *kernels, "--metrics", ",".join(names), *options),
+        ]
+
+    def read_launches(
+        self, log: Path, device: str, trace: Path | None = None
+    ) -> list[tuple[Launch, tuple[float, ...]]]:
+        """Return the launches in a raw page, which has no durations."""
+        report = parse_report(read_rows(log), is_english=True)
+        for row, reason in report.bad:
+            raise FormatError(f"line {row.number}: {reason}")
+        return [(profiled.launch(), ()) for profiled in report.launches]
 
 
 def _records(items: Sequence[Launched], apps: Sequence[str | None]) -> Iterator[Item]:

@@ -39,6 +39,7 @@ from .profiler_tables import (
     seconds,
     threads_of,
 )
+from .profilers import Capability, Profiler
 
 # ---- Tables of nvprof and of Nsight Systems, as they stand in one file ---------------------------
 #
@@ -311,9 +312,17 @@ def parse_value(text: str) -> tuple[float, str]:
     return (value, "%") if unit[1] == "%" else (value * _RATES[unit[1]], "byte/s")
 
 
-# ---- The format ----------------------------------------------------------------------------------
+# ---- The profiler --------------------------------------------------------------------------------
 
-__all__ = ["NvprofFormat", "Profile", "merge_counters", "parse_profile", "records"]
+#: Prefixes of the events that are counted outside the multiprocessors, by their units. Each has a
+#: domain of its own in ``nvprof --query-events``.
+_UNIT_DOMAINS = ("fb_subp0", "fb_subp1", "l2_subp0", "l2_subp1", "l2_subp2", "l2_subp3")
+
+#: Events of one domain in one run. Multiprocessors of Fermi and Maxwell have eight counters, of
+#: Kepler eight in pairs; four are free of conflicts on all of them. Units outside have four
+#: counters, of which two are free on all.
+_EVENTS_OF_MULTIPROCESSORS = 4
+_EVENTS_OF_A_UNIT = 2
 
 _PACKED = (".gz", ".bz2", ".xz", ".lzma", ".zst")
 
@@ -321,10 +330,11 @@ _PACKED = (".gz", ".bz2", ".xz", ".lzma", ".zst")
 _JOINED = b"kern_name,duration_ms,"
 
 
-class NvprofFormat:
-    """Files of nvprof (see :class:`tunedb.formats.base.FileFormat`)."""
+class NvprofFormat(Profiler):
+    """nvprof and its files, and the traces of Nsight Systems."""
 
     name = "nvprof"
+    has_trace = True
 
     def matches_file(self, head: bytes, path: Path) -> bool:
         """Tell whether a file is of nvprof, a trace of Nsight Systems, or a table made of them."""
@@ -374,6 +384,47 @@ class NvprofFormat:
             for row, reason in part.bad:
                 yield Quarantined(name, row.number, reason, row.text.encode(errors="replace"))
         yield from records(traced, counted, file)
+
+    def suits(self, capability: Capability | None) -> bool:
+        """Tell whether the device has a compute capability before 7.0; 7.5 has no counters."""
+        return capability is not None and capability < (7, 0)
+
+    def fits(self, group: Sequence[str], name: str) -> bool:
+        """Tell whether a group has counters left in the domain of an event."""
+        domain = event_domain(name)
+        most = _EVENTS_OF_A_UNIT if domain in _UNIT_DOMAINS else _EVENTS_OF_MULTIPROCESSORS
+        return sum(event_domain(other) == domain for other in group) < most
+
+    def counter_command(
+        self,
+        executable: str,
+        group: Sequence[str],
+        log: Path,
+        *,
+        kernel: str | None,
+        options: Sequence[str],
+        first: bool,
+    ) -> list[str]:
+        """Return the words before a program's command that read one group of counters."""
+        words = [executable, "--csv", "--log-file", str(log), *options]
+        # Filters apply to the arguments after them. A colon would begin another kind of filter.
+        if kernel is not None and ":" not in kernel:
+            words += ["--kernels", f"^{re.escape(kernel)}"]
+        events = set(self.default_counters(None))
+        for option, is_event in (("--events", True), ("--metrics", False)):
+            names = [name for name in group if (name in events) == is_event]
+            if names:
+                words += [option, ",".join(names)]
+        return words
+
+    def trace_command(self, executable: str, log: Path) -> list[str]:
+        """Return the words before a program's command that trace its launches."""
+        return [executable, "--csv", "--log-file", str(log), "--print-gpu-trace"]
+
+
+def event_domain(counter: str) -> str:
+    """Return the unit that counts an event, by its name."""
+    return next((unit for unit in _UNIT_DOMAINS if counter.startswith(unit)), "multiprocessor")
 
 
 def _read(path: Path) -> Profile:
