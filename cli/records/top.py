@@ -298,7 +298,7 @@ def _rows_behind(
     settings: Settings, own: Store, groups: list[list[int]], others: list[Store], asked: _Asked
 ) -> list[dict[str, Any]]:
     """Return the rows of workloads and targets that layers answer, each by the first that can."""
-    from ...exchange.layer import left_out
+    from ...exchange.peers import skipped_message
 
     answered = Answered()
     for group in groups:
@@ -312,7 +312,7 @@ def _rows_behind(
         try:
             rows += _rows_of_layer(store, own, keys, answered, asked)
         except Exception as error:  # whatever is wrong with somebody else's rows
-            settings.warn(left_out(store.location, str(error)))
+            settings.warn(skipped_message(store.location, str(error)))
     return rows
 
 
