@@ -34,7 +34,7 @@ def work(n_records: int = RECORDS, n_batches: int = BATCHES) -> dict[str, float]
     """Return the seconds of processor time of each hot path, in this process."""
     from builders import OWN, make_measurement, make_session
 
-    from tunedb.exchange.database import DatabasePeer
+    from tunedb.exchange.database_peer import DatabasePeer
     from tunedb.exchange.merge import merge
     from tunedb.records import Alias, Failure, FailureKind, Phase
     from tunedb.storage.store import Store

@@ -48,7 +48,7 @@ def make(data: str, database: str, number: str, seed: str, start: str) -> Figure
 def merge(source: str, database: str) -> Figures:
     """Merge a database into another, and once more, when all is known."""
     from tunedb.exchange.merge import merge as merge_all
-    from tunedb.exchange.sources import open_peer
+    from tunedb.exchange.peers import open_peer
     from tunedb.storage.store import Store
 
     to_one_core()
@@ -130,16 +130,16 @@ def join(data: str) -> Figures:
 
 def bundle(source: str, file: str) -> Figures:
     """Write a bundle, and merge it into an empty database."""
-    from tunedb.exchange.bundle import manifest_of, write_bundle
-    from tunedb.exchange.database import DatabasePeer
-    from tunedb.storage.exchanged import EVERYTHING
+    from tunedb.exchange.bundle import new_manifest, write_bundle
+    from tunedb.exchange.database_peer import DatabasePeer
+    from tunedb.storage.exchange_types import EVERYTHING
 
     to_one_core()
     began = time.perf_counter()
     peer = DatabasePeer(source, own=True)
     try:
         chunks = peer.chunks(EVERYTHING)
-        write_bundle(file, chunks, manifest_of(peer.store_key, EVERYTHING))
+        write_bundle(file, chunks, new_manifest(peer.store_key, EVERYTHING))
     finally:
         peer.close()
     return {"s": time.perf_counter() - began, "bytes": Path(file).stat().st_size, "mb": peak_mb()}

@@ -57,7 +57,7 @@ def opened(settings: Settings, own: Store, urls: Iterable[str]) -> Iterator[list
     from contextlib import ExitStack
 
     from ..errors import TuneDBError, UsageError
-    from ..exchange.layer import check_layer, left_out, open_layer
+    from ..exchange.peers import check_layer, open_layer, skipped_message
 
     with ExitStack() as stack:
         found = []
@@ -68,7 +68,7 @@ def opened(settings: Settings, own: Store, urls: Iterable[str]) -> Iterator[list
             except UsageError:
                 raise
             except TuneDBError as error:
-                settings.warn(left_out(where, str(error)))
+                settings.warn(skipped_message(where, str(error)))
                 continue
             if layer is not None:
                 found.append(stack.enter_context(layer))

@@ -294,7 +294,7 @@ def test_a_known_record_gets_a_better_source(shared, alices, file):
             here.records.add([record], Source("nightly"))
             assert push(here, shared("alice")).moved == 1
         assert served(shared("bob"))[-1] is True
-        assert push(theirs, shared("mallory"), anew=True).moved == 0
+        assert push(theirs, shared("mallory"), full=True).moved == 0
     assert served(shared("bob"))[-1] is True
     ((own,),) = ask(shared("bob"), f"SELECT id FROM source WHERE store = {SERVER}")
     with pytest.raises(psycopg.errors.InsufficientPrivilege, match="not of this account"):
@@ -385,7 +385,7 @@ def test_the_owner_s_own_work(shared, alices):
         store.pruning.vacuum()
     assert ask(owner, "SELECT count(script) FROM workload") == [(1,)]
     with Store(alices) as here:
-        assert push(here, owner, anew=True).new == 2
+        assert push(here, owner, full=True).new == 2
 
 
 # ---- guards that are gone ------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from tunedb.programs.kernel import split_parameters
 from tunedb.programs.workload_info import signature_of
 from tunedb.records import Measurement, Program, Status, Trace, Workload, WorkloadFormat
 from tunedb.storage import launches as reading
-from tunedb.storage.exchanged import Selection
+from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
 
 COUNTERS = CounterSet("ncu", "2026.1", "7.5", (("dram__bytes.sum", "byte"), ("ipc", "")))

@@ -9,7 +9,7 @@ from tunedb import identity
 from tunedb.records import Measurement
 from tunedb.storage import schema
 from tunedb.storage.columns import BUNDLE_VERSION, IDENTITY, MEASUREMENT, Form
-from tunedb.storage.exchanged import COLUMNS
+from tunedb.storage.exchange_types import COLUMNS
 
 TYPES = {int: schema.Int, float: schema.Real, str: schema.Text, bytes: schema.Blob}
 

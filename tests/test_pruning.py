@@ -23,7 +23,7 @@ from tunedb.models.cards import model_digest
 from tunedb.records import Failure, FailureKind, Phase, Status
 from tunedb.results import NewModel
 from tunedb.storage import schema
-from tunedb.storage.exchanged import Selection
+from tunedb.storage.exchange_types import Selection
 from tunedb.storage.pruning import RemovedRows
 from tunedb.storage.store import Store
 

@@ -152,7 +152,7 @@ def _wanted(
 ) -> Wanted:
     """Return what the options mean."""
     from ...maintenance.prune import Wanted
-    from ...storage.exchanged import Selection
+    from ...storage.exchange_types import Selection
 
     if rest is not None and best is None:
         raise click.UsageError("--rest is a share of --best K; give both")

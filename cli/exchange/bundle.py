@@ -15,8 +15,8 @@ from ..progress import bar
 from .selection import selection_options
 
 if TYPE_CHECKING:
-    from ...exchange.bundle import Manifest, Sealed
-    from ...storage.exchanged import Selection
+    from ...exchange.bundle import BundleInfo, Manifest
+    from ...storage.exchange_types import Selection
 
 COLUMNS = tuple(
     map(
@@ -74,8 +74,8 @@ def command(
     to_stdout = str(file) == "-"
     if to_stdout:
         _check_stdout(settings)
-    manifest, sealed = _write(settings, None if to_stdout else file, selection, force)
-    row = _row(str(file), manifest, sealed)
+    manifest, written = _write(settings, None if to_stdout else file, selection, force)
+    row = _row(str(file), manifest, written)
     if to_stdout:
         settings.note(_in_short(row))
     else:
@@ -94,15 +94,15 @@ def _check_stdout(settings: Settings) -> None:
 
 def _write(
     settings: Settings, file: Path | None, selection: Selection, force: bool
-) -> tuple[Manifest, Sealed]:
+) -> tuple[Manifest, BundleInfo]:
     """Write a bundle to a file, or to stdout where `file` is None."""
-    from ...exchange.bundle import manifest_of, write_bundle
-    from ...exchange.database import DatabasePeer
+    from ...exchange.bundle import new_manifest, write_bundle
+    from ...exchange.database_peer import DatabasePeer
 
     with reading(settings) as store:
         peer = DatabasePeer(store.url, own=True)
         try:
-            manifest = manifest_of(peer.store_key, selection)
+            manifest = new_manifest(peer.store_key, selection)
             out = sys.stdout.buffer if file is None else file
             with bar(settings, peer.total) as shown:
 
@@ -111,12 +111,12 @@ def _write(
                     shown.at(done)
 
                 chunks = peer.chunks(selection)
-                sealed = write_bundle(out, chunks, manifest, force=force, on_progress=progress)
+                info = write_bundle(out, chunks, manifest, force=force, on_progress=progress)
             if file is None:
                 sys.stdout.buffer.flush()
         finally:
             peer.close()
-    return manifest, sealed
+    return manifest, info
 
 
 def _show_info(settings: Settings, file: Path) -> None:
@@ -124,25 +124,25 @@ def _show_info(settings: Settings, file: Path) -> None:
     from ...exchange.bundle import BundlePeer
 
     with BundlePeer(file) as peer:
-        row = _row(str(file), peer.manifest, peer.sealed)
+        row = _row(str(file), peer.manifest, peer.info)
     print_object(settings, COLUMNS, row, lambda: _show(row))
 
 
-def _row(file: str, manifest: Manifest, sealed: Sealed) -> dict[str, Any]:
-    records = sealed.counts["measurement"]
+def _row(file: str, manifest: Manifest, info: BundleInfo) -> dict[str, Any]:
+    records = info.counts["measurement"]
     return {
         "file": file,
         "records": records,
-        "workloads": sealed.counts["workload"],
-        "bytes": sealed.size,
-        "bytes_per_record": round(sealed.size / records, 1) if records else None,
-        "digest": sealed.digest.hex(),
+        "workloads": info.counts["workload"],
+        "bytes": info.size,
+        "bytes_per_record": round(info.size / records, 1) if records else None,
+        "digest": info.digest.hex(),
         "store": manifest.store,
         "tunedb": manifest.tunedb,
         "revision": manifest.revision,
         "created_at": text.moment(manifest.created_at),
         "selection": manifest.selection,
-        "counts": sealed.counts,
+        "counts": info.counts,
     }
 
 
@@ -157,15 +157,15 @@ def _in_short(row: dict[str, Any]) -> str:
 
 def _show(row: dict[str, Any]) -> None:
     """Print a bundle for people."""
-    from ...exchange.bundle import fields_of
-    from ...storage.exchanged import EVERYTHING
+    from ...exchange.bundle import selection_fields
+    from ...storage.exchange_types import EVERYTHING
 
     others = (
         f"{name.replace('_', ' ')} {number:,}"
         for name, number in row["counts"].items()
         if number and name not in ("measurement", "workload")
     )
-    default = fields_of(EVERYTHING)
+    default = selection_fields(EVERYTHING)
     chosen = {name: value for name, value in row["selection"].items() if value != default.get(name)}
     print_fields(
         [

@@ -16,7 +16,7 @@ from .selection import selection_options
 
 if TYPE_CHECKING:
     from ...exchange.merge import MergeReport
-    from ...storage.exchanged import Selection
+    from ...storage.exchange_types import Selection
     from ...storage.store import Store
 
 
@@ -51,7 +51,7 @@ def command(
       tunedb merge /mnt/team/all.db --target llvm --best 20 --dry-run
       tunedb merge postgresql://bob@db.example.org/tunedb --since 2026-11-01
     """
-    run = _Run(settings, selection, believe=accept_trusted_names, dry_run=dry_run)
+    run = _Run(settings, selection, accept_trusted_names=accept_trusted_names, dry_run=dry_run)
     try:
         with receiving(settings, dry_run=dry_run) as store:
             run.ours = store.key
@@ -71,11 +71,11 @@ class _Run:
     """Merges one database after another."""
 
     def __init__(
-        self, settings: Settings, selection: Selection, *, believe: bool, dry_run: bool
+        self, settings: Settings, selection: Selection, *, accept_trusted_names: bool, dry_run: bool
     ) -> None:
         self._settings = settings
         self._selection = selection
-        self._believe = believe
+        self._accept_trusted_names = accept_trusted_names
         self._dry_run = dry_run
         self.rows: list[dict[str, Any]] = []
         self.ours = ""
@@ -83,7 +83,7 @@ class _Run:
     def merge(self, store: Store, other: str) -> None:
         """Merge one database."""
         from ...exchange.merge import merge
-        from ...exchange.sources import open_peer
+        from ...exchange.peers import open_peer
 
         reports: list[MergeReport] = []
         with closing(open_peer(other)) as peer, bar(self._settings, peer.total) as shown:
@@ -94,7 +94,7 @@ class _Run:
                         store,
                         peer,
                         selection=self._selection,
-                        believe=self._believe,
+                        accept_trusted_names=self._accept_trusted_names,
                         dry_run=self._dry_run,
                         on_progress=_shown_by(shown, reports),
                     )

@@ -12,7 +12,7 @@ from .options import exchange, exchange_options
 from .selection import selection_options
 
 if TYPE_CHECKING:
-    from ...storage.exchanged import Selection
+    from ...storage.exchange_types import Selection
 
 
 @click.command()
@@ -56,8 +56,8 @@ def command(
             store,
             there,
             selection=selection,
-            believe=accept_trusted_names,
-            anew=full,
+            accept_trusted_names=accept_trusted_names,
+            full=full,
             dry_run=dry_run,
             on_progress=show,
         ),

@@ -12,7 +12,7 @@ from .options import exchange, exchange_options
 from .selection import selection_options
 
 if TYPE_CHECKING:
-    from ...storage.exchanged import Selection
+    from ...storage.exchange_types import Selection
 
 
 @click.command()
@@ -43,7 +43,7 @@ def command(
         settings,
         url,
         lambda store, there, show: push(
-            store, there, selection=selection, anew=full, dry_run=dry_run, on_progress=show
+            store, there, selection=selection, full=full, dry_run=dry_run, on_progress=show
         ),
         is_pull=False,
         dry_run=dry_run,

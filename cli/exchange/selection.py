@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 
 if TYPE_CHECKING:
-    from ...storage.exchanged import Selection
+    from ...storage.exchange_types import Selection
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -87,7 +87,7 @@ def _selection(
     features: bool,
 ) -> Selection:
     """Return the selection that the options mean."""
-    from ...storage.exchanged import Selection
+    from ...storage.exchange_types import Selection
 
     if rest is not None and best is None:
         raise click.UsageError("--rest is a share of --best K; give both")

@@ -306,7 +306,7 @@ def _rows_behind(
 ) -> list[dict[str, Any]]:
     """Return the rows of workloads and targets that layers answer, each by the first that can."""
     from ...errors import TuneDBError
-    from ...exchange.layer import left_out
+    from ...exchange.peers import skipped_message
 
     answered = Answered()
     for group in groups:
@@ -320,10 +320,10 @@ def _rows_behind(
         try:
             rows += _rows_of_layer(store, own, keys, answered, asked)
         except TuneDBError as error:
-            settings.warn(left_out(store.location, str(error)))
+            settings.warn(skipped_message(store.location, str(error)))
         except Exception as error:  # whatever is wrong with somebody else's rows
             damage = f"damaged ({type(error).__name__}: {error}); ask for another copy"
-            settings.warn(left_out(store.location, damage))
+            settings.warn(skipped_message(store.location, damage))
     return rows
 
 

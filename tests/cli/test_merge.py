@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from builders import make_measurement
 
-from tunedb.exchange.bundle import manifest_of, write_bundle
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.bundle import new_manifest, write_bundle
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.maintenance.check import check
 from tunedb.records import Source, Trust
-from tunedb.storage.exchanged import EVERYTHING
+from tunedb.storage.exchange_types import EVERYTHING
 from tunedb.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
@@ -38,7 +38,7 @@ def theirs(sqlite_template, tmp_path):
 def bundle(theirs, tmp_path):
     path = tmp_path / "theirs.tunedb"
     with closing(DatabasePeer(theirs, own=True)) as peer:
-        write_bundle(path, peer.chunks(EVERYTHING), manifest_of(peer.store_key, EVERYTHING))
+        write_bundle(path, peer.chunks(EVERYTHING), new_manifest(peer.store_key, EVERYTHING))
     return path
 
 

@@ -10,10 +10,10 @@ from tvm import te
 from tvm.script import tirx as T  # noqa: F401 - modules that are read name it
 
 import tunedb
-from tunedb.exchange.bundle import manifest_of, write_bundle
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.bundle import new_manifest, write_bundle
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.plugins.metaschedule import Database, modules
-from tunedb.storage.exchanged import EVERYTHING
+from tunedb.storage.exchange_types import EVERYTHING
 
 LLVM = {"kind": "llvm", "num-cores": 2, "mcpu": "x86-64-v2"}
 
@@ -71,7 +71,7 @@ def bundle(tmp_path):
             )
     out = tmp_path / "evil.tunedb"
     with closing(DatabasePeer(evil, own=True)) as peer:
-        write_bundle(out, peer.chunks(EVERYTHING), manifest_of(peer.store_key, EVERYTHING))
+        write_bundle(out, peer.chunks(EVERYTHING), new_manifest(peer.store_key, EVERYTHING))
     return out
 
 

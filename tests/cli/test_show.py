@@ -10,7 +10,7 @@ from builders import OWN, make_target, make_workload
 
 import tunedb
 from tunedb.cli.steps import line_of
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.launches import Launch
 from tunedb.programs.metaschedule.steps import steps_of

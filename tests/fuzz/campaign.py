@@ -43,7 +43,7 @@ from tvm.s_tir.schedule import Trace as TVMTrace
 
 from tunedb.errors import FormatError, TuneDBError
 from tunedb.exchange.merge import merge
-from tunedb.exchange.sources import open_peer
+from tunedb.exchange.peers import open_peer
 from tunedb.formats.base import LogFile
 from tunedb.formats.importer import import_log
 from tunedb.maintenance import check

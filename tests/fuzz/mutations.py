@@ -28,14 +28,14 @@ from victim import OURS, STRANGER, TEAM, WITH_FEATURES
 from tunedb import identity
 from tunedb.errors import FormatError, TuneDBError
 from tunedb.exchange.bundle import zstd
-from tunedb.exchange.columns import LAYOUT, encode
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.column_codec import LAYOUT, encode
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.maintenance import check
 from tunedb.programs.metaschedule.trace import dump_value, join_trace
 from tunedb.records import Trace
 from tunedb.storage import schema
 from tunedb.storage.engine import make_engine, parse_url
-from tunedb.storage.exchanged import COLUMNS, Chunk
+from tunedb.storage.exchange_types import COLUMNS, Chunk
 from tunedb.system.compression import compress, decompress
 
 #: Values of each kind of column, beside those that other rows have.

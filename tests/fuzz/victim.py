@@ -22,7 +22,7 @@ from tvm.s_tir import meta_schedule as ms
 from unions import launch
 
 from tunedb.cli import main
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.extraction.extract import extract
 from tunedb.features.steps import STEPS
@@ -41,7 +41,7 @@ from tunedb.records import (
     Status,
     Trust,
 )
-from tunedb.storage.exchanged import Selection
+from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
 
 OURS, TEAM, STRANGER = "0a" * 16, "1b" * 16, "2c" * 16
@@ -148,7 +148,7 @@ def build(folder: Path) -> Databases:
         store.trust.retract([5], "wrong results")
     world = copied(stranger, folder / "world.db")
     # The victim has the stranger's own records too.
-    _take(world, victim, believe=True)
+    _take(world, victim, accept_trusted_names=True)
     with Store(world) as store:
         store.records.add(theirs[-1:], Source("stranger", SourceKind.FILE))
     return Databases(victim, stranger, world)

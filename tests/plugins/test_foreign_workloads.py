@@ -15,7 +15,7 @@ from tvm.s_tir import meta_schedule as ms
 
 import tunedb
 from tunedb.exchange.merge import merge
-from tunedb.exchange.sources import open_peer
+from tunedb.exchange.peers import open_peer
 from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.database import records
 from tunedb.plugins.metaschedule.deploy.revalidation import Revalidation
@@ -139,7 +139,7 @@ def applies(record, mod):
 
 @pytest.mark.parametrize("trust", [Trust.VERIFIED, Trust.OWN])
 def test_a_teams_records_after_a_merge(path, tmp_path, tools, monkeypatch, trust):
-    """Merged, then trusted, with the very modules of two databases of two teams."""
+    """MergeResult, then trusted, with the very modules of two databases of two teams."""
     mod = tools.matmul()
     for name, one, seconds in (("team.db", mod, 0.25), ("tune.db", tools.matmul(8), 0.5)):
         with closing(Database(tmp_path / name, target=tools.llvm)) as database:

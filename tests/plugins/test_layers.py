@@ -15,7 +15,7 @@ from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
 from tunedb.errors import StorageError, TargetError, UnreachableError, UsageError
-from tunedb.exchange.layer import open_layer
+from tunedb.exchange.peers import open_layer
 from tunedb.plugins.metaschedule import Database, modules
 from tunedb.plugins.metaschedule.deploy.apply import compile, schedule
 from tunedb.plugins.metaschedule.search.warm_start import warm_drafts

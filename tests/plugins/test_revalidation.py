@@ -36,7 +36,7 @@ from tunedb.records import (
     Status,
     Trust,
 )
-from tunedb.storage.exchanged import ForeignSource, Incoming
+from tunedb.storage.exchange_types import ForeignSource, MergeBatch
 from tunedb.storage.retractions import Retraction
 
 FOREIGN = Source("theirs", SourceKind.FILE, Trust.FOREIGN)
@@ -325,7 +325,7 @@ def test_a_stranger_who_takes_his_own_record_back_hides_no_program_of_others(pat
     with tunedb.open(path) as store:
         same = replace(store.records.get(1).measurement, run_secs=(1e-3,), occurrence=9)
         word = Retraction(thief.digest, thief.store, "source", "hidden")
-        taken = Incoming([thief], [same], [0], retractions=[word])
+        taken = MergeBatch([thief], [same], [0], retractions=[word])
         assert store.exchange.merge(taken).retractions == 1
         assert store.records.get(3).retracted
         found = foreign_programs(store, [1], 1, 5)

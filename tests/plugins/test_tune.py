@@ -22,7 +22,7 @@ from tvm.s_tir import meta_schedule as ms
 from tvm.s_tir.meta_schedule.runner import EvaluatorConfig
 
 from tunedb import PluginError, TargetError, TuneDBError, UsageError
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.plugins.metaschedule import Database, MeasureCallback
 from tunedb.plugins.metaschedule.deploy.apply import schedule

@@ -7,14 +7,14 @@ import io
 import struct
 
 from tunedb.exchange import bundle
-from tunedb.exchange.bundle import manifest_of, write_bundle, zstd
+from tunedb.exchange.bundle import new_manifest, write_bundle, zstd
 from tunedb.identity import canonical_json
-from tunedb.storage import exchanged
+from tunedb.storage import exchange_types
 from tunedb.storage.columns import BUNDLE_VERSION
-from tunedb.storage.exchanged import EVERYTHING
+from tunedb.storage.exchange_types import EVERYTHING
 
-TABLES = tuple(exchanged.COLUMNS)
-MANIFEST = manifest_of("5" * 32, EVERYTHING)
+TABLES = tuple(exchange_types.COLUMNS)
+MANIFEST = new_manifest("5" * 32, EVERYTHING)
 
 
 def bundle_of(chunks, manifest=MANIFEST):

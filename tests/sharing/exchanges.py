@@ -9,7 +9,7 @@ from sqlalchemy.engine import make_url
 
 from tunedb.records import Source
 from tunedb.storage import approval, schema, versions
-from tunedb.storage.exchanged import COLUMNS, Chunk
+from tunedb.storage.exchange_types import COLUMNS, Chunk
 from tunedb.storage.store import Store
 
 OWN = Source("nightly")

@@ -2,7 +2,7 @@
 
 from tunedb import identity
 from tunedb.records import Measurement, Origin, Program, Session, Status, Target, Trace, Workload
-from tunedb.storage.exchanged import COLUMNS, EVERYTHING
+from tunedb.storage.exchange_types import COLUMNS, EVERYTHING
 
 #: Column of a row → table of the row to which it refers.
 REFERENCES = {

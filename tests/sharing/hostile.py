@@ -19,9 +19,9 @@ from bundle_bytes import block, bundle_of, end, put_together, take_apart
 from exchanges import rename
 
 from tunedb import identity
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.records import Failure, FailureKind, Measurement, Phase, Program, Source, Status, Trace
-from tunedb.storage.exchanged import EVERYTHING
+from tunedb.storage.exchange_types import EVERYTHING
 from tunedb.storage.store import Store
 from tunedb.system.compression import zstd
 

@@ -38,13 +38,13 @@ from tunedb.errors import (
     UsageError,
 )
 from tunedb.exchange import bundle
-from tunedb.exchange.bundle import BundlePeer, manifest_of, write_bundle, zstd
-from tunedb.exchange.columns import LAYOUT, encode
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.bundle import BundlePeer, new_manifest, write_bundle, zstd
+from tunedb.exchange.column_codec import LAYOUT, encode
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.records import Failure, FailureKind, Phase, Source
-from tunedb.storage import exchanged
+from tunedb.storage import exchange_types
 from tunedb.storage.columns import BUNDLE_VERSION
-from tunedb.storage.exchanged import EVERYTHING, Chunk, Selection
+from tunedb.storage.exchange_types import EVERYTHING, Chunk, Selection
 from tunedb.storage.store import Store
 
 WITH_FEATURES = Selection(features=True)
@@ -132,16 +132,16 @@ def test_a_bundle_gives_what_the_database_gives(filled, tmp_path):
     seen = []
     with own(filled) as peer:
         expected = without_digests(peer.chunks(EVERYTHING))
-        manifest = manifest_of(peer.store_key, EVERYTHING)
-        sealed = write_bundle(path, peer.chunks(EVERYTHING), manifest, on_progress=seen.append)
+        manifest = new_manifest(peer.store_key, EVERYTHING)
+        info = write_bundle(path, peer.chunks(EVERYTHING), manifest, on_progress=seen.append)
     assert seen[-1] == 16
     assert {table for table, _ in expected} >= {"failure", "session", "context", "retraction"}
     with BundlePeer(path) as peer:
         assert without_digests(peer.chunks(EVERYTHING)) == expected
         assert (peer.total, peer.store_key) == (16, manifest.store)
         assert peer.manifest == manifest
-        assert peer.sealed == sealed
-        assert sealed.size == path.stat().st_size
+        assert peer.info == info
+        assert info.size == path.stat().st_size
         # It can be read as often as one likes, in several places at once.
         first, second = peer.chunks(EVERYTHING), peer.chunks(EVERYTHING)
         assert [*without_digests(first)] == [*without_digests(second)] == expected
@@ -154,7 +154,7 @@ def test_of_everything_a_little_comes_back(tmp_path):
     @settings(max_examples=examples(40))
     @given(
         st.lists(
-            st.sampled_from(sorted(exchanged.COLUMNS)).flatmap(
+            st.sampled_from(sorted(exchange_types.COLUMNS)).flatmap(
                 lambda table: rows_of(table, 6).map(lambda rows: Chunk(table, rows))
             ),
             max_size=6,
@@ -174,7 +174,7 @@ def test_of_everything_a_little_comes_back(tmp_path):
 def test_two_bundles_differ_in_their_time_alone(filled, tmp_path):
     def make(created_at):
         with own(filled) as peer:
-            manifest = replace(manifest_of(peer.store_key, EVERYTHING), created_at=created_at)
+            manifest = replace(new_manifest(peer.store_key, EVERYTHING), created_at=created_at)
             return bundle_of(peer.chunks(EVERYTHING), manifest)
 
     first, again, later = make(1), make(1), make(2)
@@ -563,7 +563,7 @@ def test_a_bundle_has_no_positions(small, tmp_path):
     path = tmp_path / "x.tunedb"
     path.write_bytes(small)
     with BundlePeer(path) as peer, pytest.raises(UsageError, match="no positions"):
-        peer.chunks(EVERYTHING, exchanged.Position(3))
+        peer.chunks(EVERYTHING, exchange_types.Position(3))
 
 
 def test_writing_needs_no_place_to_go_back_to():

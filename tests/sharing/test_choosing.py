@@ -20,11 +20,11 @@ from tunedb import limits
 from tunedb.errors import LimitError, NotFoundError, StorageError
 from tunedb.exchange import selection as choosing
 from tunedb.exchange import selection as filtering
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.selection import Ranks, chosen_ids, filtered, has, is_restricted
 from tunedb.records import Alias, Source, Status, Target
 from tunedb.run_times import mean_of
-from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Chunk, Selection
+from tunedb.storage.exchange_types import COLUMNS, EVERYTHING, Chunk, Selection
 from tunedb.storage.lookup import target_labels
 from tunedb.storage.store import Store
 
@@ -297,7 +297,7 @@ def test_a_stream_of_long_texts_takes_little_memory():
 
 
 def test_a_stream_of_too_many_shared_rows(monkeypatch):
-    monkeypatch.setattr(filtering, "_MOST_SHARED", 9)
+    monkeypatch.setattr(filtering, "_MAX_SHARED", 9)
     chunks = [Chunk("sketch", [(n, None, b"[]") for n in range(10)])]
     with pytest.raises(LimitError, match="more than 9 workloads, sketches and similar rows"):
         list(filtered(lambda: iter(chunks), Selection(best=1)))

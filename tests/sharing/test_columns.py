@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tunedb.errors import FormatError
-from tunedb.exchange.columns import LAYOUT, decode, encode
-from tunedb.storage import exchanged
+from tunedb.exchange.column_codec import LAYOUT, decode, encode
+from tunedb.storage import exchange_types
 from tunedb.system.compression import compress_all
 
 INTEGERS = st.one_of(
@@ -40,19 +40,21 @@ def rows_of(table, most=12):
     return st.lists(st.tuples(*map(column, LAYOUT[table])), min_size=1, max_size=most)
 
 
-@pytest.mark.parametrize("table", exchanged.COLUMNS)
+@pytest.mark.parametrize("table", exchange_types.COLUMNS)
 def test_every_column_has_a_kind(table):
-    assert len(LAYOUT[table]) == len(exchanged.COLUMNS[table])
+    assert len(LAYOUT[table]) == len(exchange_types.COLUMNS[table])
     left_out = {
-        name for name, kind in zip(exchanged.COLUMNS[table], LAYOUT[table], strict=True) if not kind
+        name
+        for name, kind in zip(exchange_types.COLUMNS[table], LAYOUT[table], strict=True)
+        if not kind
     }
     # What others refer to by its digest alone is kept.
-    expected = {"digest"} & set(exchanged.COLUMNS[table]) if table != "retraction" else set()
+    expected = {"digest"} & set(exchange_types.COLUMNS[table]) if table != "retraction" else set()
     assert left_out == expected | ({"program_digest"} if table == "measurement" else set())
-    assert LAYOUT.keys() == exchanged.COLUMNS.keys()
+    assert LAYOUT.keys() == exchange_types.COLUMNS.keys()
 
 
-@pytest.mark.parametrize("table", exchanged.COLUMNS)
+@pytest.mark.parametrize("table", exchange_types.COLUMNS)
 def test_rows_come_back(table):
     @settings(max_examples=examples(60))
     @given(rows_of(table))
@@ -169,7 +171,7 @@ def test_missing_values_must_be_some():
 @settings(max_examples=examples(300))
 @given(st.data())
 def test_changed_bytes_make_rows_or_a_format_error(data):
-    table = data.draw(st.sampled_from(sorted(exchanged.COLUMNS)))
+    table = data.draw(st.sampled_from(sorted(exchange_types.COLUMNS)))
     rows = data.draw(rows_of(table, 5))
     changed = bytearray(encode(table, rows))
     for _ in range(data.draw(st.integers(1, 4))):

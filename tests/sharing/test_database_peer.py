@@ -11,13 +11,13 @@ from gathering import digests, gather, measurements
 
 from tunedb import identity, limits
 from tunedb.errors import NotFoundError, SchemaError, StorageError
-from tunedb.exchange.database import DatabasePeer
-from tunedb.exchange.sources import open_peer
+from tunedb.exchange.database_peer import DatabasePeer
+from tunedb.exchange.peers import open_peer
 from tunedb.launches import CounterSet, Launch
 from tunedb.records import Alias, Failure, FailureKind, Origin, Phase, Source
 from tunedb.storage import schema
 from tunedb.storage.engine import make_engine, parse_url
-from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Selection
+from tunedb.storage.exchange_types import COLUMNS, EVERYTHING, Selection
 from tunedb.storage.store import Store
 from tunedb.system.compression import compress
 
@@ -319,13 +319,13 @@ def test_what_a_word_means(filled, tmp_path):
 
 
 def test_a_bundle_is_known_by_its_bytes(sqlite_file, tmp_path):
-    from tunedb.exchange.bundle import BundlePeer, manifest_of, write_bundle
+    from tunedb.exchange.bundle import BundlePeer, new_manifest, write_bundle
 
     with Store(sqlite_file) as store:
         store.records.add([make_measurement(0)], OWN)
     path = tmp_path / "named.db"
     with DatabasePeer(sqlite_file, own=True) as peer:
-        manifest = manifest_of(peer.store_key, EVERYTHING)
+        manifest = new_manifest(peer.store_key, EVERYTHING)
         write_bundle(path, peer.chunks(EVERYTHING), manifest)
     with closing(open_peer(path)) as bundle:
         assert isinstance(bundle, BundlePeer)

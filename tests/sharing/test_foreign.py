@@ -29,7 +29,7 @@ from tunedb.errors import (
     StorageError,
     TuneDBError,
 )
-from tunedb.exchange.database import DatabasePeer, taken
+from tunedb.exchange.database_peer import DatabasePeer, first_chunk
 from tunedb.exchange.foreign_file import (
     Watch,
     definition,
@@ -38,10 +38,10 @@ from tunedb.exchange.foreign_file import (
     objects_of,
     open_file,
 )
-from tunedb.exchange.layer import open_layer
+from tunedb.exchange.peers import open_layer
 from tunedb.storage import schema, versions
 from tunedb.storage.engine import make_engine, parse_url
-from tunedb.storage.exchanged import Selection
+from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
 from tunedb.system.one_line import printable
 
@@ -402,8 +402,8 @@ BOMB = """
 import sys
 from memory import peak_bytes
 from tunedb.errors import TuneDBError
-from tunedb.exchange.database import DatabasePeer
-from tunedb.storage.exchanged import Selection
+from tunedb.exchange.database_peer import DatabasePeer
+from tunedb.storage.exchange_types import Selection
 before = peak_bytes()
 rows = 0
 try:
@@ -472,7 +472,7 @@ def test_rows_that_are_out_of_order():
     """A tree with a loop in it would be read for ever."""
     for numbers in ([1, 3, 2], [1, 1], [1, None], [0]):
         with pytest.raises(StorageError, match="x: damaged: its rows are out of order"):
-            taken(((number, b"") for number in numbers), 0, "x")
+            first_chunk(((number, b"") for number in numbers), 0, "x")
 
 
 def test_printable():

@@ -12,8 +12,8 @@ from exchanges import THEIRS, Given, rename
 from tunedb import limits
 from tunedb.errors import StorageError
 from tunedb.exchange import held_features
-from tunedb.exchange.bundle import BundlePeer, manifest_of, write_bundle
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.bundle import BundlePeer, new_manifest, write_bundle
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.exchange.sync import pull
 from tunedb.extraction import verify
@@ -24,7 +24,7 @@ from tunedb.maintenance.check import check
 from tunedb.models.dataset import load
 from tunedb.records import Source, Trust
 from tunedb.storage import schema
-from tunedb.storage.exchanged import Selection
+from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
 
 ASKED = Selection(features=True)
@@ -68,7 +68,7 @@ def take(store, path, **options):
 def take_bundle(store, path):
     bundle = path.with_suffix(".tunedb")
     with closing(DatabasePeer(path, own=True)) as peer:
-        write_bundle(bundle, peer.chunks(ASKED), manifest_of(peer.store_key, ASKED), force=True)
+        write_bundle(bundle, peer.chunks(ASKED), new_manifest(peer.store_key, ASKED), force=True)
     with closing(BundlePeer(bundle)) as peer:
         return merge(store, peer, selection=ASKED)
 
@@ -140,10 +140,10 @@ def test_attack_6_features_of_own_programs_are_not_taken(store, their_path):
 def test_features_of_own_programs_with_explicit_acceptance(store, their_path):
     """What is not right is refused even then."""
     store.records.add([record(number) for number in range(1, N + 1)], OWN)
-    assert take(store, fill(their_path), believe={THEIRS}).features == 2 * N
+    assert take(store, fill(their_path), accept_trusted_names={THEIRS}).features == 2 * N
     assert len(marks(store)) == 2 * N
     again = fill(rename(shutil.copyfile(their_path, their_path.with_name("again.db")), "c" * 32))
-    assert take(store, again, believe=True).features == 0
+    assert take(store, again, accept_trusted_names=True).features == 0
 
 
 def test_features_in_the_name_of_somebody_trusted_are_not_taken(store, their_path):
@@ -156,7 +156,7 @@ def test_features_in_the_name_of_somebody_trusted_are_not_taken(store, their_pat
     report = take(store, their_path)
     assert report.features == 0
     assert any("source 'board' is trusted here" in reason for reason in report.reasons)
-    assert take(store, their_path, believe=True).features == 2 * N
+    assert take(store, their_path, accept_trusted_names=True).features == 2 * N
     # Whoever is trusted is believed.
     assert rows_of(store) == right_rows(store)
 
@@ -202,7 +202,7 @@ def test_rows_of_an_own_source_that_comes_back_are_own(store, their_path):
     fill(rename(their_path, key))
     report = take(store, their_path)
     assert (report.new, report.features) == (0, 0)
-    assert take(store, their_path, believe={key}).features == 2 * N
+    assert take(store, their_path, accept_trusted_names={key}).features == 2 * N
     assert marks(store) == {}
 
 

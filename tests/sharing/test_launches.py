@@ -13,14 +13,14 @@ from unions import launch, pool
 from tunedb import identity, limits
 from tunedb.exchange import bundle as framing
 from tunedb.exchange.bundle import BundlePeer
-from tunedb.exchange.columns import encode
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.column_codec import encode
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.exchange.sync import pull, push
 from tunedb.launches import CounterSet, Launch
 from tunedb.maintenance.check import check
 from tunedb.storage import schema
-from tunedb.storage.exchanged import COLUMNS, Chunk, Selection
+from tunedb.storage.exchange_types import COLUMNS, Chunk, Selection
 from tunedb.storage.store import Store
 
 #: The records of kernels, and another one.
@@ -128,7 +128,7 @@ def test_bundles_of_the_first_version_are_read(store, chunks, tmp_path):
     said = said[: at - 8] + length.to_bytes(8, "little") + said[at:]
     path.write_bytes(seal(head, framing.zstd.compress(said), version=1))
     with closing(BundlePeer(path)) as peer:
-        assert peer.sealed.counts["launch"] == 0
+        assert peer.info.counts["launch"] == 0
         report = merge(store, peer)
     assert (report.new, report.launches, report.rejected) == (4, 0, 0)
 
@@ -143,10 +143,10 @@ def test_the_first_version_has_no_launches(chunks, tmp_path):
 
 def test_databases_before_launches_have_none(store, theirs):
     """A peer of schema 0004 is asked nothing of them."""
-    from tunedb.exchange.database import tables_of
+    from tunedb.exchange.database_peer import statements_of
 
-    assert tables_of("0004").launches is None
-    assert tables_of("0005").launches is not None
+    assert statements_of("0004").launches is None
+    assert statements_of("0005").launches is not None
 
 
 #: Table, values that are changed → what is said of it.
@@ -269,5 +269,5 @@ def test_a_source_that_is_refused_brings_no_launches(theirs, sqlite_file):
         assert (report.new, report.launches, report.rejected) == (0, 0, 4 + 6)
         assert store.counts().launches == 0
         with closing(DatabasePeer(theirs)) as peer:
-            assert merge(store, peer, believe=True).launches == 6
+            assert merge(store, peer, accept_trusted_names=True).launches == 6
     assert check(sqlite_file).problems == []

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from sqlalchemy import select
 from unions import CRASH, Makes, contents, launch, pool, take
 
-from tunedb.exchange.bundle import BundlePeer, manifest_of, write_bundle
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.bundle import BundlePeer, new_manifest, write_bundle
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.maintenance.check import check
 from tunedb.records import Alias, Source, SourceKind, Status, Trust
 from tunedb.storage import schema
-from tunedb.storage.exchanged import EVERYTHING, Selection
+from tunedb.storage.exchange_types import EVERYTHING, Selection
 from tunedb.storage.store import Store
 
 EACH = settings(
@@ -189,7 +189,7 @@ def test_a_database_and_its_bundle_are_merged_alike(told, sqlite_template, tmp_p
         return
     bundle = b.with_suffix(".tunedb")
     with closing(DatabasePeer(b, own=True)) as peer:
-        write_bundle(bundle, peer.chunks(EVERYTHING), manifest_of(peer.store_key, EVERYTHING))
+        write_bundle(bundle, peer.chunks(EVERYTHING), new_manifest(peer.store_key, EVERYTHING))
     whole, through = makes.merged(a, b), makes.copy(a)
     with Store(through) as store, closing(BundlePeer(bundle)) as peer:
         report = merge(store, peer)

@@ -17,13 +17,20 @@ from unions import Makes, contents, pool, take
 from tunedb import limits
 from tunedb.errors import LimitError, StorageError, UsageError
 from tunedb.exchange import receive
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
-from tunedb.exchange.payloads import Bodies
+from tunedb.exchange.verify import Bodies
 from tunedb.features.base import load_feature_sets
 from tunedb.maintenance.check import check
 from tunedb.records import Alias, Failure, FailureKind, Phase, Source, SourceKind, Trace, Trust
-from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Chunk, ForeignSource, Position, Selection
+from tunedb.storage.exchange_types import (
+    COLUMNS,
+    EVERYTHING,
+    Chunk,
+    ForeignSource,
+    Position,
+    Selection,
+)
 from tunedb.storage.store import Store
 
 
@@ -399,7 +406,7 @@ def test_a_forged_source_of_our_own(store, makes):
     unknown = changed(given, "source", name="other name")
     assert merge(store, Given(unknown)).new == 0
     assert [row.name for row in store.sources.summaries()] == ["nightly"]
-    report = merge(store, Given(given), believe=True)
+    report = merge(store, Given(given), accept_trusted_names=True)
     assert (report.new, report.rejected) == (1, 0)
     assert [r.measurement.run_secs for r in store.records.top_k([1], [1], 9)] == [(1e-9,), (0.5,)]
 
@@ -419,9 +426,9 @@ def test_a_source_that_is_trusted_here(store, makes):
         report = merge(store, peer)
         assert (report.new, report.known, report.retractions, report.rejected) == (0, 1, 0, 2)
         assert store.sources.summaries()[0].served == 1
-        wrong_key = merge(store, peer, believe=frozenset({"c" * 32}))
+        wrong_key = merge(store, peer, accept_trusted_names=frozenset({"c" * 32}))
         assert wrong_key.rejected == 2
-        report = merge(store, peer, believe=frozenset({THEIRS}))
+        report = merge(store, peer, accept_trusted_names=frozenset({THEIRS}))
         assert (report.new, report.retractions, report.rejected) == (1, 1, 0)
     assert store.sources.summaries()[0].served == 1
 
@@ -472,7 +479,7 @@ def test_a_thief_of_foreign_records(first, store, store_url, theirs, thief):
     assert store.trust.set(robbed, Trust.VERIFIED) == 0
     with closing(DatabasePeer(theirs, own=True)) as peer:
         assert merge(store, peer).moved == 0, "anybody could say so"
-        assert merge(store, peer, believe=True).moved == len(pool())
+        assert merge(store, peer, accept_trusted_names=True).moved == len(pool())
     rows = {row.store: row for row in store.sources.summaries()}
     # Their own retraction counts.
     assert (rows[THEIRS].records, rows[THEIRS].retracted) == (len(pool()), 1)
@@ -498,7 +505,7 @@ def test_a_retraction_in_the_name_of_a_stranger(store, makes, theirs):
         assert merge(other, Given([Chunk("retraction", forged)])).retractions == 1
         merge(other, peer)
         assert other.trust.set(nightly(other), Trust.VERIFIED) == 0
-        merge(other, peer, believe=True)
+        merge(other, peer, accept_trusted_names=True)
         assert not any(row.served for row in other.sources.summaries())
     with closing(DatabasePeer(theirs, own=True)) as peer:
         merge(store, peer)
@@ -528,7 +535,7 @@ def test_a_known_trace_that_is_not_allowed_is_not_given_to_a_trusted_source(stor
     with Store(path) as other:
         other.records.add([one], Source("nightly"))
     with closing(DatabasePeer(path, own=True)) as peer:
-        report = merge(store, peer, believe=True)
+        report = merge(store, peer, accept_trusted_names=True)
     assert report.moved == 0
     assert any("pragma_import_llvm" in reason for reason in report.reasons)
     assert [row.served for row in store.sources.summaries()] == [0, 1]
@@ -583,7 +590,7 @@ def test_scripts_never_come(store, makes):
         )
         assert other.workloads.get(1).script == "evil()"
     with closing(DatabasePeer(path, own=True)) as peer:
-        merge(store, peer, believe=True)
+        merge(store, peer, accept_trusted_names=True)
     assert store.workloads.get(1).script is None
 
 
@@ -685,7 +692,7 @@ def test_what_another_process_adds_meanwhile_is_known(store, store_url, chunks, 
 def test_a_source_that_another_process_adds_meanwhile(store, chunks, monkeypatch):
     """Records are known of a source that the batch has not seen: the transaction decides."""
     merge(store, Given(chunks))
-    monkeypatch.setattr(type(store.exchange), "standings", lambda _: {})
+    monkeypatch.setattr(type(store.exchange), "sources", lambda _: {})
     report = merge(store, Given(chunks))
     assert (report.new, report.known, report.rejected) == (0, len(pool()), 0)
     assert report.moved == 0
@@ -780,7 +787,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from memory import peak_bytes
 from tunedb.exchange.merge import merge
-from tunedb.storage.exchanged import Chunk
+from tunedb.storage.exchange_types import Chunk
 from tunedb.storage.store import Store
 
 class Endless:
@@ -805,7 +812,7 @@ print(peak_bytes())
 
 
 def test_bodies_that_do_not_fit_into_memory():
-    bodies = Bodies(held=10)
+    bodies = Bodies(max_bytes=10)
     kept = {number: bytes([number]) * (number + 1) for number in range(20)}
     for number, body in kept.items():
         bodies.put("sketch", number, body)
@@ -828,7 +835,7 @@ def test_a_copy_of_ours_is_not_ourselves(sqlite_file, makes):
         other.records.add([make_measurement(1)], Source("nightly"))
     refused = take(sqlite_file, backup)
     assert (refused.new, refused.rejected) == (0, 1)
-    assert take(sqlite_file, backup, believe=True).new == 1
+    assert take(sqlite_file, backup, accept_trusted_names=True).new == 1
     assert take(sqlite_file, rename(backup, THEIRS)).known == 1
 
 

@@ -8,11 +8,11 @@ from builders import make_graph, make_measurement
 from exchanges import THEIRS, Given, changed
 from unions import Makes
 
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.maintenance.check import check
 from tunedb.records import Alias, Source, SourceKind, Trust
-from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Chunk, ForeignSource
+from tunedb.storage.exchange_types import COLUMNS, EVERYTHING, Chunk, ForeignSource
 from tunedb.storage.names import AliasTrust
 from tunedb.storage.store import Store
 
@@ -86,7 +86,11 @@ def test_attack_1_a_name_of_a_known_record_replaces_no_own_best_one(victim, smal
     """Known records and the victim's names for them, by a stranger or in the verified name."""
     large = victim.workloads.id_of(LARGE.digest)
     before = [one.id for one in victim.records.top_k(victim.workloads.equivalent(large))]
-    report = merge(victim, Given(named(given(small), SCRIPT, HASH, source=source)), believe=believe)
+    report = merge(
+        victim,
+        Given(named(given(small), SCRIPT, HASH, source=source)),
+        accept_trusted_names=believe,
+    )
     taken = 2 if source is STRANGER or believe else 0
     assert (report.new, report.aliases) == (0, taken)
     assert report.rejected == 2 - taken
@@ -108,7 +112,7 @@ def test_attack_1_a_name_for_the_victims_own_workload(victim, believe):
     sources = [row for chunk in chunks if chunk.table == "source" for row in chunk.rows]
     (nightly,) = [row[0] for row in sources if row[2] == "nightly"]
     lie = Chunk("workload_alias", [(large, name.scheme, name.key, nightly)])
-    report = merge(victim, Given([*chunks, lie]), believe=believe)
+    report = merge(victim, Given([*chunks, lie]), accept_trusted_names=believe)
     assert (report.new, report.aliases, report.rejected) == (0, believe, not believe)
     assert victim.workloads.equivalent(other) == [other]
     assert victim.workloads.equivalent(large) == [large]

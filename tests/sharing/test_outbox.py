@@ -159,7 +159,7 @@ def test_waits_grow_up_to_a_bound(here, monkeypatch):
         waits.append(wait)
         return len(waits) == 20, 1
 
-    monkeypatch.setattr(outbox, "_next", next_)
+    monkeypatch.setattr(outbox, "_wait", next_)
     monkeypatch.setattr(outbox, "_deliver", lambda _: False)
     outbox._run()
     assert waits[0] == limits.FIRST_WAIT_S

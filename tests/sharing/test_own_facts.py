@@ -7,7 +7,7 @@ import pytest
 from builders import OWN, make_measurement, make_session
 from exchanges import THEIRS, Given, rename
 
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.exchange.sync import pull
 from tunedb.launches import Launch
@@ -15,7 +15,7 @@ from tunedb.models import sessions
 from tunedb.records import Failure, FailureKind, Phase, Session, Source, Trust
 from tunedb.results import NewModel
 from tunedb.storage import schema
-from tunedb.storage.exchanged import Chunk
+from tunedb.storage.exchange_types import Chunk
 from tunedb.storage.store import Store
 
 CRASH = Failure(FailureKind.CRASH, Phase.RUN, "illegal instruction")

@@ -14,7 +14,7 @@ from tunedb.errors import SchemaError, StorageError, UnreachableError, UsageErro
 from tunedb.exchange.sync import pull, push
 from tunedb.maintenance.prune import Wanted, plan, prune
 from tunedb.records import Failure, FailureKind, Phase, Source, Trust
-from tunedb.storage.exchanged import Selection
+from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
 
 FROZEN = Path(__file__).parents[1] / "migrations" / "frozen"
@@ -185,7 +185,7 @@ def test_what_one_side_has_pruned_stays_away(here, there, there_url, exchange):
     assert (report.new, report.read) == (2, 2)
     assert left < digests(taker)
     assert exchange(here, there_url).read == 0
-    assert exchange(here, there_url, anew=True).read == 3
+    assert exchange(here, there_url, full=True).read == 3
 
 
 def test_a_copy_with_fewer_records_hides_nothing_of_the_original(here, sqlite_file, tmp_path):
@@ -216,7 +216,7 @@ def test_all_is_compared_where_that_is_wanted(here, there, there_url):
     for exchange in (pull, push):
         exchange(here, there_url)
         assert exchange(here, there_url).read == 0
-        assert exchange(here, there_url, anew=True).read >= 1
+        assert exchange(here, there_url, full=True).read >= 1
 
 
 # ---------------------------------------------------------------------- whose word counts
@@ -233,9 +233,9 @@ def test_new_records_of_a_trusted_source_are_refused_until_they_are_believed(
     report = pull(here, there_url)
     assert (report.new, report.rejected) == (0, 1)
     assert pull(here, there_url).read == 0
-    assert pull(here, there_url, believe=True).new == 1
+    assert pull(here, there_url, accept_trusted_names=True).new == 1
     assert digests(here) == digests(there)
-    assert pull(here, there_url, believe=True).read == 0
+    assert pull(here, there_url, accept_trusted_names=True).read == 0
 
 
 def test_a_push_is_believed_for_its_own_sources_alone(here, there, there_url, tmp_path):

@@ -13,12 +13,12 @@ from exchanges import rename
 
 from tunedb.cli import main
 from tunedb.exchange.bundle import BundlePeer
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.formats.export import export_metaschedule
 from tunedb.records import Source, SourceKind, Trust
-from tunedb.storage import exchanged, schema
-from tunedb.storage.exchanged import EVERYTHING, Selection
+from tunedb.storage import exchange_types, schema
+from tunedb.storage.exchange_types import EVERYTHING, Selection
 from tunedb.storage.store import Store
 
 MARK = b"SECRET-BOOSTERS"
@@ -60,8 +60,8 @@ def theirs(sqlite_template, tmp_path):
 def test_tables_that_are_exchanged():
     tables = set(schema.metadata.tables)
     # Programs go with their measurements.
-    assert tables - set(exchanged.COLUMNS) == AT_HOME | {"program"}
-    columns = {column for names in exchanged.COLUMNS.values() for column in names}
+    assert tables - set(exchange_types.COLUMNS) == AT_HOME | {"program"}
+    columns = {column for names in exchange_types.COLUMNS.values() for column in names}
     assert not columns & {"trust", "note", "served", "script", "card", "score", "factor"}
 
 

@@ -11,7 +11,7 @@ from builders import make_session, make_target, make_trace
 from exchanges import rename
 from sqlalchemy import select
 
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.formats.gpu.kernels import gpu_target, kernel_workload
 from tunedb.launches import CounterSet, Launch

@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from kills import kill_and_end
 
 from tunedb import limits
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.storage.store import Store
 

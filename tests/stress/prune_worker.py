@@ -16,7 +16,7 @@ from kills import kill_and_end
 
 from tunedb import limits
 from tunedb.maintenance.prune import Wanted, plan, prune
-from tunedb.storage.exchanged import Selection
+from tunedb.storage.exchange_types import Selection
 from tunedb.storage.store import Store
 
 WANTED = Wanted(Selection(best=3, rest=1.0), retracted=True, features="")

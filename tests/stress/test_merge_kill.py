@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from builders import make_measurement, make_session
 
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.maintenance.check import check
 from tunedb.records import Alias, Failure, FailureKind, Phase, Source

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from builders import OWN, make_measurement, make_session
 
-from tunedb.exchange.bundle import manifest_of, write_bundle
-from tunedb.exchange.database import DatabasePeer
+from tunedb.exchange.bundle import new_manifest, write_bundle
+from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.maintenance.check import check
 from tunedb.records import Failure, FailureKind, Phase
 from tunedb.storage import schema
-from tunedb.storage.exchanged import EVERYTHING
+from tunedb.storage.exchange_types import EVERYTHING
 from tunedb.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
@@ -66,7 +66,7 @@ def bundle(path):
     out = path.with_suffix(".tunedb")
     with closing(DatabasePeer(path, own=True)) as peer:
         chunks = peer.chunks(EVERYTHING)
-        write_bundle(out, chunks, manifest_of(peer.store_key, EVERYTHING))
+        write_bundle(out, chunks, new_manifest(peer.store_key, EVERYTHING))
     return out
 
 

@@ -12,7 +12,7 @@ from contextlib import closing
 from sqlalchemy import func, select
 
 from tunedb.exchange.merge import merge
-from tunedb.exchange.sources import open_peer
+from tunedb.exchange.peers import open_peer
 from tunedb.storage import schema
 from tunedb.storage.store import Store
 

@@ -1,8 +1,7 @@
-"""Bundles: a part of a database as one stream of bytes, for mail and object storage.
+"""Bundles: records of a database as one stream of bytes, for mail and object storage.
 
-:mod:`tunedb.exchange.bundle` says what the bytes are. A bundle is verified as a whole before its
-first row is given, so one that was cut or changed gives nothing. Rows carry no digests: whoever
-merges them computes each anyway.
+A bundle is verified as a whole before its first row is used, so a truncated or changed one has no
+effect. Rows have no digests, because the merge computes them anyway.
 """
 
 from __future__ import annotations
@@ -31,42 +30,42 @@ from ..errors import (
 )
 from ..identity import canonical_json
 from ..json_checks import check_value, parse_json
-from ..storage import exchanged, schema
+from ..storage import exchange_types, schema
 from ..storage.columns import BUNDLE_VERSION
-from ..storage.exchanged import Chunk, Position, Selection
+from ..storage.exchange_types import Chunk, Position, Selection
 from ..system.files import new_file, open_regular
-from .columns import decode, encode
+from .column_codec import decode, encode
 from .foreign_file import is_sqlite
 from .selection import filtered
 
-# ---- A bundle's bytes: a head, blocks of rows in one zstd frame, and a digest over all of it -----
+# ---- Format: a head, blocks of rows in one zstd frame, and a digest over all bytes ---------------
 #
 # ::
 #
 #     magic (8)  version (2)  length of the manifest (4)  manifest (JSON)
 #     zstd frame of
-#         table (1)  rows (4)  length (8)  columns          once for each block
-#         255        0         length      counts (JSON)    the last one
-#     BLAKE2b-256 of all bytes before it (32)
+#         table (1)  rows (4)  length (8)  columns          for each block
+#         255        0         length      counts (JSON)    at the end
+#     BLAKE2b-256 of all previous bytes (32)
 #
-# Numbers are little-endian. Blocks share one frame, so that each is compressed against those before
-# it. How many rows there are is known at the end only, because a bundle is written as it is read,
-# to a pipe too.
+# Numbers are little-endian. Blocks share one frame, so that each is compressed with the context of
+# earlier ones. The number of rows is known only at the end, because a bundle is written while the
+# database is read, possibly to a pipe.
 
 if sys.version_info >= (3, 14):
     from compression import zstd
 else:
     from backports import zstd
 
-#: As PNG's: what is no text, and line ends that a transfer as text would change.
+#: Like PNG's: bytes that are not text, and line ends that a transfer as text would change.
 MAGIC = b"\x89TDB\r\n\x1a\n"
 
 _HEAD = struct.Struct("<HI")
 _BLOCK = struct.Struct("<BIQ")
 _END = 255
-_TABLES = tuple(exchanged.COLUMNS)
+_TABLES = tuple(exchange_types.COLUMNS)
 
-#: Version → the tables that its bundles may hold, in the order of their numbers.
+#: Tables in bundles of each version, in the order of their numbers.
 _TABLES_OF = {
     **dict.fromkeys(range(1, BUNDLE_VERSION + 1), _TABLES),
     1: _TABLES[: _TABLES.index("counter_set")],
@@ -78,7 +77,7 @@ DIGEST_BYTES = 32
 #: with level 3 28 and 80 in 4 us, with level 19 23 and 50 in 46 and 203 us.
 _LEVEL = 12
 
-#: A window of 8 MiB, which is also what reading takes in memory.
+#: A window of 8 MiB, which is also the memory needed for reading.
 _WINDOW_LOG = 23
 
 _PIECE_BYTES = 2**16
@@ -86,17 +85,17 @@ _HASHED_BYTES = 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Sealed:
-    """What stands around the rows of a bundle.
+class BundleInfo:
+    """Manifest, counts, size and digest of a bundle.
 
     Parameters
     ----------
     manifest : dict
-        What the writer says of it.
+        Description by the writer.
     counts : dict
-        Table → its rows.
+        Number of rows by table.
     size : int
-        Bytes of all.
+        Total bytes.
     digest : bytes
         BLAKE2b-256 of all bytes before it.
     """
@@ -110,8 +109,8 @@ class Sealed:
 # ---------------------------------------------------------------------------- writing
 
 
-class _Digested:
-    """Writes bytes and hashes them."""
+class _HashingWriter:
+    """A writer that hashes its bytes."""
 
     def __init__(self, out: IO[bytes]) -> None:
         self._out = out
@@ -133,36 +132,40 @@ class _Digested:
 def write_frames(
     out: IO[bytes],
     manifest: dict[str, Any],
-    chunks: Iterable[exchanged.Chunk],
+    chunks: Iterable[exchange_types.Chunk],
     *,
     level: int = _LEVEL,
-) -> Sealed:
-    """Write a bundle, and return what stands around its rows.
+) -> BundleInfo:
+    """Write a bundle.
 
     Parameters
     ----------
     out : binary file
-        Where to; it need not be seekable.
+        Output; it need not be seekable.
     manifest : dict
-        What to say of it.
+        Description of the bundle.
     chunks : iterable of Chunk
-        What to write.
+        Rows.
     level : int
-        Of zstd.
+        Compression level of zstd.
+
+    Returns
+    -------
+    BundleInfo
 
     Raises
     ------
     FormatError
-        A row is none that a bundle can hold.
+        A row cannot be encoded.
     LimitError
-        A row is larger than :data:`tunedb.limits.MAX_BLOCK_BYTES`, or :func:`read_sealed` would
-        refuse the bundle.
+        A row is larger than :data:`tunedb.limits.MAX_BLOCK_BYTES`, or :func:`read_info` would
+        reject the bundle.
     """
-    digested = _Digested(out)
+    writer = _HashingWriter(out)
     head = canonical_json(manifest)
     if len(head) > limits.MAX_MANIFEST_BYTES:
         raise LimitError(f"a manifest of {len(head)} bytes is over {limits.MAX_MANIFEST_BYTES}")
-    digested.write(MAGIC + _HEAD.pack(BUNDLE_VERSION, len(head)) + head)
+    writer.write(MAGIC + _HEAD.pack(BUNDLE_VERSION, len(head)) + head)
     parameter = zstd.CompressionParameter
     options = {int(parameter.compression_level): level, int(parameter.window_log): _WINDOW_LOG}
     compressor = zstd.ZstdCompressor(options=options)
@@ -171,17 +174,17 @@ def write_frames(
         for count, data in _blocks(chunk.table, chunk.rows):
             counts[chunk.table] += count
             header = _BLOCK.pack(_TABLES.index(chunk.table), count, len(data))
-            digested.write(compressor.compress(header + data))
+            writer.write(compressor.compress(header + data))
     end = canonical_json(counts)
     header = _BLOCK.pack(_END, 0, len(end))
-    digested.write(compressor.compress(header + end, compressor.FLUSH_FRAME))
-    _check_rows(sum(counts.values()), digested.size)
-    digest = digested.seal()
-    return Sealed(manifest, counts, digested.size, digest)
+    writer.write(compressor.compress(header + end, compressor.FLUSH_FRAME))
+    _check_rows(sum(counts.values()), writer.size)
+    digest = writer.seal()
+    return BundleInfo(manifest, counts, writer.size, digest)
 
 
 def _blocks(table: str, rows: list[tuple[Any, ...]]) -> Iterator[tuple[int, bytes]]:
-    """Yield the number of rows and the columns of each block that rows need."""
+    """Yield the number of rows and the encoded columns of each block."""
     if not rows:
         return
     if len(rows) <= limits.BATCH_ROWS:
@@ -200,7 +203,7 @@ def _blocks(table: str, rows: list[tuple[Any, ...]]) -> Iterator[tuple[int, byte
 
 
 def _check_rows(rows: int, size: int) -> None:
-    """Raise LimitError for more rows than so many bytes may hold."""
+    """Raise LimitError for more rows than that many bytes can hold."""
     if rows > limits.MIN_BUNDLE_ROWS and rows > limits.MAX_ROWS_PER_BYTE * size:
         raise LimitError(f"more than {limits.MAX_ROWS_PER_BYTE} rows for each byte")
 
@@ -208,20 +211,24 @@ def _check_rows(rows: int, size: int) -> None:
 # ---------------------------------------------------------------------------- reading
 
 
-def read_sealed(file: IO[bytes]) -> Sealed:
-    """Return what stands around the rows of a bundle, after looking at each of its bytes and rows.
+def read_info(file: IO[bytes]) -> BundleInfo:
+    """Verify all bytes and rows of a bundle, and return its description.
 
     Parameters
     ----------
     file : binary file
-        A regular one; its position does not matter and is not changed.
+        A regular file; its position is neither used nor changed.
+
+    Returns
+    -------
+    BundleInfo
 
     Raises
     ------
     FormatError
-        It is no bundle, one of a newer version, or not written as one.
+        It is not a bundle, or one of a newer version, or malformed.
     IntegrityError
-        A byte is missing or has changed.
+        Bytes are missing or changed.
     LimitError
         It would unpack to more than a bundle may hold.
     """
@@ -243,15 +250,15 @@ def read_sealed(file: IO[bytes]) -> Sealed:
     if len(head) + length > size - DIGEST_BYTES:
         raise FormatError("its manifest is longer than the file")
     manifest = _read_object(_read(file, len(head), length), "the manifest")
-    stream = _Stream(file, len(head) + length, size - DIGEST_BYTES)
-    blocks = _Blocks(stream, version)
+    stream = _FrameReader(file, len(head) + length, size - DIGEST_BYTES)
+    blocks = _BlockReader(stream, version)
     for _ in blocks:
         pass
-    return Sealed(manifest, dict.fromkeys(_TABLES, 0) | blocks.counts, size, digest)
+    return BundleInfo(manifest, dict.fromkeys(_TABLES, 0) | blocks.counts, size, digest)
 
 
 def _checked_digest(file: IO[bytes], size: int) -> bytes:
-    """Return the digest at the end, which must be that of all bytes before it."""
+    """Return the digest at the end after comparing it with that of all previous bytes."""
     hashed, at, end = hashlib.blake2b(digest_size=DIGEST_BYTES), 0, size - DIGEST_BYTES
     while at < end:
         piece = _read(file, at, min(_HASHED_BYTES, end - at))
@@ -265,26 +272,26 @@ def _checked_digest(file: IO[bytes], size: int) -> bytes:
     return stated
 
 
-def read_frames(file: IO[bytes]) -> Iterator[exchanged.Chunk]:
-    """Yield the rows of a bundle that :func:`read_sealed` has looked at.
+def read_frames(file: IO[bytes]) -> Iterator[exchange_types.Chunk]:
+    """Yield the rows of a bundle verified by :func:`read_info`.
 
     Parameters
     ----------
     file : binary file
-        A regular one; its position does not matter and is not changed.
+        A regular file; its position is neither used nor changed.
 
     Raises
     ------
     FormatError, LimitError
-        It is another file by now.
+        The file was replaced meanwhile.
     """
     start = len(MAGIC) + _HEAD.size
     version, length = _HEAD.unpack(_read(file, len(MAGIC), _HEAD.size))
     if version not in _TABLES_OF:
         raise FormatError("another file replaced it")
     size = os.fstat(file.fileno()).st_size
-    stream = _Stream(file, start + length, size - DIGEST_BYTES)
-    yield from _Blocks(stream, version)
+    stream = _FrameReader(file, start + length, size - DIGEST_BYTES)
+    yield from _BlockReader(stream, version)
 
 
 def _read(file: IO[bytes], at: int, size: int) -> bytes:
@@ -305,8 +312,8 @@ def _read_object(data: bytes, what: str) -> dict[str, Any]:
     return value
 
 
-class _Stream:
-    """The bytes that a bundle's frame holds, unpacked as they are asked for."""
+class _FrameReader:
+    """The unpacked bytes of a bundle's zstd frame, read on demand."""
 
     def __init__(self, file: IO[bytes], start: int, end: int) -> None:
         self._file, self._at, self._end = file, start, end
@@ -314,7 +321,7 @@ class _Stream:
         self._frame = zstd.ZstdDecompressor(options={option: _WINDOW_LOG})
         self._held = bytearray()
         self._unpacked = 0
-        #: Compressed bytes that were read.
+        #: Number of compressed bytes read.
         self.consumed = 0
 
     def take(self, size: int) -> bytes:
@@ -326,7 +333,7 @@ class _Stream:
         return data
 
     def finish(self) -> None:
-        """Raise FormatError unless the frame and the file end here."""
+        """Raise FormatError unless frame and file end here."""
         while not (self._held or self._frame.eof):
             self._more()
         if self._held or self._frame.unused_data or self._at < self._end:
@@ -349,36 +356,35 @@ class _Stream:
             raise FormatError(f"cannot be unpacked ({error})") from None
         self._held += piece
         self._unpacked += len(piece)
-        most = max(limits.MIN_EXPANDED_BYTES, limits.MAX_EXPANSION * self.consumed)
-        if self._unpacked > most:
+        if self._unpacked > max(limits.MIN_EXPANDED_BYTES, limits.MAX_EXPANSION * self.consumed):
             raise LimitError(
                 f"it expands more than {limits.MAX_EXPANSION} times, as a decompression bomb does"
             )
 
 
-class _Blocks:
-    """The chunks that a frame holds, in order.
+class _BlockReader:
+    """The chunks of a bundle's zstd frame.
 
     Parameters
     ----------
-    stream : _Stream
-        The bytes.
+    stream : _FrameReader
+        Bytes of the frame.
     version : int
         Version of the bundle.
 
     Attributes
     ----------
     counts : dict
-        Table → rows so far; at the end they are those that the frame says.
+        Number of rows read so far by table; compared with the stated counts at the end.
     """
 
-    def __init__(self, stream: _Stream, version: int) -> None:
+    def __init__(self, stream: _FrameReader, version: int) -> None:
         self._stream = stream
         self._version = version
         self._tables = _TABLES_OF[version]
         self.counts = dict.fromkeys(self._tables, 0)
 
-    def __iter__(self) -> Iterator[exchanged.Chunk]:
+    def __iter__(self) -> Iterator[exchange_types.Chunk]:
         total = 0
         while True:
             number, rows, length = _BLOCK.unpack(self._stream.take(_BLOCK.size))
@@ -392,11 +398,11 @@ class _Blocks:
             if length > limits.MAX_BLOCK_BYTES:
                 raise LimitError(f"a block of {length} bytes is over {limits.MAX_BLOCK_BYTES}")
             total += rows
-            # Before they are unpacked: a column of equal numbers takes no bytes at all.
+            # Checked before decoding: a column of equal numbers takes no bytes at all.
             _check_rows(total, self._stream.consumed)
             table = self._tables[number]
             self.counts[table] += rows
-            yield exchanged.Chunk(
+            yield exchange_types.Chunk(
                 table, decode(table, rows, self._stream.take(length), self._version)
             )
 
@@ -411,31 +417,31 @@ class _Blocks:
 
 # ---- Bundles -------------------------------------------------------------------------------------
 
-__all__ = ["MAGIC", "BundlePeer", "Manifest", "Sealed", "manifest_of", "write_bundle"]
+__all__ = ["MAGIC", "BundleInfo", "BundlePeer", "Manifest", "new_manifest", "write_bundle"]
 
 _FORMAT = "tunedb-bundle"
 
-#: What a bundle from standard input is called.
+#: Name of a bundle from standard input.
 STDIN_NAME = "<stdin>"
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a bundle says of itself; the merge believes none of it.
+    """Description of a bundle by its writer; a merge trusts none of it.
 
     Parameters
     ----------
     tunedb : str
-        Version that wrote it.
+        Version of tunedb.
     revision : str
         Schema revision of that version.
     store : str
-        Key of the database that it was made from.
+        Key of the database.
     created_at : int
-        Microseconds since 1970, UTC. With the digest it is all that differs between two bundles of
-        the same database and selection.
+        Microseconds since 1970, UTC. Two bundles of the same database and selection differ only in
+        this and the digest.
     selection : dict
-        What was chosen, as the fields of :class:`tunedb.storage.exchanged.Selection`.
+        Fields of :class:`tunedb.storage.exchange_types.Selection`.
     """
 
     tunedb: str
@@ -445,14 +451,14 @@ class Manifest:
     selection: dict[str, Any]
 
 
-def manifest_of(store_key: str, selection: Selection) -> Manifest:
-    """Return the manifest of a bundle that is made now."""
+def new_manifest(store_key: str, selection: Selection) -> Manifest:
+    """Return the manifest of a new bundle."""
     now = time.time_ns() // 1000
-    return Manifest(__version__, schema.HEAD, store_key, now, fields_of(selection))
+    return Manifest(__version__, schema.HEAD, store_key, now, selection_fields(selection))
 
 
-def fields_of(selection: Selection) -> dict[str, Any]:
-    """Return a selection as a manifest has it."""
+def selection_fields(selection: Selection) -> dict[str, Any]:
+    """Return a selection in the form of a manifest."""
     values = asdict(selection).items()
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
@@ -467,61 +473,60 @@ def write_bundle(
     *,
     force: bool = False,
     on_progress: Callable[[int], None] | None = None,
-) -> Sealed:
+) -> BundleInfo:
     """Write a bundle.
 
     Parameters
     ----------
     out : path or binary file
-        A path gets the whole bundle or nothing: it is written beside its place and moved there.
+        A path gets the whole bundle or nothing.
     chunks : iterable of Chunk
-        What to write: :meth:`tunedb.storage.exchanged.Peer.chunks`.
+        Rows (:meth:`tunedb.storage.exchange_types.Peer.chunks`).
     manifest : Manifest
-        :func:`manifest_of`.
+        As from :func:`new_manifest`.
     force : bool
-        Replace a file that exists.
+        Replace an existing file.
     on_progress : callable or None
-        Called with the number of measurements that were written so far.
+        Called with the number of measurements written so far.
 
     Returns
     -------
-    Sealed
-        Counts, size and digest.
+    BundleInfo
 
     Raises
     ------
     UsageError
-        The file exists and `force` is false, it is a database, or it is no place for a file.
+        The file exists and `force` is false, or it is a database or a directory.
     NotFoundError
-        There is no row to write; a path is left as it was.
+        There are no rows; a path is not changed.
     StorageError
-        The medium refused.
+        The file cannot be written.
     FormatError, LimitError
-        A row is none that a bundle can hold.
+        A row cannot be encoded.
     """
-    said = {"format": _FORMAT, **asdict(manifest)}
-    counted = chunks if on_progress is None else _counting(chunks, on_progress)
+    header = {"format": _FORMAT, **asdict(manifest)}
+    counted = chunks if on_progress is None else _counted(chunks, on_progress)
     if not isinstance(out, str | Path):
-        return write_frames(out, said, counted)
+        return write_frames(out, header, counted)
     path = Path(out)
     try:
         if path.is_dir():
             raise UsageError(f"{path}: a directory; give the name of a file")
         if is_sqlite(path):
             raise UsageError(f"{path}: a database, which a bundle would replace; give another name")
-        with new_file(path, force=force) as made, made.open("wb") as file:
-            sealed = write_frames(file, said, counted)
-            if not any(sealed.counts.values()):
+        with new_file(path, force=force) as temporary, temporary.open("wb") as file:
+            info = write_frames(file, header, counted)
+            if not any(info.counts.values()):
                 raise NotFoundError(f"{path}: no record to bundle; nothing was written")
     except FileExistsError:
         raise UsageError(f"{path} exists; give --force to replace it") from None
     except OSError as error:
         raise StorageError(f"{path}: cannot be written ({error.strerror})") from None
-    return sealed
+    return info
 
 
-def _counting(chunks: Iterable[Chunk], on_progress: Callable[[int], None]) -> Iterator[Chunk]:
-    """Yield chunks, and say how many measurements have gone by."""
+def _counted(chunks: Iterable[Chunk], on_progress: Callable[[int], None]) -> Iterator[Chunk]:
+    """Yield chunks, reporting the number of measurements."""
     done = 0
     for chunk in chunks:
         yield chunk
@@ -534,80 +539,78 @@ def _counting(chunks: Iterable[Chunk], on_progress: Callable[[int], None]) -> It
 
 
 class BundlePeer:
-    """A bundle that can be read, as a peer of an exchange.
-
-    It is looked at as a whole first: each byte and each row.
+    """A bundle as a peer of an exchange; all of its bytes and rows are verified first.
 
     Parameters
     ----------
     path : str or Path
-        A regular file; ``-`` is standard input, which is copied to a temporary file.
+        A regular file, or ``-`` for standard input, which is copied to a temporary file.
 
     Attributes
     ----------
     location : str
         Its path.
     store_key : str
-        The database that it says it was made from.
+        Stated key of the database from which it was made.
     total : int
-        Measurements in it.
+        Number of measurements.
     manifest : Manifest
-        What it says of itself.
-    sealed : Sealed
-        Its counts, size and digest.
+        Description by the writer.
+    info : BundleInfo
+        Counts, size and digest.
 
     Raises
     ------
     NotFoundError
-        There is no such file.
+        The file does not exist.
     StorageError
         It cannot be read.
     FormatError
-        It is no bundle, one of a newer version, or not written as one.
+        It is not a bundle, or one of a newer version, or malformed.
     IntegrityError
-        A byte is missing or has changed.
+        Bytes are missing or changed.
     LimitError
         It would unpack to more than a bundle may hold.
     """
 
     def __init__(self, path: str | Path) -> None:
         self.location = STDIN_NAME if str(path) == "-" else str(path)
-        self._file = _opened(path, self.location)
+        self._file = _open(path, self.location)
         try:
-            with _named(self.location):
-                self.sealed = read_sealed(self._file)
-                self.manifest = _manifest(self.sealed.manifest)
+            with _prefixed_errors(self.location):
+                self.info = read_info(self._file)
+                self.manifest = _manifest(self.info.manifest)
         except BaseException:
             self._file.close()
             raise
         self.store_key = self.manifest.store
-        self.total = self.sealed.counts["measurement"]
+        self.total = self.info.counts["measurement"]
 
     def chunks(
         self, selection: Selection, since: Position | None = None, until: Position | None = None
     ) -> Iterator[Chunk]:
-        """Yield what is selected, each row after those that it refers to.
+        """Yield the selected rows, each after the rows to which it refers.
 
         Raises
         ------
         UsageError
             A position is given: a bundle has none.
         NotFoundError
-            The selection names what is not in it.
+            No row matches a name of the selection.
         """
         if since is not None or until is not None:
             raise UsageError(f"{self.location}: a bundle has no positions; merge it as a whole")
         return self._chunks(selection)
 
     def _chunks(self, selection: Selection) -> Iterator[Chunk]:
-        with _named(self.location):
+        with _prefixed_errors(self.location):
             yield from filtered(self._all, selection)
 
     def _all(self) -> Iterator[Chunk]:
         return read_frames(self._file)
 
     def close(self) -> None:
-        """Give back the file."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> BundlePeer:
@@ -618,20 +621,20 @@ class BundlePeer:
 
 
 @contextmanager
-def _named(location: str) -> Iterator[None]:
-    """Put a bundle's name before what is wrong with its bytes."""
+def _prefixed_errors(location: str) -> Iterator[None]:
+    """Prefix errors with the bundle's name."""
     try:
         yield
     except (FormatError, IntegrityError, LimitError, StorageError) as error:
         raise type(error)(f"{location}: {error}") from None
 
 
-def _opened(path: str | Path, location: str) -> IO[bytes]:
-    """Open a bundle so that it can be read from any place in it."""
+def _open(path: str | Path, location: str) -> IO[bytes]:
+    """Open a bundle as a seekable file."""
     if str(path) == "-":
         return _spooled(sys.stdin.buffer, location)
     try:
-        # Before it is opened, which would drop the locks of a database that this process has open.
+        # Checked first: opening would drop the locks of a database that this process has open.
         if is_sqlite(Path(path)):
             raise FormatError(f"{location}: a database, not a bundle")
         return open_regular(path, advice="give - and pipe the bundle into standard input")
@@ -647,29 +650,29 @@ def _spooled(file: IO[bytes], location: str) -> IO[bytes]:
     """Return a temporary file with all bytes of a stream."""
     with ExitStack() as stack:
         try:
-            kept = stack.enter_context(tempfile.TemporaryFile())
-            shutil.copyfileobj(file, kept, 2**20)
-            kept.flush()
+            copy = stack.enter_context(tempfile.TemporaryFile())
+            shutil.copyfileobj(file, copy, 2**20)
+            copy.flush()
         except OSError as error:
             folder = tempfile.gettempdir()
             raise StorageError(
                 f"{location}: cannot be kept in {folder} ({error.strerror})"
             ) from None
         stack.pop_all()
-    return kept
+    return copy
 
 
 def _manifest(value: dict[str, Any]) -> Manifest:
-    """Return what a bundle says of itself."""
+    """Return the manifest of parsed JSON."""
     rest = dict(value)
     if rest.pop("format", None) != _FORMAT:
         raise FormatError("its manifest does not belong to a bundle")
     types = {"tunedb": str, "revision": str, "store": str, "created_at": int, "selection": dict}
     for field in fields(Manifest):
-        found = rest.get(field.name)
-        if type(found) is not types[field.name]:
+        content = rest.get(field.name)
+        if type(content) is not types[field.name]:
             raise FormatError(f"its manifest has no {field.name}")
-        if isinstance(found, str) and not 0 < len(found) <= limits.MAX_NAME_CHARS:
+        if isinstance(content, str) and not 0 < len(content) <= limits.MAX_NAME_CHARS:
             raise FormatError(f"its manifest has an invalid {field.name}")
-    # What a later version says besides is not looked at.
+    # Fields of later versions are ignored.
     return Manifest(**{field.name: rest[field.name] for field in fields(Manifest)})

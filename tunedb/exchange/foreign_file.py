@@ -1,12 +1,13 @@
-"""Somebody else's SQLite file, opened so that it can neither be changed nor do any harm.
+"""Opening of foreign SQLite files, so that they can neither be changed nor do any harm.
 
-Every table must be, to the letter, one of a revision that this tunedb knows: a view in the place of
-a table can compute for ever, a trigger or a generated column can call functions. What is left can
-only be wrong, slow or large. :mod:`tunedb.exchange.verify` finds what is wrong; here is what bounds
-the time of each statement and the size of each value (sqlite.org/security.html).
+Every table must have exactly the definition of a revision that this tunedb knows: a view in the
+place of a table can compute for ever, a trigger or a generated column can call functions. The
+remaining dangers are wrong content, which :mod:`tunedb.exchange.verify` finds, and slow or large
+files: here the time of each statement and the size of each value are bounded
+(sqlite.org/security.html).
 
-The file is never attached to ours, never written and never upgraded. One that its owner writes to
-is read in its WAL mode, as everybody else reads it.
+A file is never attached to ours, never written and never upgraded. A file that its owner is writing
+is read in its WAL mode, as by everybody else.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from ..storage.engine import BUSY_TIMEOUT_S, converted_errors, file_uri
 from ..system.files import require_regular, require_regular_logs
 from ..system.one_line import printable
 
-# ---- What the tables and indexes of each revision are, so that a foreign file can be compared ----
+# ---- Definitions of tables and indexes, for comparison with a file -------------------------------
 
-#: Name → from which revision on it has which definition; None where it is gone.
-#: ``python tests/sharing/test_foreign.py`` prints it; a test compares it with databases.
+#: Digests of the definitions of each table or index, by the revision that introduced them; None if
+#: it was removed. ``python tests/sharing/test_foreign.py`` prints them; a test checks them.
 DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "account": (("0007", "b8af3b704836bd37e5e2c7ea5e69fa59"),),
     "alembic_version": (("0001", "f36ba38fdd826aac6646ff6d5b38503f"),),
@@ -100,10 +101,8 @@ _AROUND = re.compile(r" ?([(),]) ?")
 
 
 def definition(kind: str, name: str, table: str, sql: str) -> str:
-    """Return a digest, in hexadecimal, of one row of ``sqlite_schema``.
-
-    Space counts only between words: that between them and brackets is SQLAlchemy's taste.
-    """
+    """Return a hexadecimal digest of one row of ``sqlite_schema``."""
+    # Only space between words counts: versions of SQLAlchemy differ in that around brackets.
     text = _AROUND.sub(r"\1", _SPACE.sub(" ", sql)).strip()
     fields = (kind, name, table, text)
     value = identity.digest("schema", *(f.encode(errors="surrogatepass") for f in fields))
@@ -111,28 +110,28 @@ def definition(kind: str, name: str, table: str, sql: str) -> str:
 
 
 def objects_of(revision: str) -> dict[str, str]:
-    """Return the tables and indexes of a revision with the digests of their definitions."""
-    reached = schema.REVISIONS[: schema.REVISIONS.index(revision) + 1]
-    found: dict[str, str] = {}
+    """Return the definition digests of a revision's tables and indexes, by name."""
+    applied = schema.REVISIONS[: schema.REVISIONS.index(revision) + 1]
+    objects: dict[str, str] = {}
     for name, steps in DEFINITIONS.items():
-        digest = [digest for since, digest in steps if since in reached]
-        if digest and digest[-1] is not None:
-            found[name] = digest[-1]
-    return found
+        digests = [digest for since, digest in steps if since in applied]
+        if digests and digests[-1] is not None:
+            objects[name] = digests[-1]
+    return objects
 
 
 # ---- Opening the file ----------------------------------------------------------------------------
 
-#: Steps of SQLite's machine between two looks at the clock: about 20 us.
+#: Steps of SQLite's machine between two checks of the clock: about 20 us.
 _STEPS = 1000
 
-#: One page of the smallest size.
+#: Bytes of SQLite's smallest page.
 _SMALLEST_FILE = 512
 
 _AUTOINDEX = re.compile(r"sqlite_autoindex_(\w+)_\d+")
 _STORE_KEY = re.compile(r"[0-9a-f]{32}")
 
-#: What ANALYZE leaves; it changes plans, never results.
+#: Tables of ANALYZE, which change plans but never results.
 _STATISTICS = {
     "sqlite_stat1": "CREATE TABLE sqlite_stat1(tbl,idx,stat)",
     "sqlite_stat4": "CREATE TABLE sqlite_stat4(tbl,idx,neq,nlt,ndlt,sample)",
@@ -157,7 +156,7 @@ _LIMITS = {
     sqlite3.SQLITE_LIMIT_WORKER_THREADS: 0,
 }
 
-#: Nothing here looks at the tables yet, so nothing in the file is run.
+#: Settings made before any table is read, so that nothing in the file is executed.
 _PRAGMAS = (
     "PRAGMA trusted_schema=OFF",
     "PRAGMA query_only=ON",
@@ -169,7 +168,7 @@ _PRAGMAS = (
 
 
 class Watch:
-    """Ends a statement that takes too long; SQLite asks it every thousand steps."""
+    """Limits the time of a statement; SQLite calls it every thousand steps."""
 
     def __init__(self) -> None:
         self._deadline = 0.0
@@ -178,30 +177,30 @@ class Watch:
     def restart(
         self, seconds: float = limits.FOREIGN_STATEMENT_S, steps: int = sys.maxsize
     ) -> None:
-        """Give the next statement so many seconds and thousands of steps."""
+        """Set the limits of the next statement: seconds, and thousands of steps."""
         self._deadline = time.monotonic() + seconds
         self._steps = steps
 
     def __call__(self) -> bool:
-        """Tell SQLite whether to give up."""
+        """Return true to interrupt the statement."""
         self._steps -= 1
         return self._steps < 0 or time.monotonic() > self._deadline
 
 
 @dataclass(frozen=True, slots=True)
 class ForeignFile:
-    """A file that is what it should be.
+    """A checked foreign file.
 
     Parameters
     ----------
     connection : sqlite3.Connection
-        Reads it. Texts that are no UTF-8 come as bytes.
+        Connection that returns text that is not UTF-8 as bytes.
     watch : Watch
-        To be restarted before each statement.
+        Limits; to be restarted before each statement.
     revision : str
-        Its schema, one of :data:`tunedb.storage.schema.REVISIONS`.
+        Revision of its schema, one of :data:`tunedb.storage.schema.REVISIONS`.
     store_key : str
-        Which database it says that it is.
+        Its stated store key.
     """
 
     connection: sqlite3.Connection
@@ -212,7 +211,7 @@ class ForeignFile:
 
 @contextmanager
 def foreign_errors(where: str) -> Iterator[None]:
-    """Turn errors of SQLite into ours, with what they quote of the file made harmless."""
+    """Convert errors of SQLite to ours, and escape what they quote of the file."""
     try:
         with converted_errors(where):
             yield
@@ -223,18 +222,18 @@ def foreign_errors(where: str) -> Iterator[None]:
     except TuneDBError as error:
         if error.__cause__ is None:
             raise
-        words = str(error).removeprefix(where)
+        message = str(error).removeprefix(where)
         for needle, kind, advice in _REASONS:
-            if needle in words:
+            if needle in message:
                 raise kind(f"{where}: {advice}") from None
-        raise type(error)(where + printable(words)) from error.__cause__
+        raise type(error)(where + printable(message)) from error.__cause__
 
 
 def is_sqlite(path: Path) -> bool:
-    """Tell whether a file is one of SQLite's.
+    """Return true if a file is a SQLite database.
 
-    Asked of SQLite itself: reading it with ``open()`` would drop the locks that SQLite holds for
-    other handles of this process (:func:`tunedb.storage.versions.check_file`).
+    SQLite itself decides: reading the file with ``open()`` would drop the locks that SQLite holds
+    for other handles of this process (:func:`tunedb.storage.versions.check_file`).
     """
     if not path.is_file() or path.stat().st_size < _SMALLEST_FILE:
         return False
@@ -242,7 +241,7 @@ def is_sqlite(path: Path) -> bool:
     try:
         connection = _connect(path, Watch())
     except (sqlite3.Error, StorageError, UnicodeError) as error:
-        # A message of SQLite's may quote the file, which then is none of Python's texts.
+        # UnicodeError: a message of SQLite may quote the file.
         return "not a database" not in str(error)
     finally:
         if connection is not None:
@@ -251,21 +250,22 @@ def is_sqlite(path: Path) -> bool:
 
 
 def open_file(path: Path, *, check: bool = True) -> ForeignFile:
-    """Open somebody else's database.
+    """Open a foreign database.
 
     Parameters
     ----------
     path : Path
         The file.
     check : bool
-        Let SQLite look through all of it for damage first (``quick_check``).
+        Let SQLite check the whole file for damage first (``quick_check``).
 
     Raises
     ------
     NotFoundError
-        There is none.
+        The file does not exist.
     SchemaError
-        It is of another program, of a newer tunedb, or its tables are not those of its revision.
+        It belongs to another program or a newer tunedb, or its tables are not those of its
+        revision.
     StorageError
         It is damaged or cannot be read.
     """
@@ -288,7 +288,7 @@ def open_file(path: Path, *, check: bool = True) -> ForeignFile:
 
 
 def _check_path(path: Path) -> None:
-    """Raise our error where there is no file, or none that can be a database."""
+    """Raise our error if there is no file, or one that cannot be a database."""
     try:
         require_regular(path)
         size = path.stat().st_size
@@ -310,13 +310,13 @@ def _connect(path: Path, watch: Watch) -> sqlite3.Connection:
         log = path.with_name(f"{path.name}-wal")
         if "unable to open" not in str(error) or (log.exists() and log.stat().st_size):
             raise
-        # WAL needs to write beside the file even to read. Here nobody can, on a read-only medium
-        # or in a folder of somebody else, and no log is lost where there is none.
+        # Reading in WAL mode writes beside the file, which fails on a read-only medium or in a
+        # foreign folder. Without a log, nothing is lost by reading the file as immutable.
         return _guarded(f"{uri}&immutable=1", watch)
 
 
 def _guarded(uri: str, watch: Watch) -> sqlite3.Connection:
-    """Return a connection with every guard that there is."""
+    """Return a connection with all available guards."""
     connection = sqlite3.connect(
         uri, uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
@@ -327,14 +327,13 @@ def _guarded(uri: str, watch: Watch) -> sqlite3.Connection:
             connection.setconfig(sqlite3.SQLITE_DBCONFIG_DEFENSIVE, True)
             connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_TRIGGER, False)
             connection.setconfig(sqlite3.SQLITE_DBCONFIG_ENABLE_VIEW, False)
-        # With sqlite3's own, a text that is no UTF-8 ends the statement, and all of it stands in
-        # the message.
+        # The default of sqlite3 fails for text that is not UTF-8, with all of it in the message.
         connection.text_factory = _text
         connection.set_progress_handler(watch, _STEPS)
         watch.restart()
         for pragma in _PRAGMAS:
             connection.execute(pragma)
-        # Needs the first page and no table.
+        # Reads the first page but no table.
         connection.execute("PRAGMA schema_version").fetchone()
     except BaseException:
         connection.close()
@@ -349,21 +348,15 @@ def _text(data: bytes) -> str | bytes:
         return data
 
 
-# ---------------------------------------------------------------------- what is in it
+# ---------------------------------------------------------------------- content
 
 
 def _revision(connection: sqlite3.Connection, watch: Watch, where: str) -> str:
-    """Return the revision of a file whose tables are those of that revision.
-
-    Raises
-    ------
-    SchemaError
-        They are not, or the file is none of tunedb.
-    """
+    """Return the revision of a file after comparing its tables with those of that revision."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     if application != schema.APPLICATION_ID:
         raise SchemaError(f"{where}: a database of another program; give one of tunedb")
-    # Reading one row of this makes SQLite read the definitions of all tables.
+    # The first row makes SQLite read the definitions of all tables.
     watch.restart(steps=limits.FOREIGN_OPEN_STEPS)
     cursor = connection.execute("SELECT type, name, tbl_name, rootpage, sql FROM sqlite_schema")
     rows = cursor.fetchmany(limits.FOREIGN_OBJECTS + 1)
@@ -373,53 +366,53 @@ def _revision(connection: sqlite3.Connection, watch: Watch, where: str) -> str:
             f"{where}: more than {limits.FOREIGN_OBJECTS} tables and indexes, "
             "more than any tunedb database; it is not read"
         )
-    have = _objects(rows, where)
+    objects = _objects(rows, where)
     first = objects_of(schema.REVISIONS[0])
     for name in ("alembic_version", "meta"):
-        if have.get(name) != first[name]:
+        if objects.get(name) != first[name]:
             raise SchemaError(f"{where}: a database of another program; give one of tunedb")
     watch.restart()
-    said = connection.execute("SELECT version_num FROM alembic_version LIMIT 2").fetchall()
-    if len(said) != 1 or not isinstance(said[0][0], str):
+    stated = connection.execute("SELECT version_num FROM alembic_version LIMIT 2").fetchall()
+    if len(stated) != 1 or not isinstance(stated[0][0], str):
         raise SchemaError(f"{where}: it does not state its schema; ask for another copy")
-    revision = said[0][0]
+    revision = stated[0][0]
     if revision not in schema.REVISIONS:
         versions.require_head(printable(revision), where)
-    _compare(have, objects_of(revision), revision, where)
+    _compare(objects, objects_of(revision), revision, where)
     return revision
 
 
 def _objects(rows: Sequence[tuple[Any, ...]], where: str) -> dict[str, str]:
-    """Return what a file defines: name → digest of its definition."""
-    found: dict[str, str] = {}
-    for said, name, table, root, sql in rows:
-        if not all(isinstance(value, str) for value in (said, name, table)):
+    """Return the definition digests of a file's tables and indexes, by name."""
+    objects: dict[str, str] = {}
+    for stated_kind, name, table, root, sql in rows:
+        if not all(isinstance(value, str) for value in (stated_kind, name, table)):
             raise StorageError(f"{where}: damaged: its list of tables cannot be read")
-        stored = isinstance(root, int) and root > 0
-        kind = "virtual table" if said in ("table", "index") and not stored else said
+        is_virtual = stated_kind in ("table", "index") and not (isinstance(root, int) and root > 0)
+        kind = "virtual table" if is_virtual else stated_kind
         automatic = _AUTOINDEX.fullmatch(name)
         if kind == "index" and automatic and automatic[1] == table and sql is None:
             continue
         if kind == "table" and isinstance(sql, str) and _STATISTICS.get(name) == sql:
             continue
-        if name in found:
+        if name in objects:
             raise SchemaError(f"{where}: it defines {printable(name)} twice; it is not read")
-        found[name] = definition(kind, name, table, sql if isinstance(sql, str) else "")
+        objects[name] = definition(kind, name, table, sql if isinstance(sql, str) else "")
         if kind not in ("table", "index"):
             raise SchemaError(
                 f"{where}: its {printable(name)} is a {printable(kind)}, which tunedb databases "
                 "lack; it is not read"
             )
-    return found
+    return objects
 
 
-def _compare(have: dict[str, str], wanted: dict[str, str], revision: str, where: str) -> None:
+def _compare(actual: dict[str, str], expected: dict[str, str], revision: str, where: str) -> None:
     """Raise SchemaError with the first difference."""
-    if missing := sorted(wanted.keys() - have.keys()):
+    if missing := sorted(expected.keys() - actual.keys()):
         problem = f"{missing[0]} is missing"
-    elif added := sorted(have.keys() - wanted.keys()):
+    elif added := sorted(actual.keys() - expected.keys()):
         problem = f"{printable(added[0])} is not part of it"
-    elif changed := sorted(name for name in have if have[name] != wanted[name]):
+    elif changed := sorted(name for name in actual if actual[name] != expected[name]):
         problem = f"the definition of {changed[0]} differs"
     else:
         return
@@ -429,7 +422,7 @@ def _compare(have: dict[str, str], wanted: dict[str, str], revision: str, where:
 
 
 def _store_key(connection: sqlite3.Connection, watch: Watch, where: str) -> str:
-    """Return which database a file says that it is."""
+    """Return the stated store key of a file."""
     watch.restart()
     meta = dict(connection.execute("SELECT key, value FROM meta LIMIT 100").fetchall())
     if meta.get("format") != schema.FORMAT:
@@ -441,10 +434,10 @@ def _store_key(connection: sqlite3.Connection, watch: Watch, where: str) -> str:
 
 
 def _check_size(connection: sqlite3.Connection, path: Path) -> None:
-    """Raise StorageError where bytes are missing at the end: SQLite would read zeros."""
+    """Raise StorageError for a truncated file: SQLite would read zeros."""
     log = path.with_name(f"{path.name}-wal")
     if log.exists() and log.stat().st_size:
-        # The last pages may be in there.
+        # The log may have the last pages.
         return
     (page,) = connection.execute("PRAGMA page_size").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
@@ -454,9 +447,9 @@ def _check_size(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _quick_check(connection: sqlite3.Connection, watch: Watch, path: Path) -> None:
-    """Raise StorageError where SQLite finds damage."""
+    """Raise StorageError if SQLite finds damage."""
     size = path.stat().st_size
     watch.restart(limits.FOREIGN_STATEMENT_S + size / limits.FOREIGN_CHECK_RATE)
-    (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
-    if said != "ok":
-        raise StorageError(f"{path}: damaged ({printable(str(said))}); ask for another copy")
+    (result,) = connection.execute("PRAGMA quick_check(1)").fetchone()
+    if result != "ok":
+        raise StorageError(f"{path}: damaged ({printable(str(result))}); ask for another copy")

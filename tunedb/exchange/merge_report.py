@@ -1,4 +1,4 @@
-"""What a merge came to."""
+"""Report of a merge."""
 
 from __future__ import annotations
 
@@ -7,22 +7,22 @@ from dataclasses import dataclass, field
 from .. import limits
 from ..identity import clean_text
 
-#: A report has a number of bytes, too.
+#: An alias, because a report has a field ``bytes``.
 Digest = bytes
 
 
 @dataclass(slots=True)
 class SourceTally:
-    """Records of one source.
+    """Numbers of records of one source.
 
     Parameters
     ----------
     name, store : str
-        What it is called, and the key of its database.
+        Name of the source, and key of its database.
     new, known, rejected : int
-        Those that the database lacked, those it had, and those that were not taken.
+        Numbers of new, known and rejected records.
     aliases : int
-        Names of workloads that it says and the database lacked.
+        Number of new aliases that it states.
     """
 
     name: str
@@ -34,13 +34,13 @@ class SourceTally:
 
 
 @dataclass(slots=True)
-class Reason:
-    """Why rows were not taken.
+class RejectionCount:
+    """Number of rows rejected for one reason.
 
     Parameters
     ----------
     count : int
-        How many.
+        Number of rows.
     example : str
         The first of them.
     """
@@ -51,31 +51,30 @@ class Reason:
 
 @dataclass(slots=True)
 class MergeReport:
-    """What a merge read and wrote, filled in as it goes on.
+    """Numbers of rows read and written by a merge, updated as it proceeds.
 
     Parameters
     ----------
     location, store_key : str
-        The other database, without a password, and which one it says that it is.
+        The other database without a password, and its stated store key.
     dry_run : bool
-        Nothing was written; all numbers are what it would have been.
+        True if nothing was written; all numbers are then expectations.
     total : int
-        Records that there are to read, where that is known.
+        Number of records to read, if known.
     read : int
-        Records that were looked at.
+        Number of records read.
     sources : dict
-        Digest of a source → :class:`SourceTally`. Records whose source was not taken stand under
-        ``b""``.
+        :class:`SourceTally` by digest of the source. Records of rejected sources are under ``b""``.
     reasons : dict
-        Reason → :class:`Reason`, for rows of all tables.
+        :class:`RejectionCount` by reason, for rows of all tables.
     workloads, programs, failures, launches, features, retractions : int
-        How many were new.
+        Numbers of new rows.
     moved : int
-        Known records that belong to another source now.
+        Number of known records assigned to another source.
     bytes : int
-        Size of the values that were read.
+        Size of all read values.
     seconds : float
-        How long it took.
+        Duration.
     """
 
     location: str
@@ -84,7 +83,7 @@ class MergeReport:
     total: int = 0
     read: int = 0
     sources: dict[Digest, SourceTally] = field(default_factory=dict)
-    reasons: dict[str, Reason] = field(default_factory=dict)
+    reasons: dict[str, RejectionCount] = field(default_factory=dict)
     workloads: int = 0
     programs: int = 0
     failures: int = 0
@@ -97,40 +96,38 @@ class MergeReport:
 
     @property
     def new(self) -> int:
-        """Records that the database lacked."""
+        """Number of new records."""
         return sum(tally.new for tally in self.sources.values())
 
     @property
     def aliases(self) -> int:
-        """Names of workloads that it lacked."""
+        """Number of new aliases."""
         return sum(tally.aliases for tally in self.sources.values())
 
     @property
     def known(self) -> int:
-        """Records that it had."""
+        """Number of known records."""
         return sum(tally.known for tally in self.sources.values())
 
     @property
     def rejected(self) -> int:
-        """Rows of any kind that were not taken."""
+        """Number of rejected rows of all tables."""
         return sum(reason.count for reason in self.reasons.values())
 
     def reject(self, reason: str, example: str, count: int = 1) -> None:
-        """Count rows that are not taken."""
+        """Count rejected rows."""
         reason = clean_text(reason)
         if reason not in self.reasons and len(self.reasons) >= limits.MAX_REASONS:
             reason = "other reasons"
-        known = self.reasons.get(reason)
-        if known is None:
-            self.reasons[reason] = Reason(count, clean_text(example))
+        if reason in self.reasons:
+            self.reasons[reason].count += count
         else:
-            known.count += count
+            self.reasons[reason] = RejectionCount(count, clean_text(example))
 
     def tally(self, digest: Digest, name: str, store: str) -> SourceTally:
-        """Return the numbers of a source."""
-        found = self.sources.get(digest)
-        if found is None:
+        """Return the counts of a source."""
+        if digest not in self.sources:
             if len(self.sources) >= limits.MAX_GROUPS:
                 digest, name, store = b"other", "other sources", ""
-            found = self.sources.setdefault(digest, SourceTally(name, store))
-        return found
+            self.sources.setdefault(digest, SourceTally(name, store))
+        return self.sources[digest]

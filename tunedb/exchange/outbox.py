@@ -1,7 +1,7 @@
-"""What was measured here, delivered to a server in the background, whenever that is there.
+"""Outbox: background push of new records to a server, whenever it is reachable.
 
-The file is the outbox: what waits is what it holds beyond the watermark of the last push. So
-nothing is lost when the process dies, and ``tunedb push`` delivers the rest.
+The database itself is the outbox: records beyond the watermark of the last push are waiting. A
+killed process loses nothing, and ``tunedb push`` sends the rest.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Self
 from .. import limits
 from ..errors import TuneDBError, UsageError
 from ..storage.engine import parse_url, show_url
-from ..storage.exchanged import Position
+from ..storage.exchange_types import Position
 from ..storage.store import Store
 from .merge import MergeReport
 from .sync import push
@@ -29,19 +29,19 @@ _log = logging.getLogger("tunedb")
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """How far the records of a database are delivered.
+    """Progress of a delivery.
 
     Parameters
     ----------
     server : str
-        Where to, without a password.
+        The server, without a password.
     delivered : int
-        Measurements that the server has got from this outbox and did not know.
+        Number of measurements that were new to the server.
     waiting : int
-        Measurements of the database that the server was not given yet: all of them where it was
-        not reached, because only it says which database it is.
+        Number of measurements not sent yet; all of them if the server was never reached, because
+        only it can tell its store key.
     error : str or None
-        Why the last attempt failed; None after one that did not.
+        Error of the last attempt; None after a successful one.
     """
 
     server: str
@@ -51,7 +51,7 @@ class Delivery:
 
     @property
     def is_complete(self) -> bool:
-        """Whether the server has everything."""
+        """True if nothing is waiting."""
         return not self.waiting
 
 
@@ -60,22 +60,22 @@ class _StoppedError(Exception):
 
 
 class Outbox:
-    """Pushes what is new in a database, on a thread of its own.
+    """Pushes new records of a database on a thread of its own.
 
-    The thread never raises into the program and holds the store only while it notes how far it
-    has come. It does not keep the process alive.
+    The thread never raises into the program, holds the store only while it stores its progress, and
+    does not keep the process alive.
 
     Parameters
     ----------
     store : Store
-        A file, or a server; not one in memory. It must stay open until :meth:`close` has returned.
+        A file or a server, not one in memory. It must stay open until :meth:`close` has returned.
     url : str or Path
-        Where to.
+        The receiver.
 
     Raises
     ------
     UsageError
-        A database in memory, or an unreadable URL.
+        The database is in memory, or the URL is malformed.
 
     Examples
     --------
@@ -93,16 +93,16 @@ class Outbox:
         self._url = url
         self._state = Delivery(show_url(parse_url(url)))
         self._changed = threading.Condition()
-        self._announced = self._done = self._given = 0
+        self._announced = self._done = self._sent_until = 0
         self._deadline: float | None = None
         self._thread = threading.Thread(target=self._run, name="tunedb-outbox", daemon=True)
 
     @property
     def state(self) -> Delivery:
-        """How far it is. What waits is counted in the database."""
+        """The progress; waiting records are counted in the database."""
         with self._changed:
-            state, given = self._state, self._given
-        return replace(state, waiting=self._store.exchange.size_after(given))
+            state, sent_until = self._state, self._sent_until
+        return replace(state, waiting=self._store.exchange.size_after(sent_until))
 
     def __enter__(self) -> Self:
         self.start()
@@ -117,29 +117,29 @@ class Outbox:
         self.close()
 
     def start(self) -> None:
-        """Begin to deliver, first what earlier runs have left."""
+        """Start delivering, beginning with records that earlier runs left."""
         self.notify()
         self._thread.start()
 
     def notify(self) -> None:
-        """Say that the database has something new; returns at once."""
+        """Announce new records; returns at once."""
         with self._changed:
             self._announced += 1
             self._changed.notify()
 
     def close(self, timeout: float = limits.OUTBOX_CLOSE_S) -> Delivery:
-        """Try once more where something is left, and end. Closing twice is fine.
+        """Make a last attempt if anything is waiting, and stop; closing twice does nothing.
 
         Parameters
         ----------
         timeout : float
-            Seconds that it may take.
+            Maximum duration in seconds.
         """
         with self._changed:
             self._deadline = time.monotonic() + timeout
             self._changed.notify()
         if self._thread.is_alive():
-            # One batch longer than it may take: what is cut off in the middle is given again.
+            # One second more for the current batch; one that is cut off is sent again.
             self._thread.join(timeout + 1)
         return self.state
 
@@ -148,19 +148,19 @@ class Outbox:
     def _run(self) -> None:
         wait: float = limits.FIRST_WAIT_S
         while True:
-            is_last, aim = self._next(wait)
-            if aim == self._done or self._deliver(aim):
+            is_last, announced = self._wait(wait)
+            if announced == self._done or self._deliver(announced):
                 wait = limits.FIRST_WAIT_S
             else:
                 wait = min(2 * wait, limits.OUTBOX_WAIT_S)
             if is_last:
                 return
 
-    def _next(self, wait: float) -> tuple[bool, int]:
-        """Wait until there is something to do; return whether it is the last, and up to where."""
+    def _wait(self, wait: float) -> tuple[bool, int]:
+        """Wait for work; return true if it is the last, and the number of announcements."""
         with self._changed:
             if self._state.error is not None:
-                # Word of new records is no reason to ask a server sooner that is away.
+                # New records do not shorten the wait for an unreachable server.
                 self._changed.wait_for(lambda: self._deadline is not None, wait)
             else:
                 self._changed.wait_for(
@@ -170,10 +170,10 @@ class Outbox:
 
     def _note(self, position: Position) -> None:
         with self._changed:
-            self._given = position.measurement_id
+            self._sent_until = position.measurement_id
 
-    def _deliver(self, aim: int) -> bool:
-        """Push once; return whether all went well."""
+    def _deliver(self, announced: int) -> bool:
+        """Push once; return true on success."""
         delivered, error = 0, None
 
         def count(report: MergeReport) -> None:
@@ -183,19 +183,19 @@ class Outbox:
                 raise _StoppedError
 
         try:
-            report = push(self._store, self._url, on_given=self._note, on_progress=count)
+            report = push(self._store, self._url, on_sent=self._note, on_progress=count)
             delivered = report.new
         except _StoppedError:
             error = "the run ended before everything was delivered"
-        except TuneDBError as failed:
-            error = str(failed)
-        except Exception as failed:  # a bug of ours must not end a tuning run
-            error = f"{type(failed).__name__}: {failed}"
+        except TuneDBError as failure:
+            error = str(failure)
+        except Exception as failure:  # a bug of ours must not end a tuning run
+            error = f"{type(failure).__name__}: {failure}"
         if error is not None:
             _log.info("%s: not delivered yet: %s", self._state.server, error)
         with self._changed:
             if error is None:
-                self._done = aim
+                self._done = announced
             self._state = replace(
                 self._state, delivered=self._state.delivered + delivered, error=error
             )

@@ -1,4 +1,4 @@
-"""Which records a selection means: SQL chooses them, of a database and of a stream of chunks."""
+"""Selection of records by SQL, from a database or from a stream of chunks."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from ..run_times import mean_of
 from ..storage import schema
 from ..storage.columns import AT, Form, names_of
 from ..storage.engine import converted_errors
-from ..storage.exchanged import COLUMNS, Chunk, Selection
+from ..storage.exchange_types import COLUMNS, Chunk, Selection
 from ..storage.lookup import Kind, Matcher, target_labels
-from .verify import Digested, Measurements, SharedRows
+from .verify import DigestedRow, MeasurementVerifier, SharedRows
 
 if TYPE_CHECKING:
     from ..storage.store import Store
 
 __all__ = ["chosen_ids", "filtered", "has", "is_restricted"]
 
-# ---- The fastest records of each workload and target, and an even choice of the others -----------
+# ---- Ranking: the fastest records of each workload and target, and a sample of the others --------
 
 Ids = NDArray[np.int64]
 
 
 class Ranks:
-    """Records in few bytes each (37, and about as many while they are sorted)."""
+    """Rank keys of records: 37 bytes each, and about as many while they are sorted."""
 
     def __init__(self) -> None:
         self._groups: dict[tuple[int, int], int] = {}
@@ -53,33 +53,32 @@ class Ranks:
         means: Sequence[float | None],
         digests: Sequence[bytes],
     ) -> None:
-        """Note records.
+        """Add records.
 
         Parameters
         ----------
         ids : sequence of int
-            Their numbers.
+            Record ids.
         groups : sequence of tuple
-            Numbers of workload and target.
+            Ids of workload and target.
         statuses : sequence of int
             Values of :class:`tunedb.records.Status`.
         means : sequence of float or None
-            Seconds.
+            Mean times in seconds.
         digests : sequence of bytes
-            Of 16 bytes each; they order what is equal otherwise, so that all machines choose the
-            same records.
+            16 bytes each; they break ties, so that all machines choose the same records.
 
         Raises
         ------
         ValueError
             A digest has another length.
         """
-        known = self._groups
-        codes = [known.setdefault(group, len(known)) for group in groups]
+        numbers = self._groups
+        codes = [numbers.setdefault(group, len(numbers)) for group in groups]
         failed = np.array(statuses, np.int64) != Status.OK
         mean = np.array(means, np.float64)
         mean[np.isnan(mean)] = math.inf
-        # Failed ones are one more stretch of the order.
+        # Failed records rank after all others, by digest.
         mean[failed] = 0.0
         if any(len(digest) != DIGEST_BYTES for digest in digests):
             raise ValueError("a digest of another length")
@@ -95,18 +94,18 @@ class Ranks:
             self._parts[name].append(values)
 
     def chosen(self, best: int, rest: float) -> Ids:
-        """Return the numbers of the best records and of the rest, in order; only to be asked once.
+        """Return the sorted ids of the best records and of the others; may be called once.
 
         Parameters
         ----------
         best : int
-            How many of the fastest of each group.
+            Number of the fastest records of each group.
         rest : float
-            How many others, as a share of `best`.
+            Number of others, as a share of `best`.
         """
         if not self._parts["id"]:
             return np.empty(0, np.int64)
-        # Joined one by one, and the parts given back at once.
+        # Concatenated one by one, to free the parts at once.
         columns = {name: np.concatenate(self._parts.pop(name)) for name in list(self._parts)}
         ids = columns.pop("id")
         keys = ("low", "high", "mean", "failed", "group")
@@ -115,85 +114,76 @@ class Ranks:
         del columns
         starts = np.flatnonzero(np.diff(group, prepend=np.int32(-1)))
         ends = np.append(starts[1:], len(order))
-        # Below what arrays hold: people may ask for any number.
+        # Bounded by what arrays hold: users may give any number.
         share = math.floor(min(min(best, 2**62) * rest, len(ids)) + 0.5)
-        taken = []
+        ranks = []
         for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
             valid = int(np.count_nonzero(~failed[start:end]))
-            taken.append(start + _spread(end - start, valid, best, share))
-        numbers = ids[order[np.concatenate(taken)]]
-        numbers.sort()
-        return numbers
+            ranks.append(start + _spread(end - start, valid, best, share))
+        chosen = ids[order[np.concatenate(ranks)]]
+        chosen.sort()
+        return chosen
 
 
 def _spread(size: int, valid: int, best: int, share: int) -> Ids:
-    """Return which of the ranks of a group are chosen.
-
-    Parameters
-    ----------
-    size, valid : int
-        Records of the group, and how many of them are no failures: those come first.
-    best, share : int
-        How many of the first, and how many of all others: the middles of as many equal stretches.
-    """
+    """Return the first `best` of the valid ranks of a group, and `share` evenly spread others."""
     first = min(best, valid)
     left = size - first
     count = min(share, left)
-    # 2 i + 1 is below 2 count, so that the product stays below 2 left count.
+    # The middles of equal stretches. 2 i + 1 < 2 count, so the product stays below 2 left count.
     middles = (2 * np.arange(count, dtype=np.int64) + 1) * left // (2 * count or 1)
     return np.concatenate([np.arange(first, dtype=np.int64), first + middles])
 
 
-# ---- Which measurements, by SQL ------------------------------------------------------------------
+# ---- Selection by SQL ----------------------------------------------------------------------------
 
-#: What returns the rows of a statement.
+#: Runs a statement and returns its rows.
 Fetch = Callable[[Select[Any]], Iterable[Any]]
 
-#: Rows of one statement.
+#: Rows per statement.
 _PAGE = 20_000
 
-#: Numbers that a statement names.
-_NUMBERS = 500
+#: Ids per condition.
+_IDS = 500
 
 _m = schema.measurement.c
 
 
 def has(ids: Ids, number: int) -> bool:
-    """Tell whether a number is among `ids`, which are in order."""
+    """Return true if a number is among sorted `ids`."""
     at = int(np.searchsorted(ids, number))
     return at < len(ids) and int(ids[at]) == number
 
 
 def chosen_ids(database: Store | Fetch, selection: Selection, until: int | None = None) -> Ids:
-    """Return the numbers of the measurements that a selection means, in order.
+    """Return the sorted ids of the selected measurements.
 
     Parameters
     ----------
     database : Store or callable
-        A database of ours; or what returns the rows of a Core statement.
+        A store of ours, or a function that returns the rows of a Core statement.
     selection : Selection
-        What is meant.
+        The selection.
     until : int or None
-        Only measurements up to this number. They are all that is compared for ``best``.
+        Only measurements up to this id; others are not ranked for ``best``.
 
     Returns
     -------
     array of int64
-        Takes 8 bytes for a record; while it is made, below 64 for each that fulfils the other
-        conditions where ``best`` is among them.
+        8 bytes per record; below 64 bytes per record that fulfils the other conditions while
+        ``best`` is computed.
 
     Raises
     ------
     NotFoundError
-        Nothing has a name of the selection.
+        No row matches a name of the selection.
     StorageError
-        A row is none that can be compared.
+        A measurement cannot be ranked.
     """
     fetch: Fetch
     if callable(database):
         fetch, equivalent = database, partial(_equivalent, database)
     else:
-        # The rows of a page come as a list, not one by one.
         fetch, equivalent = database.exchange.select, partial(_confirmed, database)
     conditions = _conditions(fetch, selection, equivalent)
     if until is not None:
@@ -213,7 +203,7 @@ def chosen_ids(database: Store | Fetch, selection: Selection, until: int | None 
 def _conditions(
     fetch: Fetch, selection: Selection, equivalent: Callable[[set[int]], set[int]]
 ) -> list[Any]:
-    """Return the conditions of a selection but for ``best``."""
+    """Return the conditions of a selection except ``best``."""
     w, t, s = schema.workload.c, schema.target.c, schema.source.c
     conditions: list[Any] = []
     if selection.workloads:
@@ -248,25 +238,20 @@ def _named(kind: Kind, words: Iterable[str], rows: Iterable[Any]) -> set[int]:
 
 
 def _short(column: Any) -> Any:
-    """Return a column without more of its values than is ever looked at."""
+    """Return a column, cut to the length that is used."""
     if column.type is schema.Blob:
         return func.substr(column, 1, DIGEST_BYTES)
     return func.substr(column, 1, limits.MAX_TARGET_CHARS + 1)
 
 
 def _pages(fetch: Fetch, statement: Select[Any], key: Any) -> Iterator[Any]:
-    """Yield the rows of a statement in order of `key`, its first column.
-
-    Raises
-    ------
-    StorageError
-        They are not in order: a damaged file could be read for ever.
-    """
+    """Yield the rows of a statement in order of `key`, its first column."""
     after: int | None = None
     while True:
         page = statement if after is None else statement.where(key > after)
         count = 0
         for row in fetch(page.order_by(key).limit(_PAGE)):
+            # A damaged file whose rows are out of order could be read for ever.
             if not isinstance(row[0], int) or (after is not None and row[0] <= after):
                 raise StorageError("damaged: rows are out of order")
             after = row[0]
@@ -277,39 +262,39 @@ def _pages(fetch: Fetch, statement: Select[Any], key: Any) -> Iterator[Any]:
 
 
 def _is_one(column: Any, numbers: Collection[int]) -> Any:
-    """Return the condition that a column is one of some numbers."""
+    """Return the condition that a column has one of some values."""
     ordered = sorted(numbers)
-    parts = [ordered[at : at + _NUMBERS] for at in range(0, len(ordered), _NUMBERS)]
-    return or_(*(column.in_(part) for part in parts))
+    batches = [ordered[at : at + _IDS] for at in range(0, len(ordered), _IDS)]
+    return or_(*(column.in_(batch) for batch in batches))
 
 
 def _confirmed(store: Store, ids: Collection[int]) -> set[int]:
-    """Return the workloads of our database that are the same computation as one of `ids`."""
+    """Return the equivalents of workloads of our database."""
     return {other for id_ in ids for other in store.workloads.equivalent(id_)}
 
 
 def _equivalent(fetch: Fetch, ids: Collection[int]) -> set[int]:
-    """Return the workloads that another database calls as one of `ids`."""
-    one, other = schema.workload_alias.alias().c, schema.workload_alias.alias().c
-    found: set[int] = set()
+    """Return the workloads of another database that share an alias with one of `ids`."""
+    alias, other = schema.workload_alias.alias().c, schema.workload_alias.alias().c
+    equivalents: set[int] = set()
     ordered = sorted(ids)
-    for at in range(0, len(ordered), _NUMBERS):
+    for at in range(0, len(ordered), _IDS):
         statement = (
             select(other.workload_id)
             .distinct()
             .where(
-                one.workload_id.in_(ordered[at : at + _NUMBERS]),
-                other.scheme == one.scheme,
-                other.key == one.key,
-                *(~one.scheme.endswith(mode) for mode in LOOSE),
+                alias.workload_id.in_(ordered[at : at + _IDS]),
+                other.scheme == alias.scheme,
+                other.key == alias.key,
+                *(~alias.scheme.endswith(mode) for mode in LOOSE),
             )
         )
-        found.update(row[0] for row in fetch(statement))
-    return found
+        equivalents.update(row[0] for row in fetch(statement))
+    return equivalents
 
 
 def _measured(conditions: Sequence[Any], *columns: Any) -> Select[Any]:
-    # A damaged file may hold a long text where a number belongs.
+    # A damaged file may have long text in a numeric column.
     numbers = [cast(column, column.type) for column in columns if column.type is not schema.Blob]
     digests = [_short(column) for column in columns if column.type is schema.Blob]
     return select(*numbers, *digests).where(*conditions)
@@ -321,7 +306,7 @@ def _all(fetch: Fetch, conditions: Sequence[Any]) -> Ids:
 
 
 def _fill(fetch: Fetch, conditions: Sequence[Any], ranks: Ranks) -> None:
-    """Note all measurements that fulfil the conditions."""
+    """Rank all measurements that fulfil the conditions."""
     statement = _measured(
         conditions, _m.id, _m.workload_id, _m.target_id, _m.status, _m.mean, _m.digest
     )
@@ -341,10 +326,10 @@ def _fill(fetch: Fetch, conditions: Sequence[Any], ranks: Ranks) -> None:
         note()
 
 
-# ---- What a selection leaves of a stream of chunks -----------------------------------------------
+# ---- Selection from a stream of chunks -----------------------------------------------------------
 #
-# What measurements are chosen by goes into a temporary database, where SQL chooses. The stream is
-# read several times, so that of records only numbers are held in memory.
+# The columns that decide are loaded into a temporary database, where the same SQL selects. The
+# stream is read several times, so that only ids of records are held in memory.
 
 Row = tuple[Any, ...]
 Chunks = Callable[[], Iterator[Chunk]]
@@ -353,14 +338,13 @@ _NO_DIGEST = bytes(DIGEST_BYTES)
 
 _SET = COLUMNS["launch"].index("counter_set")
 
-#: Shared rows among which records are chosen: more than are taken over, and still some that fit
-#: into memory.
-_MOST_SHARED = 4 * limits.MAX_SHARED_ROWS
+#: Maximum number of shared rows: more than a merge accepts, and still few enough for memory.
+_MAX_SHARED = 4 * limits.MAX_SHARED_ROWS
 
 _SHARED = names_of(Form.REFERENCE, Form.SHARED_JSON)
 
-#: Table → its columns by which :func:`chosen_ids` chooses.
-_CHOOSING = {
+#: Columns that :func:`chosen_ids` reads, by table.
+_DECIDING = {
     "workload": ("id", "name", "digest"),
     "target": ("id", "kind", "config"),
     "source": ("id", "name", "digest"),
@@ -372,7 +356,7 @@ _CHOOSING = {
 }
 _INSERT = {
     table: f"INSERT OR IGNORE INTO {table} VALUES ({', '.join('?' * len(columns))})"  # noqa: S608
-    for table, columns in _CHOOSING.items()
+    for table, columns in _DECIDING.items()
 }
 _values_of = itemgetter(
     *(AT[name] for name in ("id", "workload", "target", "source", "measured_at", "status"))
@@ -380,30 +364,30 @@ _values_of = itemgetter(
 
 
 def is_restricted(selection: Selection) -> bool:
-    """Tell whether a selection leaves out measurements."""
+    """Return true if a selection excludes measurements."""
     s = selection
     return bool(s.workloads or s.targets or s.sources or s.since) or s.best is not None
 
 
 def filtered(chunks: Chunks, selection: Selection) -> Iterator[Chunk]:
-    """Yield what a selection means of a stream.
+    """Yield the selected rows of a stream.
 
     Parameters
     ----------
     chunks : callable
-        Returns the stream, each time from its beginning; it is called up to three times.
+        Returns the stream from its beginning; called up to three times.
     selection : Selection
-        What is meant.
+        The selection.
 
     Yields
     ------
     Chunk
-        Shared rows only where a measurement needs them. Retractions all.
+        Shared rows only if a selected measurement refers to them. All retractions.
 
     Raises
     ------
     NotFoundError
-        Nothing in the stream has a name of the selection.
+        No row matches a name of the selection.
     """
     if not is_restricted(selection):
         for chunk in chunks():
@@ -415,20 +399,20 @@ def filtered(chunks: Chunks, selection: Selection) -> Iterator[Chunk]:
         chosen = chosen_ids(connection.execute, selection)
     needed = _needed(chunks, chosen)
     for chunk in chunks():
-        rows = _kept(chunk, chosen, needed, features=selection.features)
+        rows = _selected(chunk, chosen, needed, features=selection.features)
         if rows:
             yield Chunk(chunk.table, rows)
 
 
 @contextmanager
 def _temporary_database() -> Iterator[Connection]:
-    """Yield a database with the tables of :data:`_CHOOSING`, beyond a few megabytes on disk."""
+    """Yield a database with the tables of :data:`_DECIDING`; a large one is on disk."""
     engine = create_engine("sqlite:///file:?uri=true", poolclass=StaticPool)
     try:
         with converted_errors("temporary file"), engine.connect() as connection:
             for pragma in ("journal_mode=OFF", "temp_store=FILE", "cache_size=-8192"):
                 connection.exec_driver_sql(f"PRAGMA {pragma}")
-            for table, columns in _CHOOSING.items():
+            for table, columns in _DECIDING.items():
                 first, *others = columns
                 key = f"{first} INTEGER PRIMARY KEY" if first == "id" else first
                 connection.exec_driver_sql(f"CREATE TABLE {table} ({', '.join((key, *others))})")
@@ -438,28 +422,30 @@ def _temporary_database() -> Iterator[Connection]:
 
 
 def _load(connection: Connection, chunks: Iterator[Chunk], selection: Selection) -> None:
-    """Put into a database what the measurements of a stream are chosen by."""
+    """Load the deciding columns of a stream."""
     is_ranked = selection.best is not None
     named = {"workload": selection.workloads, "source": selection.sources}
-    # Only these need the digests that bundles leave out.
+    # Only these tables need digests, which bundles omit.
     digested = _SHARED if is_ranked else tuple(table for table, words in named.items() if words)
-    with closing(SharedRows(_pass_over, _MOST_SHARED)) as shared:
-        look = Measurements(shared)
+    with closing(SharedRows(_ignore, _MAX_SHARED)) as shared:
+        verifier = MeasurementVerifier(shared)
         for table, rows in ((chunk.table, chunk.rows) for chunk in chunks):
             if table in digested:
                 shared.take(table, rows)
             if table == "measurement":
                 ranks: Iterable[Row] = repeat((None, None))
                 if is_ranked:
-                    ranks = zip(map(_mean, rows), map(_digest_of, look.digested(rows)), strict=True)
+                    ranks = zip(
+                        map(_mean, rows), map(_digest_of, verifier.digested(rows)), strict=True
+                    )
                 values = [(*_values_of(row), *rank) for row, rank in zip(rows, ranks, strict=False)]
-            elif table in _CHOOSING:
-                columns = [name.removesuffix("_id") for name in _CHOOSING[table]]
+            elif table in _DECIDING:
+                columns = [name.removesuffix("_id") for name in _DECIDING[table]]
                 at = [COLUMNS[table].index(name) for name in columns]
                 values = [tuple(row[i] for i in at) for row in rows]
                 if table in digested and columns[-1] == "digest":
-                    of = shared.digests[table]
-                    values = [(*row[:-1], of.get(row[0])) for row in values]
+                    digests = shared.digests[table]
+                    values = [(*row[:-1], digests.get(row[0])) for row in values]
             else:
                 continue
             connection.exec_driver_sql(_INSERT[table], values)
@@ -467,26 +453,26 @@ def _load(connection: Connection, chunks: Iterator[Chunk], selection: Selection)
     connection.exec_driver_sql("CREATE INDEX workload_of_alias ON workload_alias (workload_id)")
 
 
-def _pass_over(reason: str, example: str) -> None:
-    """Pass over a row that is not sound: whoever takes the stream over says so."""
+def _ignore(reason: str, example: str) -> None:
+    """Ignore a malformed row, which the receiver of the stream reports."""
 
 
-def _digest_of(item: Digested | tuple[Row, str]) -> bytes:
-    return item.measurement if isinstance(item, Digested) else _NO_DIGEST
+def _digest_of(item: DigestedRow | tuple[Row, str]) -> bytes:
+    return item.measurement if isinstance(item, DigestedRow) else _NO_DIGEST
 
 
 def _mean(row: Row) -> float | None:
-    """Return the mean of a measurement's times, None where it has none."""
+    """Return the mean of a measurement's times, or None."""
     times = identity.unpack_floats(row[AT["run_secs"]] or b"")
     try:
-        # A mean that is no number is none, also to SQLite.
+        # SQLite stores NaN as NULL too.
         return mean_of(times) if times else None
     except (OverflowError, ValueError):
         return None
 
 
 def _needed(chunks: Chunks, chosen: Ids) -> dict[str, set[Any]]:
-    """Return the numbers of the shared rows to which chosen measurements refer."""
+    """Return the ids of the shared rows to which chosen measurements refer."""
     needed: dict[str, set[Any]] = {name: set() for name in (*_SHARED, "counter_set")}
     named_by: dict[int, set[Any]] = {}
     for chunk in chunks():
@@ -498,7 +484,7 @@ def _needed(chunks: Chunks, chosen: Ids) -> dict[str, set[Any]]:
             for name in _SHARED:
                 needed[name].update(row[AT[name]] for row in rows)
         elif chunk.table in ("failure", "launch"):
-            rows = _kept(chunk, chosen, {}, features=False)
+            rows = _selected(chunk, chosen, {}, features=False)
             needed["source"].update(row[-1] for row in rows)
             if chunk.table == "launch":
                 needed["counter_set"].update(row[_SET] for row in rows)
@@ -508,20 +494,19 @@ def _needed(chunks: Chunks, chosen: Ids) -> dict[str, set[Any]]:
 
 
 def _only(rows: Sequence[Row], at: int, ids: Ids) -> list[Row]:
-    """Return the rows whose number is among `ids`, which are in order."""
+    """Return the rows whose id is among sorted `ids`."""
     if not len(ids):
         return []
     numbers = np.array([row[at] for row in rows], np.int64)
     places = np.minimum(np.searchsorted(ids, numbers), len(ids) - 1)
-    return [
-        row
-        for row, is_there in zip(rows, (ids[places] == numbers).tolist(), strict=True)
-        if is_there
-    ]
+    is_chosen = (ids[places] == numbers).tolist()
+    return [row for row, chosen in zip(rows, is_chosen, strict=True) if chosen]
 
 
-def _kept(chunk: Chunk, chosen: Ids, needed: dict[str, set[Any]], *, features: bool) -> list[Row]:
-    """Return the rows of a chunk that are given on."""
+def _selected(
+    chunk: Chunk, chosen: Ids, needed: dict[str, set[Any]], *, features: bool
+) -> list[Row]:
+    """Return the selected rows of a chunk."""
     table, rows = chunk.table, chunk.rows
     if table == "measurement":
         return _only(rows, 0, chosen)
@@ -530,7 +515,7 @@ def _kept(chunk: Chunk, chosen: Ids, needed: dict[str, set[Any]], *, features: b
     if table == "workload_alias":
         return [row for row in rows if row[0] in needed["workload"]]
     if table in ("failure", "launch"):
-        # One that names its measurement by digests is of a record that was given before.
+        # A row that names its measurement by digests belongs to a record sent before.
         later = [row for row in rows if row[2] is None]
         return later + _only([row for row in rows if row[2] is not None], 2, chosen)
     if table == "feature":

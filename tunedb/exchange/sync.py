@@ -1,11 +1,10 @@
-"""Pull and push: the exchange with another database that goes on where the last one ended.
+"""Pull and push: incremental exchanges with another database.
 
-How far an exchange has come is in table ``watermark`` of the database here, in numbers of the side
-that gives. It is believed only while that side still has the record that it names, under the number
-that it had, or says that it has pruned it: a server that was restored from a backup is compared
-anew, which costs little, because rows that are known are looked up and not written. A push
-remembers two positions, that of the database here and that of the server, so that a server which
-lost what it had got gets it again.
+Progress is stored in table ``watermark`` of this database, in ids of the sending side. A watermark
+is used only while that side still has the record that it names, under the same id, or states that
+it has pruned it. A server restored from a backup is compared in full, which is cheap, because known
+rows are looked up and not written. A push stores two positions, that of this database and that of
+the server, so that a server that lost rows receives them again.
 """
 
 from __future__ import annotations
@@ -19,14 +18,14 @@ from typing import Any
 from .. import identity
 from ..errors import UsageError
 from ..storage.engine import canonical_location, parse_url, same_database, show_url, sqlite_path
-from ..storage.exchanged import EVERYTHING, Position, Selection
+from ..storage.exchange_types import EVERYTHING, Position, Selection
 from ..storage.store import Store
-from .database import DatabasePeer
+from .database_peer import DatabasePeer
 from .merge import MergeReport, merge
 
 __all__ = ["pull", "push"]
 
-#: What a watermark is of: what we were given; what we gave; what the server had then.
+#: Directions of watermarks: received rows; sent rows; rows of the server at that time.
 _PULL, _PUSH, _RECEIVER = "pull", "push", "receiver"
 
 
@@ -35,68 +34,66 @@ def pull(
     url: str | Path,
     *,
     selection: Selection = EVERYTHING,
-    believe: bool = False,
-    anew: bool = False,
+    accept_trusted_names: bool = False,
+    full: bool = False,
     dry_run: bool = False,
     on_progress: Callable[[MergeReport], object] | None = None,
 ) -> MergeReport:
-    """Take over what is new in another database.
+    """Merge new records of another database.
 
     Parameters
     ----------
     store : Store
-        Where to.
+        Database to be written.
     url : str or Path
-        A server or a file; to read it is enough.
+        A server or a file; read access is enough.
     selection : Selection
-        Which records. Each selection has a watermark of its own; one with ``features`` has none
-        and always compares everything, because rows of old records may come any time.
-    believe : bool
+        Records to pull. Each selection has a watermark of its own. One with ``features`` has none
+        and compares everything, because rows of old records may be added at any time.
+    accept_trusted_names : bool
         As for :func:`tunedb.exchange.merge.merge`.
-    anew : bool
-        Compare everything, not only what is new since the last time.
+    full : bool
+        Compare all records, not only those since the last pull.
     dry_run : bool
-        Write nothing, and say what would come.
+        Write nothing, and report what would be merged.
     on_progress : callable or None
         As for :func:`tunedb.exchange.merge.merge`.
 
     Returns
     -------
     MergeReport
-        What came.
 
     Raises
     ------
     UsageError
-        It is this very database.
+        The other database is this one.
     UnreachableError
-        The server does not answer, or went away; what came until then stays, and the next pull
-        goes on from there.
+        The server does not answer. Batches already written stay, and the next pull continues there.
     TuneDBError
-        As :func:`tunedb.exchange.merge.merge`.
+        As for :func:`tunedb.exchange.merge.merge`.
     """
-    there = _other(store, url)
+    other = _other(store, url)
     with ExitStack() as stack:
-        peer = stack.enter_context(DatabasePeer(there, check=False))
-        key = _key(selection, believe=believe) + f" from {_place(there)}"
+        peer = stack.enter_context(DatabasePeer(other, check=False))
+        key = _key(selection, accept_trusted_names=accept_trusted_names) + f" from {_place(other)}"
         until = peer.position()
         since = None
-        if _is_lasting(selection) and not anew:
-            since = _still_there(peer, store.exchange.watermark(_PULL, peer.store_key, key), until)
-        if since is None and sqlite_path(there) is not None:
-            # Somebody else's file, of which everything is read, is looked through for damage first.
+        if _is_incremental(selection) and not full:
+            since = _if_valid(peer, store.exchange.watermark(_PULL, peer.store_key, key), until)
+        if since is None and sqlite_path(other) is not None:
+            # A foreign file that is read as a whole is checked for damage first.
             peer.close()
-            peer = stack.enter_context(DatabasePeer(there))
-        lasting = _is_lasting(selection) and not dry_run
+            peer = stack.enter_context(DatabasePeer(other))
+        has_watermark = _is_incremental(selection) and not dry_run
         return merge(
             store,
             peer,
             selection=selection,
             since=since,
             until=until,
-            believe=believe,
+            accept_trusted_names=accept_trusted_names,
             dry_run=dry_run,
-            watermark=(_PULL, peer.store_key, key) if lasting else None,
+            watermark=(_PULL, peer.store_key, key) if has_watermark else None,
             on_progress=on_progress,
         )
 
@@ -106,118 +103,108 @@ def push(
     url: str | Path,
     *,
     selection: Selection = EVERYTHING,
-    anew: bool = False,
+    full: bool = False,
     dry_run: bool = False,
-    on_given: Callable[[Position], object] | None = None,
+    on_sent: Callable[[Position], object] | None = None,
     on_progress: Callable[[MergeReport], object] | None = None,
 ) -> MergeReport:
-    """Give another database what is new here.
+    """Send new records to another database.
 
-    Sources of this database are believed there, because who may write there may write anything;
-    records that came here from others are not, where their source is trusted there.
+    Sources of this database are accepted there, because writers of a database may write anything.
+    Records of other databases are not, if their source is trusted there.
 
     Parameters
     ----------
     store : Store
-        What is given; a file or a server.
+        Database to send; a file or a server.
     url : str or Path
-        Where to. It must be there: ``tunedb db init URL`` makes it.
-    selection, anew, dry_run, on_progress
+        The other database. It must exist: ``tunedb db init URL`` creates it.
+    selection, full, dry_run, on_progress
         As for :func:`pull`.
-    on_given : callable or None
-        Called with how far the other side has what is selected, before the first batch and after
-        each.
+    on_sent : callable or None
+        Called with the progress before the first batch and after each.
 
     Returns
     -------
     MergeReport
-        What the other side took.
+        Report of the other side.
 
     Raises
     ------
     UsageError
-        It is this very database, or one in memory.
+        The other database is this one, or this one is in memory.
     UnreachableError
-        The server does not answer, or went away; what it had taken until then stays, and the next
-        push goes on from there.
+        The server does not answer. Batches already written stay, and the next push continues there.
     TuneDBError
-        As :func:`tunedb.exchange.merge.merge`.
+        As for :func:`tunedb.exchange.merge.merge`.
     """
-    there = _other(store, url)
+    other = _other(store, url)
     if store.url.database == ":memory:":
         raise UsageError("a database in memory cannot be pushed; give a file")
     with ExitStack() as stack:
-        receiver = stack.enter_context(Store(there, create=False, read_only=dry_run))
-        judge = stack.enter_context(DatabasePeer(there, own=True))
+        receiver = stack.enter_context(Store(other, create=False, read_only=dry_run))
+        received = stack.enter_context(DatabasePeer(other, own=True))
         peer = stack.enter_context(DatabasePeer(store.url, own=True))
         if not dry_run:
             receiver.exchange.register(store.key)
-        marks = _Marks(store, judge, _key(selection))
+        watermarks = _PushWatermarks(store, received, _key(selection))
         until = peer.position()
         since = None
-        if _is_lasting(selection) and not anew:
-            since = _still_there(peer, marks.given(), until)
-        lasting = _is_lasting(selection) and not dry_run and not store.read_only
+        if _is_incremental(selection) and not full:
+            since = _if_valid(peer, watermarks.read(), until)
+        has_watermark = _is_incremental(selection) and not dry_run and not store.read_only
 
         def note(position: Position) -> None:
-            if lasting and position != since:
-                marks.note(position)
-            if on_given is not None:
-                on_given(position)
+            if has_watermark and position != since:
+                watermarks.write(position)
+            if on_sent is not None:
+                on_sent(position)
 
-        if on_given is not None:
-            on_given(since or Position())
+        if on_sent is not None:
+            on_sent(since or Position())
         report = merge(
             receiver,
             peer,
             selection=selection,
             since=since,
             until=until,
-            believe=frozenset({store.key}),
+            accept_trusted_names=frozenset({store.key}),
             dry_run=dry_run,
             on_committed=note,
             on_progress=on_progress,
         )
-        # The other side is what a report names, and here that is the one that took.
+        # A report names the other side, which here is the receiver.
         report.location, report.store_key = receiver.location, receiver.key
         return report
 
 
-class _Marks:
-    """The two watermarks of a push, in the database that gives.
+class _PushWatermarks:
+    """The two watermarks of a push, stored in the sending database."""
 
-    Parameters
-    ----------
-    store : Store
-        The database that gives.
-    there : DatabasePeer
-        The one that takes.
-    key : str
-        What is exchanged.
-    """
-
-    def __init__(self, store: Store, there: DatabasePeer, key: str) -> None:
+    def __init__(self, store: Store, receiver: DatabasePeer, key: str) -> None:
         self._store = store
-        self._there = there
+        self._receiver = receiver
         self._key = key
 
-    def given(self) -> Position | None:
-        """Return how far we have given, or None where the other side does not have it any more."""
+    def read(self) -> Position | None:
+        """Return the progress, or None if the receiver does not have these rows any more."""
         find = self._store.exchange.watermark
-        received = find(_RECEIVER, self._there.store_key, self._key)
-        if _still_there(self._there, received, self._there.position()) is None:
+        received = find(_RECEIVER, self._receiver.store_key, self._key)
+        if _if_valid(self._receiver, received, self._receiver.position()) is None:
             return None
-        return find(_PUSH, self._there.store_key, self._key)
+        return find(_PUSH, self._receiver.store_key, self._key)
 
-    def note(self, position: Position) -> None:
-        """Keep how far we have given, after the other side has committed it."""
-        # The other side's position first: a push that is killed in between gives some rows again.
-        for direction, reached in ((_RECEIVER, self._there.position()), (_PUSH, position)):
-            self._store.exchange.set_watermark(direction, self._there.store_key, self._key, reached)
+    def write(self, position: Position) -> None:
+        """Store the progress, after the receiver has committed it."""
+        # The receiver's position first: a push killed in between sends some rows again.
+        for direction, reached in ((_RECEIVER, self._receiver.position()), (_PUSH, position)):
+            self._store.exchange.set_watermark(
+                direction, self._receiver.store_key, self._key, reached
+            )
 
 
-def _still_there(peer: DatabasePeer, mark: Position | None, now: Position) -> Position | None:
-    """Return a watermark that still says something of a database, or None."""
+def _if_valid(peer: DatabasePeer, mark: Position | None, now: Position) -> Position | None:
+    """Return a watermark if it still describes the database, else None."""
     if mark is None or (
         now.measurement_id < mark.measurement_id
         or now.failure_id < mark.failure_id
@@ -229,42 +216,32 @@ def _still_there(peer: DatabasePeer, mark: Position | None, now: Position) -> Po
         return mark
     digest = peer.digest_at(mark.measurement_id)
     if digest is None and mark.measurement_id <= peer.pruned_until():
-        # To compare everything would bring back what was pruned.
+        # A full comparison would bring back pruned records.
         return mark
     return mark if digest == mark.measurement_digest else None
 
 
-def _is_lasting(selection: Selection) -> bool:
-    """Tell whether nothing more comes of what was looked at once."""
+def _is_incremental(selection: Selection) -> bool:
+    """Return true if exchanged rows never change, so that a watermark is possible."""
     return not selection.features
 
 
-def _key(selection: Selection, *, believe: bool = False) -> str:
-    """Return under which words watermarks of an exchange stand.
-
-    Records that were refused for want of ``--accept-trusted-names`` must be looked at again.
-    """
-    return selection.key + (" believed" if believe else "")
+def _key(selection: Selection, *, accept_trusted_names: bool = False) -> str:
+    """Return the key of an exchange's watermarks; it differs if trusted names are accepted."""
+    # Records rejected without the option must be compared again with it.
+    return selection.key + (" believed" if accept_trusted_names else "")
 
 
 def _place(url: Any) -> str:
-    """Return a short word for where a database is, whoever asks.
-
-    A copy has the key of the original, and may have lost records that are below its last one: what
-    was read there says nothing of the original. Nor does what somebody else's file says it is.
-    """
+    """Return a digest of a database's location."""
+    # A copy has the key of the original, and may lack records below its last one; a foreign file
+    # may state any key. Progress is therefore stored per location.
     return identity.digest("place", os.fsencode(canonical_location(url))).hex()
 
 
 def _other(store: Store, url: str | Path) -> Any:
-    """Return the parsed URL of the other side.
-
-    Raises
-    ------
-    UsageError
-        It is the database of the store.
-    """
-    there = parse_url(url)
-    if same_database(store.url, there):
-        raise UsageError(f"{show_url(there)}: this is the database itself; give the other one")
-    return there
+    """Return the parsed URL of the other side; UsageError if it is the store's own database."""
+    other = parse_url(url)
+    if same_database(store.url, other):
+        raise UsageError(f"{show_url(other)}: this is the database itself; give the other one")
+    return other

@@ -31,7 +31,7 @@ from ..records import (
 from ..results import QuarantineRow
 from ..storage.engine import sqlite_path
 from ..storage.store import Store
-from ..system.gc_pause import collecting_less
+from ..system.gc_pause import paused_gc
 from .base import Line, LogFile, Remark
 from .reading import Found, LogReader, read_log
 
@@ -193,7 +193,7 @@ def import_log(
     known = store.provenance.trust_of(source)
     is_foreign = (trust if known is None else known) is Trust.FOREIGN
     items = read_log(file, on_position, accept=require_allowed if is_foreign else None)
-    with collecting_less():
+    with paused_gc():
         while True:
             try:
                 found = next(items, None)

@@ -19,7 +19,7 @@ from ..exchange.selection import Ranks, chosen_ids
 from ..features.base import FeatureSet, Needs, feature_sets
 from ..identity import DIGEST_BYTES
 from ..results import Exchanged
-from ..storage.exchanged import EVERYTHING, Selection
+from ..storage.exchange_types import EVERYTHING, Selection
 from ..storage.pruning import RemovedRows
 
 if TYPE_CHECKING:

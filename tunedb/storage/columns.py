@@ -47,8 +47,8 @@ class Column:
     type : type
         Type of the values.
     wire : str
-        Encoding in a bundle (:mod:`tunedb.exchange.columns`): empty if bundles omit it, with "?" if
-        a value may be None.
+        Encoding in a bundle (:mod:`tunedb.exchange.column_codec`): empty if bundles omit it, with
+        "?" if a value may be None.
     form : Form
         Relation to the record's field.
     in_identity : bool

@@ -1,4 +1,4 @@
-"""Exchange: which rows of another database are known here, and writing the others."""
+"""Exchange: lookup of stored rows by digest, and writing of another database's rows."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ from . import schema, statements
 from .batches import Batches
 from .database import Database
 from .engine import Prepared
-from .exchanged import (
-    FeatureRows,
+from .exchange_types import (
+    ForeignAlias,
+    ForeignFailure,
+    ForeignFeatures,
+    ForeignLaunch,
     ForeignSource,
-    Incoming,
-    Launched,
-    Learnt,
-    Merged,
-    Named,
+    KnownSource,
+    MergeBatch,
+    MergeResult,
     Position,
-    Standing,
-    refuses,
+    is_rejected,
 )
 from .loader import Loader
 from .retractions import Retraction
@@ -45,33 +45,33 @@ from .statements import trusted_stores
 from .trust import insert_retractions
 
 T = TypeVar("T")
-W = TypeVar("W", Learnt, Launched, Named, FeatureRows)
+S = TypeVar("S", ForeignFailure, ForeignLaunch, ForeignAlias, ForeignFeatures)
 
-#: Direction (``pull``, ``push``), key of the other database, key of the selection, how far it came.
+#: Direction (``pull``, ``push``), key of the other database, key of the selection, progress.
 Watermark = tuple[str, str, str, Position]
 
 _m, _p, _s, _w = schema.measurement.c, schema.program.c, schema.source.c, schema.watermark.c
 
-#: Keys in one statement. SQLite takes 32,766 parameters; more keys than this gain little.
+#: Keys per statement. SQLite takes 32,766 parameters; more keys than this gain little.
 _KEYS = 250
 
 
 @dataclass(frozen=True, slots=True)
-class _Set:
-    """A feature set as its rows name it."""
+class _FeatureSet:
+    """A feature set as merged rows name it."""
 
     name: str
     version: int
     columns: tuple[str, ...]
 
 
-def _wanted(kinds: str) -> Any:
+def _keys_table(kinds: str) -> Any:
     """Return a table of :data:`_KEYS` rows of parameters ``a0, b0, a1, …``.
 
     Parameters
     ----------
     kinds : str
-        ``b`` bytes, ``t`` text or ``i`` integer for each column.
+        Type of each column: ``b`` bytes, ``t`` text or ``i`` integer.
     """
     types: dict[str, Any] = {"b": schema.Blob, "t": schema.Text, "i": schema.Int}
     columns: list[Any] = [
@@ -80,64 +80,64 @@ def _wanted(kinds: str) -> Any:
     rows = [
         tuple(bindparam(f"{c.name}{row}", type_=c.type) for c in columns) for row in range(_KEYS)
     ]
-    return values(*columns, name="given").data(rows).cte("wanted")
+    return values(*columns, name="given").data(rows).cte("keys")
 
 
 def _known_measurements() -> Prepared:
-    """Return the query of (program, measurement) digests; the latter is None where it is new."""
-    wanted = _wanted("bb")
+    """Return the query of stored programs and measurements; a new measurement has a None digest."""
+    keys = _keys_table("bb")
     return Prepared(
         select(_p.digest, _m.digest, _m.source_id)
-        .select_from(wanted)
-        .join(schema.program, _p.digest == wanted.c.a)
-        .outerjoin(schema.measurement, and_(_m.program_id == _p.id, _m.digest == wanted.c.b))
+        .select_from(keys)
+        .join(schema.program, _p.digest == keys.c.a)
+        .outerjoin(schema.measurement, and_(_m.program_id == _p.id, _m.digest == keys.c.b))
     )
 
 
-def _known_words(table: Table) -> Prepared:
-    """Return the query of (digest, digest of the source that says it)."""
-    wanted = _wanted("bb")
+def _known_statements(table: Table) -> Prepared:
+    """Return the query of stored (digest, digest of the source that states it)."""
+    keys = _keys_table("bb")
     digest = table.c.digest
     return Prepared(
         select(digest, _s.digest)
-        .join_from(wanted, schema.source, _s.digest == wanted.c.b)
-        .join(table, and_(digest == wanted.c.a, table.c.source_id == _s.id))
+        .join_from(keys, schema.source, _s.digest == keys.c.b)
+        .join(table, and_(digest == keys.c.a, table.c.source_id == _s.id))
     )
 
 
 def _known_features() -> Prepared:
-    wanted = _wanted("bti")
+    keys = _keys_table("bti")
     f, s = schema.feature.c, schema.feature_set.c
     return Prepared(
-        select(wanted.c.a, wanted.c.b, wanted.c.c)
-        .join_from(wanted, schema.program, _p.digest == wanted.c.a)
-        .join(schema.feature_set, and_(s.name == wanted.c.b, s.version == wanted.c.c))
+        select(keys.c.a, keys.c.b, keys.c.c)
+        .join_from(keys, schema.program, _p.digest == keys.c.a)
+        .join(schema.feature_set, and_(s.name == keys.c.b, s.version == keys.c.c))
         .join(schema.feature, and_(f.program_id == _p.id, f.feature_set_id == s.id))
     )
 
 
 def _trusted_programs() -> Prepared:
-    """Return the query of those programs that a trusted source has measured."""
-    wanted = _wanted("b")
+    """Return the query of programs that a trusted source has measured."""
+    keys = _keys_table("b")
     measured = (
         select(_m.id)
         .join_from(schema.measurement, schema.source, _s.id == _m.source_id)
         .where(_m.program_id == _p.id, _s.trust >= int(Trust.VERIFIED))
     )
     return Prepared(
-        select(wanted.c.a)
-        .join_from(wanted, schema.program, _p.digest == wanted.c.a)
+        select(keys.c.a)
+        .join_from(keys, schema.program, _p.digest == keys.c.a)
         .where(measured.exists())
     )
 
 
 _MEASUREMENTS, _FEATURES = _known_measurements(), _known_features()
 _TRUSTED = _trusted_programs()
-_FAILURES, _LAUNCHES = _known_words(schema.failure), _known_words(schema.launch)
+_FAILURES, _LAUNCHES = _known_statements(schema.failure), _known_statements(schema.launch)
 
 
 class Exchange:
-    """``store.exchange``, for the room that merges databases."""
+    """``store.exchange``, for the package that merges databases."""
 
     def __init__(self, db: Database, loader: Loader, rows: Rows, batches: Batches) -> None:
         self._db = db
@@ -152,12 +152,12 @@ class Exchange:
     ) -> Iterator[T]:
         """Yield what a statement over :func:`_wanted` finds, made of its rows."""
         for start in range(0, len(keys), _KEYS):
-            part = list(keys[start : start + _KEYS])
-            # The statement has so many parameters, whatever is asked for.
-            part += [part[-1]] * (_KEYS - len(part))
+            batch = list(keys[start : start + _KEYS])
+            # The statement has a fixed number of parameters.
+            batch += [batch[-1]] * (_KEYS - len(batch))
             parameters = {
                 f"{name}{row}": value
-                for row, key in enumerate(part)
+                for row, key in enumerate(batch)
                 for name, value in zip("abc", key, strict=False)
             }
             yield from map(make, self._db.fetch(statement, **parameters))
@@ -165,7 +165,7 @@ class Exchange:
     def known_measurements(
         self, keys: Sequence[tuple[bytes, bytes]]
     ) -> tuple[dict[bytes, int], set[bytes]]:
-        """Tell which measurements are stored.
+        """Return which measurements and programs are stored.
 
         Parameters
         ----------
@@ -175,13 +175,13 @@ class Exchange:
         Returns
         -------
         sources : dict
-            Digest of a measurement that is stored → local number of its source.
+            Source id of each stored measurement, by its digest.
         programs : set of bytes
-            Digests of the programs that are stored.
+            Digests of the stored programs.
         """
         sources: dict[bytes, int] = {}
         programs: set[bytes] = set()
-        # In order of the index that is read: neighbours are on one page.
+        # In the order of the index, so that neighbours are on one page.
         for program, measurement, source in self._looked_up(_MEASUREMENTS, sorted(keys), tuple):
             programs.add(program)
             if measurement is not None:
@@ -189,15 +189,15 @@ class Exchange:
         return sources, programs
 
     def known_failures(self, keys: Sequence[tuple[bytes, bytes]]) -> set[tuple[bytes, bytes]]:
-        """Return those of (digest of a failure, of the source that says it) that are stored."""
+        """Return the stored ones of (digest of a failure, digest of the source that states it)."""
         return set(self._looked_up(_FAILURES, keys, tuple))
 
     def known_launches(self, keys: Sequence[tuple[bytes, bytes]]) -> set[tuple[bytes, bytes]]:
-        """Return those of (digest of a launch, of the source that says it) that are stored."""
+        """Return the stored ones of (digest of a launch, digest of the source that states it)."""
         return set(self._looked_up(_LAUNCHES, keys, tuple))
 
     def known_aliases(self, workload_id: int) -> set[tuple[Alias, bytes]]:
-        """Return the names of a workload, each with the digest of the source that says it."""
+        """Return the aliases of a workload, each with the digest of the source that states it."""
         a = schema.workload_alias.c
         rows = self._db.select(
             select(a.scheme, a.key, _s.digest)
@@ -211,42 +211,41 @@ class Exchange:
         return set(self._looked_up(_FEATURES, keys, tuple))
 
     def trusted_programs(self, digests: Sequence[bytes]) -> set[bytes]:
-        """Return the digests of those of some programs that a trusted source has measured."""
-        return {row[0] for row in self._looked_up(_TRUSTED, [(one,) for one in digests], tuple)}
+        """Return the digests of the programs that a trusted source has measured."""
+        return {
+            row[0] for row in self._looked_up(_TRUSTED, [(digest,) for digest in digests], tuple)
+        }
 
     def known_retractions(self, rows: Sequence[Retraction]) -> set[tuple[bytes, str, str]]:
-        """Return (digest, store, subject) of those of these retractions that are stored."""
+        """Return (digest, store, subject) of the stored ones of these retractions."""
         r = schema.retraction.c
-        found = self._db.select(
+        known = self._db.select(
             select(r.digest, r.store, r.subject).where(r.digest.in_({row.digest for row in rows}))
         )
-        return set(map(tuple, found))
+        return set(map(tuple, known))
 
-    def standings(self) -> dict[bytes, Standing]:
-        """Return digest → what this database makes of that source."""
+    def sources(self) -> dict[bytes, KnownSource]:
+        """Return all sources by digest."""
         rows = self._db.select(select(_s.id, _s.digest, _s.trust))
-        return {row.digest: Standing(*row) for row in rows}
+        return {row.digest: KnownSource(*row) for row in rows}
 
     def trusted_stores(self) -> set[str]:
-        """Return the keys of the databases with a source that is trusted here, our own included."""
+        """Return the keys of the databases with a source that is trusted here, ours included."""
         return {self._db.key, *(row.store for row in self._db.fetch(trusted_stores))}
 
     def account(self, store_key: str) -> tuple[str, str | None]:
-        """Return which account of a server this is, and under which one a database pushes.
-
-        The latter is None where it never did. Only a server has accounts.
-        """
+        """Return this account of a server, and the one under which a database pushes, or None."""
         a = schema.account.c
         known = select(a.role).where(a.store == store_key).scalar_subquery()
         ((ours, role),) = self._db.select(select(literal_column("session_user"), known))
         return ours, role
 
     def select(self, statement: Select[Any]) -> Sequence[Any]:
-        """Return all rows of a statement of the exchange room."""
+        """Return all rows of a statement of package exchange."""
         return self._db.select(statement)
 
     def watermark(self, direction: str, peer: str, selection: str) -> Position | None:
-        """Return how far an exchange has come, or None where there was none.
+        """Return the progress of an exchange, or None if there was none.
 
         Parameters
         ----------
@@ -255,7 +254,7 @@ class Exchange:
         peer : str
             Key of the other database.
         selection : str
-            :attr:`tunedb.storage.exchanged.Selection.key`.
+            :attr:`tunedb.storage.exchange_types.Selection.key`.
         """
         rows = self._db.select(
             select(
@@ -266,173 +265,169 @@ class Exchange:
         return Position(*rows[0]) if rows else None
 
     def size_after(self, measurement_id: int) -> int:
-        """Return how many measurements came after the one with that number."""
+        """Return the number of measurements with a greater id."""
         counted = select(func.count()).select_from(schema.measurement)
         return int(self._db.select(counted.where(schema.measurement.c.id > measurement_id))[0][0])
 
     # ------------------------------------------------------------------ writing
 
-    def merge(self, incoming: Incoming, *, watermark: Watermark | None = None) -> Merged:
-        """Write what was verified of another database, in one transaction.
+    def merge(self, batch: MergeBatch, *, watermark: Watermark | None = None) -> MergeResult:
+        """Write verified rows of another database, in one transaction.
 
-        New sources are foreign. Measurements and retractions in the name of somebody who is trusted
-        here are not taken unless `incoming` says that they are believed. A known record stays as it
-        is; it belongs to the source that is trusted most, of equal ones to that of the smallest
-        digest. Scripts of workloads, and whatever else a source says of itself, are not taken.
+        New sources are foreign. Measurements and retractions in the name of a source or database
+        that is trusted here are rejected unless `batch` accepts them. A known record is not
+        changed; it is assigned to the source with the most trust, among equals to that with the
+        smallest digest. Scripts of workloads are not merged.
 
         Parameters
         ----------
-        incoming : Incoming
-            Rows whose digests were computed (:mod:`tunedb.exchange.verify`).
+        batch : MergeBatch
+            Verified rows (:mod:`tunedb.exchange.verify`).
         watermark : tuple or None
-            How far the exchange has come with it; committed together with the rows.
+            Progress of the exchange, committed together with the rows.
 
         Returns
         -------
-        Merged
+        MergeResult
         """
         with self._db.transaction() as connection:
-            merged = self._merge(connection, incoming)
+            merged = self._merge(connection, batch)
             if watermark is not None:
-                _note(connection, watermark)
-        if incoming.retractions or incoming.claims:
+                _store_watermark(connection, watermark)
+        if batch.retractions or batch.claims:
             self._loader.forget_sources()
         return merged
 
     def set_watermark(self, direction: str, peer: str, selection: str, position: Position) -> None:
-        """Remember how far an exchange has come; :meth:`watermark` reads it."""
+        """Store the progress of an exchange; :meth:`watermark` reads it."""
         with self._db.transaction() as connection:
-            _note(connection, (direction, peer, selection, position))
+            _store_watermark(connection, (direction, peer, selection, position))
 
-    def _merge(self, connection: Connection, incoming: Incoming) -> Merged:
+    def _merge(self, connection: Connection, batch: MergeBatch) -> MergeResult:
         """Write rows inside a transaction."""
-        owners = _Owners(connection, self._rows, self._db.key, incoming)
-        refused: Counter[int] = Counter()
+        sources = _BatchSources(connection, self._rows, self._db.key, batch)
+        rejected: Counter[int] = Counter()
         new: Counter[int] = Counter()
-        taken = []
-        for measurement, source in zip(incoming.measurements, incoming.source_of, strict=True):
-            if owners.refused[source]:
-                refused[source] += 1
+        accepted = []
+        for measurement, source in zip(batch.measurements, batch.source_of, strict=True):
+            if sources.is_rejected[source]:
+                rejected[source] += 1
             else:
-                taken.append((measurement, source))
-        owners.make()
-        added = self._insert_foreign(connection, taken, owners)
-        for measurement, source in taken:
+                accepted.append((measurement, source))
+        sources.insert()
+        added = self._insert_foreign(connection, accepted, sources)
+        for measurement, source in accepted:
             new[source] += measurement.digest in added
-        moved = _attribute(connection, incoming, taken, added, owners)
-        refused_words: Counter[tuple[str, int]] = Counter()
+        moved = _assign_sources(connection, batch, accepted, added, sources)
+        rejected_statements: Counter[tuple[str, int]] = Counter()
 
-        def believed_of(table: str, words: Sequence[W]) -> list[tuple[W, int]]:
-            refused_words.update((table, one.source) for one in words if owners.refused[one.source])
+        def accepted_of(table: str, rows: Sequence[S]) -> list[tuple[S, int]]:
+            rejected_statements.update(
+                (table, row.source) for row in rows if sources.is_rejected[row.source]
+            )
             return [
-                (one, owners.of(one.source)[0]) for one in words if not owners.refused[one.source]
+                (row, sources.row(row.source)[0])
+                for row in rows
+                if not sources.is_rejected[row.source]
             ]
 
         failures = [
-            failure_row(one.program, one.measurement, one.failure, source_id)
-            for one, source_id in believed_of("failure", incoming.failures)
+            failure_row(row.program, row.measurement, row.failure, source_id)
+            for row, source_id in accepted_of("failure", batch.failures)
         ]
         launches = [
-            (one.program, one.measurement, one.launch, source_id)
-            for one, source_id in believed_of("launch", incoming.launches)
+            (row.program, row.measurement, row.launch, source_id)
+            for row, source_id in accepted_of("launch", batch.launches)
         ]
         aliases: Counter[int] = Counter()
-        for one, source_id in believed_of("workload_alias", incoming.aliases):
-            aliases[one.source] += statements.insert_alias(
+        for row, source_id in accepted_of("workload_alias", batch.aliases):
+            aliases[row.source] += statements.insert_alias(
                 connection,
-                workload=one.workload,
-                scheme=one.alias.scheme,
-                key=one.alias.key,
+                workload=row.workload,
+                scheme=row.alias.scheme,
+                key=row.alias.key,
                 source_id=source_id,
             ).rowcount
-        features, refused_sets = self._insert_features(
-            connection, believed_of("feature", incoming.features)
+        features, rejected_sets = self._insert_features(
+            connection, accepted_of("feature", batch.features)
         )
-        believed, others = _sorted_out(connection, incoming, self._db.key)
+        retractions, rejected_retractions = _split_retractions(connection, batch, self._db.key)
         relayed: list[Retraction] = []
-        if believed and not self._db.is_owner:
-            ours = set(statements.own_stores(connection).scalars())
-            relayed = [one for one in believed if one.store not in ours]
-            believed = [one for one in believed if one.store in ours]
-        return Merged(
+        if retractions and not self._db.is_owner:
+            own_stores = set(statements.own_stores(connection).scalars())
+            relayed = [row for row in retractions if row.store not in own_stores]
+            retractions = [row for row in retractions if row.store in own_stores]
+        return MergeResult(
             new=new,
-            refused=refused,
+            rejected=rejected,
             moved=moved,
             failures=statements.insert["failure"].many(connection, failures),
             aliases=aliases,
             features=features,
-            retractions=insert_retractions(connection, believed)[0] if believed else 0,
+            retractions=insert_retractions(connection, retractions)[0] if retractions else 0,
             launches=self._batches.insert_launches(connection, launches),
-            refused_words=refused_words,
-            refused_retractions=others,
+            rejected_statements=rejected_statements,
+            rejected_retractions=rejected_retractions,
             relayed_retractions=relayed,
-            refused_sets=refused_sets,
+            rejected_sets=rejected_sets,
         )
 
     def _insert_foreign(
-        self, connection: Connection, taken: Sequence[Any], owners: _Owners
+        self, connection: Connection, accepted: Sequence[Any], sources: _BatchSources
     ) -> set[bytes]:
-        """Insert measurements with all that they name; return the digests of the new ones."""
-        if not taken:
+        """Insert measurements with what they refer to; return the digests of the new ones."""
+        if not accepted:
             return set()
         last = statements.last_measurement(connection).scalar() or 0
         rows = [
-            self._rows.measurement(connection, measurement, *owners.of(source))
-            for measurement, source in taken
+            self._rows.measurement(connection, measurement, *sources.row(source))
+            for measurement, source in accepted
         ]
         programs = {row["program"]: row["_program"] for row in rows}
         statements.insert["program"].many(connection, list(programs.values()))
         new = statements.insert["measurement"].many(connection, rows)
         if new == len(rows):
             return {row["digest"] for row in rows}
-        # Another process has added some of them since they were looked up.
+        # Another process has added some of them since the lookup.
         after: Sequence[Any] = statements.measurements_after(connection, id=last).all()
         return {digest for _, digest in after}
 
     def _insert_features(
-        self, connection: Connection, features: Sequence[tuple[FeatureRows, int]]
+        self, connection: Connection, features: Sequence[tuple[ForeignFeatures, int]]
     ) -> tuple[int, Counter[str]]:
-        """Insert rows of features for programs that are there; return how many were new.
-
-        Parameters
-        ----------
-        connection : Connection
-            The writer's.
-        features : sequence of (FeatureRows, int)
-            Rows, and the source with whose record they came.
-        """
+        """Insert rows of stored programs; return the numbers of new rows and of rejected ones."""
         new = 0
-        refused: Counter[str] = Counter()
-        sets: dict[tuple[str, int, tuple[str, ...]], list[tuple[FeatureRows, int]]] = {}
-        for one, source_id in features:
-            sets.setdefault((one.name, one.version, one.columns), []).append((one, source_id))
-        for key, found in sets.items():
-            named = _Set(*key)
+        rejected: Counter[str] = Counter()
+        sets: dict[tuple[str, int, tuple[str, ...]], list[tuple[ForeignFeatures, int]]] = {}
+        for item, source_id in features:
+            sets.setdefault((item.name, item.version, item.columns), []).append((item, source_id))
+        for key, items in sets.items():
+            named = _FeatureSet(*key)
             try:
                 set_id = self._rows.feature_set(connection, named)
             except UsageError:
-                refused[f"{named.name} version {named.version}"] += len(found)
+                rejected[f"{named.name} version {named.version}"] += len(items)
                 continue
             rows = [
                 {
-                    "program": one.program,
+                    "program": item.program,
                     "feature_set_id": set_id,
                     "source_id": source_id,
-                    "n_rows": one.n_rows,
-                    "n_columns": one.n_columns,
-                    "data": one.data,
+                    "n_rows": item.n_rows,
+                    "n_columns": item.n_columns,
+                    "data": item.data,
                 }
-                for one, source_id in found
+                for item, source_id in items
             ]
-            # First, because only programs without rows are marked.
+            # Marked first, because only programs without rows are.
             statements.mark_foreign_feature.many(connection, rows)
             new += statements.insert_feature.many(connection, rows)
-        return new, refused
+        return new, rejected
 
     def register(self, store_key: str) -> None:
-        """Register a database that pushes with this account of a server; the first one counts.
+        """Register the account of a server under which a database pushes; the first one counts.
 
-        From then on this account alone speaks for it there. A file has no accounts.
+        From then on only this account may write in its name there. A file has no accounts.
 
         Parameters
         ----------
@@ -446,111 +441,112 @@ class Exchange:
         """
         if self._db.is_file:
             return
-        ours, known = self.account(store_key)
-        if known is None:
+        own, registered = self.account(store_key)
+        if registered is None:
             with self._db.transaction() as connection:
                 statements.insert["account"](
-                    connection, store=store_key, role=ours, registered_at=now()
+                    connection, store=store_key, role=own, registered_at=now()
                 )
-            ours, known = self.account(store_key)
-        if known != ours and not self._db.is_owner:
-            mended = f"account SET role = '{ours}' WHERE store = '{store_key}'"
+            own, registered = self.account(store_key)
+        if registered != own and not self._db.is_owner:
+            change = f"account SET role = '{own}' WHERE store = '{store_key}'"
             raise StorageError(
-                f"{self._db.location}: database {store_key} pushes as {known}, but this account is "
-                f"{ours}; use that account, or ask the server's owner to run: UPDATE {mended}"
+                f"{self._db.location}: database {store_key} pushes as {registered}, but this "
+                f"account is {own}; use that one, or ask the server's owner to run: UPDATE {change}"
             )
 
 
-class _Owners:
-    """Local numbers of the sources of a batch, made where they are needed.
+class _BatchSources:
+    """Rows of a batch's sources, inserted when they are needed.
 
     Attributes
     ----------
-    refused : list of bool
-        Whether new records of each are not taken.
+    is_rejected : list of bool
+        True for each source whose new records are rejected.
     """
 
-    def __init__(self, connection: Connection, rows: Rows, ours: str, incoming: Incoming) -> None:
+    def __init__(
+        self, connection: Connection, rows: Rows, store_key: str, batch: MergeBatch
+    ) -> None:
         self._connection = connection
         self._rows = rows
-        self.sources = incoming.sources
-        # Read here and not before: somebody may have changed the trust of one meanwhile.
-        self._standing = {source.digest: self._find(source) for source in incoming.sources}
-        self.refused = [
-            refuses(source, self._standing[source.digest], ours, incoming.believe)
-            for source in incoming.sources
+        self.sources = batch.sources
+        # Read inside the transaction: the trust in a source may have changed since the lookup.
+        self._known = {source.digest: self._find(source) for source in batch.sources}
+        self.is_rejected = [
+            is_rejected(source, self._known[source.digest], store_key, batch.accept_trusted_names)
+            for source in batch.sources
         ]
 
-    def _find(self, source: ForeignSource) -> Standing | None:
+    def _find(self, source: ForeignSource) -> KnownSource | None:
         s = schema.source.c
         row = self._connection.execute(
             select(s.id, s.digest, s.trust).where(s.digest == source.digest)
         ).one_or_none()
-        return None if row is None else Standing(*row)
+        return None if row is None else KnownSource(*row)
 
-    def make(self) -> None:
-        """Add what is missing, but for those of which nothing is taken."""
-        for number, refused in enumerate(self.refused):
-            if not refused:
-                self.of(number)
+    def insert(self) -> None:
+        """Insert the missing sources, except rejected ones."""
+        for position, is_rejected_ in enumerate(self.is_rejected):
+            if not is_rejected_:
+                self.row(position)
 
-    def of(self, number: int) -> tuple[int, int]:
-        """Return the local number and the trust of a source, added where it is missing."""
-        source = self.sources[number]
-        standing = self._standing[source.digest]
-        if standing is None:
+    def row(self, position: int) -> tuple[int, int]:
+        """Return the id and the trust of a source, inserting it if missing."""
+        source = self.sources[position]
+        known = self._known[source.digest]
+        if known is None:
             id_ = self._rows.foreign_source(self._connection, source)
-            standing = Standing(id_, source.digest, int(Trust.FOREIGN))
-            self._standing[source.digest] = standing
-        return standing.id, standing.trust
+            known = self._known[source.digest] = KnownSource(id_, source.digest, int(Trust.FOREIGN))
+        return known.id, known.trust
 
 
-def _attribute(
+def _assign_sources(
     connection: Connection,
-    incoming: Incoming,
-    taken: Sequence[Any],
+    batch: MergeBatch,
+    accepted: Sequence[Any],
     added: set[bytes],
-    owners: _Owners,
+    sources: _BatchSources,
 ) -> int:
-    """Give known records to better sources; return how many have another one now."""
+    """Assign known records to better sources; return the number of changed records."""
     claims = [
         (claim.program, claim.measurement, claim.source, claim.valid)
-        for claim in incoming.claims
-        if not owners.refused[claim.source]
+        for claim in batch.claims
+        if not sources.is_rejected[claim.source]
     ]
-    # What another process has added meanwhile is known now.
+    # Records that another process has added meanwhile are known now.
     claims += [
-        (one.program.digest, one.digest, source, one.is_valid)
-        for one, source in taken
-        if one.digest not in added
+        (measurement.program.digest, measurement.digest, source, measurement.is_valid)
+        for measurement, source in accepted
+        if measurement.digest not in added
     ]
     rows = []
     for program, measurement, source, valid in claims:
-        id_, trust = owners.of(source)
+        id_, trust = sources.row(source)
         rows.append(
             {
                 "program": program,
                 "measurement": measurement,
                 "source": id_,
                 "trust": trust,
-                "owner": owners.sources[source].digest,
+                "owner": sources.sources[source].digest,
                 "valid": int(valid and trust >= Trust.VERIFIED),
             }
         )
     return statements.claim_record.many(connection, rows)
 
 
-def _sorted_out(
-    connection: Connection, incoming: Incoming, ours: str
+def _split_retractions(
+    connection: Connection, batch: MergeBatch, store_key: str
 ) -> tuple[list[Retraction], list[Retraction]]:
-    """Return the retractions that are taken, and those in the name of somebody trusted here."""
-    if not incoming.retractions:
+    """Return the accepted and the rejected retractions."""
+    if not batch.retractions:
         return [], []
-    return incoming.sorted_out({ours, *statements.trusted_stores(connection).scalars()})
+    return batch.split_retractions({store_key, *statements.trusted_stores(connection).scalars()})
 
 
-def _note(connection: Connection, watermark: Watermark) -> None:
-    """Write how far an exchange has come."""
+def _store_watermark(connection: Connection, watermark: Watermark) -> None:
+    """Replace a watermark."""
     direction, peer, selection, position = watermark
     key = {"direction": direction, "peer": peer, "selection": selection}
     statements.delete_watermark(connection, **key)

@@ -37,7 +37,7 @@ from .columns import MEASUREMENT, Form
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
-    from .exchanged import ForeignSource
+    from .exchange_types import ForeignSource
 
 
 #: Fields of a record that its row holds unchanged, and those that it holds as JSON: as text, or as

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 
 @contextmanager
-def collecting_less() -> Iterator[None]:
+def paused_gc() -> Iterator[None]:
     """Leave the search for cycles to the end of each batch, where ``gc.collect(0)`` does it.
 
     Python looks through young objects after every 700 of them, and a line of a log has 150: that

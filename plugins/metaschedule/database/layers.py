@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ....errors import FormatError, TargetError
-from ....exchange.layer import check_layer, left_out, open_layer
+from ....exchange.peers import check_layer, open_layer, skipped_message
 from ....programs.allowlist import check_trace
 from ....records import Signature, Source, Target
 from ....storage.answers import Donor
@@ -95,7 +95,7 @@ class Layer:
 
     def leave_out(self, error: Exception) -> None:
         """Warn, unless that was said before, and ask again after :data:`RETRY_S`."""
-        words = left_out(self.location, first_line(error))
+        words = skipped_message(self.location, first_line(error))
         _log.log(logging.DEBUG if words == self._told else logging.WARNING, "%s", words)
         self._told = words
         # The database is there; it is the question that it cannot answer.

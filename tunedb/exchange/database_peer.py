@@ -1,4 +1,4 @@
-"""A database as the giving side of an exchange: a file or a server, ours or somebody else's."""
+"""A database as the sending side of an exchange: a file or a server, ours or of strangers."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ from ..storage.engine import (
     show_url,
     sqlite_path,
 )
-from ..storage.exchanged import COLUMNS, Chunk, Position, Selection
+from ..storage.exchange_types import COLUMNS, Chunk, Position, Selection
 from ..system import compression
-from . import selection as choosing
+from . import selection as record_selection
 from .foreign_file import ForeignFile, foreign_errors, open_file
 
-# ---- Rows into chunks that are bounded in rows and bytes -----------------------------------------
+# ---- Chunks of rows, bounded in rows and bytes ---------------------------------------------------
 
 Row = tuple[Any, ...]
 
@@ -62,36 +62,36 @@ def _size(row: Row) -> int:
     return sum([len(value) for value in row if value.__class__ in _SIZED])
 
 
-def cut(table: str, rows: Iterable[Row]) -> Iterator[Chunk]:
+def chunks_of(table: str, rows: Iterable[Row]) -> Iterator[Chunk]:
     """Yield rows in chunks that are bounded in rows and bytes."""
-    part: list[Row] = []
+    batch: list[Row] = []
     size = 0
     for row in rows:
-        part.append(row)
+        batch.append(row)
         size += _size(row)
-        if len(part) == limits.BATCH_ROWS or size > limits.CHUNK_BYTES:
-            yield Chunk(table, part)
-            part, size = [], 0
-    if part:
-        yield Chunk(table, part)
+        if len(batch) == limits.BATCH_ROWS or size > limits.CHUNK_BYTES:
+            yield Chunk(table, batch)
+            batch, size = [], 0
+    if batch:
+        yield Chunk(table, batch)
 
 
-def taken(page: Generator[Row], after: int, where: str) -> tuple[list[Row], bool]:
-    """Return the rows of a page that fit into a chunk, and whether some did not.
+def first_chunk(page: Generator[Row], after: int, where: str) -> tuple[list[Row], bool]:
+    """Return the rows of a page that fit into a chunk, and true if some did not.
 
     Parameters
     ----------
     page : generator of tuple
-        Rows in order of their numbers, which come first; it is closed.
+        Rows in order of their ids, which come first; it is closed.
     after : int
-        Below all of them.
+        Number below all ids.
     where : str
         The database, for messages.
 
     Raises
     ------
     StorageError
-        They are not in order: a damaged file could be read for ever.
+        The rows are not in order: a damaged file could be read for ever.
     """
     rows: list[Row] = []
     size = 0
@@ -108,32 +108,31 @@ def taken(page: Generator[Row], after: int, where: str) -> tuple[list[Row], bool
     return rows, False
 
 
-# ---- What is asked of a database that is read for an exchange; one set of statements per ---------
-# revision
+# ---- Statements, one set per revision ------------------------------------------------------------
 #
-# Columns come in the order of :data:`tunedb.storage.exchanged.COLUMNS`, so that a row that was
-# fetched # is a row of a chunk. What an earlier revision lacks is NULL.
+# Columns are in the order of tunedb.storage.exchange_types.COLUMNS, so that a fetched row is a row
+# of a chunk. Columns that an earlier revision lacks are NULL.
 
 _m, _p, _f, _v = schema.measurement.c, schema.program.c, schema.failure.c, schema.feature.c
 _l, _c = schema.launch.c, schema.counter_set.c
 
 _ROWS = schema.measurement.join(schema.program, _p.id == _m.program_id)
 
-#: The first revision with contexts, whole trials and bytes as decisions; with retractions of other
-#: databases; with launches; and with the sources of aliases, failures and launches.
-_LOGS, _SHARING, _LAUNCHES, _SAID = "0002", "0004", "0005", "0006"
+#: First revisions with contexts, costs and binary decisions; with retractions of other databases;
+#: with launches; and with the sources of aliases, failures and launches.
+_LOGS, _SHARING, _LAUNCHES, _ATTRIBUTION = "0002", "0004", "0005", "0006"
 
-#: Where a row of ``measurement`` names a shared row, and of which table.
+#: Positions of references in a row of ``measurement``, and their tables.
 _REFERENCES = tuple((AT[name], name) for name in COLUMNS if name in AT)
 
 _TABLES = schema.metadata.tables
 
-#: What shared rows are read from.
+#: Columns of the shared tables.
 _SHARED: Mapping[str, tuple[Any, ...]] = {
     name: tuple(_TABLES[name].c[column] for column in COLUMNS[name]) for _, name in _REFERENCES
 }
 
-#: Tables whose bodies are compressed.
+#: Tables with compressed bodies.
 COMPRESSED = frozenset({"workload", "sketch", "tail"})
 
 
@@ -142,54 +141,54 @@ def _number(name: str) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class Launches:
-    """The statements for launches, up to number ``newest``.
+class LaunchStatements:
+    """Statements for launches up to id ``newest``.
 
     Parameters
     ----------
-    of_range, of, later : Prepared
-        As :attr:`Tables.failures`, :attr:`Tables.failures_of` and :attr:`Tables.later`.
-    sets_of_range, sets_of, sets_later : Prepared
-        The sets of counters that these refer to.
+    of_range, of_ids, later : Prepared
+        As :attr:`Statements.failures`, :attr:`Statements.failures_of` and :attr:`Statements.later`.
+    sets_of_range, sets_of_ids, sets_later : Prepared
+        Counter sets of these launches.
     """
 
     of_range: Prepared
-    of: Prepared
+    of_ids: Prepared
     later: Prepared
     sets_of_range: Prepared
-    sets_of: Prepared
+    sets_of_ids: Prepared
     sets_later: Prepared
 
 
 @dataclass(frozen=True, slots=True)
-class Tables:
-    """The statements for one revision.
+class Statements:
+    """Statements for one revision.
 
     Parameters
     ----------
     position : Prepared
         Last measurement, its digest, last failure, number of retractions, last launch.
     digest : Prepared
-        The digest of measurement ``id``.
+        Digest of measurement ``id``.
     page, page_of : Prepared
-        Measurements in order of their numbers: above ``after`` and up to ``until``, at most
-        ``n``; those with numbers ``ids``.
+        Measurements in order of their ids: after ``after`` and up to ``until``, at most ``n``;
+        those with ids ``ids``.
     failures, failures_of : Prepared
-        Failures up to number ``newest`` of measurements from ``first`` to ``last``; of ``ids``.
+        Failures up to id ``newest`` of measurements from ``first`` to ``last``; of ``ids``.
     later : Prepared
-        Failures above number ``oldest`` and up to ``newest`` of measurements up to ``last``; the
-        number of the measurement stands before the columns.
+        Failures after id ``oldest`` and up to ``newest`` of measurements up to ``last``, preceded
+        by the id of the measurement.
     features, features_of : Prepared
-        Features of measurements from ``first`` to ``last``; of ``ids``. The number of the program
-        stands before the columns.
+        Features of measurements from ``first`` to ``last``; of ``ids``; preceded by the id of the
+        program.
     feature_sets, retractions : Prepared
-        All of them.
+        All rows.
     aliases_of : Prepared
-        The aliases of workloads ``ids``.
+        Aliases of workloads ``ids``.
     shared : mapping
-        Table → its rows with numbers ``ids``.
-    launches : Launches or None
-        None where the revision has none.
+        Rows with ids ``ids`` of each shared table.
+    launches : LaunchStatements or None
+        None for revisions without launches.
     """
 
     position: Prepared
@@ -205,11 +204,11 @@ class Tables:
     retractions: Prepared
     aliases_of: Prepared
     shared: Mapping[str, Prepared]
-    launches: Launches | None
+    launches: LaunchStatements | None
 
 
 def among(column: Any, statement: Select[Any]) -> Prepared:
-    """Return a statement of the rows whose `column` is one of ``ids`` (see :func:`listed`)."""
+    """Return a statement for the rows whose `column` is one of ``ids``."""
     values = func.json_each(bindparam("ids", type_=schema.Text)).table_valued("value")
     array = bindparam("ids", type_=ARRAY(BigInteger))
     return Prepared(
@@ -220,18 +219,19 @@ def among(column: Any, statement: Select[Any]) -> Prepared:
     )
 
 
-#: Up to which number records may have been pruned.
+#: Reads the id up to which records may have been pruned.
 PRUNED = Prepared(select(schema.meta.c.value).where(schema.meta.c.key == schema.PRUNED))
 
 
 @cache
-def tables_of(revision: str) -> Tables:
+def statements_of(revision: str) -> Statements:
     """Return the statements for a revision."""
     measurement = _measurement(revision)
     failure = (_f.id, _f.digest)
-    is_said = revision >= _SAID
-    said = (_f.kind, _f.phase, _f.message, _f.seconds, _f.source_id if is_said else null())
-    own = select(*failure, _f.measurement_id, null(), null(), *said).where(
+    is_attributed = revision >= _ATTRIBUTION
+    source = _f.source_id if is_attributed else null()
+    content = (_f.kind, _f.phase, _f.message, _f.seconds, source)
+    failures = select(*failure, _f.measurement_id, null(), null(), *content).where(
         _f.id <= _number("newest")
     )
     features = select(
@@ -240,7 +240,7 @@ def tables_of(revision: str) -> Tables:
     alias, retraction = schema.workload_alias.c, schema.retraction.c
     store = retraction.store if revision >= _SHARING else null()
     sets = schema.feature_set.c
-    return Tables(
+    return Statements(
         position=_position(revision),
         digest=Prepared(select(_m.digest).where(_m.id == _number("id"))),
         page=Prepared(
@@ -249,9 +249,11 @@ def tables_of(revision: str) -> Tables:
             .limit(_number("n"))
         ),
         page_of=among(_m.id, measurement.order_by(_m.id)),
-        failures=Prepared(own.where(_f.measurement_id.between(_number("first"), _number("last")))),
-        failures_of=among(_f.measurement_id, own),
-        later=_later(said),
+        failures=Prepared(
+            failures.where(_f.measurement_id.between(_number("first"), _number("last")))
+        ),
+        failures_of=among(_f.measurement_id, failures),
+        later=_later(content),
         features=Prepared(features.where(_m.id.between(_number("first"), _number("last")))),
         features_of=among(_m.id, features),
         feature_sets=Prepared(select(sets.id, sets.name, sets.version, sets.columns)),
@@ -264,7 +266,7 @@ def tables_of(revision: str) -> Tables:
             alias.workload_id,
             select(
                 *(alias.workload_id, alias.scheme, alias.key),
-                alias.source_id if is_said else null(),
+                alias.source_id if is_attributed else null(),
             ),
         ),
         shared={
@@ -272,15 +274,15 @@ def tables_of(revision: str) -> Tables:
             for name, columns in _SHARED.items()
             if name != "context" or revision >= _LOGS
         },
-        launches=_launches(said=is_said) if revision >= _LAUNCHES else None,
+        launches=_launches(is_attributed=is_attributed) if revision >= _LAUNCHES else None,
     )
 
 
 def _measurement(revision: str) -> Select[Any]:
-    """Return the columns of measurements with those of their programs."""
+    """Return the query of measurements with the columns of their programs."""
     earlier: dict[str, Any] = {}
     if revision < _LOGS:
-        # The first revision had a word for None.
+        # The first revision stored "unknown" instead of NULL.
         earlier["origin"] = func.nullif(_m.origin, literal_column("'unknown'"))
         earlier["decisions"] = cast(_p.decisions, schema.Blob)
     return select(
@@ -293,12 +295,12 @@ def _measurement(revision: str) -> Select[Any]:
     ).select_from(_ROWS)
 
 
-def _later(said: tuple[Any, ...]) -> Prepared:
-    """Return the failures that were learnt after their measurements were given."""
+def _later(content: tuple[Any, ...]) -> Prepared:
+    """Return the query of failures added after their measurements were sent."""
     return Prepared(
         select(
             *(_f.measurement_id, _f.id, _f.digest, null(), _p.digest, _m.digest),
-            *said,
+            *content,
         )
         .select_from(schema.failure.join(_ROWS, _m.id == _f.measurement_id))
         .where(_f.id > _number("oldest"), _f.id <= _number("newest"), _m.id <= _number("last"))
@@ -306,43 +308,42 @@ def _later(said: tuple[Any, ...]) -> Prepared:
     )
 
 
-def _launches(*, said: bool) -> Launches:
-    """Return the statements for launches; `said` is whether their sources are known."""
+def _launches(*, is_attributed: bool) -> LaunchStatements:
+    """Return the statements for launches."""
     columns = (
         *(_l.number, _l.kernel, _l.threads),
         *(_l.block_x, _l.block_y, _l.block_z, _l.grid_x, _l.grid_y, _l.grid_z),
         *(_l.registers, _l.static_shared, _l.dynamic_shared, _l.seconds),
         *(_l.counter_set_id, _l.counters),
-        _l.source_id if said else null(),
+        _l.source_id if is_attributed else null(),
     )
     until = _l.id <= _number("newest")
-    own = select(_l.id, _l.digest, _l.measurement_id, null(), null(), *columns).where(until)
-    named = (_c.id, _c.digest, _c.tool, _c.tool_version, _c.compute_capability, _c.counters)
+    launches = select(_l.id, _l.digest, _l.measurement_id, null(), null(), *columns).where(until)
     sets = (
-        select(*named)
+        select(_c.id, _c.digest, _c.tool, _c.tool_version, _c.compute_capability, _c.counters)
         .distinct()
         .join_from(schema.launch, schema.counter_set, _c.id == _l.counter_set_id)
         .where(until)
     )
-    ends = _l.measurement_id.between(_number("first"), _number("last"))
-    after = (_l.id > _number("oldest"), _l.measurement_id <= _number("last"))
-    return Launches(
-        of_range=Prepared(own.where(ends)),
-        of=among(_l.measurement_id, own),
+    in_range = _l.measurement_id.between(_number("first"), _number("last"))
+    is_later = (_l.id > _number("oldest"), _l.measurement_id <= _number("last"))
+    return LaunchStatements(
+        of_range=Prepared(launches.where(in_range)),
+        of_ids=among(_l.measurement_id, launches),
         later=Prepared(
             select(_l.measurement_id, _l.id, _l.digest, null(), _p.digest, _m.digest, *columns)
             .select_from(schema.launch.join(_ROWS, _m.id == _l.measurement_id))
-            .where(until, *after)
+            .where(until, *is_later)
             .order_by(_l.id)
         ),
-        sets_of_range=Prepared(sets.where(ends)),
-        sets_of=among(_l.measurement_id, sets),
-        sets_later=Prepared(sets.where(*after)),
+        sets_of_range=Prepared(sets.where(in_range)),
+        sets_of_ids=among(_l.measurement_id, sets),
+        sets_later=Prepared(sets.where(*is_later)),
     )
 
 
 def _position(revision: str) -> Prepared:
-    """Return how far the rows of a database go."""
+    """Return the query of a database's position."""
     other = schema.measurement.alias().c
     last = select(func.max(other.id)).scalar_subquery()
     return Prepared(
@@ -356,11 +357,45 @@ def _position(revision: str) -> Prepared:
     )
 
 
-# ---- A database that is read for an exchange: its connection, and how far its rows go ------------
+# ---- The peer ------------------------------------------------------------------------------------
+
+#: Ids per statement, which keeps their text short.
+_IDS = 500
 
 
-class OpenedDatabase:
-    """The part of :class:`tunedb.exchange.database.DatabasePeer` that opens and asks."""
+class DatabasePeer:
+    """A database that sends its records (:class:`tunedb.storage.exchange_types.Peer`).
+
+    Measurements are added to a database and rarely removed, so :meth:`position`, read first, bounds
+    a consistent view of it; each page of records with everything to which it refers is one
+    snapshot.
+
+    Parameters
+    ----------
+    url : str, Path or URL
+        A path, ``sqlite:///…`` or ``postgresql+psycopg://…``.
+    own : bool
+        The database is ours: a file is opened normally and must have this version's schema.
+    check : bool
+        Let SQLite check a whole foreign file for damage first.
+
+    Raises
+    ------
+    NotFoundError, SchemaError, StorageError, UsageError
+        It cannot be read (:func:`tunedb.exchange.foreign_file.open_file`).
+
+    Attributes
+    ----------
+    location : str
+        Name in messages, without a password.
+    store_key : str
+        Its stated store key.
+    total : int
+        Number of measurements to come, for a progress bar; exact once :meth:`chunks` has begun with
+        a selection.
+    revision : str
+        Revision of its schema.
+    """
 
     def __init__(self, url: str | Path | URL, *, own: bool = False, check: bool = True) -> None:
         parsed = parse_url(url)
@@ -393,13 +428,13 @@ class OpenedDatabase:
         return engine
 
     def _open(self, url: URL) -> None:
-        """Connect, and read what the database says of itself."""
+        """Connect, and read revision, store key and position."""
         if self._foreign is None:
             if sqlite_path(url) is not None:
                 versions.check_file(url, create=False)
             versions.prepare(self._engine, url, create=False)
         self.revision = schema.HEAD if self._foreign is None else self._foreign.revision
-        self._tables = tables_of(self.revision)
+        self._statements = statements_of(self.revision)
         options: dict[str, Any] = {"tunedb_reads": True}
         if not self._is_sqlite:
             options |= {"isolation_level": "REPEATABLE READ", "stream_results": True}
@@ -430,9 +465,9 @@ class OpenedDatabase:
         self.close()
 
     def close(self) -> None:
-        """Close the connection. Closing twice is fine."""
+        """Close the connection; closing twice does nothing."""
         connection, self._connection = self._connection, None
-        # A connection that was cut may refuse to be rolled back.
+        # A broken connection may fail to roll back.
         with self._errors():
             if connection is not None:
                 connection.close()
@@ -441,12 +476,12 @@ class OpenedDatabase:
             self._foreign.connection.close()
 
     def _errors(self) -> AbstractContextManager[None]:
-        of = converted_errors if self._foreign is None else foreign_errors
-        return of(self.location)
+        converted = converted_errors if self._foreign is None else foreign_errors
+        return converted(self.location)
 
     @contextmanager
     def _snapshot(self) -> Iterator[Connection]:
-        """Yield the connection inside a transaction that reads; one inside another is the same."""
+        """Yield the connection in a reading transaction, which may be that of a caller."""
         connection = self._connection
         if connection is None:
             raise StorageError(f"{self.location}: it was closed")
@@ -464,158 +499,123 @@ class OpenedDatabase:
         with self._snapshot() as connection:
             result = prepared(connection, **parameters)
             try:
-                # SQLAlchemy makes a row of each, which takes as long as reading it does; but only
-                # it tells its own errors from a server's driver's.
+                # SQLAlchemy's row objects cost as much as reading the rows; they are needed for
+                # servers, because only SQLAlchemy converts errors of their driver.
                 yield from (result.cursor if self._is_sqlite else map(tuple, result))  # type: ignore[misc]
             finally:
                 result.close()
 
     def _among(self, prepared: Prepared, ids: Sequence[int], **parameters: Any) -> Generator[Row]:
-        """Yield the rows of a statement that asks for `ids`."""
+        """Yield the rows of a statement for `ids`."""
         listed = orjson.dumps(ids).decode() if self._is_sqlite else list(ids)
         return self._rows(prepared, ids=listed, **parameters)
 
-    # ------------------------------------------------------------------ where it stands
+    # ------------------------------------------------------------------ position
 
     def position(self) -> Position:
-        """Return how far its rows go."""
-        ((last, digest, failure, retractions, launch),) = self._rows(self._tables.position)
+        """Return the position of its last rows."""
+        ((last, digest, failure, retractions, launch),) = self._rows(self._statements.position)
         self._require(last or 0, failure or 0, launch or 0)
         return Position(last or 0, failure or 0, digest, retractions, launch or 0)
 
     def digest_at(self, measurement_id: int) -> bytes | None:
-        """Return the digest of a measurement; None where there is none of that number."""
-        rows = list(self._rows(self._tables.digest, id=measurement_id))
+        """Return the digest of a measurement, or None if there is none with this id."""
+        rows = list(self._rows(self._statements.digest, id=measurement_id))
         return rows[0][0] if rows else None
 
     def pruned_until(self) -> int:
-        """Return the number up to which records may have been pruned; 0 where none were."""
-        said = [value for (value,) in self._rows(PRUNED)]
-        return int(said[0]) if said and re.fullmatch("[0-9]{1,19}", said[0]) else 0
+        """Return the id up to which records may have been pruned; 0 if none were."""
+        values = [value for (value,) in self._rows(PRUNED)]
+        return int(values[0]) if values and re.fullmatch("[0-9]{1,19}", values[0]) else 0
 
     def _require(self, *numbers: object) -> None:
-        """Raise StorageError for a number of a row that is none."""
+        """Raise StorageError for an id that is not a number."""
         if not all(isinstance(number, int) for number in numbers):
             raise StorageError(f"{self.location}: damaged: a row has no number")
 
-
-# ---- The giving database -------------------------------------------------------------------------
-
-#: Numbers asked for at once: the text of them stays short.
-_NUMBERS = 500
-
-
-class DatabasePeer(OpenedDatabase):
-    """A database that gives its records (:class:`tunedb.storage.exchanged.Peer`).
-
-    What was measured is added to a database and hardly ever taken out, so that
-    :meth:`position`, read before anything else, bounds a consistent view of it; each page of
-    records with all that it refers to is one snapshot.
-
-    Parameters
-    ----------
-    url : str, Path or URL
-        A path, ``sqlite:///…`` or ``postgresql+psycopg://…``.
-    own : bool
-        It is ours: a file is opened as always and must have this version's schema.
-    check : bool
-        Let SQLite look through the whole of a foreign file for damage first.
-
-    Raises
-    ------
-    NotFoundError, SchemaError, StorageError, UsageError
-        It cannot be read (:func:`tunedb.exchange.foreign_file.open_file`).
-
-    Attributes
-    ----------
-    location : str
-        For messages, without a password.
-    store_key : str
-        Which database it says that it is.
-    total : int
-        Measurements that it will give, for a progress bar; exact once :meth:`chunks` has begun
-        with a selection.
-    revision : str
-        Its schema.
-    """
-
-    # ------------------------------------------------------------------ what it gives
+    # ------------------------------------------------------------------ rows
 
     def chunks(
         self, selection: Selection, since: Position | None = None, until: Position | None = None
     ) -> Iterator[Chunk]:
-        """Yield what is selected, each row after those that it refers to.
+        """Yield the selected rows, each after the rows to which it refers.
 
         Parameters
         ----------
         selection : Selection
-            What to give.
+            Records to send.
         since, until : Position or None
-            Only measurements, failures and launches after and up to there. The best of a workload
-            may be others with each record that is added: with ``best`` all of them are given where
-            anything was added.
+            Only measurements, failures and launches after and up to these. With ``best``, each new
+            record may change the best of a workload, so all selected records are sent if anything
+            is new.
 
         Yields
         ------
         Chunk
-            Of at most :data:`tunedb.limits.BATCH_ROWS` rows, and few more than
+            At most :data:`tunedb.limits.BATCH_ROWS` rows, and little more than
             :data:`tunedb.limits.CHUNK_BYTES` bytes.
 
         Raises
         ------
         NotFoundError
-            Nothing has a name of the selection.
+            No row matches a name of the selection.
         LimitError, StorageError
-            It cannot be read on.
+            The database cannot be read.
         """
         since = since or Position()
         until = until or self.position()
         start = since.measurement_id
         chosen: NDArray[np.int64] | None = None
-        if choosing.is_restricted(selection):
+        if record_selection.is_restricted(selection):
             chosen = self._chosen(selection, until.measurement_id)
             if selection.best is not None and start < until.measurement_id:
                 start = 0
         first = 0 if chosen is None else int(np.searchsorted(chosen, start, "right"))
         self.total = max(0, until.measurement_id - start) if chosen is None else len(chosen) - first
-        given: dict[str, set[Any]] = {name: set() for _, name in _REFERENCES}
+        sent: dict[str, set[Any]] = {name: set() for _, name in _REFERENCES}
         if chosen is None:
-            yield from self._range(start, until, selection, given)
+            yield from self._range(start, until, selection, sent)
         else:
             for at in range(first, len(chosen), limits.BATCH_ROWS):
                 ids = chosen[at : at + limits.BATCH_ROWS].tolist()
-                yield from self._listed(ids, until, selection, given)
+                yield from self._listed(ids, until, selection, sent)
         if start:
-            yield from self._later(since, until, start, chosen, given)
+            yield from self._later(since, until, start, chosen, sent)
         if since.retractions != until.retractions:
-            rows = self._rows(self._tables.retractions)
-            own = self.store_key
-            filled = ((d, own if s is None else s, subject, why) for d, s, subject, why in rows)
-            yield from cut("retraction", filled)
+            rows = self._rows(self._statements.retractions)
+            # The first revisions had only retractions of their own database.
+            retractions = (
+                (digest, self.store_key if store is None else store, subject, reason)
+                for digest, store, subject, reason in rows
+            )
+            yield from chunks_of("retraction", retractions)
 
     def _chosen(self, selection: Selection, until: int) -> NDArray[np.int64]:
-        """Return the numbers of the measurements that are meant."""
+        """Return the ids of the selected measurements."""
         with self._snapshot() as connection:
             try:
-                return choosing.chosen_ids(connection.execute, selection, until)
+                return record_selection.chosen_ids(connection.execute, selection, until)
             except StorageError as error:
                 raise StorageError(f"{self.location}: {error}") from None
 
     def _range(
-        self, after: int, until: Position, selection: Selection, given: dict[str, set[Any]]
+        self, after: int, until: Position, selection: Selection, sent: dict[str, set[Any]]
     ) -> Iterator[Chunk]:
-        """Yield all measurements after one, with what belongs to them."""
+        """Yield all measurements after an id, with the rows that belong to them."""
         while after < until.measurement_id:
             with self._snapshot():
                 page = self._rows(
-                    self._tables.page, after=after, until=until.measurement_id, n=limits.BATCH_ROWS
+                    self._statements.page,
+                    after=after,
+                    until=until.measurement_id,
+                    n=limits.BATCH_ROWS,
                 )
-                rows, more = taken(page, after, self.location)
+                rows, more = first_chunk(page, after, self.location)
                 if not rows:
                     return
                 after = rows[-1][0]
                 pick = partial(self._of_range, first=rows[0][0], last=after)
-                yield from self._with_learnt(rows, pick, until, selection, given)
+                yield from self._with_statements(rows, pick, until, selection, sent)
             if not more and len(rows) < limits.BATCH_ROWS:
                 return
 
@@ -624,20 +624,20 @@ class DatabasePeer(OpenedDatabase):
         ids: list[int],
         until: Position,
         selection: Selection,
-        given: dict[str, set[Any]],
+        sent: dict[str, set[Any]],
     ) -> Iterator[Chunk]:
-        """Yield some measurements, with what belongs to them."""
+        """Yield some measurements, with the rows that belong to them."""
         after, more = ids[0] - 1, True
         while more:
             with self._snapshot():
                 left = [id_ for id_ in ids if id_ > after]
-                page = self._among(self._tables.page_of, left)
-                rows, more = taken(page, after, self.location)
+                page = self._among(self._statements.page_of, left)
+                rows, more = first_chunk(page, after, self.location)
                 if not rows:
                     return
                 after = rows[-1][0]
                 pick = partial(self._of_listed, [row[0] for row in rows])
-                yield from self._with_learnt(rows, pick, until, selection, given)
+                yield from self._with_statements(rows, pick, until, selection, sent)
 
     def _of_range(self, ranged: Prepared, _: Prepared, **parameters: Any) -> Iterator[Row]:
         return self._rows(ranged, **parameters)
@@ -647,71 +647,72 @@ class DatabasePeer(OpenedDatabase):
     ) -> Iterator[Row]:
         return self._among(listed, ids, **parameters)
 
-    def _with_learnt(
+    def _with_statements(
         self,
         rows: list[Row],
         pick: Callable[..., Iterator[Row]],
         until: Position,
         selection: Selection,
-        given: dict[str, set[Any]],
+        sent: dict[str, set[Any]],
     ) -> Iterator[Chunk]:
-        """Yield a page of measurements after what they refer to, and then what belongs to them.
-
-        `pick` runs one of two statements: that for a range of measurements, or that for some.
-        """
-        tables, launches = self._tables, self._tables.launches
-        yield from self._with_shared(rows, given)
-        failures = pick(tables.failures, tables.failures_of, newest=until.failure_id)
-        yield from self._said("failure", failures, given)
+        """Yield a page of measurements with all rows to which they refer and that refer to them."""
+        # `pick` runs one of two statements: for a range of measurements, or for some ids.
+        statements, launches = self._statements, self._statements.launches
+        yield from self._with_shared(rows, sent)
+        failures = pick(statements.failures, statements.failures_of, newest=until.failure_id)
+        yield from self._with_sources("failure", failures, sent)
         if launches is not None and until.launch_id:
             newest = until.launch_id
-            sets = pick(launches.sets_of_range, launches.sets_of, newest=newest)
-            found = pick(launches.of_range, launches.of, newest=newest)
-            yield from self._launched(sets, found, given)
+            yield from self._launches(
+                pick(launches.sets_of_range, launches.sets_of_ids, newest=newest),
+                pick(launches.of_range, launches.of_ids, newest=newest),
+                sent,
+            )
         if selection.features:
-            yield from self._features(pick(tables.features, tables.features_of), given)
+            yield from self._features(pick(statements.features, statements.features_of), sent)
 
-    def _with_shared(self, rows: list[Row], given: dict[str, set[Any]]) -> Iterator[Chunk]:
-        """Yield measurements after the shared rows that are needed for the first time."""
+    def _with_shared(self, rows: list[Row], sent: dict[str, set[Any]]) -> Iterator[Chunk]:
+        """Yield measurements after the shared rows to which they are the first to refer."""
         for at, name in _REFERENCES:
-            known = given[name]
+            known = sent[name]
             needed = {row[at] for row in rows} - known
             needed.discard(None)
-            # A value that is no number names nothing; whoever verifies the measurement says so.
+            # Values that are not ids are reported by the verification of the measurement.
             ids = sorted(id_ for id_ in needed if id_.__class__ is int)
             known.update(ids)
-            for start in range(0, len(ids), _NUMBERS):
-                yield from self._shared(name, ids[start : start + _NUMBERS], given)
+            for start in range(0, len(ids), _IDS):
+                yield from self._shared(name, ids[start : start + _IDS], sent)
         yield Chunk("measurement", rows)
 
-    def _shared(self, name: str, ids: list[int], given: dict[str, set[Any]]) -> Iterator[Chunk]:
-        """Yield rows of one table, and the aliases of workloads."""
-        statement = self._tables.shared.get(name)
+    def _shared(self, name: str, ids: list[int], sent: dict[str, set[Any]]) -> Iterator[Chunk]:
+        """Yield rows of one shared table, and the aliases of workloads."""
+        statement = self._statements.shared.get(name)
         if statement is None:
             return
         rows = self._among(statement, ids)
         if name in COMPRESSED:
             at = COLUMNS[name].index("body")
             rows = (self._unpacked(row, at) for row in rows)
-        yield from cut(name, rows)
+        yield from chunks_of(name, rows)
         if name == "workload":
-            yield from self._said(
-                "workload_alias", self._among(self._tables.aliases_of, ids), given
-            )
+            aliases = self._among(self._statements.aliases_of, ids)
+            yield from self._with_sources("workload_alias", aliases, sent)
 
-    def _said(self, table: str, rows: Iterator[Row], given: dict[str, set[Any]]) -> Iterator[Chunk]:
-        """Yield rows after the sources that say it, where these are needed for the first time."""
-        for chunk in cut(table, rows):
+    def _with_sources(
+        self, table: str, rows: Iterator[Row], sent: dict[str, set[Any]]
+    ) -> Iterator[Chunk]:
+        """Yield rows after the sources that state them, unless these were sent."""
+        for chunk in chunks_of(table, rows):
             ids = sorted(
-                {i for row in chunk.rows if (i := row[-1]).__class__ is int} - given["source"]
+                {i for row in chunk.rows if (i := row[-1]).__class__ is int} - sent["source"]
             )
-            given["source"].update(ids)
-            for start in range(0, len(ids), _NUMBERS):
-                yield from self._shared("source", ids[start : start + _NUMBERS], given)
+            sent["source"].update(ids)
+            for start in range(0, len(ids), _IDS):
+                yield from self._shared("source", ids[start : start + _IDS], sent)
             yield chunk
 
     def _unpacked(self, row: Row, at: int) -> Row:
-        """Return a row with its body as it is, or without where that cannot be."""
+        """Return a row with its body unpacked, or with None if that fails."""
         limit = limits.MAX_BODY_BYTES if self._foreign is None else limits.MAX_FOREIGN_BYTES
         body: bytes | None
         try:
@@ -720,11 +721,11 @@ class DatabasePeer(OpenedDatabase):
             body = None
         return (*row[:at], body, *row[at + 1 :])
 
-    def _features(self, rows: Iterator[Row], given: dict[str, set[Any]]) -> Iterator[Chunk]:
-        """Yield features, each once although a program may have several measurements."""
-        if "feature_set" not in given:
-            given["feature_set"] = set()
-            yield from cut("feature_set", self._rows(self._tables.feature_sets))
+    def _features(self, rows: Iterator[Row], sent: dict[str, set[Any]]) -> Iterator[Chunk]:
+        """Yield features, once per program, which may have several measurements."""
+        if "feature_set" not in sent:
+            sent["feature_set"] = set()
+            yield from chunks_of("feature_set", self._rows(self._statements.feature_sets))
         seen: set[tuple[Any, Any]] = set()
 
         def new() -> Iterator[Row]:
@@ -733,17 +734,17 @@ class DatabasePeer(OpenedDatabase):
                     seen.add((program, values[1]))
                     yield tuple(values)
 
-        yield from cut("feature", new())
+        yield from chunks_of("feature", new())
 
-    def _launched(
-        self, sets: Iterator[Row], launches: Iterator[Row], given: dict[str, set[Any]]
+    def _launches(
+        self, sets: Iterator[Row], launches: Iterator[Row], sent: dict[str, set[Any]]
     ) -> Iterator[Chunk]:
-        """Yield launches after the sets of counters that are needed for the first time."""
-        known = given.setdefault("counter_set", set())
+        """Yield launches after their counter sets, unless these were sent."""
+        known = sent.setdefault("counter_set", set())
         new = [row for row in sets if row[0] not in known]
         known.update(row[0] for row in new)
-        yield from cut("counter_set", new)
-        yield from self._said("launch", launches, given)
+        yield from chunks_of("counter_set", new)
+        yield from self._with_sources("launch", launches, sent)
 
     def _later(
         self,
@@ -751,20 +752,22 @@ class DatabasePeer(OpenedDatabase):
         until: Position,
         last: int,
         chosen: NDArray[np.int64] | None,
-        given: dict[str, set[Any]],
+        sent: dict[str, set[Any]],
     ) -> Iterator[Chunk]:
-        """Yield failures and launches that were learnt after their measurements were given."""
+        """Yield failures and launches added after their measurements were sent."""
 
-        def meant(rows: Iterator[Row]) -> Iterator[Row]:
+        def selected(rows: Iterator[Row]) -> Iterator[Row]:
             for row in rows:
-                if chosen is None or choosing.has(chosen, row[0]):
+                if chosen is None or record_selection.has(chosen, row[0]):
                     yield row[1:]
 
         if since.failure_id < until.failure_id:
-            ends = {"oldest": since.failure_id, "newest": until.failure_id, "last": last}
-            yield from self._said("failure", meant(self._rows(self._tables.later, **ends)), given)
-        launches = self._tables.launches
+            bounds = {"oldest": since.failure_id, "newest": until.failure_id, "last": last}
+            failures = selected(self._rows(self._statements.later, **bounds))
+            yield from self._with_sources("failure", failures, sent)
+        launches = self._statements.launches
         if launches is not None and since.launch_id < until.launch_id:
-            ends = {"oldest": since.launch_id, "newest": until.launch_id, "last": last}
-            found = meant(self._rows(launches.later, **ends))
-            yield from self._launched(self._rows(launches.sets_later, **ends), found, given)
+            bounds = {"oldest": since.launch_id, "newest": until.launch_id, "last": last}
+            sets = self._rows(launches.sets_later, **bounds)
+            later = selected(self._rows(launches.later, **bounds))
+            yield from self._launches(sets, later, sent)

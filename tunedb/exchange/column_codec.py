@@ -1,12 +1,12 @@
-"""Rows of a table as columns of bytes, which compress to a fraction of what rows would.
+"""Encoding of a table's rows as columns of bytes, which compress to a fraction of what rows would.
 
-A column is a byte that says which values are None, and then the others: integers as offsets from
-the least, by the least width that holds them; those that mostly grow as the steps between them;
-texts and bytes as lengths and one long run; the bytes of numbers lie in planes, first all lowest
-bytes, because neighbours differ in those alone.
+A column begins with a byte that tells which values are None, followed by the others: integers as
+offsets from the minimum, in the smallest width; mostly growing ones as differences; text and bytes
+as lengths and one run of bytes. The bytes of numbers are stored in planes, first all lowest bytes,
+because neighbours differ only in those.
 
-What is read may come from anybody: every length is compared with the bytes that are there, and
-what comes out are plain ``int``, ``float``, ``str``, ``bytes`` and ``None``.
+Encoded bytes may come from anybody: every length is checked against the remaining bytes, and
+decoded values are plain ``int``, ``float``, ``str``, ``bytes`` and ``None``.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 
 from .. import limits
 from ..errors import FormatError, LimitError, StorageError
-from ..storage import exchanged
+from ..storage import exchange_types
 from ..storage.columns import BUNDLE_VERSION, MEASUREMENT
 from ..system.compression import compress_all, decompress
 
@@ -31,12 +31,12 @@ _BASE = struct.Struct("<qB")
 _FIRST = struct.Struct("<q")
 _WIDTHS = (0, 1, 2, 4, 8)
 
-#: Which values of a column are None: none, all, or those that bits say, which follow.
+#: Values of a column that are None: none, all, or those of a bit mask that follows.
 _NONE, _ALL, _SOME = range(3)
 
 
-class _Source:
-    """The bytes of a block, taken from the front."""
+class _ByteReader:
+    """Bytes of a block, read from the front."""
 
     def __init__(self, data: bytes) -> None:
         self._data = memoryview(data)
@@ -60,7 +60,7 @@ def _planes(values: NDArray[Any]) -> bytes:
     return values.view(np.uint8).reshape(-1, width).T.tobytes()
 
 
-def _from_planes(source: _Source, count: int, dtype: str) -> NDArray[Any]:
+def _from_planes(source: _ByteReader, count: int, dtype: str) -> NDArray[Any]:
     """Return `count` numbers of a type such as ``<u8``."""
     kind = np.dtype(dtype)
     raw = np.frombuffer(source.take(count * kind.itemsize), np.uint8)
@@ -68,7 +68,7 @@ def _from_planes(source: _Source, count: int, dtype: str) -> NDArray[Any]:
 
 
 def _pack(values: NDArray[np.int64]) -> bytes:
-    """Return integers as offsets from the least."""
+    """Return integers as offsets from the minimum."""
     if not values.size:
         return _BASE.pack(0, 0)
     base = values.min()
@@ -80,7 +80,7 @@ def _pack(values: NDArray[np.int64]) -> bytes:
     return _BASE.pack(int(base), width) + packed
 
 
-def _unpack(source: _Source, count: int) -> NDArray[np.int64]:
+def _unpack(source: _ByteReader, count: int) -> NDArray[np.int64]:
     """Return `count` integers of :func:`_pack`."""
     base, width = _BASE.unpack(source.take(_BASE.size))
     if width not in _WIDTHS:
@@ -102,7 +102,7 @@ def _write_integers(values: Sequence[int]) -> bytes:
     return _pack(_integers(values))
 
 
-def _read_integers(source: _Source, count: int) -> list[int]:
+def _read_integers(source: _ByteReader, count: int) -> list[int]:
     values: list[int] = _unpack(source, count).tolist()
     return values
 
@@ -113,7 +113,7 @@ def _write_steps(values: Sequence[int]) -> bytes:
     return _FIRST.pack(values[0]) + _pack(steps)
 
 
-def _read_steps(source: _Source, count: int) -> list[int]:
+def _read_steps(source: _ByteReader, count: int) -> list[int]:
     (first,) = _FIRST.unpack(source.take(_FIRST.size))
     numbers = np.empty(count, np.int64)
     numbers[0] = first
@@ -126,7 +126,7 @@ def _write_floats(values: Sequence[float]) -> bytes:
     return _planes(np.array(values, "<f8"))
 
 
-def _read_floats(source: _Source, count: int) -> list[float]:
+def _read_floats(source: _ByteReader, count: int) -> list[float]:
     values: list[float] = _from_planes(source, count, "<f8").tolist()
     return values
 
@@ -138,8 +138,8 @@ def _lengths(values: Sequence[bytes]) -> NDArray[np.int64]:
     return np.fromiter(map(len, values), np.int64, len(values))
 
 
-def _read_ends(source: _Source, count: int, size: int = 1) -> list[int]:
-    """Return 0 and where each value ends, in bytes, of lengths in units of `size` bytes."""
+def _read_ends(source: _ByteReader, count: int, size: int = 1) -> list[int]:
+    """Return 0 and the end of each value in bytes, from lengths in units of `size` bytes."""
     lengths = _unpack(source, count)
     if int(lengths.min()) < 0 or int(lengths.max()) * size > source.left:
         raise FormatError("a value is longer than the data")
@@ -150,7 +150,7 @@ def _write_bytes(values: Sequence[bytes]) -> bytes:
     return b"".join((_pack(_lengths(values)), *values))
 
 
-def _read_bytes(source: _Source, count: int) -> list[bytes]:
+def _read_bytes(source: _ByteReader, count: int) -> list[bytes]:
     ends = _read_ends(source, count)
     data = bytes(source.take(ends[-1]))
     return [data[start:end] for start, end in pairwise(ends)]
@@ -163,7 +163,7 @@ def _write_texts(values: Sequence[str]) -> bytes:
         raise FormatError("a text with an incomplete character") from None
 
 
-def _read_texts(source: _Source, count: int) -> list[str]:
+def _read_texts(source: _ByteReader, count: int) -> list[str]:
     try:
         return [value.decode() for value in _read_bytes(source, count)]
     except UnicodeDecodeError:
@@ -177,30 +177,30 @@ def _write_times(values: Sequence[bytes]) -> bytes:
     return _pack(lengths // 8) + _planes(np.frombuffer(b"".join(values), "<f8"))
 
 
-def _read_times(source: _Source, count: int) -> list[bytes]:
+def _read_times(source: _ByteReader, count: int) -> list[bytes]:
     ends = _read_ends(source, count, 8)
     data = _from_planes(source, ends[-1] // 8, "<f8").tobytes()
     return [data[start:end] for start, end in pairwise(ends)]
 
 
 def _write_frames(values: Sequence[bytes]) -> bytes:
-    """Return features unpacked: together they compress four times better than each alone."""
+    """Return unpacked features: together they compress four times better than each alone."""
     try:
         return _write_bytes([decompress(value, limits.MAX_FEATURE_BYTES) for value in values])
     except (LimitError, StorageError) as error:
         raise FormatError(str(error)) from None
 
 
-def _read_frames(source: _Source, count: int) -> list[bytes]:
+def _read_frames(source: _ByteReader, count: int) -> list[bytes]:
     return compress_all(_read_bytes(source, count))
 
 
 # ---------------------------------------------------------------------------- columns
 
 _Write = Callable[[Sequence[Any]], bytes]
-_Read = Callable[[_Source, int], list[Any]]
+_Read = Callable[[_ByteReader, int], list[Any]]
 
-#: Kind of column → the type of its values, and how they are written and read.
+#: Type, writer and reader of each kind of column.
 _KINDS: dict[str, tuple[type, _Write, _Read]] = {
     "integer": (int, _write_integers, _read_integers),
     "steps": (int, _write_steps, _read_steps),
@@ -211,8 +211,8 @@ _KINDS: dict[str, tuple[type, _Write, _Read]] = {
     "frames": (bytes, _write_frames, _read_frames),
 }
 
-#: Table → the kind of each column of :data:`tunedb.storage.exchanged.COLUMNS`; "?" where it may be
-#: None, #: an empty kind where it is left out: whoever merges computes the digests of rows anyway.
+#: Kinds of the columns :data:`tunedb.storage.exchange_types.COLUMNS` of each table: "?" marks those
+#: that may be None, an empty kind those that are omitted, because a merge computes digests anyway.
 LAYOUT: dict[str, tuple[str, ...]] = {
     "source": ("steps", "", "text", "text", "text"),
     "session": ("steps", "", "text", "integer", "text"),
@@ -225,7 +225,7 @@ LAYOUT: dict[str, tuple[str, ...]] = {
     "context": ("steps", "", "text"),
     "feature_set": ("steps", "text", "integer", "text"),
     "measurement": tuple(column.wire for column in MEASUREMENT),
-    # Both digests name a measurement that is not in the bundle.
+    # Both digests identify a measurement that is not in the bundle.
     "failure": (
         *("steps", "", "steps?", "bytes?", "bytes?"),
         *("text", "text", "text", "real?", "integer?"),
@@ -242,7 +242,7 @@ LAYOUT: dict[str, tuple[str, ...]] = {
     ),
 }
 
-#: Tables whose last column, the source, came with version 3 of bundles.
+#: Tables whose last column, the source, was added by version 3 of bundles.
 _ATTRIBUTED = frozenset({"workload_alias", "failure", "launch"})
 
 
@@ -255,70 +255,70 @@ def layout_of(table: str, version: int) -> tuple[str, ...]:
 
 
 def encode(table: str, rows: Rows) -> bytes:
-    """Return rows as columns.
+    """Return rows as encoded columns.
 
     Parameters
     ----------
     table : str
-        A key of :data:`tunedb.storage.exchanged.COLUMNS`.
+        A key of :data:`tunedb.storage.exchange_types.COLUMNS`.
     rows : sequence of tuple
-        At least one.
+        At least one row.
 
     Raises
     ------
     FormatError
-        A value is none that its column can have.
+        A value is not valid for its column.
     """
-    parts = []
-    columns = zip(exchanged.COLUMNS[table], LAYOUT[table], zip(*rows, strict=True), strict=True)
-    for name, kind, values in columns:
+    encoded = []
+    names = exchange_types.COLUMNS[table]
+    for name, kind, values in zip(names, LAYOUT[table], zip(*rows, strict=True), strict=True):
         if not kind:
             continue
         try:
-            parts.append(_encode(kind, values))
+            encoded.append(_encode(kind, values))
         except FormatError as error:
             raise FormatError(f"table {table}, column {name}: {error}") from None
-    return b"".join(parts)
+    return b"".join(encoded)
 
 
 def _encode(kind: str, values: Sequence[Any]) -> bytes:
     type_, write, _ = _KINDS[kind.removesuffix("?")]
-    there = [value for value in values if value is not None]
-    if set(map(type, there)) - {type_}:
+    present = [value for value in values if value is not None]
+    if set(map(type, present)) - {type_}:
         raise FormatError(f"a value that is not of type {type_.__name__}")
-    if len(there) == len(values):
-        return bytes((_NONE,)) + write(there)
+    if len(present) == len(values):
+        return bytes((_NONE,)) + write(present)
     if not kind.endswith("?"):
         raise FormatError("a value is missing")
-    if not there:
+    if not present:
         return bytes((_ALL,))
     missing = np.packbits(np.fromiter((value is None for value in values), bool, len(values)))
-    return bytes((_SOME,)) + missing.tobytes() + write(there)
+    return bytes((_SOME,)) + missing.tobytes() + write(present)
 
 
 def decode(
     table: str, count: int, data: bytes, version: int = BUNDLE_VERSION
 ) -> list[tuple[Any, ...]]:
-    """Return the rows of :func:`encode`; columns that are left out are None.
+    """Return the rows of :func:`encode`; omitted columns are None.
 
     Parameters
     ----------
     table : str
-        A key of :data:`tunedb.storage.exchanged.COLUMNS`.
+        A key of :data:`tunedb.storage.exchange_types.COLUMNS`.
     count : int
         Number of rows, at least one.
     data : bytes
-        The columns.
+        Encoded columns.
     version : int
         Version of the bundle.
 
     Raises
     ------
     FormatError
-        They are no columns of so many rows.
+        The bytes are not columns of that many rows.
     """
-    source, columns = _Source(data), []
-    for name, kind in zip(exchanged.COLUMNS[table], layout_of(table, version), strict=True):
+    source, columns = _ByteReader(data), []
+    for name, kind in zip(exchange_types.COLUMNS[table], layout_of(table, version), strict=True):
         try:
             columns.append(_decode(kind, source, count) if kind else [None] * count)
         except FormatError as error:
@@ -328,19 +328,19 @@ def decode(
     return list(zip(*columns, strict=True))
 
 
-def _decode(kind: str, source: _Source, count: int) -> list[Any]:
+def _decode(kind: str, source: _ByteReader, count: int) -> list[Any]:
     _, _, read = _KINDS[kind.removesuffix("?")]
-    how = source.take(1)[0]
-    if how == _NONE:
+    which = source.take(1)[0]
+    if which == _NONE:
         return read(source, count)
-    if not kind.endswith("?") or how not in (_ALL, _SOME):
+    if not kind.endswith("?") or which not in (_ALL, _SOME):
         raise FormatError("a value is missing")
-    if how == _ALL:
+    if which == _ALL:
         return [None] * count
     bits = np.unpackbits(np.frombuffer(source.take((count + 7) // 8), np.uint8), count=count)
-    there = count - int(bits.sum())
-    if not there:
+    present = count - int(bits.sum())
+    if not present:
         raise FormatError("a value is missing")
     values = np.full(count, None, object)
-    values[bits == 0] = read(source, there)
+    values[bits == 0] = read(source, present)
     return values.tolist()
