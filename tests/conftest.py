@@ -11,6 +11,10 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+# Threads of scikit-learn's OpenMP would burn the cores of the other processes of a run while they
+# wait. It is read when the library is loaded.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 # --import-mode=importlib leaves sys.path alone; builders.py and postgres.py are next to this file.
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -1,7 +1,8 @@
 """A program and profilers that behave as CUDA's do, for machines without a GPU.
 
 The program "launches" a kernel by writing it to the file that the stub profiler names; the stubs
-understand the arguments that tunedb gives, and write what the tools write.
+understand the arguments that tunedb gives, and write what the tools write. They import no more than
+they need: a test starts dozens of them.
 """
 
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 #: ``app.py X Y INPUT [WHAT]``: computes with a block of X x Y.
 APP = """
-import json, os, random, sys, time
+import os, sys
 x, y, size, *rest = sys.argv[1:]
 x, y, size = int(x), int(y), int(size)
 limit = open("limit").read().strip() if os.path.exists("limit") else ""
@@ -17,14 +18,17 @@ with open(os.environ.get("TOY_RUNS", os.devnull), "a") as file:
     file.write(f"{x}x{y} {size} {limit}\\n")
 if "hang" in rest and (x, y) == (64, 2):
     import subprocess
+    import time
     child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"])
     open(os.environ["TOY_CHILD"], "w").write(str(child.pid))
     time.sleep(600)
 if "crash" in rest and (x, y) == (32, 4):
     os.kill(os.getpid(), 11)
 if "slow" in rest:
+    import time
     time.sleep(0.05)
 if (launches := os.environ.get("TOY_LAUNCHES")):
+    import json
     ignored = "ignore" in rest
     told = {"kernel": "step", "block": [32, 2, 1] if ignored else [x, y, 1],
             "grid": [size // x + 1, 1, 1], "seconds": 1e-3 / x}
@@ -38,6 +42,7 @@ value = size * (1 + 1e-9 * x)
 if "wrong" in rest and (x, y) == (16, 4):
     value += 1
 if "random" in rest:
+    import random
     value += random.random()
 print(f"result {value!r}")
 print(f"kernel time: {1000 / x + y} us")
@@ -55,8 +60,8 @@ open("limit", "w").write(words[0] if words else "default")
 open("built", "a").write("once\\n")
 """
 
-_STUB = """#!{python}
-import csv, json, os, subprocess, sys, tempfile
+_STUB = """#!{python} -IS
+import csv, json, os, subprocess, sys
 tool = {tool!r}
 words = sys.argv[1:]
 takes = {{"--log-file", "--metrics", "--events", "--page", "--print-units", "--kernel-name",
@@ -67,10 +72,9 @@ while words and words[0].startswith("--"):
     given[word] = words.pop(0) if word in takes else True
 with open(os.environ.get("TOY_PROFILED", os.devnull), "a") as file:
     file.write(json.dumps([tool, given]) + "\\n")
-with tempfile.TemporaryDirectory() as folder:
-    path = os.path.join(folder, "launches")
-    code = subprocess.call(words, env={{**os.environ, "TOY_LAUNCHES": path}})
-    launches = [json.loads(line) for line in open(path)] if os.path.exists(path) else []
+path = given["--log-file"] + ".launches"
+code = subprocess.call(words, env={{**os.environ, "TOY_LAUNCHES": path}})
+launches = [json.loads(line) for line in open(path)] if os.path.exists(path) else []
 if code:
     sys.exit(code)
 asked = [n for key in ("--events", "--metrics") for n in str(given.get(key, "")).split(",") if n]
@@ -185,8 +189,8 @@ compute_capability = "{capability}"
 name = "toy"
 directory = "toy"
 kernel = "step"
-build = ["{python}", "build.py", "{{register_flag}}"]
-run = "{python} app.py {{block_x}} {{block_y}} {{input}} {rest}"
+build = ["{python}", "-IS", "build.py", "{{register_flag}}"]
+run = "{python} -IS app.py {{block_x}} {{block_y}} {{input}} {rest}"
 block = [32, 2]
 blocks = [[32, 2], [16, 4], [64, 2], [32, 4]]
 registers = {registers}
