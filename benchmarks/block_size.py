@@ -23,11 +23,11 @@ import numpy as np
 from common import Row, run
 
 from tunedb.advisor import labels
+from tunedb.advisor.inputs import read_inputs
 from tunedb.advisor.labels import NONE, accuracy, balanced_accuracy, to_codes
 from tunedb.advisor.learn import baselines
 from tunedb.advisor.learn.evaluation import evaluate
 from tunedb.advisor.learn.findings import AdvisorFindings, Score
-from tunedb.advisor.learn.model import read_inputs
 from tunedb.advisor.learn.splits import families
 from tunedb.advisor.learn.ten_splits import ten_splits
 from tunedb.advisor.loading import load

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 import click
 
 from . import text
-from .choose import find_workload
 from .module import one_target
 
 if TYPE_CHECKING:
@@ -127,16 +126,16 @@ class Answered:
 
 
 def keys_of(store: Store, group: list[int]) -> set[Key]:
-    """Return the digests of workloads, and their names that count (``store.names.of``)."""
+    """Return the digests of workloads, and their accepted names."""
     from ..records import LOOSE
-    from ..storage.names import Standing
+    from ..storage.names import AliasTrust
 
     keys: set[Key] = {store.workloads.get(id_).digest for id_ in group}
     for id_ in group:
         keys.update(
             (name, store.names.structure(id_))
-            for name, standing in store.names.of(id_)
-            if standing > Standing.FOREIGN and not name.scheme.endswith(LOOSE)
+            for name, standing in store.names.aliases(id_)
+            if standing > AliasTrust.FOREIGN and not name.scheme.endswith(LOOSE)
         )
     return keys
 
@@ -159,7 +158,7 @@ def workloads_in(layer: Store, keys: set[Key] | None, words: str) -> list[int]:
         if words.isdigit():
             return []
         try:
-            return find_workload(layer, words)
+            return layer.lookup.workload(words)
         except NotFoundError:
             return []
     found: set[int] = set()
@@ -171,7 +170,7 @@ def workloads_in(layer: Store, keys: set[Key] | None, words: str) -> list[int]:
             name, structure = key
             found.update(
                 id_
-                for id_ in layer.names.named([name], lambda _: True, links=False)
+                for id_ in layer.names.confirmed([name], lambda _: True, links=False)
                 if layer.names.structure(id_).agrees(structure)
             )
     return sorted(found)
@@ -182,6 +181,6 @@ def targets_in(layer: Store, own: Store, words: str | None) -> list[int] | None:
     if words is None:
         return None
     if words.isdigit():
-        known = [own.targets.get(id_).digest for id_ in own.targets.find(words)]
+        known = [own.targets.get(id_).digest for id_ in own.lookup.targets(words)]
         return [id_ for id_ in map(layer.targets.id_of, known) if id_ is not None]
-    return layer.targets.find(words)
+    return layer.lookup.targets(words)

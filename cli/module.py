@@ -87,7 +87,7 @@ def one_target(
 
     if words is None:
         if workload_ids is None:
-            workload_ids = [one.id for one in store.workloads.summaries() if one.format in MODULES]
+            workload_ids = [one.id for one in store.workloads.find() if one.format in MODULES]
         found = (store.programs.targets if foreign else store.answers.targets)(workload_ids)
         if not found:
             raise NotFoundError("no record to serve; measure some: tunedb tune MODULE")
@@ -108,7 +108,7 @@ def _given(store: Store, words: str) -> Target | None:
 
     from ..records import Target
 
-    if store.targets.find(words) or not words.lstrip().startswith("{"):
+    if store.lookup.targets(words) or not words.lstrip().startswith("{"):
         return None
     config = orjson.loads(words)
     return Target.from_config(config) if "kind" in config else None

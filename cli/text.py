@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from pathlib import PurePath
 from typing import Any
 
+from ..system.one_line import tensors
+
 NOTHING = "–"  # noqa: RUF001 - an en dash, as in printed tables
 
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
-_DTYPE = re.compile(r"^([fiu])(?:loat|nt|int)(?=[0-9])")
 _SECOND_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
 #: Four digits and a point.
 _WIDTH = 5
@@ -159,17 +159,9 @@ def arguments(info: Sequence[Any] | None) -> str:
     """
     if not info:
         return NOTHING
-    parts = []
-    last = None
-    for item in info:
-        if not (isinstance(item, list) and len(item) == 3 and isinstance(item[2], list)):
-            return plain(info)
-        _, dtype, shape = item
-        dtype = None if dtype is None else _DTYPE.sub(r"\1", str(dtype))
-        shown = "x".join(str(extent) for extent in shape) or "scalar"
-        parts.append(shown if dtype in (None, last) else f"{dtype} {shown}")
-        last = dtype
-    return clean(", ".join(parts))
+    if not all(isinstance(i, list) and len(i) == 3 and isinstance(i[2], list) for i in info):
+        return plain(info)
+    return clean(tensors((dtype, shape) for _, dtype, shape in info))
 
 
 def decisions(values: Iterable[Any] | None) -> str:

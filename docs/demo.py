@@ -27,6 +27,8 @@ import tunedb
 from tunedb.plugins.metaschedule import Database, WarmBuilder, tune
 from tunedb.plugins.metaschedule.threads import use_threads
 from tunedb.plugins.metaschedule.tune.defaults import host_target
+from tunedb.results import WorkloadSummary
+from tunedb.storage.store import Store
 
 FOLDER = Path("demo")
 TRIALS = 32
@@ -113,7 +115,9 @@ def command(*arguments: str) -> None:
     subprocess.run([program, *arguments], check=True)
 
 
-def first_batches(store: tunedb.storage.store.Store, workload: int) -> list[list[float]]:
+def first_batches(
+    store: tunedb.storage.store.Store, workload: tunedb.results.WorkloadSummary
+) -> list[list[float]]:
     """Return the mean times of the first batch of each session, best first, in seconds."""
     sessions: dict[bytes, list[float]] = {}
     for record in store.records.iterate(workload):
@@ -169,8 +173,8 @@ def other_shape(path: Path, database: Database, builder: Any) -> None:
     command("show", str(task.record.id), "--db", str(path))
 
 
-def _best(store: tunedb.storage.store.Store, workload: int) -> float:
-    best = store.records.best([workload])
+def _best(store: Store, workload: WorkloadSummary) -> float:
+    best = store.records.best(workload)
     return float("nan") if best is None or best.mean is None else best.mean
 
 

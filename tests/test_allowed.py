@@ -6,10 +6,10 @@ from unittest import mock
 import orjson
 import pytest
 from builders import make_trace
-from effort import examples
+from effort import examples, long
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_logs import DATA
+from public_logs import DATA, needs_logs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -25,7 +25,7 @@ from tunedb.programs.metaschedule.trace import split_trace
 from tunedb.records import Measurement, Trace, WorkloadFormat
 
 GRAPH, ANSOR, AUTOTVM = WorkloadFormat.GRAPH, WorkloadFormat.ANSOR, WorkloadFormat.AUTOTVM
-FOLDERS = ("metaschedule", "measured_cpu", "ansor", "tenset", "autotvm")
+FOLDERS = ("metaschedule", "tenset", *map(long, ("measured_cpu", "ansor", "autotvm")))
 
 MAP = (
     '{"metadata":{"tvm_version":"0.27.0"},"nodes":[{"type":"None"},{"data":"i","type":"ffi.String"},'
@@ -110,7 +110,7 @@ def refused_instruction(*instructions, decisions=()):
 # ---- what TVM writes ----------------------------------------------------------------------------
 
 
-@pytest.mark.skipif(not DATA.is_dir(), reason="the collected logs are not here")
+@needs_logs
 @pytest.mark.parametrize("folder", FOLDERS)
 def test_every_program_of_the_public_logs_is_allowed(folder):
     looked = 0

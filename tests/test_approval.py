@@ -16,7 +16,7 @@ import tunedb
 from tunedb.errors import ApprovalError, StorageError
 from tunedb.storage import approval, schema
 from tunedb.storage import store as store_module
-from tunedb.storage.engine import command_word, parse_url, place_of
+from tunedb.storage.engine import canonical_location, parse_url, shell_word
 from tunedb.storage.store import Store
 
 STRANGER = 12345
@@ -172,13 +172,15 @@ def test_a_link_is_the_file_that_it_leads_to(tmp_path, theirs):
     ],
 )
 def test_other_places_of_servers(other):
-    assert place_of(parse_url(other)) != place_of(parse_url("postgresql://host/db"))
+    assert canonical_location(parse_url(other)) != canonical_location(
+        parse_url("postgresql://host/db")
+    )
 
 
 def test_an_account_is_no_part_of_the_place(folder):
     one = "postgresql+psycopg://me:secret@host/db?password=hidden&user=me&sslmode=require"
-    assert place_of(parse_url(one)) == "postgresql://host/db?sslmode=require"
-    assert command_word(parse_url(one)) == "'postgresql://me@host/db?sslmode=require&user=me'"
+    assert canonical_location(parse_url(one)) == "postgresql://host/db?sslmode=require"
+    assert shell_word(parse_url(one)) == "'postgresql://me@host/db?sslmode=require&user=me'"
     approval.approve(one, "f" * 32)
     approval.require("postgresql://you:other@host/db?sslmode=require", "f" * 32)
     with pytest.raises(ApprovalError) as caught:

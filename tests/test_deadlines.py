@@ -269,7 +269,7 @@ def test_long_statements_have_longer(postgres_url, hurried):
             for connection in (reader, writer):
                 driver = connection.connection.driver_connection
                 assert (shown(connection), driver.seconds) == ("300ms", 0.3)
-                with deadlines.unhurried(connection):
+                with deadlines.long_statements(connection):
                     assert shown(connection) == "1h"
                     assert driver.seconds == limits.LONG_STATEMENT_S
                     connection.exec_driver_sql("SELECT pg_sleep(0.6)")

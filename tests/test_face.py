@@ -18,7 +18,7 @@ True
 >>> store.records.best("conv2d")
 Traceback (most recent call last):
     ...
-tunedb.errors.NotFoundError: no workload 'conv2d'
+tunedb.errors.NotFoundError: no workload 'conv2d'; there are: 1 (matmul_0); see: tunedb workloads
 >>> [record.id for record in store.records.top_k("matmul", k=3)]
 [1]
 >>> store.records.get(1) == best
@@ -33,33 +33,37 @@ True
 2
 >>> store.records.failures()
 {'timeout': 1}
->>> store.records.unbelieved(1)
+>>> store.records.unaccepted(1)
 []
 
 Workloads and targets: what was computed, and for which device.
 
 >>> store.workloads.add(make_workload(1))
 2
->>> store.workloads.find("matmul"), store.workloads.find(family="matmul")
-([1, 2], [])
+>>> store.workloads.find("matmul")
+[Workload(1, 'matmul_0', 2 records, best 0.001 s), Workload(2, 'matmul_1', 0 records)]
+>>> first = store.workloads.find("matmul_0")[0]
+>>> first.records, first.failed, first.targets, first.best, store.workloads.find(family="conv2d")
+(2, 1, 1, 0.001, [])
+>>> store.records.best(first) == store.records.best(store.workloads.find("matmul")) == best
+True
 >>> store.workloads.get(1).name
 'matmul_0'
 >>> store.workloads.id_of(make_workload(1).digest)
 2
->>> [(summary.name, summary.records, summary.best) for summary in store.workloads.summaries()]
-[('matmul_0', 2, 0.001), ('matmul_1', 0, None)]
 >>> store.workloads.equivalent(1)
 [1]
 >>> store.workloads.neighbours(1, make_target())
 []
 >>> store.targets.add(make_target(1))
 2
->>> store.targets.find("llvm"), store.targets.find('{"num-cores": 2}')
-([1, 2], [2])
+>>> one, two = store.targets.find("llvm")
+>>> one
+Target(1, 'llvm skylake 1 cores', 2 records, 1 workloads)
+>>> store.targets.find('{"num-cores": 2}') == [two], store.records.best("matmul", one) == best
+(True, True)
 >>> store.targets.get(2).kind, store.targets.id_of(make_target(1).digest)
 ('llvm', 2)
->>> [(summary.id, summary.records) for summary in store.targets.summaries()]
-[(1, 2), (2, 0)]
 >>> store.targets.compatible(make_target(1))
 [1, 2]
 
@@ -92,7 +96,7 @@ Launches of GPU kernels, and lines that nobody understood.
 
 >>> store.launches.add([(measurement, Launch("main_kernel", 256))])
 1
->>> store.launches.of(1)
+>>> store.launches.for_record(1)
 [Launch(kernel='main_kernel', threads=256, number=0, values=())]
 >>> [row.launch.threads for row in store.launches.iterate()]
 [256]
@@ -131,7 +135,7 @@ The whole.
 >>> store.meta()["store"] == store.key
 True
 >>> store.require_approved()
->>> store.be_patient(30)
+>>> store.set_retry_timeout(30)
 >>> store.close()
 """
 
@@ -236,7 +240,7 @@ def test_an_object_is_one_line():
         store.records.add([measurement], OWN)
         found = [
             *(store.records.get(1), store.answers.get(1), store.programs.get([1])[0]),
-            *(store.workloads.summaries()[0], store.targets.summaries()[0]),
+            *(store.workloads.find()[0], store.targets.find()[0]),
             *(store.sources.summaries()[0], store.counts(), store.runs.sessions()[1][0]),
             Quarantined(long, 1, long, b"z" * 10_000),
             NewModel(b"m" * 16, "ranker", b"{}", b"t" * 16, {"key": long}, b"z" * 10_000),

@@ -86,7 +86,7 @@ def test_no_promotion_of_traces_that_are_not_allowed(store, trust):
     assert "\n" not in message
     assert store.sources.get(1).trust is Trust.FOREIGN
     assert served(store) == [0, 0, 0]
-    refused = list(store.answers.refused(1))
+    refused = list(store.answers.rejected(1))
     assert [one.record_id for one in refused] == [2, 3]
     assert "Evil" in refused[1].reason
     store.trust.retract([one.record_id for one in refused], "not allowed")
@@ -104,7 +104,7 @@ def test_failed_records_are_checked_too(store):
 def test_what_comes_while_a_source_is_checked_is_checked_as_well(store, store_url, monkeypatch):
     store.records.add([make_measurement(0)], FOREIGN)
     calls = []
-    last_record, refused_records = store.batches.last_id, store.answers.refused
+    last_record, refused_records = store.batches.last_id, store.answers.rejected
 
     def then_another_comes():
         last = last_record()
@@ -117,7 +117,7 @@ def test_what_comes_while_a_source_is_checked_is_checked_as_well(store, store_ur
         return refused_records(source_id, after=after) if after else iter(())
 
     monkeypatch.setattr(store.batches, "last_id", then_another_comes)
-    monkeypatch.setattr(store.answers, "refused", only_later)
+    monkeypatch.setattr(store.answers, "rejected", only_later)
     with pytest.raises(FormatError, match="the first is 2"):
         store.trust.set(1, Trust.OWN)
     assert calls == [0, 1]

@@ -259,7 +259,7 @@ def test_everything_that_is_promised(shared, alices, file, tmp_path):
     # They are of her source, which is trusted.
     assert served(shared("bob")) == [True] * 7
     with Store(shared("alice")) as store:
-        store.be_patient(1)
+        store.set_retry_timeout(1)
         failed = make_measurement(
             30, None, status=Status.FAILED, failure=Failure(FailureKind.TIMEOUT, Phase.RUN, "x")
         )
@@ -399,7 +399,7 @@ def test_the_names_are_those_of_the_migration(postgres_url):
     functions = set(re.findall(r"FUNCTION\s+public\.(\w+)\([^)]*\) RETURNS (?!trigger)", made))
     assert set(guards.FUNCTIONS) == functions
     with Store(postgres_url) as store:
-        assert guards.look(store._db.reader()) == guards.Guards(is_owner=True)
+        assert guards.inspect(store._db.reader()) == guards.Guards(is_owner=True)
 
 
 GONE = {

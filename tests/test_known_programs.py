@@ -107,8 +107,8 @@ def test_sessions_of_a_run(store):
             make_measurement(9, session=make_session()),
         ],
     )
-    assert [id_ for id_, _ in store.runs.of_key("one")] == [1, 3]
-    assert store.runs.of_key("three") == []
+    assert [id_ for id_, _ in store.runs.sessions_of_run("one")] == [1, 3]
+    assert store.runs.sessions_of_run("three") == []
     assert store.runs.trials(1) == (3, 5)
     assert store.runs.trials(99) == (0, -1)
     assert [r.measurement.occurrence for r in store.runs.records(mine[0])] == [0, 3, 5]

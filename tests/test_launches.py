@@ -194,7 +194,7 @@ def test_launches_are_stored_once(store):
     assert store.records.add(records, OWN).new == 2
     assert store.records.add(records, OWN).new == 0
     assert store.counts().launches == 3
-    found = store.launches.of(2)
+    found = store.launches.for_record(2)
     assert [(one.threads, one.number) for one in found] == [(64, 0), (96, 1)]
     assert found[0].counter_set == COUNTERS
     assert repr(found[0]) == repr(records[1].launches[0])
@@ -206,13 +206,13 @@ def test_launches_are_stored_once(store):
 def test_launches_that_are_learnt_later(store):
     bare = measured(1, launches=())
     store.records.add([bare], OWN)
-    assert store.launches.of(1) == []
+    assert store.launches.for_record(1) == []
     assert store.launches.add([(bare, profiled(1)), (measured(9), profiled(9))]) == 1
     assert store.launches.add([(bare, profiled(1))]) == 0
     assert store.launches.add([]) == 0
     # A file that is imported again knows more: the record is known and its launch new.
     store.records.add([measured(1, launches=(profiled(1, number=1),))], OWN)
-    assert [one.number for one in store.launches.of(1)] == [0, 1]
+    assert [one.number for one in store.launches.for_record(1)] == [0, 1]
     assert check(store.url).problems == []
 
 
@@ -224,7 +224,7 @@ def test_a_transaction_that_fails_leaves_no_set_behind(store):
     with pytest.raises(FormatError):
         store.records.add([measured(1, launches=(launch,)), bad], OWN)
     store.records.add([measured(1, launches=(launch,))], OWN)
-    assert store.launches.of(1)[0].counter_set == other
+    assert store.launches.for_record(1)[0].counter_set == other
     assert check(store.url).problems == []
 
 
@@ -282,9 +282,9 @@ def test_t1_inputs(store):
     assert store.training.t1_inputs() == [("conv", body)]
     # The kernel is meant, not what describes it.
     kernel = store.workloads.id_of(WORKLOAD.digest)
-    assert store.workloads.find("conv") == [kernel]
+    assert store.lookup.workloads("conv") == [kernel]
     described = 3 - kernel
-    assert store.workloads.find(str(described)) == [described]
+    assert store.lookup.workloads(str(described)) == [described]
 
 
 DAMAGES = [

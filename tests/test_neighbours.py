@@ -46,7 +46,7 @@ def test_a_workload_is_no_neighbour_of_its_own(store):
     own, other = put(store, matmul(0)), put(store, matmul(1))
     assert ids_of(store.workloads.neighbours(own, HERE, **ANY)) == [other]
     assert ids_of(store.workloads.neighbours(signature_of(matmul(0)), HERE, **ANY)) == [own, other]
-    without = store.workloads.neighbours(signature_of(matmul(0)), HERE, but=[own], **ANY)
+    without = store.workloads.neighbours(signature_of(matmul(0)), HERE, exclude=[own], **ANY)
     assert ids_of(without) == [other]
 
 

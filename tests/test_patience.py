@@ -13,7 +13,7 @@ from tunedb import limits
 from tunedb.errors import StorageError, UnreachableError
 from tunedb.records import Failure, FailureKind, Phase
 from tunedb.storage.database import Database
-from tunedb.storage.retry import again
+from tunedb.storage.retry import retry
 from tunedb.storage.store import Store
 
 sys.path.insert(0, str(Path(__file__).parent / "sharing"))
@@ -24,7 +24,7 @@ from exchanges import OWN, away, fill
 def test_a_store_that_waits(postgres_server, postgres_url):
     with Store(postgres_url) as store:
         fill(store, 0)
-        store.be_patient(30)
+        store.set_retry_timeout(30)
         for work in (
             lambda: fill(store, 1),
             lambda: store.sessions.add(make_session(1)),
@@ -46,7 +46,7 @@ def test_a_store_that_waits(postgres_server, postgres_url):
 
 def test_patience_ends(postgres_server, postgres_url):
     with Store(postgres_url) as store:
-        store.be_patient(0.5)
+        store.set_retry_timeout(0.5)
         with away(postgres_server, postgres_url):
             for work in (lambda: fill(store, 1), store.records.count):
                 began = time.monotonic()
@@ -75,7 +75,7 @@ def test_waits_grow_up_to_a_bound(monkeypatch):
         raise UnreachableError(f"{len(waits)}")
 
     with pytest.raises(UnreachableError):
-        again(fails, UnreachableError("first"), limits.RECONNECT_S)
+        retry(fails, UnreachableError("first"), limits.RECONNECT_S)
     assert waits[0] == limits.FIRST_WAIT_S
     assert max(waits) == limits.LONGEST_WAIT_S
     assert waits == sorted(waits)
@@ -112,7 +112,7 @@ def test_an_account_that_does_not_exist_is_not_waited_for(postgres_url):
 def test_nothing_is_added_twice(postgres_url, monkeypatch):
     """A transaction whose end nobody heard of is made again."""
     with Store(postgres_url) as store:
-        store.be_patient(5)
+        store.set_retry_timeout(5)
         transaction = Database.transaction
         failed = []
 

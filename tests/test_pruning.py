@@ -24,7 +24,7 @@ from tunedb.records import Failure, FailureKind, Phase, Status
 from tunedb.results import NewModel
 from tunedb.storage import schema
 from tunedb.storage.exchanged import Selection
-from tunedb.storage.pruning import Removed
+from tunedb.storage.pruning import RemovedRows
 from tunedb.storage.store import Store
 
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "30 s")
@@ -143,7 +143,7 @@ def test_any_prune_leaves_a_whole_database(data, sqlite_template):
             assert removed.records == chosen.rows
             assert {w: store.answers.best_ids([w], [1], best) for w in (1, 2)} == tops
             left = set(store.pruning.measurement_numbers()[:, 0].tolist())
-            must = set(store.pruning.lasting_ids())
+            must = set(store.pruning.pinned_ids())
             for number, id_ in enumerate(ids):
                 others = [
                     t
@@ -159,7 +159,7 @@ def test_any_prune_leaves_a_whole_database(data, sqlite_template):
             assert set(rows_of_programs(store)) == set(
                 store.pruning.measurement_numbers()[:, 2].tolist()
             )
-            assert prune(store, plan(store, wanted)) == Removed()
+            assert prune(store, plan(store, wanted)) == RemovedRows()
         assert check(path).problems == []
 
 
@@ -172,8 +172,8 @@ def test_a_program_stays_while_it_has_a_record(store):
     slow = make_measurement(1, (2e-3,), measured_at=2)
     ids, _ = store.batches.add([first, slow, make_measurement(9, (1e-6,))], OWN)
     removed = store.pruning.remove_records(ids[1:2])
-    assert removed == Removed(records=1)
-    assert store.pruning.remove_records(ids[:2]) == Removed(records=1, programs=1)
+    assert removed == RemovedRows(records=1)
+    assert store.pruning.remove_records(ids[:2]) == RemovedRows(records=1, programs=1)
     assert store.records.count() == 1
 
 
@@ -193,7 +193,7 @@ def test_numbers_are_never_given_twice(store):
     assert new[0] > last[0]
     assert max(rows_of_programs(store)) > last[1]
     store.pruning.remove_records(ids)
-    assert do(store, retracted=True) == Removed()
+    assert do(store, retracted=True) == RemovedRows()
 
 
 def test_retracted_records_go_and_retractions_stay(store):
@@ -208,7 +208,7 @@ def test_retracted_records_go_and_retractions_stay(store):
 
 def test_only_what_is_still_retracted_goes(store):
     ids = fill(store, [1e-3, 2e-3, 3e-3])
-    assert store.pruning.remove_records(ids, if_retracted=True) == Removed()
+    assert store.pruning.remove_records(ids, if_retracted=True) == RemovedRows()
     assert store.records.count() == 3
 
 
@@ -247,11 +247,11 @@ def test_features_of_a_set_go(store):
     assert (part.kind, part.of, part.rows) == ("features", f"steps {steps.version}", 2)
     assert part.bytes > 0
     assert part.seconds == (2 * SECONDS[Needs.STEPS][0],) * 2
-    assert prune(store, chosen) == Removed(features=2)
+    assert prune(store, chosen) == RemovedRows(features=2)
     # Of a set that is not installed nobody knows how to compute them.
     (part,) = plan(store, Wanted(outdated=True)).parts
     assert (part.of, part.rows, part.seconds) == ("own.rows 1", 3, None)
-    assert do(store, features="") == Removed(features=3)
+    assert do(store, features="") == RemovedRows(features=3)
     assert plan(store, Wanted(features="")).parts == ()
     with pytest.raises(NotFoundError, match="steps"):
         plan(store, Wanted(features="none such"))
@@ -264,10 +264,10 @@ def test_the_newest_models_of_each_kind_stay(store, monkeypatch):
     ids.append(add_model(store, 9, "failures"))
     for id_ in ids:
         store.models.add_predictions(id_, dict.fromkeys(range(1, 6), 0.5))
-    assert do(store, models=2) == Removed(models=1, predictions=5)
+    assert do(store, models=2) == RemovedRows(models=1, predictions=5)
     assert [one.id for one in store.models.all()] == ids[1:]
-    assert do(store, models=1) == Removed(models=1, predictions=5)
-    assert do(store, models=1) == Removed()
+    assert do(store, models=1) == RemovedRows(models=1, predictions=5)
+    assert do(store, models=1) == RemovedRows()
     with pytest.raises(UsageError):
         plan(store, Wanted(models=0))
 
@@ -323,7 +323,9 @@ def test_bytes_without_the_table_of_pages(sqlite_file):
     with Store(sqlite_file) as store:
         fill(store, [1e-3 * (i + 1) for i in range(500)])
         real = store.pruning.table_bytes()
-        estimates = {t.name: store.pruning._estimated(t) for t in schema.metadata.sorted_tables}
+        estimates = {
+            t.name: store.pruning._estimated_bytes(t) for t in schema.metadata.sorted_tables
+        }
     for name in ("measurement", "program", "feature"):
         assert real[name] / 3 < estimates[name] < real[name] * 3, name
 
@@ -366,7 +368,7 @@ def test_a_vacuum_of_a_server(postgres_url):
 
 
 def test_a_vacuum_waits_for_nobody_long(sqlite_file, monkeypatch):
-    monkeypatch.setattr("tunedb.storage.pruning._PATIENCE", "PRAGMA busy_timeout=100")
+    monkeypatch.setattr("tunedb.storage.pruning._VACUUM_TIMEOUT", "PRAGMA busy_timeout=100")
     with Store(sqlite_file) as store, Store(sqlite_file) as other:
         with other._db.transaction(), pytest.raises(BusyError, match="another process is writing"):
             store.pruning.vacuum()

@@ -40,7 +40,7 @@ from tunedb.run_times import NO_TIME, mean_of, status_of
 from tunedb.storage import loader as reader
 from tunedb.storage import read_statements, schema
 from tunedb.storage import records as query_records
-from tunedb.storage.names import Standing
+from tunedb.storage.names import AliasTrust
 from tunedb.storage.store import Store
 
 _fresh = count(1_000)
@@ -293,7 +293,7 @@ def test_iterate(store, monkeypatch):
     assert [r.measurement for r in records] == batch
     assert [r.retracted for r in records].index(True) == 2
     assert ids_of(store.records.iterate(2)) == ids[1::2]
-    assert ids_of(store.records.iterate(target_ids=[1, 3])) == sorted(ids[0::3] + ids[2::3])
+    assert ids_of(store.records.iterate(target=[1, 3])) == sorted(ids[0::3] + ids[2::3])
     assert ids_of(store.records.iterate(1, [1])) == ids[0::6]
     assert list(store.records.iterate(99)) == list(store.records.iterate(1, [])) == []
 
@@ -335,7 +335,7 @@ def test_history_is_in_order_of_time(store):
 def test_an_empty_database(store):
     assert store.counts() == Counts(*[0] * 12)
     assert store.records.count() == store.names.last_workload() == 0
-    assert store.workloads.summaries() == store.targets.summaries() == []
+    assert store.workloads.find() == store.targets.find() == []
     assert store.records.failures() == {}
     assert list(store.records.iterate()) == store.quarantine.rows() == []
     assert store.records.best([1]) is None
@@ -386,7 +386,7 @@ def test_workload_summaries(store):
     )
     add(store, make_measurement(4, (0.1,), workload=0), source=FOREIGN)
     store.workloads.add(make_workload(2, tvm_version="0.27"))
-    one, two, three = store.workloads.summaries()
+    one, two, three = store.workloads.find()
     assert (one.id, one.name, one.format, one.digest) == (
         1,
         "matmul_0",
@@ -408,7 +408,7 @@ def test_target_summaries(store):
         make_measurement(1, None, workload=1, target=1),
     )
     store.targets.add(NO_TARGET)
-    summaries = store.targets.summaries()
+    summaries = store.targets.find()
     assert [(s.id, s.records, s.workloads) for s in summaries] == [(1, 2, 2), (2, 1, 1), (3, 0, 0)]
     assert [s.target for s in summaries] == [make_target(0), make_target(1), NO_TARGET]
 
@@ -455,9 +455,9 @@ def test_names_make_equivalents(store):
     assert store.workloads.equivalent(two) == [one, two]
     assert store.workloads.equivalent(four) == [four]
     assert store.workloads.equivalent(99) == [99]
-    named = [(four, Standing.TRUSTED), (five, Standing.TRUSTED)]
-    assert store.names.standings([loose[0]]) == named
-    assert store.names.standings([Alias("script", "h1")]) == []
+    named = [(four, AliasTrust.TRUSTED), (five, AliasTrust.TRUSTED)]
+    assert store.names.workloads([loose[0]]) == named
+    assert store.names.workloads([Alias("script", "h1")]) == []
     ids = [
         add(store, make_measurement(0, (secs,), workload=w))[0]
         for w, secs in zip(same, (0.3, 0.1, 0.2), strict=False)
@@ -509,11 +509,11 @@ def test_workloads_without(store):
 def test_find_workloads(store):
     for number, name in enumerate(["matmul", "matmul_relu", "conv2d", "2"]):
         store.workloads.add(Workload("json", b"%d" % number, name))
-    digests = [summary.digest.hex() for summary in store.workloads.summaries()]
-    find = store.workloads.find
+    digests = [summary.digest.hex() for summary in store.workloads.find()]
+    find = store.lookup.workloads
     assert find("matmul") == [1]  # an exact name before a part of one
     assert find("matmu") == [1, 2]
-    assert find("2") == [2, 4]  # an id and a name
+    assert find("2") == [2]  # an id before a name
     assert find("conv") == [3]
     assert find(digests[2][:4]) == find(digests[2]) == find(digests[2].upper()) == [3]
     assert find(digests[2][:3]) == []  # three letters are too few to mean a digest
@@ -528,7 +528,7 @@ def test_find_targets(store):
         NO_TARGET,
     ):
         store.targets.add(target)
-    find = store.targets.find
+    find = store.lookup.targets
     assert find("llvm") == [1, 2]
     assert find("3") == find("cuda") == find('{"arch": "sm_90"}') == [3]
     assert find(' {"num-cores": 2}') == [2, 3]
@@ -536,6 +536,8 @@ def test_find_targets(store):
     assert find('{"kind": "rocm"}') == find("rocm") == []
     assert find("none") == [4]
     assert find("{}") == [1, 2, 3, 4]
+    assert find("llvm skylake") == [1, 2]
+    assert find("llvm skylake 2 cores") == [2]
     with pytest.raises(UsageError, match="is not JSON"):
         find('{"kind": ')
 

@@ -6,7 +6,7 @@ import sys
 #: Packages that take tens of milliseconds to import, or that an installation may lack.
 LAZY = {
     *("tvm", "tvm_ffi", "click", "rich", "xgboost", "sklearn", "scipy", "dask", "matplotlib"),
-    *("alembic", "psycopg"),
+    *("alembic", "jinja2", "psycopg"),
 }
 
 EVERY_MODULE = """

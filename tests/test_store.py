@@ -57,7 +57,7 @@ from tunedb.records import (
 from tunedb.results import AddReport
 from tunedb.run_times import mean_of
 from tunedb.storage import engine, schema
-from tunedb.storage.names import Standing
+from tunedb.storage.names import AliasTrust
 from tunedb.storage.store import Store
 
 # Every example uses workloads of its own, so one store serves them all.
@@ -221,9 +221,9 @@ def test_shared_rows_are_stored_once(store):
 def test_add_workload_and_target(store):
     id_ = store.workloads.add(make_workload(4), [Alias("script", "abc"), Alias("script", "abc")])
     assert store.workloads.add(make_workload(4), [Alias("link", "x")]) == id_
-    assert store.names.of(id_) == [
-        (Alias("link", "x"), Standing.LINKED),
-        (Alias("script", "abc"), Standing.TRUSTED),
+    assert store.names.aliases(id_) == [
+        (Alias("link", "x"), AliasTrust.LINKED),
+        (Alias("script", "abc"), AliasTrust.TRUSTED),
     ]
     assert store.workloads.get(id_) == make_workload(4)
     target = store.targets.add(make_target(2))
@@ -357,7 +357,7 @@ def test_what_is_never_served(store):
     assert store.records.best([1]).id == ids[0]
     assert store.records.count() == len(ids)
     assert [i for i, _, _ in store.records.history([1])] == [ids[0], ids[6]]
-    (summary,) = store.workloads.summaries()
+    (summary,) = store.workloads.find()
     assert (summary.best, summary.records, summary.failed) == (0.5, 7, 3)
 
 
@@ -556,7 +556,7 @@ def try_quarantine(store, text):
 
 def try_alias(store, text):
     id_ = store.workloads.add(make_workload(next(_fresh)), [Alias(text, text)])
-    assert [found for found, _ in store.names.standings([Alias(text, text)])] == [id_]
+    assert [found for found, _ in store.names.workloads([Alias(text, text)])] == [id_]
     assert id_ in store.workloads.equivalent(id_)
 
 
@@ -733,9 +733,9 @@ def test_a_second_writer_waits_and_gives_up_with_one_line(store_url, monkeypatch
 
 def test_threads_share_a_store(store, monkeypatch):
     """Eight threads on one handle, with caches that are too small for what they read."""
-    monkeypatch.setattr(store._loader._workloads, "_most", 2)
+    monkeypatch.setattr(store._loader._workloads, "_max_size", 2)
     for cache in store._loader.bodies.values():
-        monkeypatch.setattr(cache, "_most", 1)
+        monkeypatch.setattr(cache, "_max_size", 1)
     add(store, *(make_measurement(i, workload=i) for i in range(8)))
     errors, ids = [], []
     barrier = threading.Barrier(8)

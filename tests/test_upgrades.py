@@ -9,6 +9,7 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from public_logs import DATA, needs_logs
 
 from tunedb.errors import FormatError
 from tunedb.features.steps.columns import COUNTS
@@ -202,13 +203,11 @@ def test_upgrading_twice_is_upgrading_once(instructions: list[Any]) -> None:
     assert is_current(stored)
 
 
+@needs_logs
 def test_real_traces() -> None:
     """Each trace of a real database becomes one of today, apart from those with old index maps."""
-    folder = Path(__file__).resolve().parents[1] / "../shared/data/metaschedule"
-    if not folder.is_dir():
-        pytest.skip("the collected logs are not here")
     count = 0
-    for file in folder.rglob("*record.json"):
+    for file in (DATA / "metaschedule").rglob("*record.json"):
         for line in file.read_bytes().splitlines():
             instructions, decisions = check_trace(orjson.loads(line)[1][0])
             new, _ = upgrade_trace(instructions, decisions)

@@ -236,7 +236,7 @@ def use(path):
     try:
         with Store(path) as store:
             records = list(store.records.iterate())
-            store.workloads.summaries(), store.counts(), store.records.top_k([1], None, 500)
+            store.workloads.find(), store.counts(), store.records.top_k([1], None, 500)
             for marker in (1, 2, 3, 4, 9):  # what is known, too: so every index is read
                 store.batches.add(make_batch(marker, 300), OWN)
             return len(records) == 1200

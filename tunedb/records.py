@@ -241,11 +241,22 @@ class Target:
         return value
 
     @property
+    def is_cpu(self) -> bool:
+        """Whether its programs run on threads of TVM's runtime."""
+        return self.kind in CPU_KINDS
+
+    @property
     def label(self) -> str:
         """The kind and what tells devices apart, for people: ``llvm skylake-avx512``."""
         attributes = self.attributes or {}
         device = attributes.get("model") or self.architecture
         return f"{self.kind} {device}".rstrip()
+
+    @property
+    def full_label(self) -> str:
+        """The label and the number of cores, if known: ``llvm skylake-avx512 8 cores``."""
+        cores = (self.attributes or {}).get("num-cores")
+        return f"{self.label} {cores} cores" if cores else self.label
 
     @property
     def architecture(self) -> str:
@@ -408,7 +419,7 @@ class Measurement:
         The cause, where it is known. Not part of the identity: it may be learnt later.
     launches : tuple of Launch
         GPU kernels that the program launched, with their counters. Not part of the identity: more
-        may be learnt later. Records that are read have none; see ``store.launches.of``.
+        may be learnt later. Records that are read have none; see ``store.launches.for_record``.
     """
 
     program: Program

@@ -1,4 +1,4 @@
-"""Frozen dataclasses of what a database answers; what goes in is in :mod:`tunedb.records`."""
+"""Results of queries to a database; its input is in :mod:`tunedb.records`."""
 
 from __future__ import annotations
 
@@ -17,27 +17,27 @@ from .records import (
     Trust,
     Workload,
 )
-from .system.one_line import one_line, short
+from .system.one_line import cut, one_line, printable, short, tensors
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A measurement as it stands in a database.
+    """A stored measurement.
 
     Parameters
     ----------
     id : int
-        Local number, in order of insertion.
+        Row id, in order of insertion.
     workload_id, target_id : int
-        Local numbers of its workload and target.
+        Ids of its workload and target.
     measurement : Measurement
-        What was stored.
+        The measurement.
     source : Source
-        Where it came from.
+        Origin of the measurement.
     mean : float or None
-        Mean of ``run_secs`` in seconds, which ranks records.
+        Mean of ``run_secs`` in seconds, by which records are ranked; None without times.
     retracted : bool
-        Whether it was taken back.
+        True if it was retracted.
     """
 
     id: int
@@ -59,14 +59,14 @@ class Record:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a tuning loop needs of a record: a fraction of :class:`Record`'s reads.
+    """A record for a tuning loop, with a fraction of the reads of :class:`Record`.
 
     Parameters
     ----------
     id, workload_id, target_id : int
-        Local numbers.
+        Row ids.
     trace : Trace
-        How to schedule the workload.
+        Trace of the program.
     run_secs : tuple of float or None
         All repeats in seconds.
     args_info : bytes or None
@@ -74,10 +74,10 @@ class Answer:
     program : bytes
         Digest of the program's row.
     is_whole : bool
-        Whether the digest of its row and its mean are those of what is stored. The digest of the
-        program is another question (:meth:`tunedb.storage.answers.Answers.is_whole`).
+        True if the digest and the mean of its row match the stored content. The program's digest is
+        checked by :meth:`tunedb.storage.answers.Answers.is_whole`.
     is_trusted, is_own : bool
-        Whether its source is trusted; whether it is own, of this database.
+        True if its source is trusted; true if it is an own source of this database.
     """
 
     id: int
@@ -96,28 +96,28 @@ class Answer:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class LaunchRow:
-    """A launch with the measurement that it belongs to.
+    """A stored launch with its measurement.
 
-    Rows of one workload, target, sketch or counter set share the objects.
+    Rows share the objects of their workload, target, sketch and counter set.
 
     Parameters
     ----------
     id, record_id, program_id, workload_id, target_id, source_id : int
-        Local numbers of the launch, its measurement, and what that refers to.
+        Ids of the launch, of its measurement, and of the rows to which that refers.
     launch : Launch
-        The kernel, its geometry and its counters, in the words of the tool.
+        Kernel, geometry and counters, in the tool's terms.
     digest : bytes
         Digest of the measurement.
     workload : Workload
-        What was computed, without the script. Where it is a kernel, its body is the JSON of
-        :func:`tunedb.formats.gpu.kernels.kernel_workload`, and `trace` holds tuning parameters
+        The workload without its script. The body of a GPU kernel is the JSON of
+        :func:`tunedb.formats.gpu.kernels.kernel_workload`, and its `trace` holds tuning parameters
         (:func:`tunedb.programs.kernel.join_parameters`).
     target, trace, status, run_secs, measured_at, context : object
-        As of :class:`tunedb.records.Measurement` and its program.
+        As for :class:`tunedb.records.Measurement` and its program.
     mean : float or None
-        Mean of ``run_secs`` in seconds, which ranks records.
+        Mean of ``run_secs`` in seconds, by which records are ranked.
     trust : Trust
-        How far the record's source is trusted.
+        Trust in the record's source.
     """
 
     id: int
@@ -143,12 +143,32 @@ class LaunchRow:
 
 @dataclass(frozen=True, slots=True)
 class WorkloadSummary:
-    """A workload with what the database knows about it.
+    """A workload with its statistics.
 
     Parameters
     ----------
+    id : int
+        Row id.
+    digest : bytes
+        Digest of the workload.
+    name : str
+        Name for people.
+    format : str
+        A :class:`tunedb.records.WorkloadFormat`, or a format of a newer tunedb.
+    tvm_version : str or None
+        Version of TVM that wrote the body; None if unknown.
+    signature : Signature
+        Function, argument types and shapes, operator family and operations.
     rebuildable : bool
-        Whether the plugin can make a module of today's TVM from it.
+        True if the plugin can load it as a module of this TVM.
+    records : int
+        Number of its records, including failed ones.
+    failed : int
+        Number of its failed records.
+    best : float or None
+        Best mean time of its served records in seconds; None if there is none.
+    targets : int
+        Number of targets with records.
     """
 
     id: int
@@ -163,7 +183,13 @@ class WorkloadSummary:
     best: float | None
     targets: int
 
-    __repr__ = one_line
+    def __repr__(self) -> str:
+        family = f", {short(self.signature.family)}" if self.signature.family else ""
+        arguments = printable(tensors(self.signature.arguments or ()))
+        shapes = f", {cut(arguments, 40)}" if arguments else ""
+        best = "" if self.best is None else f", best {self.best:.4g} s"
+        what = f"{self.id}, {short(self.name)}{family}{shapes}"
+        return cut(f"Workload({what}, {self.records:,} records{best})")
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,11 +199,11 @@ class QuarantineRow:
     Parameters
     ----------
     id : int
-        Local number.
+        Row id.
     source : Source
-        Where they came from.
+        Origin of the bytes.
     created_at : int
-        When they were put there, in microseconds since 1970, UTC.
+        Microseconds since 1970, UTC.
     item : Quarantined
         The bytes, with file, line and reason.
     """
@@ -192,19 +218,35 @@ class QuarantineRow:
 
 @dataclass(frozen=True, slots=True)
 class TargetSummary:
-    """A target with what the database knows about it."""
+    """A target with its statistics.
+
+    Parameters
+    ----------
+    id : int
+        Row id.
+    target : Target
+        The target.
+    records : int
+        Number of its records, including failed ones.
+    workloads : int
+        Number of workloads with records for it.
+    """
 
     id: int
     target: Target
     records: int
     workloads: int
 
-    __repr__ = one_line
+    def __repr__(self) -> str:
+        label = printable(cut(self.target.full_label, 40))
+        return (
+            f"Target({self.id}, {label!r}, {self.records:,} records, {self.workloads:,} workloads)"
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """Sizes of a database in rows."""
+    """Numbers of rows of a database."""
 
     workloads: int
     targets: int
@@ -224,7 +266,7 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class AddReport:
-    """What an insertion did: rows that were new, and rows that the database knew."""
+    """Numbers of inserted rows and of rows that were stored already."""
 
     new: int
     known: int
@@ -234,24 +276,24 @@ class AddReport:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredProgram:
-    """A program as a feature set sees it.
+    """A stored program, as feature sets read it.
 
-    Programs of one workload, target, sketch or tail share the objects.
+    Programs share the objects of their workload, target, sketch and tail.
 
     Parameters
     ----------
     id : int
-        Local number.
+        Row id.
     workload, target : Workload, Target
-        What is computed, and for which device.
+        The computation and the device.
     signature : Signature
-        What the database knows about the workload without TVM.
+        Signature of the workload.
     workload_id, target_id, sketch_id : int
-        Local numbers, to remember by.
+        Row ids, usable as cache keys.
     tail_id : int or None
-        Local number of the tail.
+        Id of the tail; None without tail.
     trace : Trace
-        The steps in their stored form.
+        The trace in its stored form.
     """
 
     id: int
@@ -269,22 +311,22 @@ class StoredProgram:
 
 @dataclass(frozen=True, slots=True)
 class StoredFeatures:
-    """A feature set as a database holds it.
+    """A feature set in a database.
 
     Parameters
     ----------
     name : str
-        The feature set's name.
+        Name of the feature set.
     version : int
-        Its version; another version is another set.
+        Version; each version is a set of its own.
     columns : tuple of str
-        Names of its columns; empty where their number depends on the program.
+        Names of its columns; empty if their number depends on the program.
     programs : int
-        Programs whose rows are stored.
+        Number of programs with rows.
     rows : int
-        Their rows.
+        Number of rows.
     bytes : int
-        What the rows take, compressed.
+        Bytes of the compressed rows.
     """
 
     name: str
@@ -299,16 +341,16 @@ class StoredFeatures:
 
 @dataclass(frozen=True, slots=True)
 class FeatureCoverage:
-    """Which programs have rows of a feature set, and which could get them.
+    """Numbers of programs that have rows of a feature set, and that could have them.
 
     Parameters
     ----------
     programs : int
-        Programs that were asked for.
+        Number of chosen programs.
     able : int
-        Those of them whose rows can be computed.
+        Number of these whose rows can be computed.
     known : int
-        Those of them that have rows.
+        Number of these that have rows.
     """
 
     programs: int
@@ -320,22 +362,22 @@ class FeatureCoverage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class NewModel:
-    """A model as it goes into a database.
+    """A model to be added to a database.
 
     Parameters
     ----------
     digest : bytes
-        Its identity: kind, parameters, training set and versions of what trained it.
+        Identity: kind, parameters, training set and versions of the libraries.
     kind : str
         ``ranker`` or ``failures``.
     parameters : bytes
         Canonical JSON of its recipe.
     training_digest : bytes
-        What it was trained on.
+        Digest of the training set.
     card : dict
-        What people should know about it (:mod:`tunedb.models.cards`).
+        Description for people (:mod:`tunedb.models.cards`).
     body : bytes or None
-        The boosters; None where only the card is kept, and the model is rebuilt on demand.
+        Boosters; None if only the card is stored and the model is retrained on demand.
     """
 
     digest: bytes
@@ -350,16 +392,16 @@ class NewModel:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class StoredModel:
-    """A model as it stands in a database; the fields of :class:`NewModel` without its body.
+    """A model in a database; the fields of :class:`NewModel` without its body.
 
     Parameters
     ----------
     id : int
-        Local number, in order of insertion.
+        Row id, in order of insertion.
     created_at : int
         Microseconds since 1970, UTC.
     size : int or None
-        Bytes of the body; None where only the card is kept.
+        Bytes of the body; None if only the card is stored.
     """
 
     id: int
@@ -376,24 +418,24 @@ class StoredModel:
 
 @dataclass(frozen=True, slots=True)
 class SessionFactor:
-    """How much slower a session measured than the others of its machine.
+    """Slow-down of a session relative to the first one of its machine.
 
     Parameters
     ----------
     subject : str
-        ``session``, or ``source`` for the records of a source that have no session.
+        ``session``, or ``source`` for the records of a source without session.
     subject_id : int
-        Local number of that session or source.
+        Id of that session or source.
     machine : int
-        Sessions with equal numbers measured up to a factor the same; 0 is the largest such group.
-        Those in which only sources have measured that are not trusted count from -1 down.
+        Number of a group of sessions whose times differ by factors only; 0 is the largest group.
+        Groups in which only untrusted sources measured have negative numbers, from -1 down.
     factor : float
         Its times divided by this are comparable to those of the machine's first session.
     spread : float or None
-        Half of the range from the 10th to the 90th percentile of the logarithms of ratios; None
-        where no program was measured elsewhere.
+        Half of the range from the 10th to the 90th percentile of the logarithms of ratios; None if
+        no program was measured elsewhere.
     programs : int
-        How many programs it shares with sessions of its machine.
+        Number of programs shared with sessions of its machine.
     """
 
     subject: Literal["session", "source"]
@@ -408,14 +450,14 @@ class SessionFactor:
 
 @dataclass(frozen=True, slots=True)
 class Exchanged:
-    """Another database, and when something came from there or went there last.
+    """The last exchange with another database.
 
     Parameters
     ----------
     direction : str
         ``pull`` or ``push``.
     peer : str
-        Which database, as its watermark names it.
+        The database, as its watermark names it.
     at : int
         Microseconds since 1970, UTC.
     """
@@ -429,7 +471,7 @@ class Exchanged:
 
 @dataclass(frozen=True, slots=True)
 class FileSpace:
-    """What a SQLite file holds: bytes of a page, pages, and those of them that are free."""
+    """Space in a SQLite file: bytes of a page, number of pages, number of free pages."""
 
     page_size: int
     pages: int
@@ -440,7 +482,7 @@ class FileSpace:
 
 @dataclass(frozen=True, slots=True)
 class TableSpace:
-    """What PostgreSQL says of a table: rows that are there and that are dead, bytes in all."""
+    """PostgreSQL's statistics of a table: live and dead rows, bytes in total."""
 
     name: str
     rows: int

@@ -14,9 +14,9 @@ from ..output import Column, output_options, print_rows
 from ..progress import bar
 
 if TYPE_CHECKING:
-    from ...advisor.collect.collector import Outcome
+    from ...advisor.collect.collector import VariantOutcome
     from ...advisor.collect.configuration import GPU, Configuration
-    from ...advisor.collect.plan import Plan
+    from ...advisor.collect.plan import CollectPlan
     from ...records import Session
 
 _INTERRUPTED = 130
@@ -94,16 +94,16 @@ def collect(settings: Settings, file: Path, **choices: Any) -> None:
       tunedb advise collect advise.toml --program matmul --profiler none
     """
     from ...advisor.collect.configuration import read
-    from ...advisor.collect.plan import make_plan, suitable
+    from ...advisor.collect.plan import choose_tool, make_plan
 
     configuration = read(file)
     device = _device(configuration, choices["device"])
     tool = choices["profiler"]
-    chosen = None if tool is None or device is None else suitable(tool, device)
+    chosen = None if tool is None or device is None else choose_tool(tool, device)
     if tool is not None and device is None:
         chosen = tool if tool != "auto" else None
     plan = make_plan(configuration, device=device, tool=chosen, programs=choices["programs"])
-    for refused in plan.refused:
+    for refused in plan.illegal:
         settings.warn(f"{refused.program}: {_block(refused.block)} is left out: {refused.reason}")
     if choices["plan_file"] is not None:
         _write_plan(settings, choices["plan_file"], plan)
@@ -121,17 +121,17 @@ def collect(settings: Settings, file: Path, **choices: Any) -> None:
 
 def _device(configuration: Configuration, asked: str | None) -> GPU | None:
     """Return the device that is asked for; None for the first that is configured."""
-    from ...advisor.collect.cuda_detection import device_of
+    from ...advisor.collect.cuda_detection import parse_device
 
     if asked is None:
         return None
     for device in configuration.devices:
         if asked in (str(device.index), device.name):
             return device
-    return device_of(asked)
+    return parse_device(asked)
 
 
-def _write_plan(settings: Settings, path: Path, plan: Plan) -> None:
+def _write_plan(settings: Settings, path: Path, plan: CollectPlan) -> None:
     import json
 
     from ...system.files import write_whole
@@ -144,7 +144,7 @@ def _collect(
     settings: Settings,
     file: Path,
     configuration: Configuration,
-    plan: Plan,
+    plan: CollectPlan,
     choices: dict[str, Any],
 ) -> None:
     """Run a plan, store what comes of it, and print it."""
@@ -177,8 +177,8 @@ def _collect(
 
 def _store(
     settings: Settings,
-    plan: Plan,
-    outcomes: Iterator[tuple[Outcome, Session, bool]],
+    plan: CollectPlan,
+    outcomes: Iterator[tuple[VariantOutcome, Session, bool]],
     source: str,
     rows: list[dict[str, Any]],
 ) -> None:
@@ -201,7 +201,7 @@ def _store(
                 settings.note(f"{variant.program} {variant.label}: {told}")
 
 
-def _plan_row(plan: Plan, variant: Any) -> dict[str, Any]:
+def _plan_row(plan: CollectPlan, variant: Any) -> dict[str, Any]:
     return {**_variant_row(variant), "runs": plan.runs(variant)}
 
 
@@ -216,7 +216,7 @@ def _variant_row(variant: Any) -> dict[str, Any]:
     }
 
 
-def _row(outcome: Outcome, rows: list[dict[str, Any]], *, is_new: bool) -> dict[str, Any]:
+def _row(outcome: VariantOutcome, rows: list[dict[str, Any]], *, is_new: bool) -> dict[str, Any]:
     from statistics import fmean
 
     failure = outcome.failure
@@ -239,7 +239,7 @@ def _row(outcome: Outcome, rows: list[dict[str, Any]], *, is_new: bool) -> dict[
     }
 
 
-def _tell(settings: Settings, plan: Plan, rows: list[dict[str, Any]], work: Path) -> None:
+def _tell(settings: Settings, plan: CollectPlan, rows: list[dict[str, Any]], work: Path) -> None:
     """Print what a run came to."""
     print_rows(settings, COLUMNS, rows)
     for program in plan.programs:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_rows
 
 if TYPE_CHECKING:
-    from ...advisor.collect.configuration import Command, Configuration, Program
+    from ...advisor.collect.configuration import Command, Configuration, ProgramConfig
 
 STEPS = ("environment", "devices", "programs", "check")
 
@@ -125,23 +124,26 @@ def configure(
         _check(settings, read(file), file)
 
 
-# ------------------------------------------------------------------ environment, devices
+# ---- Environment and devices ---------------------------------------------------------------------
 
 
 def _environment(
     configuration: Configuration, choices: dict[str, Any], *, ask: bool
 ) -> Configuration:
+    from msgspec.structs import replace
+
+    from ...advisor.collect.configuration import TOOLS
     from ...advisor.collect.cuda_detection import missing_folders
     from ...errors import UsageError
 
     environment = configuration.environment
-    found = [*environment.path, *choices["folders"]]
-    path = os.pathsep.join([*found, os.environ.get("PATH", "")])
+    folders = [*environment.path, *choices["folders"]]
+    path = os.pathsep.join([*folders, os.environ.get("PATH", "")])
     for folder in missing_folders(path):
         if not ask or click.confirm(
             f"Put {text.clean(folder)} before PATH?", default=True, err=True
         ):
-            found.append(folder)
+            folders.append(folder)
     variables = dict(environment.variables)
     for pair in choices["variables"]:
         name, equals, value = pair.partition("=")
@@ -151,97 +153,99 @@ def _environment(
     profiler = configuration.profiler
     tool = choices["profiler"] or profiler.tool
     if ask and choices["profiler"] is None:
-        from ...advisor.collect.configuration import TOOLS
-
         tool = click.prompt("Profiler", type=click.Choice(TOOLS), default=tool, err=True)
     return replace(
         configuration,
-        environment=replace(environment, path=tuple(dict.fromkeys(found)), variables=variables),
+        environment=replace(environment, path=tuple(dict.fromkeys(folders)), variables=variables),
         profiler=replace(profiler, tool=tool, counters=choices["counters"] or profiler.counters),
     )
 
 
 def _devices(configuration: Configuration, choices: dict[str, Any], *, ask: bool) -> Configuration:
-    from ...advisor.collect.cuda_detection import detect_devices, device_of
+    from msgspec.structs import replace
+
+    from ...advisor.collect.cuda_detection import detect_devices, parse_device
 
     if choices["devices"]:
-        named = tuple(device_of(name, i) for i, name in enumerate(choices["devices"]))
+        named = tuple(parse_device(name, i) for i, name in enumerate(choices["devices"]))
         return replace(configuration, devices=named)
     path = os.pathsep.join([*configuration.environment.path, os.environ.get("PATH", "")])
-    found = detect_devices(path)
-    if found and ask:
-        found = tuple(
+    gpus = detect_devices(path)
+    if gpus and ask:
+        gpus = tuple(
             gpu
-            for gpu in found
+            for gpu in gpus
             if click.confirm(f"Use {text.clean(gpu.name)}?", default=True, err=True)
         )
-    if not found and ask and not configuration.devices:
+    if not gpus and ask and not configuration.devices:
         name = click.prompt("Found no device. Enter its name, or nothing", default="", err=True)
-        found = (device_of(name),) if name.strip() else ()
-    return replace(configuration, devices=found or configuration.devices)
+        gpus = (parse_device(name),) if name.strip() else ()
+    return replace(configuration, devices=gpus or configuration.devices)
 
 
-# ------------------------------------------------------------------ programs
+# ---- Programs ------------------------------------------------------------------------------------
 
 
 def _programs(configuration: Configuration, choices: dict[str, Any], *, ask: bool) -> Configuration:
+    from msgspec.structs import replace
+
     from ...errors import NotFoundError
 
     programs = {program.name: program for program in configuration.programs}
-    if (gone := choices["remove"]) is not None:
-        if gone not in programs:
-            raise NotFoundError(f"program {gone!r} is not configured")
-        del programs[gone]
-    if (name := choices["program"]) is not None:
-        programs[name] = _program(name, programs.get(name), choices)
-    while ask and name is None:
+    if (removed := choices["remove"]) is not None:
+        if removed not in programs:
+            raise NotFoundError(f"program {removed!r} is not configured")
+        del programs[removed]
+    if (option := choices["program"]) is not None:
+        programs[option] = _program(option, programs.get(option), choices)
+    while ask and option is None:
         question = "Add another program?" if programs else "Add a program?"
         if not click.confirm(question, default=not programs, err=True):
             break
-        asked = click.prompt("Name", err=True)
-        programs[asked] = _ask_program(asked, programs.get(asked), choices)
+        name = click.prompt("Name", err=True)
+        programs[name] = _ask_program(name, programs.get(name), choices)
     return replace(configuration, programs=tuple(programs.values()))
 
 
-def _ask_program(name: str, known: Program | None, choices: dict[str, Any]) -> Program:
-    """Ask for what a program needs; the other options keep their values or defaults."""
-    from ...advisor.collect.configuration import Program
+def _ask_program(name: str, known: ProgramConfig | None, choices: dict[str, Any]) -> ProgramConfig:
+    """Ask for the values of a program; the other options keep their values or defaults."""
+    from ...advisor.collect.configuration import ProgramConfig
 
-    asked = dict(choices)
+    answers = dict(choices)
 
     def ask(key: str, question: str, default: str) -> None:
-        if not asked[key]:
-            asked[key] = click.prompt(question, default=default, err=True) or None
+        if not answers[key]:
+            answers[key] = click.prompt(question, default=default, err=True) or None
 
-    now = known or Program(name, name, (), block=(256,))
-    build, run = _shown(now.build), _shown(now.run)
+    now = known or ProgramConfig(name=name, directory=name, run=(), block=(256,))
+    build, run = _command_line(now.build), _command_line(now.run)
     ask("directory", "Folder", now.directory)
     ask("block", "Original block, e.g. 256 or 16x16", "x".join(map(str, now.block)))
     ask("build", "Build command (nothing: none)", build)
-    while not asked["run"]:
-        asked["run"] = click.prompt("Run command", default=run or None, err=True)
+    while not answers["run"]:
+        answers["run"] = click.prompt("Run command", default=run or None, err=True)
     ask("kernel", "Kernel whose block varies (nothing: all)", now.kernel or "")
-    limits = ",".join(str(limit) for limit in now.registers if limit is not None)
+    limits = ",".join(str(limit) for limit in now.register_limits if limit is not None)
     ask("registers", "Register limits, e.g. 32,64 (nothing: none)", limits)
-    if not asked["inputs"]:
+    if not answers["inputs"]:
         question = "Values of {input}, by commas (nothing: none, or as they are)"
         words = click.prompt(question, default="", err=True).split(",")
-        asked["inputs"] = tuple(word.strip() for word in words if word.strip())
+        answers["inputs"] = tuple(word.strip() for word in words if word.strip())
     ask("output", "Output to compare: stdout, none or a file", now.output.source)
-    if asked["tolerance"] is None:
+    if answers["tolerance"] is None:
         tolerance = now.output.tolerance
-        asked["tolerance"] = click.prompt(
+        answers["tolerance"] = click.prompt(
             "Relative tolerance", type=float, default=tolerance, err=True
         )
     pattern = now.timing.pattern or ""
     ask("timing", "Expression that finds the printed time (nothing: whole process)", pattern)
-    for key, before in (("build", build), ("run", run)):
-        if known is not None and asked[key] == before:
-            asked[key] = None  # a line for the shell stays one
-    return _program(name, known, asked)
+    for key, line in (("build", build), ("run", run)):
+        if known is not None and answers[key] == line:
+            answers[key] = None  # a line for the shell stays one
+    return _program(name, known, answers)
 
 
-def _shown(command: Command | None) -> str:
+def _command_line(command: Command | None) -> str:
     import shlex
 
     if command is None:
@@ -249,93 +253,95 @@ def _shown(command: Command | None) -> str:
     return command if isinstance(command, str) else shlex.join(command)
 
 
-def _program(name: str, known: Program | None, choices: dict[str, Any]) -> Program:
-    """Return a program as options say; what they do not say stays as it was."""
-    from ...advisor.collect.configuration import Program
+def _program(name: str, known: ProgramConfig | None, choices: dict[str, Any]) -> ProgramConfig:
+    """Return a program with the values of the options; others stay as they were."""
+    from msgspec.structs import replace
+
+    from ...advisor.collect.configuration import DEFAULT, ProgramConfig
     from ...errors import UsageError
 
     for key in ("run", "block"):
         if known is None and not choices[key]:
             raise UsageError(f"--program {name} is new: give its --{key}")
-    program = known or Program(name, choices["directory"] or ".", ())
-    changed: dict[str, Any] = {
-        key: choices[key] for key in ("directory", "kernel", "timeout") if choices[key] is not None
-    }
+    program = known or ProgramConfig(name=name, run=(), block=())
+    values = _given(choices, directory="directory", kernel="kernel", timeout="timeout")
     for key in ("build", "run"):
         if choices[key] is not None:
-            changed[key] = _command(key, choices[key], shell=choices["shell"])
+            values[key] = _command(key, choices[key], shell=choices["shell"])
     if choices["block"] is not None:
-        changed["block"] = _block(choices["block"], "--block")
+        values["block"] = _block(choices["block"], "--block")
     if choices["blocks"] is not None:
         words = choices["blocks"].split(",")
-        changed |= {"blocks": tuple(_block(w, "--blocks") for w in words), "sizes": {}}
+        values |= {"blocks": tuple(_block(w, "--blocks") for w in words), "sizes": {}}
     if choices["sizes"]:
-        changed |= {"sizes": dict(map(_sizes, choices["sizes"])), "blocks": ()}
+        values |= {"sizes": dict(map(_sizes, choices["sizes"])), "blocks": ()}
     if choices["registers"] is not None:
         limits = _numbers(choices["registers"], "--registers")
-        changed["registers"] = (None, *sorted(set(limits)))
+        values["registers"] = (DEFAULT, *sorted(set(limits)))
     if choices["inputs"]:
-        changed["inputs"] = choices["inputs"]
-    output = _given(choices, output="source", output_type="type", tolerance="tolerance")
-    output |= _given(choices, ignore="ignore")
+        values["inputs"] = choices["inputs"]
+    output = _given(
+        choices, output="source", output_type="type", tolerance="tolerance", ignore="ignore"
+    )
     timing = _given(choices, timing="pattern", unit="unit", repeats="repeats")
     if "pattern" in timing:
         timing["source"] = "output"
     return replace(
         program,
-        **changed,
+        **values,
         output=replace(program.output, **output),
         timing=replace(program.timing, **timing),
     )
 
 
-def _given(choices: dict[str, Any], **names: str) -> dict[str, Any]:
-    return {name: choices[key] for key, name in names.items() if choices[key] is not None}
+def _given(choices: dict[str, Any], **fields: str) -> dict[str, Any]:
+    """Return field → value of the options that are given."""
+    return {field: choices[key] for key, field in fields.items() if choices[key] is not None}
 
 
-def _command(key: str, said: str, *, shell: bool) -> Command:
+def _command(key: str, line: str, *, shell: bool) -> Command:
     import shlex
 
     from ...errors import UsageError
 
     if shell:
-        return said
+        return line
     try:
-        return tuple(shlex.split(said))
+        return tuple(shlex.split(line))
     except ValueError as error:
-        raise UsageError(f"--{key} {said}: {error}") from None
+        raise UsageError(f"--{key} {line}: {error}") from None
 
 
-def _numbers(said: str, option: str, separator: str = ",") -> tuple[int, ...]:
+def _numbers(text: str, option: str, separator: str = ",") -> tuple[int, ...]:
     from ...errors import UsageError
 
     try:
-        return tuple(int(word) for word in said.split(separator))
+        return tuple(map(int, text.split(separator)))
     except ValueError:
         raise UsageError(
-            f"{option} {said}: expected numbers with {separator!r} between them"
+            f"{option} {text}: expected numbers with {separator!r} between them"
         ) from None
 
 
-def _block(said: str, option: str) -> tuple[int, ...]:
-    return _numbers(said.lower(), option, "x")
+def _block(text: str, option: str) -> tuple[int, ...]:
+    return _numbers(text.lower(), option, "x")
 
 
-def _sizes(said: str) -> tuple[str, tuple[int, ...]]:
-    axis, _, listed = said.partition("=")
-    return axis.strip(), tuple(sorted(set(_numbers(listed, f"--sizes {axis}"))))
+def _sizes(text: str) -> tuple[str, tuple[int, ...]]:
+    axis, _, numbers = text.partition("=")
+    return axis.strip(), tuple(sorted(set(_numbers(numbers, f"--sizes {axis}"))))
 
 
-# ------------------------------------------------------------------ check
+# ---- Check ---------------------------------------------------------------------------------------
 
 
 def _check(settings: Settings, configuration: Configuration, file: Path) -> None:
-    """Print what works and what does not; exit with 1 where something does not."""
-    from ...advisor.collect.configuration_check import findings
+    """Print the result of each check; exit with 1 if one fails."""
+    from ...advisor.collect.configuration_check import check
 
     rows = [
-        {"step": f.step, "name": f.name, "ok": f.is_ok, "told": f.told}
-        for f in findings(configuration, file.absolute().parent)
+        {"step": result.step, "name": result.name, "ok": result.is_ok, "told": result.message}
+        for result in check(configuration, file.absolute().parent)
     ]
     print_rows(settings, COLUMNS, rows)
     if not all(row["ok"] for row in rows):

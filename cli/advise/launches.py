@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from .. import text
-from ..choose import complete_workload, find_targets, find_workload, target_option
+from ..choose import complete_workload, find_targets, target_option
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_object
 from ..progress import bar
@@ -55,7 +55,7 @@ def launches(settings: Settings, workload: str | None, target: str | None) -> No
     report = FillReport()
     with writing(settings) as store:
         chosen = find_targets(store, target)
-        workloads = None if workload is None else find_workload(store, workload)
+        workloads = None if workload is None else store.lookup.workload(workload)
         total = store.records.count(gpu_targets(store, chosen)) if workload is None else None
         try:
             with bar(settings, total) as shown:

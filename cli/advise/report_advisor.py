@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ...advisor.learn.findings import AdvisorFindings
     from ...advisor.observations import Observation
 
-#: Keys of tunedb.advisor.labels.METHODS, of tunedb.advisor.analysis.analyzer.INPUTS and of
+#: Keys of tunedb.advisor.labels.METHODS, of tunedb.advisor.inputs.INPUTS and of
 #: tunedb.advisor.learn.evaluation.SPLITS: no library is imported to print the help.
 LABELS = ("slice-best", "paper")
 INPUTS = ("ratios", "raw")

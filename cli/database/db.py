@@ -16,7 +16,7 @@ from ..progress import Bar, bar
 if TYPE_CHECKING:
     from ...maintenance.check import CheckReport
     from ...results import Counts
-    from ...storage.describe import Description
+    from ...storage.describe import DatabaseDescription
 
 COMMANDS = {
     "init": ("database.db", "init", "Create an empty database."),
@@ -261,7 +261,7 @@ def info(settings: Settings, url: str | None) -> None:
     print_object(settings, INFO_COLUMNS, row, lambda: _show_info(row))
 
 
-def _info_row(found: Description) -> dict[str, Any]:
+def _info_row(found: DatabaseDescription) -> dict[str, Any]:
     from ...storage import schema
 
     created = found.meta.get("created_at", "")

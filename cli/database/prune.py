@@ -15,7 +15,7 @@ from ..progress import bar
 
 if TYPE_CHECKING:
     from ...maintenance.prune import Plan, Wanted
-    from ...storage.pruning import Removed
+    from ...storage.pruning import RemovedRows
 
 COLUMNS = tuple(
     map(
@@ -173,7 +173,7 @@ def _wanted(
     return Wanted(selection, retracted, features, old_features, models)
 
 
-def _prune(settings: Settings, chosen: Plan) -> tuple[Removed, float]:
+def _prune(settings: Settings, chosen: Plan) -> tuple[RemovedRows, float]:
     """Remove what was chosen; return what went and how long it took."""
     import time
 

@@ -81,9 +81,9 @@ def _list(settings: Settings) -> None:
 def _forget(settings: Settings, url: str) -> None:
     from ...errors import NotFoundError
     from ...storage.approval import forget
-    from ...storage.engine import command_word, parse_url
+    from ...storage.engine import parse_url, shell_word
 
-    word = command_word(parse_url(url))
+    word = shell_word(parse_url(url))
     if not forget(url):
         raise NotFoundError(f"{word}: it is not approved; see: tunedb db trust --list")
     settings.note(f"{word}: no longer approved")

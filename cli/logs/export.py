@@ -106,7 +106,7 @@ def command(
     with reading(settings) as store:
         chosen: dict[str, Any] = {
             "target_ids": choose.find_targets(store, target),
-            "workload_ids": None if workload is None else choose.find_workload(store, workload),
+            "workload_ids": None if workload is None else store.lookup.workload(workload),
         }
         with bar(settings, store.records.count(chosen["target_ids"])) as shown:
             chosen["on_record"] = counter(shown)

@@ -10,7 +10,7 @@ import click
 
 from .. import text
 from ..card import share
-from ..choose import find_record, target_label
+from ..choose import target_label
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import (
@@ -217,7 +217,7 @@ class _Asked:
 def _asked(store: Store, record: str | None, program: int | None) -> _Asked:
     from ...errors import NotFoundError
 
-    found = None if record is None else store.records.get(find_record(store, record))
+    found = None if record is None else store.records.get(store.lookup.record(record))
     if found is not None:
         (program,) = store.programs.ids([found.measurement.program.digest])
     programs = [] if program is None else store.programs.get([program])

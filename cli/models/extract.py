@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
-from ..choose import complete_workload, find_targets, find_workload, target_option
+from ..choose import complete_workload, find_targets, target_option
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_rows
 from ..progress import bar, counter
@@ -94,7 +94,7 @@ def command(
     reports: list[ExtractReport] = []
     with writing(settings) as store:
         where = {
-            "workload_ids": None if workload is None else find_workload(store, workload),
+            "workload_ids": None if workload is None else store.lookup.workload(workload),
             "target_ids": find_targets(store, target),
             "limit": limit,
             "retry": retry,

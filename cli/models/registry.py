@@ -198,7 +198,7 @@ def _figures(card: dict[str, Any]) -> dict[str, list[float | None]]:
 def _target_names(store: Store) -> dict[str, str]:
     from ..choose import target_label
 
-    known = (one.target for one in store.targets.summaries())
+    known = (one.target for one in store.targets.find())
     return {target.digest.hex(): target_label(target) for target in known}
 
 
@@ -328,7 +328,7 @@ def drift(settings: Settings, model: str | None, trials: bool) -> None:
 def _drift_rows(store: Store, found: Sequence[Drift]) -> Iterator[dict[str, Any]]:
     from ..choose import target_label
 
-    workloads = {one.id: one for one in store.workloads.summaries()}
+    workloads = {one.id: one for one in store.workloads.find()}
     for one in found:
         workload = workloads[one.workload_id]
         yield {

@@ -47,7 +47,7 @@ def command(settings: Settings, workload: str, target: str | None) -> None:
       tunedb history 3 --csv > course.csv
     """
     with reading(settings) as store:
-        ids = choose.find_workload(store, workload)
+        ids = store.lookup.workload(workload)
         wanted = choose.find_targets(store, target)
         courses = {}
         for target_id in store.answers.targets(ids):

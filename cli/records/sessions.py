@@ -15,7 +15,7 @@ from ..output import Column, output_options, print_rows
 
 if TYPE_CHECKING:
     from ...models.sessions import Estimate
-    from ...storage.runs import MeasuredSession
+    from ...storage.sessions import MeasuredSession
     from ...storage.store import Store
 
 

@@ -16,7 +16,7 @@ from . import launches, lineage
 if TYPE_CHECKING:
     from ...records import Failure, Session
     from ...results import Record
-    from ...storage.records import Word
+    from ...storage.records import Statement
 
 #: What others say of a record and is not believed, in lines; JSON has more.
 _MOST_WORDS = 10
@@ -57,10 +57,10 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
       tunedb show 42 --json | jq '.steps[] | select(.name == "split")'
     """
     with reading(settings) as store:
-        found = store.records.get(choose.find_record(store, record))
+        found = store.records.get(store.lookup.record(record))
         steps = lineage.lineage_of(store, found)
-        kernels = launches.rows_of(store.launches.of(found.id))
-        others = [_word(word) for word in store.records.unbelieved(found.id)]
+        kernels = launches.rows_of(store.launches.for_record(found.id))
+        others = [_statement(statement) for statement in store.records.unaccepted(found.id)]
 
     def show() -> None:
         _show_record(found, steps, others)
@@ -162,16 +162,16 @@ def _session(session: Session | None) -> dict[str, Any] | None:
     }
 
 
-def _word(word: Word) -> dict[str, Any]:
-    """Return what somebody says of the record who is not believed."""
+def _statement(statement: Statement) -> dict[str, Any]:
+    """Return an unaccepted statement about the record."""
     from ...records import Failure
 
-    said = word.said
+    content = statement.content
     return {
-        "source": word.source.name,
-        "trust": word.source.trust.name.lower(),
-        "failure": _failure(said) if isinstance(said, Failure) else None,
-        "launch": None if isinstance(said, Failure) else launches.rows_of([said])[0],
+        "source": statement.source.name,
+        "trust": statement.source.trust.name.lower(),
+        "failure": _failure(content) if isinstance(content, Failure) else None,
+        "launch": None if isinstance(content, Failure) else launches.rows_of([content])[0],
     }
 
 

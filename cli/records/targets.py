@@ -42,6 +42,6 @@ def command(settings: Settings) -> None:
                 "records": summary.records,
                 "workloads": summary.workloads,
             }
-            for summary in store.targets.summaries()
+            for summary in store.targets.find()
         ]
     print_rows(settings, COLUMNS, rows, empty="no target yet; see: tunedb import --help")

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...records import CPU_KINDS
 from .. import choose, text
 from ..layers import (
     Answered,
@@ -258,7 +257,7 @@ def _groups(store: Store) -> list[list[int]]:
     """Return the ids of all workloads, equal ones together."""
     groups = []
     seen: set[int] = set()
-    for summary in store.workloads.summaries():
+    for summary in store.workloads.find():
         if summary.id not in seen:
             group = store.workloads.equivalent(summary.id)
             groups.append(group)
@@ -279,7 +278,7 @@ def _meant(
     from ...errors import NotFoundError
 
     try:
-        groups = _groups(store) if workload is None else [choose.find_workload(store, workload)]
+        groups = _groups(store) if workload is None else [store.lookup.workload(workload)]
     except NotFoundError:
         if strict:
             raise
@@ -306,6 +305,7 @@ def _rows_behind(
     settings: Settings, own: Store, groups: list[list[int]], others: list[Store], asked: _Asked
 ) -> list[dict[str, Any]]:
     """Return the rows of workloads and targets that layers answer, each by the first that can."""
+    from ...errors import TuneDBError
     from ...exchange.layer import left_out
 
     answered = Answered()
@@ -319,8 +319,11 @@ def _rows_behind(
     for store in others:
         try:
             rows += _rows_of_layer(store, own, keys, answered, asked)
-        except Exception as error:  # whatever is wrong with somebody else's rows
+        except TuneDBError as error:
             settings.warn(left_out(store.location, str(error)))
+        except Exception as error:  # whatever is wrong with somebody else's rows
+            damage = f"damaged ({type(error).__name__}: {error}); ask for another copy"
+            settings.warn(left_out(store.location, damage))
     return rows
 
 
@@ -368,7 +371,7 @@ def _row(rank: int, record: Record) -> dict[str, Any]:
         "minimum": min(times) if times else None,
         "repeats": len(times),
         "spread": spread(times),
-        "threads": threads_of(measurement.session) if program.target.kind in CPU_KINDS else None,
+        "threads": threads_of(measurement.session) if program.target.is_cpu else None,
         "source": record.source.name,
         "trust": record.source.trust.name.lower(),
         "layer": None,

@@ -72,7 +72,7 @@ def command(settings: Settings, tool: str | None, family: str | None) -> None:
       tunedb workloads --csv > workloads.csv
     """
     with reading(settings) as store:
-        summaries = store.workloads.summaries()
+        summaries = store.workloads.find()
         shown = [
             summary
             for summary in summaries

@@ -87,15 +87,17 @@ def _chosen(
     from ...errors import UsageError
 
     chosen = {
-        "records": sorted({choose.find_record(store, words) for words in records}),
-        "sources": sorted({choose.find_source(store, words) for words in sources}),
-        "sessions": sorted({choose.find_session(store, words) for words in sessions}),
+        "records": sorted({store.lookup.record(words) for words in records}),
+        "sources": sorted({store.lookup.source(words) for words in sources}),
+        "sessions": sorted({store.lookup.session(words) for words in sessions}),
     }
     if not_allowed:
         if not sources or records or sessions:
             raise UsageError("--not-allowed needs --source, and nothing else")
-        refused = {one.record_id for id_ in chosen["sources"] for one in store.answers.refused(id_)}
-        chosen |= {"records": sorted(refused), "sources": []}
+        rejected = {
+            row.record_id for id_ in chosen["sources"] for row in store.answers.rejected(id_)
+        }
+        chosen |= {"records": sorted(rejected), "sources": []}
     return chosen
 
 

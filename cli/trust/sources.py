@@ -89,7 +89,7 @@ def _retract_aliases(settings: Settings, words: str, reason: str | None, *, yes:
     if reason is None:
         raise click.UsageError("--retract-aliases needs --reason TEXT")
     with updating(settings) as store:
-        source_id = choose.find_source(store, words)
+        source_id = store.lookup.source(words)
         (row,) = (row for row in store.sources.summaries() if row.id == source_id)
         told = text.count(row.aliases, "alias")
         confirm(f"Retract {told} of source {source_id}, for good?", yes=yes)

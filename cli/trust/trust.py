@@ -44,7 +44,7 @@ def command(settings: Settings, source: str, trust: str, dry_run: bool) -> None:
     from ...records import Trust
 
     with updating(settings) as store:
-        id_ = choose.find_source(store, source)
+        id_ = store.lookup.source(source)
         before = store.sources.get(id_)
         changed = store.trust.set(id_, Trust[trust.upper()], dry_run=dry_run)
     row = {

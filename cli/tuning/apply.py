@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...records import CPU_KINDS
 from .. import text
 from ..layers import layer_name, layer_option, layered_target, layers_of
 from ..module import compile_target_option, label, lowering_of, lowering_options
@@ -104,7 +103,7 @@ def command(
     print_rows(settings, columns, rows)
     missing = sum(use.record_id is None for use in uses)
     settings.note(f"{output} is written, for {label(found)}")
-    if found.kind in CPU_KINDS:
+    if found.is_cpu:
         _tell_threads(settings, uses)
     if missing:
         settings.note(

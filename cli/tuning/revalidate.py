@@ -6,9 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...records import CPU_KINDS
-from ...system.host import threads_of
-from .. import choose, text
+from .. import text
 from ..module import label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_rows
@@ -128,7 +126,7 @@ def command(
         updating(settings) as store,
         Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
     ):
-        found = [choose.find_workload(store, words) for words in workloads]
+        found = [store.lookup.workload(words) for words in workloads]
         lowering = Lowering(**lowering_of(layout, no_prepack))
         jobs = _jobs(store, found, modules, target, revalidation, lowering, foreign=foreign)
         try:
@@ -198,13 +196,15 @@ def _all(store: Store) -> list[list[int]]:
     """Return the ids of all workloads of which TVM can make modules, equal ones together."""
     groups = {
         tuple(store.workloads.equivalent(one.id)): None
-        for one in store.workloads.summaries()
+        for one in store.workloads.find()
         if one.rebuildable
     }
     return [list(group) for group in groups]
 
 
 def _row(verdict: Verdict) -> dict[str, Any]:
+    from ...system.host import threads_of
+
     record, before = verdict.record, verdict.record.mean
     ratio = verdict.mean / before if verdict.mean is not None and before else None
     target = record.measurement.program.target
@@ -221,7 +221,7 @@ def _row(verdict: Verdict) -> dict[str, Any]:
         "mean": verdict.mean,
         "ratio": ratio,
         "threads_before": threads_of(record.measurement.session),
-        "threads": verdict.threads if target.kind in CPU_KINDS else None,
+        "threads": verdict.threads if target.is_cpu else None,
         "deviation": verdict.deviation,
         "outcome": verdict.outcome,
         "reason": reason,

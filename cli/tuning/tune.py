@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from ...records import CPU_KINDS
 from .. import text
 from ..layers import layer_option, layers_of
 from ..module import lowering_of, lowering_options
@@ -133,8 +132,7 @@ def _tell(settings: Settings, module: str, result: TuningResult) -> None:
     finally:
         result.database.close()
     costs = result.costs
-    is_cpu = str(result.target.kind.name) in CPU_KINDS
-    threads = f" on {text.threads(result.threads)}" if is_cpu else ""
+    threads = "" if result.threads is None else f" on {text.threads(result.threads)}"
     settings.note(
         f"{text.count(result.trials, 'trial')}{threads} in {text.span(result.seconds)}: "
         + ", ".join(

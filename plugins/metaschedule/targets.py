@@ -131,17 +131,17 @@ class TargetTable:
 
     def shown(self) -> list[int] | None:
         """Return the rows whose records the handle shows, or None for all."""
-        ids = self._store.targets.find()
+        ids = self._store.lookup.targets()
         if self.bound is not None:
             mine = self._row(self.bound)
             return None if ids == [mine] else [id_ for id_ in ids if id_ == mine]
         kinds = {self._store.targets.get(id_).kind for id_ in ids} - {NO_TARGET.kind}
         if len(kinds) > 1:
             # Logs of other tools, whose programs are never shown, may be for other devices.
-            workloads = self._store.workloads.summaries()
+            workloads = self._store.workloads.find()
             ids = self._store.programs.targets(w.id for w in workloads if w.format in MODULES)
         shown = self._one_kind(ids, "")
-        return None if shown == self._store.targets.find() else shown
+        return None if shown == self._store.lookup.targets() else shown
 
     def _one_kind(self, ids: list[int], scope: str) -> list[int]:
         """Return rows of one kind, without those of records that name no target."""

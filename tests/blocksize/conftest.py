@@ -20,8 +20,6 @@ from tunedb.storage.store import Store
 @pytest.fixture(scope="session")
 def profiled_runs(tmp_path_factory):
     """Observations of the 9,305 runs of three kernels that KTT profiled on an RTX 2080 Ti."""
-    if not (GPU / "ktt").is_dir():
-        pytest.skip("the real files are not there")
     with Store(tmp_path_factory.mktemp("ktt") / "ktt.db") as store:
         for name in PROFILED:
             import_log(store, LogFile(GPU / "ktt" / f"{name}.json.gz", name), source=name)

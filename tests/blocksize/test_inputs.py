@@ -3,6 +3,7 @@ import math
 import numpy as np
 import pytest
 from observing import observe
+from public_logs import needs_gpu_logs
 
 from tunedb.advisor.inputs import geometry, ratios, raw, resident, shared_bytes
 from tunedb.advisor.observations import Inputs
@@ -143,6 +144,8 @@ def test_shared_memory(static, dynamic, both):
     assert resident(run, 256).blocks == 4
 
 
+@needs_gpu_logs
+@pytest.mark.stress
 def test_real_runs_have_all_inputs(profiled_runs):
     found = ratios(profiled_runs)
     assert found.values.shape[0] == 9305

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from observing import observe
+from public_logs import needs_gpu_logs
 
 from tunedb.advisor.labels import (
     METHODS,
@@ -176,6 +177,8 @@ def test_methods_give_a_label_per_observation(name):
     assert METHODS[name](rows) == [UP, STAY]
 
 
+@needs_gpu_logs
+@pytest.mark.stress
 def test_defects_of_algorithm_1_on_real_runs(profiled_runs):
     """What ``specs/block-size.md`` 1.5 measured: 9,305 runs in 362 slices."""
     as_stored = run_paper(profiled_runs, order="given")

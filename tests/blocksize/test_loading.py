@@ -263,6 +263,8 @@ def test_devices(store, target, device, capability):
     assert (found.device, found.compute_capability) == (device, capability)
 
 
+@needs_gpu_logs
+@pytest.mark.stress
 def test_profiled_runs_of_one_device(profiled_runs):
     """``specs/block-size.md`` 1.5: 9,305 runs in 362 slices; failed ones are none of them."""
     assert len(profiled_runs) == 9305

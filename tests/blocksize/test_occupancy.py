@@ -5,6 +5,7 @@ import math
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from public_logs import needs_gpu_logs
 
 from tunedb.advisor.inputs import resident
 from tunedb.advisor.occupancy import LIMITS, MAX_THREADS, occupancy
@@ -120,6 +121,8 @@ def test_more_resources_never_fit_more_often(capability, threads, registers, sha
     assert occupancy(capability, threads + more, registers, shared).blocks <= found
 
 
+@needs_gpu_logs
+@pytest.mark.stress
 def test_measured_occupancy_stays_below(profiled_runs):
     """A profiler's count of active warps is an average over time, so it cannot be above.
 

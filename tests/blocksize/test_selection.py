@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from observing import PROFILED
-from public_logs import GPU
+from public_logs import GPU, needs_gpu_logs
 
 from tunedb.advisor.inputs import raw
 from tunedb.advisor.observations import Inputs
@@ -102,10 +102,10 @@ def test_the_order_of_columns_does_not_count(order):
     assert select(inputs(**{name: columns[name] for name in order})) == select(inputs(**columns))
 
 
+@needs_gpu_logs
+@pytest.mark.stress
 def test_counters_of_real_runs_by_the_tools_names():
     """``specs/block-size.md`` 1.7: of 33 counters 5 are zero, and 21 are kept."""
-    if not (GPU / "ktt").is_dir():
-        pytest.skip("the real files are not there")
     rows = []
     for name in PROFILED:
         document = orjson.loads(gzip.decompress((GPU / "ktt" / f"{name}.json.gz").read_bytes()))
@@ -119,6 +119,8 @@ def test_counters_of_real_runs_by_the_tools_names():
     assert (len(found.zero), len(found.constant), len(found.kept)) == (5, 0, 21)
 
 
+@needs_gpu_logs
+@pytest.mark.stress
 def test_counters_of_real_runs_by_neutral_names(profiled_runs):
     """Another alphabetical order keeps another one of a pair, and so another number."""
     found = select(raw(profiled_runs))

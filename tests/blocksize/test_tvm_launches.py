@@ -58,7 +58,7 @@ def memory():
 def told(store):
     """Return the blocks and grids of each record."""
     return [
-        [(one.block, one.grid) for one in store.launches.of(record.id)]
+        [(one.block, one.grid) for one in store.launches.for_record(record.id)]
         for record in store.records.iterate()
     ]
 
@@ -90,7 +90,7 @@ def test_records_of_each_kind(store):
     again = fill_launches(store)
     assert again == FillReport(records=4, known=3, filled=0, unknown=1, launches=0)
     assert told(store) == expected
-    names = [one.kernel for one in store.launches.of(1)]
+    names = [one.kernel for one in store.launches.for_record(1)]
     assert names == ["matmul_1_kernel"]
 
 
@@ -149,10 +149,10 @@ def test_only_what_is_asked_for(memory):
     store = memory
     targets = gpu_targets(store)
     assert {store.targets.get(id_).kind for id_ in targets} == {"cuda", "rocm"}
-    second = store.workloads.find("matmul_2")
+    second = store.lookup.workloads("matmul_2")
     assert fill_launches(memory, workload_ids=second).filled == 1
-    assert fill_launches(memory, target_ids=store.targets.find("rocm")).filled == 1
-    assert fill_launches(memory, target_ids=store.targets.find("llvm")) == FillReport()
+    assert fill_launches(memory, target_ids=store.lookup.targets("rocm")).filled == 1
+    assert fill_launches(memory, target_ids=store.lookup.targets("llvm")) == FillReport()
     assert told(memory) == [[], [((32, 1, 1), None)], [((16, 1, 1), None)], []]
 
 

@@ -44,7 +44,7 @@ def test_it_fills_in_what_is_missing(tmp_path, run):
             "launches": filled,
         }
     with Store(path) as store:
-        (launch,) = store.launches.of(1)
+        (launch,) = store.launches.for_record(1)
     assert (launch.block, launch.threads) == ((64, 1, 1), 64)
 
 

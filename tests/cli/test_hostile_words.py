@@ -4,15 +4,14 @@ import sqlite3
 from contextlib import closing
 
 import click
-import pytest
 from click.testing import CliRunner
 from test_help import COMMANDS
 
 from tunedb.cli import main
 from tunedb.cli.lazy import LazyGroup
 
-SQL = "x'; DROP TABLE program;--"
-SHOWN = "\x1b]0;owned\x07<script>"
+#: SQL, a code of a terminal and markup.
+WORDS = "x'; DROP TABLE program;--\x1b]0;owned\x07<script>"
 NUMBERS = (
     click.types.IntParamType,
     click.types.FloatParamType,
@@ -30,31 +29,23 @@ def takes_words(parameter):
     return not is_flag and not isinstance(parameter.type, NUMBERS)
 
 
-def filling(parameter, words):
+def filling(parameter):
     """Return what a command line has for a parameter."""
     if isinstance(parameter.type, click.Choice):
         value = [str(next(iter(parameter.type.choices)))]
-    elif takes_words(parameter):
-        value = [words]
     else:
-        value = ["1"]
+        value = [WORDS if takes_words(parameter) else "1"]
     value *= max(1, parameter.nargs)
-    if isinstance(parameter, click.Option):
-        return [parameter.opts[0], *value]
-    return value
+    return [parameter.opts[0], *value] if isinstance(parameter, click.Option) else value
 
 
-CASES = [
+PLACES = [
     (path, parameter.name)
     for path, command in COMMANDS.items()
     if not isinstance(command, LazyGroup) and path
     for parameter in command.params
     if takes_words(parameter) and parameter.name not in LEFT_OUT
 ]
-
-
-def test_there_are_places_for_words():
-    assert len(CASES) > 60
 
 
 def state(path):
@@ -66,19 +57,18 @@ def state(path):
     return tables, rows, programs
 
 
-@pytest.mark.parametrize("words", [SQL, SHOWN], ids=["sql", "codes"])
-@pytest.mark.parametrize(("path", "name"), CASES, ids=lambda value: str(value)[:40])
-def test_words_in_every_place(path, name, words, filled):
+def test_words_in_every_place(filled):
     before = state(filled)
-    arguments = []
-    for parameter in COMMANDS[path].params:
-        if parameter.name == name or (parameter.required and parameter.name not in LEFT_OUT):
-            arguments += filling(parameter, words)
-    options = [word for word in arguments if word.startswith("-")]
-    result = CliRunner().invoke(main, ["--db", str(filled), *path, *arguments], input="")
-    problem = f"{' '.join(path)} {options}: {result.output}"
-    assert result.exception is None or isinstance(result.exception, SystemExit), problem
-    assert result.exit_code in (0, 1, 2, 3, 4, 5), problem
-    assert "Traceback" not in result.output, problem
-    assert "\x1b" not in result.output and "\x07" not in result.output, problem
-    assert state(filled) == before, problem
+    assert len(PLACES) > 60
+    for path, name in PLACES:
+        arguments = []
+        for parameter in COMMANDS[path].params:
+            if parameter.name == name or (parameter.required and parameter.name not in LEFT_OUT):
+                arguments += filling(parameter)
+        result = CliRunner().invoke(main, ["--db", str(filled), *path, *arguments], input="")
+        problem = f"{' '.join(path)} {name}: {result.output}"
+        assert result.exception is None or isinstance(result.exception, SystemExit), problem
+        assert result.exit_code in (0, 1, 2, 3, 4, 5), problem
+        assert "Traceback" not in result.output, problem
+        assert "\x1b" not in result.output and "\x07" not in result.output, problem
+        assert state(filled) == before, problem

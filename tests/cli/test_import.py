@@ -214,6 +214,7 @@ def large_log(tmp_path_factory):
     return workdirs.write(folder / "log", lines)
 
 
+@pytest.mark.stress
 def test_ctrl_c_keeps_finished_batches(start, sqlite_file, large_log, run):
     process = start("--db", sqlite_file, "import", "logs", large_log)
     with closing(sqlite3.connect(sqlite_file)) as connection:

@@ -161,7 +161,7 @@ def test_a_source_by_the_end_of_its_path(run, file):
     assert trusted["/logs/b/tuning.json"] is Trust.VERIFIED
     assert trusted["/logs/a/tuning.json"] is Trust.FOREIGN
     done = run("--db", file, "trust", "tuning.json", "verified", code=2)
-    assert "'tuning.json' means 2 sources" in done.stderr
+    assert "'tuning.json' matches 2 sources" in done.stderr
 
 
 def test_an_ambiguous_source(run, file):
@@ -169,7 +169,7 @@ def test_an_ambiguous_source(run, file):
         change = schema.source.update().where(schema.source.c.id == 2)
         connection.execute(change.values(store="e" * 32, name="own"))
     line = run("--db", file, "trust", "own", "own", code=2).stderr
-    assert "'own' means 2 sources; give an id: 1 (own, own), 2 (own, foreign)" in line
+    assert "'own' matches 2 sources; give an id: 1 (own, own), 2 (own, foreign)" in line
     assert line.count("\n") == 1
     run("--db", file, "trust", "2", "own")
 

@@ -183,7 +183,7 @@ def facts(path: Path) -> dict[str, str]:
         for record, features in zip(own, rows, strict=True):
             where, measurement = f"record {record.id}", store.records.get(record.id).measurement
             found[f"failures: {where}"] = repr((measurement.failure, record.measurement.failure))
-            found[f"launches: {where}"] = repr(store.launches.of(record.id))
+            found[f"launches: {where}"] = repr(store.launches.for_record(record.id))
             found[f"features: {where}"] = str(None if features is None else features.tolist())
         # Others may have one of that key; the own one is older.
         session = min(store.sessions.find(OWN_SESSION.key))

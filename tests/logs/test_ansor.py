@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import lzma
 import random
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -13,7 +12,7 @@ import pytest
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from public_logs import DATA
+from public_logs import DATA, needs_logs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -592,66 +591,12 @@ def test_mutated_bytes_raise_nothing_else():
 # ---- real files ----------------------------------------------------------------------------------
 
 
-def real(folder):
-    if not (DATA / folder).is_dir():
-        pytest.skip("the real logs are not here")
-    return DATA / folder
-
-
-def read_real(path, every=1):
-    """Return numbers of error codes and contexts; every line must come back as it was."""
-    codes, contexts = Counter(), set()
-    reader = FORMAT.reader(LogFile(path, str(path)))
-    with (lzma.open if path.suffix == ".xz" else open)(path, "rb") as file:
-        for number, data in enumerate(file):
-            if number % every or not data.strip() or data.startswith(b"#"):
-                continue
-            value = orjson.loads(data)
-            measurement = parse(value, reader, data)
-            assert orjson.loads(write(measurement)) == value
-            assert measurement.extra is None
-            assert (measurement.failure is None) == (value["r"][1] == 0)
-            codes[value["r"][1] if measurement.status is Status.FAILED else 0] += 1
-            context = orjson.loads(measurement.context)
-            assert context.pop("error_no", 0) == value["r"][1]
-            contexts.add(orjson.dumps(context))
-    assert len(contexts) == 1
-    return codes
-
-
-def test_real_logs():
-    folder = real("ansor")
-    section = (DATA / "SOURCES.md").read_text().split("\n## ansor\n")[1].split("\n## ")[0]
-    rows = [row.split(" | ") for row in section.splitlines() if re.match(r"\| \S+/", row)]
-    assert len(rows) == len([path for path in folder.rglob("*") if path.is_file()]) == 24
-    for row in rows:
-        expected = {int(code): int(n) for code, n in re.findall(r"(\d+):(\d+)", row[9])}
-        codes = read_real(folder / row[0].removeprefix("| "))
-        assert (codes.total(), codes) == (int(row[6]), expected), row[0]
-
-
-def test_real_tenset():
-    folder = real("tenset/derived_layout_sample")
-    for path in folder.rglob("*.json"):
-        assert read_real(path) == {0: 1}
-        measurement = parse(orjson.loads(path.read_bytes()), tenset(str(path)))
-        is_measured = "measure_records" in path.parts
-        assert measurement.status is (Status.OK if is_measured else Status.UNMEASURED)
-        attributes = measurement.program.target.attributes
-        assert attributes.get("model") == ("e5-2673" if is_measured else None)
-
-
-@pytest.mark.parametrize(("name", "records"), [("v100", 88_210), ("k80", 93_076)])
-def test_every_20th_line_of_the_archives(name, records):
-    codes = read_real(real("costmodel/roller_ansor") / f"{name}.jsonl.xz", every=20)
-    assert codes.total() == -(-records // 20)
-    assert set(codes) == {0, 4, 6}
-
-
+@needs_logs
+@pytest.mark.stress
 def test_the_archive_has_few_sketches_and_small_decisions():
     sketches, decisions, count = set(), 0, 0
     reader = FORMAT.reader(LogFile(None, "<stdin>"))
-    with lzma.open(real("costmodel/roller_ansor") / "v100.jsonl.xz", "rb") as file:
+    with lzma.open(DATA / "costmodel" / "roller_ansor" / "v100.jsonl.xz", "rb") as file:
         for number, data in enumerate(file):
             if number % 40 == 0:
                 trace = parse(orjson.loads(data), reader).program.trace

@@ -3,7 +3,6 @@
 import copy
 import json
 import random
-import re
 from collections import Counter
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from public_logs import DATA
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -512,41 +510,3 @@ def test_mutated_lines_are_records_or_format_errors(value):
             assert write(measurement) == found
     assert outcomes["read"] > 100
     assert outcomes["refused"] > 100
-
-
-def rows_of_sources():
-    """Return ``{path: (records, other lines, {error number: count})}`` of ``SOURCES.md``."""
-    text = (DATA / "SOURCES.md").read_text(encoding="utf-8")
-    section = text.split("## autotvm")[1].split("\n## ")[0]
-    found = {}
-    for row in section.splitlines():
-        cells = [cell.strip() for cell in row.split("|")[1:-1]]
-        if len(cells) == 13 and cells[6].isdecimal():
-            errors = {int(a): int(b) for a, b in re.findall(r"(\d+):(\d+)", cells[9])}
-            found[cells[0]] = int(cells[6]), int(cells[7]), errors
-    return found
-
-
-def test_every_real_line_is_read_and_written_back():
-    if not DATA.is_dir():
-        pytest.skip("the collected logs are not here")
-    sources = rows_of_sources()
-    folder = DATA / "autotvm"
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file()]
-    assert {str(path.relative_to(folder)) for path in paths} == set(sources)
-    for path in paths:
-        reader = FORMAT.reader(LogFile(path, str(path)))
-        errors, others = Counter(), 0
-        for number, data in enumerate(path.read_bytes().splitlines(), 1):
-            if not data.strip() or data.startswith(b"#"):
-                others += 1
-                continue
-            value = orjson.loads(data)
-            assert FORMAT.matches(value)
-            measurement = reader.parse(value, Line(number, data, 0))
-            failure = measurement.failure
-            errors[orjson.loads(measurement.context).get("error_no", 0)] += 1
-            assert (measurement.status is Status.FAILED) == (failure is not None)
-            assert write(measurement) == value
-        records, lines, codes = sources[str(path.relative_to(folder))]
-        assert (errors.total(), others, dict(errors)) == (records, lines, codes), path

@@ -382,7 +382,7 @@ def test_a_damaged_workload_does_not_shift_the_others(memory, tmp_path):
     lines = [workdirs.record([float(n + 1)], workload=n % 3) for n in range(6)]
     folder = workdirs.write(tmp_path / "in", lines, graphs)
     bring(memory, folder / RECORDS)
-    damaged = memory.workloads.summaries()[0]
+    damaged = memory.workloads.find()[0]
     good = memory.workloads.get(damaged.id)
 
     def workload_line(workload):

@@ -461,7 +461,7 @@ def test_a_dry_run_needs_no_right_to_write(sqlite_file, tmp_path):
 
 
 def served(store):
-    ids = [workload.id for workload in store.workloads.summaries()]
+    ids = [workload.id for workload in store.workloads.find()]
     return [record.measurement.digest for record in store.records.top_k(ids, k=100)]
 
 
@@ -574,7 +574,7 @@ def test_workloads_without_records_are_stored(store, tmp_path):
     folder = workdirs.write(tmp_path, [workdirs.record(workload=1)], graphs)
     report = bring(store, folder / "database_tuning_record.json")
     assert (report.workloads, report.total.read) == (3, 1)
-    assert sorted((w.name, w.records) for w in store.workloads.summaries()) == [
+    assert sorted((w.name, w.records) for w in store.workloads.find()) == [
         ("a", 0),
         ("b", 1),
         ("c", 0),
@@ -609,8 +609,8 @@ def test_sentinels_are_never_a_best_time(store, tmp_path):
     assert report.total.read + report.quarantined == len(NEVER_TIMES)
     assert report.total.failed + report.total.unmeasured == report.total.read
     assert served(store) == []
-    assert all(workload.best is None for workload in store.workloads.summaries())
-    for workload in store.workloads.summaries():
+    assert all(workload.best is None for workload in store.workloads.find())
+    for workload in store.workloads.find():
         assert store.records.best([workload.id]) is None
         assert store.records.history([workload.id]) == []
 
@@ -622,7 +622,7 @@ def test_sentinels_are_never_a_best_time(store, tmp_path):
 )
 def test_the_worst_time_beats_all_sentinels(good, store, tmp_path):
     bring(store, write(tmp_path / "log", *NEVER_TIMES, good, *NEVER_TIMES))
-    (workload,) = [w for w in store.workloads.summaries() if w.best is not None]
+    (workload,) = [w for w in store.workloads.find() if w.best is not None]
     assert workload.best == 123.0
     assert store.records.best([workload.id]).mean == 123.0
     assert len(store.records.top_k([workload.id], k=100)) == 1

@@ -7,14 +7,14 @@ import gzip
 import json
 import lzma
 import struct
-from pathlib import Path
 
 import orjson
 import pytest
 import workdirs
-from effort import examples
+from effort import EFFORT, examples
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from public_logs import MEASURED, needs_logs
 
 from tunedb import limits
 from tunedb.errors import FormatError, StorageError, UsageError
@@ -787,7 +787,7 @@ def test_one_workload_in_two_files_is_one(memory, tmp_path):
         import_all(
             memory, workdirs.write(tmp_path / name, [workdirs.record(workload=index)], graphs)
         )
-    assert sorted(w.name for w in memory.workloads.summaries()) == ["x", "y"]
+    assert sorted(w.name for w in memory.workloads.find()) == ["x", "y"]
     assert memory.counts().measurements == 1
 
 
@@ -849,11 +849,13 @@ def graphs(folder):
     return [graph_of(line) for line in (folder / WORKLOADS).read_bytes().splitlines()]
 
 
-def test_real_records(measured_cpu, tmp_path):
+@needs_logs
+@pytest.mark.examples
+def test_real_records(tmp_path):
     """Real files come out as they went in, number for number."""
-    folders = sorted(path for path in measured_cpu.iterdir() if path.is_dir())
+    folders = sorted(MEASURED.iterdir())[:: 24 if EFFORT == "few" else 6]
     with Store(":memory:") as store, Store(":memory:") as copy_:
-        for folder in folders[::6]:
+        for folder in folders:
             out = tmp_path / folder.name
             with Store(":memory:") as alone:
                 (report,) = import_all(alone, folder)
@@ -864,48 +866,7 @@ def test_real_records(measured_cpu, tmp_path):
             import_all(store, folder)
             import_all(copy_, out)
         assert workdirs.digests(copy_) == workdirs.digests(store)
-        assert len(workdirs.digests(store)) == 96 * len(folders[::6])
-
-
-COLLECTED = Path(__file__).resolve().parents[2] / "../shared/data/metaschedule"
-
-#: Directory → records, failed records, workloads, and the TVM that wrote them (SOURCES.md).
-COUNTS = {
-    "web-llm_3adeeb9": (19, 0, 19, {"0.12.dev0"}),
-    "mlc-llm_vicuna_cea09f2f": (22, 0, 22, {"0.12.dev0"}),
-    "mlc-llm_dolly_909f2675": (36, 0, 36, {"0.13.dev0"}),
-    "mlc-learning_matmul": (207, 64, 2, {"0.9.dev0", "0.10.dev0"}),
-    "needle_relax_2024": (48, 0, 8, {"0.18.dev0"}),
-    "yelite_mlc-llm_cuda_86f8f89": (760, 0, 17, {"0.13.dev0"}),
-}
-
-
-@pytest.mark.parametrize("name", COUNTS)
-def test_collected_records(name):
-    """Every real line is understood, and comes back equal."""
-    if not COLLECTED.is_dir():
-        pytest.skip("the collected logs are not here")
-    measurements, workloads = [], []
-    for file in sorted((COLLECTED / name).rglob(RECORDS)):
-        found = read(file)
-        modules = [item for item in found if isinstance(item, Workload)]
-        runs = [item for item in found if isinstance(item, Measurement)]
-        assert len(modules) + len(runs) == len(found)
-        lines = [json.loads(line) for line in file.read_bytes().splitlines()]
-        assert [fields_of(m) for m in runs] == [line[1] for line in lines]
-        assert all(
-            m.program.workload == modules[line[0]] for m, line in zip(runs, lines, strict=True)
-        )
-        written = (file.parent / WORKLOADS).read_bytes().splitlines()
-        assert [graph_of(workload_line(w)) for w in modules] == [graph_of(x) for x in written]
-        measurements += runs
-        workloads += modules
-    n_records, n_failed, n_workloads, versions = COUNTS[name]
-    assert len(measurements) == n_records
-    assert sum(m.status is Status.FAILED for m in measurements) == n_failed
-    assert len(workloads) == n_workloads
-    assert {w.tvm_version for w in workloads} == versions
-    assert {w.format for w in workloads} == {"tvm-nodes"}
+        assert len(workdirs.digests(store)) == 96 * len(folders)
 
 
 def test_what_is_left_out(memory, tmp_path):

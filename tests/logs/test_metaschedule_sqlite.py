@@ -10,6 +10,7 @@ import workdirs
 from effort import examples
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from public_logs import DATA, needs_logs
 
 from tunedb import limits
 from tunedb.errors import FormatError
@@ -300,11 +301,10 @@ def test_damaged_files(tmp_path_factory, changes):
 # ---------------------------------------------------------------------- the real files
 
 
+@needs_logs
+@pytest.mark.stress
 def test_the_collected_database():
-    folder = Path(__file__).resolve().parents[2] / "../shared/data/metaschedule"
-    if not folder.is_dir():
-        pytest.skip("the collected logs are not here")
-    path = folder / "mshr-h_sqlite_v0.15" / "database_tuning_record.sqlite"
+    path = DATA / "metaschedule" / "mshr-h_sqlite_v0.15" / "database_tuning_record.sqlite"
     found = read(path)
     runs = [item for item in found if isinstance(item, Measurement)]
     assert (len(found), len(runs)) == (30 + 506, 506)

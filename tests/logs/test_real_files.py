@@ -18,7 +18,8 @@ from typing import NamedTuple
 
 import orjson
 import pytest
-from public_logs import DATA
+from effort import EFFORT
+from public_logs import DATA, needs_logs
 
 from tunedb.formats.export import export_lines, export_metaschedule
 from tunedb.formats.find import find_logs
@@ -31,7 +32,7 @@ SECTIONS = ("autotvm", "ansor", "tenset", "metaschedule")
 ARCHIVES = DATA / "costmodel" / "roller_ansor"
 TENSET = "tenset/derived_layout_sample"
 
-pytestmark = pytest.mark.skipif(not DATA.is_dir(), reason="the collected logs are not here")
+pytestmark = [needs_logs, pytest.mark.examples]
 
 
 class Expected(NamedTuple):
@@ -89,8 +90,13 @@ def bring(store, file):
     return import_log(store, file, source=file.name)
 
 
+def is_tried(path):
+    """Tell whether a run reads a file; a short one takes small ones, and the SQLite files."""
+    return EFFORT != "few" or path.suffix == ".sqlite" or path.stat().st_size < 100_000
+
+
 def find(*names):
-    return find_logs([DATA / name for name in names])
+    return [file for file in find_logs([DATA / name for name in names]) if is_tried(file.path)]
 
 
 def add_up(reports):
@@ -113,9 +119,9 @@ def everything(tmp_path_factory):
 
 def test_the_tables_say_something_of_every_log(everything):
     listed = {path for path in SOURCES if is_read_on_its_own(path) and "*" not in path}
-    read = {path for path in everything[1] if not path.startswith(TENSET)}
-    assert read == listed
     assert len(listed) > 70
+    read = {path for path in everything[1] if not path.startswith(TENSET)}
+    assert read == {path for path in listed if is_tried(DATA / path)}
     assert sum(expected.records for expected in SOURCES.values()) > 28_000
 
 
@@ -178,8 +184,8 @@ def test_a_second_import_adds_nothing(everything):
 
 
 def test_no_sentinel_is_a_best_time(everything):
-    best = [w.best for w in everything[0].workloads.summaries() if w.best is not None]
-    assert len(best) > 2000
+    best = [w.best for w in everything[0].workloads.find() if w.best is not None]
+    assert len(best) > (200 if EFFORT == "few" else 2000)
     assert min(best) > 0
     assert max(best) < 1e6
 
@@ -205,7 +211,9 @@ def logs_below(*sections):
     """The logs in some folders, for parameters of tests."""
     if not DATA.is_dir():
         return []
-    return [pytest.param(file, id=below(file.name)[:100]) for file in find(*sections)]
+    # A file of workloads alone comes with the records beside it.
+    files = [file for file in find(*sections) if file.path.name != "database_workload.sqlite"]
+    return [pytest.param(file, id=below(file.name)[:100]) for file in files]
 
 
 def lines_of(data):
@@ -267,8 +275,6 @@ def pairs_of_sqlite(records):
 
 @pytest.mark.parametrize("file", logs_below("metaschedule"))
 def test_work_directories_come_back(file, sqlite_file, tmp_path):
-    if file.path.name == "database_workload.sqlite":
-        pytest.skip("half of mshr-h's pair: its records are in the other file, which is tested")
     with Store(sqlite_file) as store:
         bring(store, file)
         report = export_metaschedule(store, tmp_path / "out")
@@ -309,7 +315,7 @@ def assert_archive(store, file, data):
 @pytest.mark.parametrize("name", ["v100", "k80"])
 def test_the_beginning_of_an_archive(name, sqlite_file, tmp_path):
     with lzma.open(ARCHIVES / f"{name}.jsonl.xz") as stream:
-        data = b"".join(islice(stream, 5_000))
+        data = b"".join(islice(stream, 1_000))
     path = tmp_path / f"{name}.jsonl.xz"
     path.write_bytes(lzma.compress(data, preset=0))
     with Store(sqlite_file) as store:

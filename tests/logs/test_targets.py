@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from public_logs import DATA
+from public_logs import DATA, needs_logs
 
 from tunedb.errors import FormatError
 from tunedb.formats.legacy_targets import parse_target
@@ -164,9 +164,9 @@ def real_targets():
     return sorted(text.decode() for text in texts)
 
 
+@needs_logs
+@pytest.mark.stress
 def test_every_real_target_keeps_its_options():
-    if not DATA.is_dir():
-        pytest.skip("the collected logs are not here")
     texts = real_targets()
     assert len(texts) >= 59
     for text in texts:

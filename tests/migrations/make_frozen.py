@@ -44,7 +44,7 @@ from tunedb.records import (
 )
 from tunedb.storage import schema, statements
 from tunedb.storage.retractions import Retraction
-from tunedb.storage.rows import failure_row_of
+from tunedb.storage.rows import failure_row
 from tunedb.storage.store import Store
 from tunedb.storage.trust import insert_retractions
 from tunedb.system.compression import compress
@@ -193,7 +193,7 @@ def attribute(store):
         theirs = connection.execute(
             schema.source.select().where(schema.source.c.name == "theirs")
         ).one()
-        statements.insert["failure"](connection, **failure_row_of(program, digest, said, theirs.id))
+        statements.insert["failure"](connection, **failure_row(program, digest, said, theirs.id))
         connection.execute(
             schema.workload_alias.insert().values(
                 scheme="script", key="ab" * 16, workload_id=2, source_id=theirs.id

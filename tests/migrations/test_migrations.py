@@ -190,7 +190,7 @@ def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
         assert last == [m.digest for m in shared + launched]
         profiled = records[len(records) - len(launched) :]
         for record, measurement in zip(profiled, launched, strict=True):
-            found = store.launches.of(record.id)
+            found = store.launches.for_record(record.id)
             assert repr(found) == repr(list(measurement.launches))
         # Alone, by their session, by the database that they come from.
         gone = [record.id for record in records if record.retracted]
@@ -208,7 +208,7 @@ def test_a_frozen_database_upgrades_and_is_used(frozen, frozen_revision):
         assert records[3].measurement.origin is Origin.MUTATED
         assert records[0].measurement.program.workload.script.startswith("# from tvm.script")
         assert store.workloads.equivalent(1) == [1]
-        assert Alias("script", "ab" * 16) in [name for name, _ in store.names.of(1)]
+        assert Alias("script", "ab" * 16) in [name for name, _ in store.names.aliases(1)]
         (quarantined,) = [row.item for row in store.quarantine.rows()]
         assert quarantined.data == b"{\xff\0"
 

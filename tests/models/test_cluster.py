@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import long
 from hypothesis import given
 from hypothesis import strategies as st
 from learnable import examples_of, learnable, quick
@@ -80,17 +81,17 @@ def accuracy(model, examples=UNSEEN):
 @pytest.mark.parametrize(
     "choices",
     [
-        {},
+        long({}),
         {"patience": 4, "rounds": 60},
-        {"rows": "aggregated"},
-        {"loss": "rank", "hessian_power": 0.5, "patience": 3},
-        {"members": 3, "colsample_bytree": 0.5},
-        {"training_set": "first:20"},
-        {"subsample": 0.5},
+        long({"rows": "aggregated"}),
+        long({"loss": "rank", "hessian_power": 0.5, "patience": 3}),
+        long({"members": 3, "colsample_bytree": 0.5}),
+        long({"training_set": "first:20"}),
+        long({"subsample": 0.5}),
     ],
     ids=str,
 )
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [long(1), 2])
 def test_as_good_as_one_machine(workers, choices, client):
     """On workloads that neither model has seen; the same workers make the same model again."""
     recipe = quick(**({"rounds": 30} | choices))
@@ -113,6 +114,7 @@ def test_as_good_as_one_machine(workers, choices, client):
     assert again.history == fitted.history
 
 
+@pytest.mark.stress
 def test_many_rows(client):
     """There are more rows than one machine takes the bounds of bins from."""
     examples = learnable(workloads=5, programs=2000, rows=(1, 5))
@@ -122,6 +124,7 @@ def test_many_rows(client):
     assert accuracy(fitted.model, examples) == pytest.approx(expected, abs=0.01)
 
 
+@pytest.mark.stress
 def test_hostile_columns(client):
     """Constant, of few values, huge, negative, nearly always 0, and one that counts rows."""
     examples = learnable(workloads=5, programs=2000, rows=(1, 5), columns=8)
@@ -140,6 +143,7 @@ def test_hostile_columns(client):
     assert used >= {"f0", "f1"}
 
 
+@pytest.mark.stress
 def test_rows_are_sampled_on_each_worker(client):
     """XGBoost draws them there."""
     recipe = quick(subsample=0.5)
@@ -170,6 +174,7 @@ def test_two_trainings_at_once_wait_for_each_other(here):
     assert found == [expected] * 3
 
 
+@pytest.mark.stress
 def test_nobody_gives_up_who_waits_for_another_training(here, monkeypatch):
     """Workers wait for one another not long, and for other trainings as long as it takes."""
     monkeypatch.setattr(cluster, "_MEETING_SECONDS", 3)

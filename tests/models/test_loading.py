@@ -1,5 +1,6 @@
 """Datasets from a database."""
 
+import json
 import shutil
 import sqlite3
 from dataclasses import replace
@@ -34,7 +35,7 @@ from tunedb.models.dataset import (
 )
 from tunedb.models.labels import TimeLabel
 from tunedb.models.scope import Scope
-from tunedb.records import FailureKind, Origin, Status
+from tunedb.records import FailureKind, Origin, Session, Status
 from tunedb.results import SessionFactor
 from tunedb.storage.store import Store
 from tunedb.system import compression
@@ -395,7 +396,7 @@ def two_sessions(store, factor=1.5):
         store.records.add(trials(FIRST, count=4, failing=0, session=session, size=slow), OWN)
     store.records.add([measure(make_tiled(FIRST, 9), 9, (seconds_of(9),))], OWN)
     add_rows(store, SMALL_STEPS)
-    (target,) = store.targets.find()
+    (target,) = store.lookup.targets()
     return target
 
 
@@ -444,6 +445,25 @@ def test_machines_of_one_target_are_groups_of_their_own(empty):
     examples = load(empty, SMALL_STEPS, corrected=True)
     number = find(empty, examples, make_tiled(FIRST, 9), "2")
     assert examples.seconds[number] == pytest.approx(seconds_of(9) / 2)
+
+
+def test_sessions_of_other_threads_are_groups_of_their_own(empty):
+    """Nobody has compared them, and one of them does not say its number."""
+    fingerprints = [
+        {"cpu": "x"},
+        *({"cpu": "x", "threads": {"count": n, "pinned": False}} for n in (1, 2)),
+    ]
+    for number, fingerprint in enumerate(fingerprints, start=1):
+        session = Session(f"{number}", number, json.dumps(fingerprint).encode())
+        empty.records.add(trials(FIRST, count=4, failing=0, session=session, size=number), OWN)
+    add_rows(empty, SMALL_STEPS)
+    examples = load(empty, SMALL_STEPS)
+    assert [one.machine for one in examples.groups] == [
+        "0",
+        *(f"0, TVM_NUM_THREADS={n}" for n in (1, 2)),
+    ]
+    best = [examples.throughput[examples.group == number].max() for number in range(3)]
+    assert best == [1.0, 1.0, 1.0]
 
 
 def test_machines_keep_their_names_when_one_is_asked_for(empty):

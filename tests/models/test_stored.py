@@ -126,7 +126,7 @@ def test_new_data_make_another_model(stored):
 
 def test_the_scope_is_part_of_the_data_not_of_the_digest(stored):
     everything = quick(stored)
-    same = quick(stored, scope=Scope(workload_ids=[one.id for one in stored.workloads.summaries()]))
+    same = quick(stored, scope=Scope(workload_ids=[one.id for one in stored.workloads.find()]))
     assert same.was_there and same.stored.id == everything.stored.id
     part = quick(stored, scope=Scope(target_ids=[2]))
     assert part.stored.id != everything.stored.id

@@ -77,7 +77,7 @@ def test_a_writer_tunes_into_a_server(quick, tools, team):
     assert result.trials == 8
     with result.database.store as store:
         assert store.records.count() == 8
-        (workload,) = store.workloads.summaries()
+        (workload,) = store.workloads.find()
         assert store.workloads.get(workload.id).script is None
     handle = Database(team("bob"), target=LLVM, read_only=True)
     assert len(handle.get_top_k(handle.commit_workload(mod), 1)) == 1
@@ -134,7 +134,7 @@ def test_a_server_that_restarts_while_it_is_tuned_into(
         block.__exit__(None, None, None)
     assert len(cuts) == 2
     with result.database.store as store:
-        assert store._db.patience == limits.RECONNECT_S
+        assert store._db.retry_timeout == limits.RECONNECT_S
         assert store.records.count() == 8
     assert not list(Path.cwd().glob("*.spool-*.json"))
 
@@ -142,7 +142,7 @@ def test_a_server_that_restarts_while_it_is_tuned_into(
 def test_a_server_that_stays_away_while_it_is_tuned_into(
     tools, postgres_server, postgres_url, tmp_path, monkeypatch
 ):
-    """When patience is over, the batch is in a file."""
+    """When the retries end, the batch is in a file."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(limits, "RECONNECT_S", 0.5)
     database = Database(postgres_url, target=tools.llvm)

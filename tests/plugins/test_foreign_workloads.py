@@ -235,7 +235,7 @@ def test_nothing_is_written_down_for_them(path, live, tools):
     merge_in(path, [theirs(measurement, b"garbage")], THEIRS)
     database = Database(path, target=tools.llvm)
     assert not database.has_workload(mod)
-    assert database.store.names.of(1) == []
+    assert database.store.names.aliases(1) == []
     assert database.store.workloads.get(1).script is None
     database.close()
 

@@ -16,7 +16,7 @@ def test_kernels_never_reach_tvm(tmp_path, tools):
         record = tools.record(mod, workload, [0.25], target=tools.llvm)
         database.commit_tuning_record(record)
         with tunedb.open(path) as store:
-            (target_id,) = store.targets.find()
+            (target_id,) = store.lookup.targets()
             program = Program(
                 kernel_workload("main", [64]),
                 store.targets.get(target_id),

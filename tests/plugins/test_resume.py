@@ -106,7 +106,7 @@ def test_nothing_is_noted_of_a_run_that_is_seen_to_have_ended(runs):
     session = runs.run("ssmmmmmm")
     runs.handle.session = lambda: session
     end_run(runs.handle)
-    assert len(runs.store.runs.of_key("run")) == 1
+    assert len(runs.store.runs.sessions_of_run("run")) == 1
 
 
 @given(st.lists(st.text("ms", min_size=1, max_size=8), max_size=8))

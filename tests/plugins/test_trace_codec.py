@@ -11,7 +11,8 @@ from typing import Any
 
 import orjson
 import pytest
-from public_logs import DATA
+from effort import spread
+from public_logs import MEASURED
 
 tvm = pytest.importorskip("tvm")
 
@@ -26,7 +27,6 @@ from tunedb.plugins.metaschedule import trace_codec  # noqa: E402
 from tunedb.programs.metaschedule import trace as traces  # noqa: E402
 from tunedb.records import Trace  # noqa: E402
 
-REAL_DATA = DATA / "measured_cpu"
 TARGET = tvm.target.Target({"kind": "llvm", "num-cores": 4})
 
 
@@ -427,11 +427,12 @@ def test_evolutionary_search_over_built_traces(schedules: list[Any]) -> None:
 
 # ---- real records --------------------------------------------------------------------------------
 
-_RECORDS = sorted(REAL_DATA.glob("*/database_tuning_record.json"))
 
-
-@pytest.mark.skipif(not _RECORDS, reason="the measured records are not here")
-@pytest.mark.parametrize("path", _RECORDS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize(
+    "path",
+    spread(sorted(MEASURED.glob("*/database_tuning_record.json")), 6),
+    ids=lambda path: path.parent.name,
+)
 def test_real_records(path: Path) -> None:
     line = path.with_name("database_workload.json").read_bytes().splitlines()[0]
     mod = ms.database.Workload.from_json(orjson.loads(line)).mod

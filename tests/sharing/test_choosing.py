@@ -21,10 +21,11 @@ from tunedb.errors import LimitError, NotFoundError, StorageError
 from tunedb.exchange import selection as choosing
 from tunedb.exchange import selection as filtering
 from tunedb.exchange.database import DatabasePeer
-from tunedb.exchange.selection import Ranks, chosen_ids, filtered, has, is_restricted, labels_of
+from tunedb.exchange.selection import Ranks, chosen_ids, filtered, has, is_restricted
 from tunedb.records import Alias, Source, Status, Target
 from tunedb.run_times import mean_of
 from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Chunk, Selection
+from tunedb.storage.lookup import target_labels
 from tunedb.storage.store import Store
 
 NAMES = ("own", "other")
@@ -229,7 +230,7 @@ def test_words_for_workloads(named, words, numbers):
         ),
         (Selection(workloads=("abc",)), "no workload 'abc'"),
         (Selection(targets=("cuda",)), "no target 'cuda' there; there are: llvm skylake"),
-        (Selection(sources=("ow",)), "no source 'ow' there; there are: own"),
+        (Selection(sources=("ow",)), "no source 'ow' there; nearest: own; there are: own"),
     ],
 )
 def test_words_that_mean_nothing(named, selection, match):
@@ -253,11 +254,14 @@ def test_many_names_are_not_listed(sqlite_file):
 
 def test_labels_of_targets():
     config = '{"kind":"llvm","mcpu":"skylake","num-cores":4}'
-    assert labels_of("llvm", config) == ["llvm skylake", "llvm", "llvm skylake 4 cores"]
+    assert target_labels("llvm", config) == (
+        ["llvm skylake 4 cores", "llvm skylake", "llvm"],
+        {"kind": "llvm", "mcpu": "skylake", "num-cores": 4},
+    )
     deep = "[" * 10_000
     for junk in (None, 7, "x", "[]", "null", deep, '"\udcff"', "1" * limits.MAX_TARGET_CHARS * 2):
-        assert labels_of("llvm", junk) == ["llvm"]
-    assert labels_of(None, config) == []
+        assert target_labels("llvm", junk) == (["llvm"], None)
+    assert target_labels(None, config) == ([], None)
 
 
 # ---------------------------------------------------------------------- what is wrong

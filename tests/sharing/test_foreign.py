@@ -37,13 +37,13 @@ from tunedb.exchange.foreign_file import (
     is_sqlite,
     objects_of,
     open_file,
-    told,
 )
 from tunedb.exchange.layer import open_layer
 from tunedb.storage import schema, versions
 from tunedb.storage.engine import make_engine, parse_url
 from tunedb.storage.exchanged import Selection
 from tunedb.storage.store import Store
+from tunedb.system.one_line import printable
 
 TESTS = Path(__file__).parents[1]
 FROZEN = sorted((TESTS / "migrations" / "frozen").glob("*.db"))
@@ -475,9 +475,9 @@ def test_rows_that_are_out_of_order():
             taken(((number, b"") for number in numbers), 0, "x")
 
 
-def test_told():
-    assert told("a\x1b[2J\n\u202eb\udcff") == r"a\x1b[2J\n\u202eb\udcff"
-    assert len(told("x" * 1000)) == 201
+def test_printable():
+    assert printable("a\x1b[2J\n\u202eb\udcff") == r"a\x1b[2J\n\u202eb\udcff"
+    assert len(printable("x" * 1000)) == 201
 
 
 def test_nothing_can_be_written(filled):

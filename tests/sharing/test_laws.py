@@ -173,8 +173,8 @@ def best_is_that_of_a_recomputation(path):
             assert one.status is Status.OK
             key = record.workload_id, record.target_id
             best[key] = min(best.get(key, (float("inf"), 0)), (record.mean, id_))
-        for workload in store.workloads.summaries():
-            for target in store.targets.find():
+        for workload in store.workloads.find():
+            for target in store.lookup.targets():
                 ids = store.answers.best_ids([workload.id], [target], 1)
                 wanted = best.get((workload.id, target))
                 assert ids == ([] if wanted is None else [wanted[1]])

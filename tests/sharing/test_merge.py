@@ -606,7 +606,7 @@ def test_equal_names_for_different_targets(store, makes):
     store.records.add([make_measurement(1, target=make_target(0, text="llvm"))], Source("nightly"))
     with closing(DatabasePeer(path, own=True)) as peer:
         assert merge(store, peer).new == 1
-    assert len({store.targets.get(id_).label for id_ in store.targets.find()}) == 1
+    assert len({row.target.label for row in store.targets.find()}) == 1
     assert len(store.targets.find()) == len(store.sources.summaries()) == 2
 
 

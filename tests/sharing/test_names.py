@@ -13,7 +13,7 @@ from tunedb.exchange.merge import merge
 from tunedb.maintenance.check import check
 from tunedb.records import Alias, Source, SourceKind, Trust
 from tunedb.storage.exchanged import COLUMNS, EVERYTHING, Chunk, ForeignSource
-from tunedb.storage.names import Standing
+from tunedb.storage.names import AliasTrust
 from tunedb.storage.store import Store
 
 SCRIPT, HASH = Alias("script", "ab" * 16), Alias("tvm:0.27.0:structural", "17")
@@ -134,7 +134,7 @@ def test_names_of_a_verified_source_count_where_structures_agree(store, makes):
     with closing(DatabasePeer(path, own=True)) as peer:
         assert merge(store, peer).aliases == 1
     id_ = store.workloads.id_of(theirs.digest)
-    assert store.names.of(id_) == [(SCRIPT, Standing.FOREIGN)]
+    assert store.names.aliases(id_) == [(SCRIPT, AliasTrust.FOREIGN)]
     assert store.workloads.equivalent(large) == [large]
     assert store.workloads.equivalent(large, foreign=True) == sorted([large, id_])
     source = trust(store, "nightly")
@@ -216,6 +216,6 @@ def test_names_of_before_are_kept_by_the_upgrade(tmp_path):
         tunedb.migrations.upgrade(connection)
     engine.dispose()
     with Store(path) as store:
-        assert store.names.of(large) == [(SCRIPT, Standing.TRUSTED)]
-        assert store.names.of(alone) == [(HASH, Standing.FOREIGN)]
+        assert store.names.aliases(large) == [(SCRIPT, AliasTrust.TRUSTED)]
+        assert store.names.aliases(alone) == [(HASH, AliasTrust.FOREIGN)]
     assert check(path).problems == []

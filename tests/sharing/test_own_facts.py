@@ -81,7 +81,7 @@ def test_attack_5_the_last_failure_of_an_own_record_is_its_own(store, stranger):
     ]
     assert store.records.failures() == {"crash": 1}
     # It is kept, and shown as the word of whom it is.
-    assert [(word.said, word.source.trust) for word in store.records.unbelieved(1)] == [
+    assert [(row.content, row.source.trust) for row in store.records.unaccepted(1)] == [
         (TIMEOUT, Trust.FOREIGN),
         (CABLE, Trust.FOREIGN),
     ]
@@ -98,14 +98,14 @@ def test_attack_5_where_the_own_record_does_not_say_why_it_failed(store, strange
     source = trust(store, "tuning", Trust.VERIFIED)
     assert store.records.get(1).measurement.failure == TIMEOUT
     assert [row.failure for row in store.programs.measured([1], 1, [1])] == [TIMEOUT]
-    assert store.records.unbelieved(1) == []
+    assert store.records.unaccepted(1) == []
     # And not any more after its source was taken back.
     store.trust.retract_source(source, "it lies")
     assert store.records.get(1).measurement.failure is None
     assert store.programs.measured([1], 1, [1]) == []
     assert store.training.records(NoFeatures).failures.tolist() == [0]
     assert store.records.failures() == {}
-    assert [word.said for word in store.records.unbelieved(1)] == [TIMEOUT]
+    assert [row.content for row in store.records.unaccepted(1)] == [TIMEOUT]
 
 
 def test_attack_5_a_failure_of_infrastructure_hides_no_own_trial(store, stranger):
@@ -130,8 +130,8 @@ def test_words_of_foreign_sources_about_their_own_records_count(store, stranger)
         CRASH.kind
     )
     assert [row.launch for row in store.launches.iterate()] == [FAST]
-    assert store.launches.of(2) == [FAST]
-    assert store.records.unbelieved(1) == store.records.unbelieved(2) == []
+    assert store.launches.for_record(2) == [FAST]
+    assert store.records.unaccepted(1) == store.records.unaccepted(2) == []
 
 
 # ---------------------------------------------------------------------- launches
@@ -144,12 +144,12 @@ def test_attack_5_a_kernel_of_a_stranger_on_an_own_record(store, stranger):
     store.launches.add([(told, SLOW)])
     path = stranger(store, launches=[(bare, FAST), (told, FAST)])
     assert take(store, path).launches == 2
-    assert (store.launches.of(1), store.launches.of(2)) == ([], [SLOW])
+    assert (store.launches.for_record(1), store.launches.for_record(2)) == ([], [SLOW])
     assert [(row.record_id, row.launch) for row in store.launches.iterate()] == [(2, SLOW)]
-    assert [word.said for word in store.records.unbelieved(2)] == [FAST]
+    assert [row.content for row in store.records.unaccepted(2)] == [FAST]
     # One that is trusted here is believed where the record itself says nothing.
     source = trust(store, "tuning", Trust.VERIFIED)
-    assert (store.launches.of(1), store.launches.of(2)) == ([FAST], [SLOW])
+    assert (store.launches.for_record(1), store.launches.for_record(2)) == ([FAST], [SLOW])
     assert [row.launch for row in store.launches.iterate()] == [FAST, SLOW]
     store.trust.retract_source(source, "it lies")
     assert [row.launch for row in store.launches.iterate()] == [SLOW]
@@ -182,7 +182,7 @@ def test_attack_4_merged_records_are_no_trials_of_an_own_session(store, stranger
         2,
         3,
     ]
-    assert [id_ for id_, _ in store.runs.of_key("run")] == [1]
+    assert [id_ for id_, _ in store.runs.sessions_of_run("run")] == [1]
 
 
 def test_attack_4_a_session_of_strangers_belongs_to_no_own_run(store, stranger):
@@ -192,11 +192,11 @@ def test_attack_4_a_session_of_strangers_belongs_to_no_own_run(store, stranger):
     assert ended.fingerprint != RUN
     take(store, stranger(store, records=[make_measurement(99, session=ended)]))
     assert store.counts().sessions == 2
-    assert store.runs.of_key("run") == [(1, session)]
+    assert store.runs.sessions_of_run("run") == [(1, session)]
     # A session without any record is this database's word.
     own = Session("own", session.started_at + 2, ended.fingerprint)
     store.sessions.add(own)
-    assert store.runs.of_key("run") == [(1, session), (3, own)]
+    assert store.runs.sessions_of_run("run") == [(1, session), (3, own)]
 
 
 def measured(session, factor, numbers):

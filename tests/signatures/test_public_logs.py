@@ -11,10 +11,13 @@ from itertools import chain
 
 import orjson
 import pytest
+from public_logs import DATA, MEASURED, needs_logs
 
 from tunedb.identity import canonical_json
 from tunedb.programs.workload_info import signature_of
 from tunedb.records import Workload, WorkloadFormat
+
+pytestmark = needs_logs
 
 _FIRST_TEXT = re.compile(rb'\{"i": ?\[\[("(?:[^"\\]|\\.)*")')
 
@@ -25,22 +28,22 @@ def _lines(files):
             yield from (line for line in stream if line.startswith(b"{"))
 
 
-def _tasks(shared_data):
+def _tasks():
     """Return the distinct AutoTVM tasks."""
     tasks = set()
-    for line in _lines((shared_data / "autotvm").rglob("*.log*")):
+    for line in _lines((DATA / "autotvm").rglob("*.log*")):
         value = json.loads(line)
         tasks.add(canonical_json((value.get("input") or value["i"])[1:4]))
     return [Workload(WorkloadFormat.AUTOTVM, task) for task in tasks]
 
 
-def _keys(shared_data):
+def _keys():
     """Return the distinct keys of auto_scheduler."""
     files = chain(
-        (shared_data / "ansor").rglob("*.json"),
-        (shared_data / "ansor").rglob("*.log"),
-        (shared_data / "tenset").rglob("*.json"),
-        (shared_data / "costmodel" / "roller_ansor").glob("*.jsonl.xz"),
+        (DATA / "ansor").rglob("*.json"),
+        (DATA / "ansor").rglob("*.log"),
+        (DATA / "tenset").rglob("*.json"),
+        (DATA / "costmodel" / "roller_ansor").glob("*.jsonl.xz"),
     )
     keys = {_key(line) for line in _lines(files)}
     return [Workload(WorkloadFormat.ANSOR, key) for key in keys]
@@ -80,8 +83,8 @@ def _unknown(workloads):
     return {field: count for field, count in counts.items() if count}
 
 
-def test_autotvm(shared_data):
-    tasks = _tasks(shared_data)
+def test_autotvm():
+    tasks = _tasks()
     assert _unknown(tasks) == {}
     assert _families(tasks) == {
         "conv2d": 2045,
@@ -95,8 +98,9 @@ def test_autotvm(shared_data):
     }
 
 
-def test_ansor(shared_data):
-    keys = _keys(shared_data)
+@pytest.mark.stress
+def test_ansor():
+    keys = _keys()
     hashed = [key for key in keys if len(orjson.loads(key.body)[0]) == 32]
     named = [key for key in keys if len(orjson.loads(key.body)[0]) != 32]
     assert _unknown(named) == {}
@@ -115,8 +119,8 @@ def test_ansor(shared_data):
     }  # fmt: skip
 
 
-def test_metaschedule_json(shared_data):
-    graphs = _graphs(shared_data / "metaschedule")
+def test_metaschedule_json():
+    graphs = _graphs(DATA / "metaschedule")
     assert _unknown(graphs) == {}
     assert _families(graphs) == {
         "data_movement": 39,
@@ -129,8 +133,8 @@ def test_metaschedule_json(shared_data):
     }
 
 
-def test_metaschedule_sqlite(shared_data):
-    file = shared_data / "metaschedule" / "mshr-h_sqlite_v0.15" / "database_workload.sqlite"
+def test_metaschedule_sqlite():
+    file = DATA / "metaschedule" / "mshr-h_sqlite_v0.15" / "database_workload.sqlite"
     with closing(sqlite3.connect(f"file:{file}?immutable=1", uri=True)) as database:
         rows = database.execute("SELECT mod FROM workload ORDER BY rowid").fetchall()
     graphs = [_graph(row[0]) for row in rows]
@@ -153,8 +157,8 @@ _MEASURED = {
 }
 
 
-def test_measured_on_a_processor(shared_data):
-    folders = sorted((shared_data / "measured_cpu").iterdir())
+def test_measured_on_a_processor():
+    folders = sorted(MEASURED.iterdir())
     assert len(folders) == 24
     for folder in folders:
         (workload,) = _graphs(folder)
@@ -165,10 +169,10 @@ def test_measured_on_a_processor(shared_data):
         assert signature.family == _MEASURED[folder.name.split("_")[0]], folder.name
 
 
-def test_operations_are_those_that_tvm_counts(shared_data):
+def test_operations_are_those_that_tvm_counts():
     tvm = pytest.importorskip("tvm")
     estimate = pytest.importorskip("tvm.s_tir.analysis").estimate_tir_flops
-    for folder in sorted((shared_data / "measured_cpu").iterdir()):
+    for folder in sorted(MEASURED.iterdir()):
         (workload,) = _graphs(folder)
         text = base64.b64decode(orjson.loads((folder / "database_workload.json").read_bytes())[1])
         module = tvm.ir.load_json(text[8:].decode())

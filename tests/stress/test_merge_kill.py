@@ -58,29 +58,13 @@ def alone(theirs, sqlite_template, tmp_path):
     return contents(path)
 
 
-def kill(url, other, kills, seed):
-    """Let a merge be killed some times and end; return what each attempt left."""
-    return lines_of(WORKER, url, other, kills, seed)
-
-
-def killed(url, other, alone, kills, seed):
-    sizes = kill(url, other, kills, seed)
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(7))
+def test_killed_merges(store_url, theirs, alone, seed):
+    sizes = lines_of(WORKER, store_url, theirs, 10, seed)
     assert [size for size, _ in sizes] == sorted(size for size, _ in sizes)
     if seed % 2:
         # Rows and watermark are one transaction: never one without the other.
         assert all(size == reached for size, reached in sizes)
-    assert contents(url) == alone
-    assert check(url).problems == []
-    return sizes
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_killed_merges(store_url, theirs, alone, seed):
-    sizes = killed(store_url, theirs, alone, kills=4, seed=seed)
-    assert any(size < RECORDS for size, _ in sizes)
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("seed", range(2, 7))
-def test_fifty_killed_merges(store_url, theirs, alone, seed):
-    killed(store_url, theirs, alone, kills=10, seed=seed)
+    assert contents(store_url) == alone
+    assert check(store_url).problems == []

@@ -103,10 +103,12 @@ def merge_at_once(url, peers, processes):
             process.communicate()
 
 
-def merge_overlapping(url, folder, *, processes, count, size):
-    peers = make_peers(folder, count, size)
+@pytest.mark.stress
+def test_eight_processes_merge_at_once(store_url, tmp_path):
+    url, count, size = store_url, 6, 4000
+    peers = make_peers(tmp_path, count, size)
     union = sorted({make(n).digest for n in range((count + 1) * size // 2)})
-    new = merge_at_once(url, peers, processes)
+    new = merge_at_once(url, peers, 8)
     # Whoever came first, each record was new once.
     assert sum(new) == len(union)
     assert digests(url) == union
@@ -118,12 +120,3 @@ def merge_overlapping(url, folder, *, processes, count, size):
         assert store.counts().launches == count * size
         assert len(store._db.select(schema.counter_set.select())) == 2
     assert merge_at_once(url, peers, 2) == [0, 0]
-
-
-def test_three_processes_merge_at_once(store_url, tmp_path):
-    merge_overlapping(store_url, tmp_path, processes=3, count=3, size=60)
-
-
-@pytest.mark.stress
-def test_eight_processes_merge_at_once(store_url, tmp_path):
-    merge_overlapping(store_url, tmp_path, processes=8, count=6, size=4000)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from builders import OWN, make_batch
+from effort import long
 from sqlalchemy import func, select
 
 from tunedb.storage import schema
@@ -95,27 +96,17 @@ def many_writers(url, processes, batches, size):
     check_whole(url)
 
 
-def test_single_commits_of_four_processes(store_url):
-    many_writers(store_url, processes=4, batches=60, size=1)
-
-
-def test_batches_are_seen_whole(store_url):
-    many_writers(store_url, processes=4, batches=8, size=BATCH)
-
-
 @pytest.mark.stress
-def test_two_thousand_single_commits(store_url):
+def test_single_commits(store_url):
     many_writers(store_url, processes=4, batches=500, size=1)
 
 
-@pytest.mark.stress
-def test_many_batches_are_seen_whole(store_url):
-    many_writers(store_url, processes=4, batches=100, size=BATCH)
+@pytest.mark.parametrize(("processes", "batches"), [(2, 8), long(4, 100)])
+def test_batches_are_seen_whole(store_url, processes, batches):
+    many_writers(store_url, processes, batches, BATCH)
 
 
-@pytest.mark.parametrize(
-    "size", [pytest.param(300, id="short"), pytest.param(5000, marks=pytest.mark.stress, id="long")]
-)
+@pytest.mark.parametrize("size", [300, long(5000)])
 def test_overlapping_records(store_url, size):
     """Processes write the same records in different order: the count is that of the set union."""
     batch = make_batch(1, size)
@@ -171,13 +162,9 @@ def kill_writers(url, rounds, seed):
         assert store.records.count() == BATCH * (len(sizes) + 1)
 
 
-def test_kill_three_writers(store_url):
-    kill_writers(store_url, rounds=3, seed=1)
-
-
-@pytest.mark.stress
-def test_kill_fifty_writers(store_url):
-    kill_writers(store_url, rounds=50, seed=2)
+@pytest.mark.parametrize("rounds", [2, long(50)])
+def test_killed_writers(store_url, rounds):
+    kill_writers(store_url, rounds, seed=2)
 
 
 def cut_connections(server, url, rounds, seed):
@@ -221,10 +208,6 @@ def cut_connections(server, url, rounds, seed):
     check_whole(url)
 
 
-def test_cut_three_connections(postgres_server, postgres_url):
-    cut_connections(postgres_server, postgres_url, rounds=3, seed=1)
-
-
-@pytest.mark.stress
-def test_cut_fifty_connections(postgres_server, postgres_url):
-    cut_connections(postgres_server, postgres_url, rounds=50, seed=2)
+@pytest.mark.parametrize("rounds", [3, long(50)])
+def test_cut_connections(postgres_server, postgres_url, rounds):
+    cut_connections(postgres_server, postgres_url, rounds, seed=2)

@@ -53,14 +53,11 @@ def tops(url):
         return [store.answers.best_ids([workload], [1], BEST) for workload in range(1, 5)]
 
 
-def kill(url, kills, seed):
-    """Let prunings be killed some times and one end; return how many records each left."""
-    return [number for (number,) in lines_of(WORKER, url, kills, seed)]
-
-
-def killed(url, kills, seed):
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_prunings(url, seed):
     before = tops(url)
-    sizes = kill(url, kills, seed)
+    sizes = lines_of(WORKER, url, 10, seed)
     assert sizes == sorted(sizes, reverse=True)
     assert tops(url) == before
     with Store(url) as store:
@@ -69,14 +66,3 @@ def killed(url, kills, seed):
         assert 4 * 2 * BEST <= store.records.count() <= 4 * 2 * BEST + 3
         assert store.features.sets()[0].programs == 0
     assert check(url).problems == []
-    return sizes
-
-
-def test_killed_prunings(url):
-    assert any(size > 50 for size in killed(url, kills=4, seed=1))
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("seed", range(5))
-def test_many_killed_prunings(url, seed):
-    killed(url, kills=10, seed=seed)

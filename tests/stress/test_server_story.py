@@ -43,7 +43,7 @@ def wait_until(condition, process, what, seconds=240):
         time.sleep(0.05)
 
 
-def tell_story(server, folder, *, workers, trials, away, kills=1):
+def tell_story(server, folder, *, workers, trials, away, kills):
     """Let tuners work, kill the server in between; return what was stored of it."""
     url = server.new_database()
     with (folder / "stderr").open("w+") as errors:
@@ -89,11 +89,6 @@ def tell_story(server, folder, *, workers, trials, away, kills=1):
     assert acknowledged(folder) <= there
     assert union <= there
     return there
-
-
-def test_four_tuners_and_a_server_that_is_killed(tmp_path):
-    with running_postgres(durable=True) as server:
-        assert tell_story(server, tmp_path, workers=4, trials=16, away=1)
 
 
 @pytest.mark.stress

@@ -17,7 +17,10 @@ WORKER = Path(__file__).with_name("tuning_worker.py")
 TRIALS, BATCH = 24, 4
 
 
-def killed_run(url, log, kills, seed):
+@pytest.mark.stress
+@pytest.mark.parametrize("seed", range(3))
+def test_a_run_that_is_killed_twenty_times(store_url, tmp_path, seed):
+    url, log, kills = store_url, tmp_path / "log", 20
     done = subprocess.run(
         [sys.executable, WORKER, "kill", url, log, str(kills), str(seed)],
         capture_output=True,
@@ -46,15 +49,4 @@ def killed_run(url, log, kills, seed):
     with Store(url) as store:
         counts = store.counts()
         assert counts.measurements == counts.programs == stored[-1]
-    return runs
-
-
-def test_a_run_that_is_killed_three_times(sqlite_file, tmp_path):
-    killed_run(str(sqlite_file), tmp_path / "log", kills=3, seed=5)
-
-
-@pytest.mark.stress
-@pytest.mark.parametrize("seed", range(3))
-def test_a_run_that_is_killed_twenty_times(store_url, tmp_path, seed):
-    runs = killed_run(store_url, tmp_path / "log", kills=20, seed=seed)
     assert any(one["resumed"] for one in runs)

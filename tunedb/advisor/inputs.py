@@ -9,7 +9,7 @@ the launch is to the device.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -52,6 +52,15 @@ def ratios(observations: Sequence[Observation]) -> Inputs:
     Of the launch (:func:`geometry`), NaN where the device or the grid is not known.
     """
     return _table([_ratios(observation) for observation in observations])
+
+
+#: Inputs by name.
+INPUTS: dict[str, Callable[[Sequence[Observation]], Inputs]] = {"ratios": ratios, "raw": raw}
+
+
+def read_inputs(name: str, observations: Sequence[Observation]) -> Inputs:
+    """Return observations as the columns of one of :data:`INPUTS`."""
+    return INPUTS[name](observations)
 
 
 def _table(rows: Sequence[Mapping[str, float]]) -> Inputs:

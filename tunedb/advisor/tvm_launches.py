@@ -518,7 +518,7 @@ def fill_launches(
     seen = 0
     while batch := list(islice(records, limits.FEATURE_PROGRAMS)):
         wanted = [one for one in batch if not one.retracted and _is_tvm(one)]
-        bare = [one for one in wanted if not store.launches.of(one.id)]
+        bare = [one for one in wanted if not store.launches.for_record(one.id)]
         found = finder.find([one.measurement for one in bare])
         rows = [
             (one.measurement, launch)
@@ -540,7 +540,7 @@ def gpu_targets(store: Store, target_ids: Sequence[int] | None = None) -> list[i
     """Return the targets that are GPUs, of those that are given or of all."""
     from ..features.steps.targets import device_of
 
-    chosen = store.targets.find() if target_ids is None else target_ids
+    chosen = store.lookup.targets() if target_ids is None else target_ids
     return [id_ for id_ in chosen if device_of(store.targets.get(id_))[0] > 0]
 
 
@@ -550,7 +550,7 @@ def _records(
     if not target_ids:
         return iter(())
     if workload_ids is None:
-        return store.records.iterate(target_ids=target_ids)
+        return store.records.iterate(target=target_ids)
     return chain.from_iterable(store.records.iterate(id_, target_ids) for id_ in workload_ids)
 
 

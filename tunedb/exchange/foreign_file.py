@@ -26,6 +26,7 @@ from ..errors import LimitError, NotFoundError, SchemaError, StorageError, TuneD
 from ..storage import schema, versions
 from ..storage.engine import BUSY_TIMEOUT_S, converted_errors, file_uri
 from ..system.files import require_regular, require_regular_logs
+from ..system.one_line import printable
 
 # ---- What the tables and indexes of each revision are, so that a foreign file can be compared ----
 
@@ -128,9 +129,6 @@ _STEPS = 1000
 #: One page of the smallest size.
 _SMALLEST_FILE = 512
 
-#: Characters of a message that come from the file.
-_MOST_TOLD = 200
-
 _AUTOINDEX = re.compile(r"sqlite_autoindex_(\w+)_\d+")
 _STORE_KEY = re.compile(r"[0-9a-f]{32}")
 
@@ -212,15 +210,6 @@ class ForeignFile:
     store_key: str
 
 
-def told(text: str) -> str:
-    """Return text of a foreign file as a message may hold it: short, without control characters."""
-    shown = text[:_MOST_TOLD] + ("…" if len(text) > _MOST_TOLD else "")
-    return "".join(
-        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
-        for c in shown
-    )
-
-
 @contextmanager
 def foreign_errors(where: str) -> Iterator[None]:
     """Turn errors of SQLite into ours, with what they quote of the file made harmless."""
@@ -238,7 +227,7 @@ def foreign_errors(where: str) -> Iterator[None]:
         for needle, kind, advice in _REASONS:
             if needle in words:
                 raise kind(f"{where}: {advice}") from None
-        raise type(error)(where + told(words)) from error.__cause__
+        raise type(error)(where + printable(words)) from error.__cause__
 
 
 def is_sqlite(path: Path) -> bool:
@@ -395,7 +384,7 @@ def _revision(connection: sqlite3.Connection, watch: Watch, where: str) -> str:
         raise SchemaError(f"{where}: it does not state its schema; ask for another copy")
     revision = said[0][0]
     if revision not in schema.REVISIONS:
-        versions.require_head(told(revision), where)
+        versions.require_head(printable(revision), where)
     _compare(have, objects_of(revision), revision, where)
     return revision
 
@@ -414,12 +403,12 @@ def _objects(rows: Sequence[tuple[Any, ...]], where: str) -> dict[str, str]:
         if kind == "table" and isinstance(sql, str) and _STATISTICS.get(name) == sql:
             continue
         if name in found:
-            raise SchemaError(f"{where}: it defines {told(name)} twice; it is not read")
+            raise SchemaError(f"{where}: it defines {printable(name)} twice; it is not read")
         found[name] = definition(kind, name, table, sql if isinstance(sql, str) else "")
         if kind not in ("table", "index"):
             raise SchemaError(
-                f"{where}: its {told(name)} is a {told(kind)}, which tunedb databases lack; "
-                "it is not read"
+                f"{where}: its {printable(name)} is a {printable(kind)}, which tunedb databases "
+                "lack; it is not read"
             )
     return found
 
@@ -429,7 +418,7 @@ def _compare(have: dict[str, str], wanted: dict[str, str], revision: str, where:
     if missing := sorted(wanted.keys() - have.keys()):
         problem = f"{missing[0]} is missing"
     elif added := sorted(have.keys() - wanted.keys()):
-        problem = f"{told(added[0])} is not part of it"
+        problem = f"{printable(added[0])} is not part of it"
     elif changed := sorted(name for name in have if have[name] != wanted[name]):
         problem = f"the definition of {changed[0]} differs"
     else:
@@ -470,4 +459,4 @@ def _quick_check(connection: sqlite3.Connection, watch: Watch, path: Path) -> No
     watch.restart(limits.FOREIGN_STATEMENT_S + size / limits.FOREIGN_CHECK_RATE)
     (said,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if said != "ok":
-        raise StorageError(f"{path}: damaged ({told(str(said))}); ask for another copy")
+        raise StorageError(f"{path}: damaged ({printable(str(said))}); ask for another copy")

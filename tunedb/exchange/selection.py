@@ -11,117 +11,25 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import orjson
 from numpy.typing import NDArray
 from sqlalchemy import Connection, Select, StaticPool, cast, create_engine, func, or_, select
 
 from .. import identity, limits
-from ..errors import NotFoundError, StorageError
+from ..errors import StorageError
 from ..identity import DIGEST_BYTES
-from ..records import LOOSE, Status, Target
+from ..records import LOOSE, Status
 from ..run_times import mean_of
 from ..storage import schema
 from ..storage.columns import AT, Form, names_of
 from ..storage.engine import converted_errors
 from ..storage.exchanged import COLUMNS, Chunk, Selection
-from .foreign_file import told
+from ..storage.lookup import Kind, Matcher, target_labels
 from .verify import Digested, Measurements, SharedRows
 
 if TYPE_CHECKING:
     from ..storage.store import Store
 
 __all__ = ["chosen_ids", "filtered", "has", "is_restricted"]
-
-# ---- Which workloads, targets and sources of somebody's database a selection's words mean --------
-
-#: Shortest beginning of a digest, in hexadecimal digits, that is taken for one.
-_SHORTEST = 4
-
-#: Names that a message lists.
-_MOST_NAMED = 8
-
-
-class Words:
-    """Words of one kind, and the rows that they mean.
-
-    A row's name, or another label of it, comes before a part of its name and the beginning of its
-    digest: ``matmul`` means the workload of that name and not ``batch_matmul``.
-
-    Parameters
-    ----------
-    kind : str
-        ``workload``, ``target`` or ``source``; for messages.
-    words : iterable of str
-        At least one.
-    parts : bool
-        Parts of names count.
-    """
-
-    def __init__(self, kind: str, words: Iterable[str], *, parts: bool) -> None:
-        self._kind = kind
-        self._parts = parts
-        self._exact: dict[str, set[int]] = {word: set() for word in words}
-        self._loose: dict[str, set[int]] = {word: set() for word in self._exact}
-        self._names: list[str] = []
-
-    def add(self, number: int, names: Iterable[Any], digest: Any) -> None:
-        """Look at one row; what is no text or no bytes means nothing."""
-        labels = [name for name in names if isinstance(name, str)]
-        if labels and len(self._names) <= _MOST_NAMED and labels[0] not in self._names:
-            self._names.append(labels[0])
-        written = digest.hex() if isinstance(digest, bytes) else ""
-        for word in self._exact:
-            if word in labels:
-                self._exact[word].add(number)
-            elif (self._parts and any(word in label for label in labels)) or (
-                len(word) >= _SHORTEST and written.startswith(word.lower())
-            ):
-                self._loose[word].add(number)
-
-    def found(self) -> set[int]:
-        """Return the numbers of the rows that are meant.
-
-        Raises
-        ------
-        NotFoundError
-            A word means none; the message says what there is.
-        """
-        meant: set[int] = set()
-        for word, exact in self._exact.items():
-            numbers = exact or self._loose[word]
-            if not numbers:
-                raise NotFoundError(f"no {self._kind} {word!r} there; {self._listed()}")
-            meant |= numbers
-        return meant
-
-    def _listed(self) -> str:
-        names = [told(name) for name in self._names[:_MOST_NAMED]]
-        if not names:
-            return "there is none"
-        more = " and more" if len(self._names) > _MOST_NAMED else ""
-        return f"there are: {', '.join(names)}{more}"
-
-
-def labels_of(kind: Any, config: Any) -> list[str]:
-    """Return the words for a target: its kind, its label, and its label with its cores.
-
-    Those that can be told: `config` may be anything.
-    """
-    if not isinstance(kind, str):
-        return []
-    if not isinstance(config, str) or len(config) > limits.MAX_TARGET_CHARS:
-        return [kind]
-    try:
-        target = Target(kind, config.encode())
-        attributes = target.attributes
-        if not isinstance(attributes, dict):
-            return [kind]
-        cores = attributes.get("num-cores")
-        label = target.label
-    except (orjson.JSONDecodeError, UnicodeEncodeError):
-        return [kind]
-    return [label, kind, f"{label} {cores} cores"] if isinstance(cores, int) else [label, kind]
-
 
 # ---- The fastest records of each workload and target, and an even choice of the others -----------
 
@@ -309,26 +217,34 @@ def _conditions(
     w, t, s = schema.workload.c, schema.target.c, schema.source.c
     conditions: list[Any] = []
     if selection.workloads:
-        words = Words("workload", selection.workloads, parts=True)
-        named = select(w.id, _short(w.name), _short(w.digest))
-        for id_, name, digest in _pages(fetch, named, w.id):
-            words.add(id_, [name], digest)
-        meant = words.found()
-        conditions.append(_is_one(_m.workload_id, meant | equivalent(meant)))
+        named = _named("workload", selection.workloads, _pages(fetch, _names(w), w.id))
+        conditions.append(_is_one(_m.workload_id, named | equivalent(named)))
     if selection.targets:
-        words = Words("target", selection.targets, parts=False)
+        matcher = Matcher("target", selection.targets, ids=False)
         for id_, kind, config in _pages(fetch, select(t.id, t.kind, _short(t.config)), t.id):
-            words.add(id_, labels_of(kind, config), None)
-        conditions.append(_is_one(_m.target_id, words.found()))
+            labels, attributes = target_labels(kind, config)
+            matcher.add(id_, labels, attributes=attributes)
+        conditions.append(_is_one(_m.target_id, matcher.all()))
     if selection.sources:
-        words = Words("source", selection.sources, parts=False)
-        named = select(s.id, _short(s.name), _short(s.digest))
-        for id_, name, digest in _pages(fetch, named, s.id):
-            words.add(id_, [name], digest)
-        conditions.append(_is_one(_m.source_id, words.found()))
+        named = _named("source", selection.sources, _pages(fetch, _names(s), s.id))
+        conditions.append(_is_one(_m.source_id, named))
     if selection.since:
         conditions.append(_m.measured_at >= selection.since)
     return conditions
+
+
+def _names(columns: Any) -> Select[Any]:
+    return select(columns.id, _short(columns.name), _short(columns.digest))
+
+
+def _named(kind: Kind, words: Iterable[str], rows: Iterable[Any]) -> set[int]:
+    """Return the ids of the rows (id, name, digest) that match one of the words."""
+    matcher = Matcher(kind, words, ids=False)
+    for id_, name, digest in rows:
+        # A damaged file may hold any type.
+        labels = [name] if isinstance(name, str) else []
+        matcher.add(id_, labels, digest if isinstance(digest, bytes) else None)
+    return matcher.all()
 
 
 def _short(column: Any) -> Any:

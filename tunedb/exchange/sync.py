@@ -18,7 +18,7 @@ from typing import Any
 
 from .. import identity
 from ..errors import UsageError
-from ..storage.engine import parse_url, place_of, same_database, show_url, sqlite_path
+from ..storage.engine import canonical_location, parse_url, same_database, show_url, sqlite_path
 from ..storage.exchanged import EVERYTHING, Position, Selection
 from ..storage.store import Store
 from .database import DatabasePeer
@@ -253,7 +253,7 @@ def _place(url: Any) -> str:
     A copy has the key of the original, and may have lost records that are below its last one: what
     was read there says nothing of the original. Nor does what somebody else's file says it is.
     """
-    return identity.digest("place", os.fsencode(place_of(url))).hex()
+    return identity.digest("place", os.fsencode(canonical_location(url))).hex()
 
 
 def _other(store: Store, url: str | Path) -> Any:

@@ -86,7 +86,7 @@ def export_metaschedule(
     if target_ids is None and workload_ids is None:
         _leave_out_unused(store, folders, report)
     try:
-        for record in store.records.iterate(target_ids=target_ids):
+        for record in store.records.iterate(target=target_ids):
             if on_record is not None:
                 on_record()
             reason = _reason_to_leave_out(record, workload_ids)
@@ -117,7 +117,7 @@ def export_metaschedule(
 
 def _leave_out_unused(store: Store, folders: dict[int, Path], report: ExportReport) -> None:
     """Count the workloads that no record has: nobody knows who brought them."""
-    for summary in store.workloads.summaries():
+    for summary in store.workloads.find():
         if summary.id in folders and not summary.records:
             report.leave_out("workload without a record")
 
@@ -129,7 +129,7 @@ def _folders(store: Store, directory: Path) -> dict[int, Path]:
     folder of its own, and what today's TVM loads stands in `directory` itself.
     """
     folders = {}
-    for summary in store.workloads.summaries():
+    for summary in store.workloads.find():
         version = summary.tvm_version
         if summary.format == WorkloadFormat.ARGUMENTS:
             folders[summary.id] = directory / "without-workloads"
@@ -197,7 +197,7 @@ def export_lines(
         raise UsageError(f"{format_name}: not a format of lines ({', '.join(names)})")
     report = ExportReport()
     met: set[int] = set()
-    records = store.records.iterate(target_ids=target_ids)
+    records = store.records.iterate(target=target_ids)
     for record in _held(records, writer, format_name, workload_ids, report, on_record):
         try:
             line = writer.write_line(record)
@@ -246,14 +246,14 @@ def export_document(
         _require_one(store, writer, format_name, workload_ids)
     report = ExportReport()
     chosen: tuple[int, int] | None = None
-    records = store.records.iterate(target_ids=target_ids)
+    records = store.records.iterate(target=target_ids)
     for record in _held(records, writer, format_name, workload_ids, report, on_record):
         measurement, program = record.measurement, record.measurement.program
         of = record.workload_id, record.target_id
         if chosen not in (None, of):
             raise UsageError(_ONE.format(format_name))
         try:
-            data = writer.result(measurement, store.launches.of(record.id))
+            data = writer.result(measurement, store.launches.for_record(record.id))
         except FormatError as error:
             report.leave_out(str(error))
             continue
@@ -297,7 +297,7 @@ def _require_one(
     """Raise UsageError, before anything is written, where records are of several workloads."""
     found = [
         summary
-        for summary in store.workloads.summaries()
+        for summary in store.workloads.find()
         if summary.records
         and (ids is None or summary.id in ids)
         and writer.writes(Workload(summary.format, b"{}"))

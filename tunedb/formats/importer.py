@@ -319,7 +319,7 @@ class _Batch:
     def flush(self) -> None:
         """Store what there is, and count it."""
         if self._dry_run:
-            new: Sequence[bool] = [not self._store.batches.knows(m) for m in self._measurements]
+            new: Sequence[bool] = [not self._store.batches.contains(m) for m in self._measurements]
         else:
             new = self._store.batches.load(
                 self._measurements, self._source, self._workloads, self._bad

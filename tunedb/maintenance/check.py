@@ -119,7 +119,7 @@ def check(
         with converted_errors(where), connect_reader(engine) as connection:
             if engine.dialect.name == "sqlite":
                 _check_sqlite(connection, report)
-            for missing in guards.look(connection).missing:
+            for missing in guards.inspect(connection).missing:
                 report.add("schema", None, None, f"{missing} is missing or off")
             with Store(url, create=False, read_only=True) as store:
                 _check_rows(connection, store, report, sample, on_row)

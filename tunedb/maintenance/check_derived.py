@@ -125,7 +125,7 @@ def counter_set_digest(row: Any) -> bytes:
 
 def launch_digest(row: Any) -> bytes:
     """Return the digest that a row of :func:`launches_to_check` must have."""
-    from ..storage.launches import launch_of
+    from ..storage.launches import launch_from_row
 
     found = None
     if row.counter_set_id is not None:
@@ -133,7 +133,7 @@ def launch_digest(row: Any) -> bytes:
             raise FormatError("its set of counters is missing")
         columns = (row.set_tool, row.set_tool_version, row.set_compute_capability)
         found = _counter_set(*columns, row.set_counters)
-    return launch_of(row, found).digest(bytes(row.measurement))
+    return launch_from_row(row, found).digest(bytes(row.measurement))
 
 
 # ---------------------------------------------------------------------- models

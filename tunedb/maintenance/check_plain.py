@@ -17,7 +17,7 @@ from .. import identity, limits
 from ..errors import NotFoundError
 from ..json_checks import parse_json
 from ..storage import schema, versions
-from ..storage.retractions import ALIASES, SUBJECTS, ours
+from ..storage.retractions import ALIASES, SUBJECTS, store_key
 from .check_derived import DAMAGE, PAGE, unreadable
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def _check_retractions(connection: Connection, report: CheckReport) -> None:
         other = select(r.digest, r.subject).join_from(
             table, schema.retraction, r.digest == table.c.digest
         )
-        wrong += connection.execute(other.where(r.subject.not_in(fitting), r.store == ours()))
+        wrong += connection.execute(other.where(r.subject.not_in(fitting), r.store == store_key()))
     for digest, subject in sorted({(bytes(row.digest).hex(), row.subject) for row in wrong}):
         words = f"{digest[:16]} is taken back as {subject!r}, which it is not"
         report.add("derived", "retraction", None, words)

@@ -20,7 +20,7 @@ from ..features.base import FeatureSet, Needs, feature_sets
 from ..identity import DIGEST_BYTES
 from ..results import Exchanged
 from ..storage.exchanged import EVERYTHING, Selection
-from ..storage.pruning import Removed
+from ..storage.pruning import RemovedRows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -250,7 +250,7 @@ class Plan:
     models : tuple of int
         Models that go.
     lasting : int
-        Records that were taken back but stay (:func:`tunedb.storage.pruning.lasting`).
+        Records that were taken back but stay (:func:`tunedb.storage.pruning.is_pinned`).
     parts : tuple of Part
         What goes, kind by kind; what goes along with records and models is among it.
     origins : tuple of Origin
@@ -315,7 +315,7 @@ def plan(store: Store, wanted: Wanted) -> Plan:
 
 def prune(
     store: Store, chosen: Plan, *, on_progress: Callable[[int], None] | None = None
-) -> Removed:
+) -> RemovedRows:
     """Remove what a plan says, batch by batch.
 
     Parameters
@@ -329,12 +329,12 @@ def prune(
 
     Returns
     -------
-    Removed
+    RemovedRows
         What went; less than planned where other processes were there first.
     """
-    done, removed = 0, Removed()
+    done, removed = 0, RemovedRows()
 
-    def step(number: int, went: Removed) -> None:
+    def step(number: int, went: RemovedRows) -> None:
         nonlocal done, removed
         done, removed = done + number, removed + went
         if on_progress is not None:
@@ -376,7 +376,7 @@ def _records(store: Store, wanted: Wanted) -> tuple[Ids, Ids, int]:
     records = retracted = np.empty(0, np.int64)
     if selection.best is None and not wanted.retracted:
         return records, retracted, 0
-    stay = np.array(store.pruning.lasting_ids(), np.int64)
+    stay = np.array(store.pruning.pinned_ids(), np.int64)
     meant = chosen_ids(store, replace(selection, best=None), store.batches.last_id())
     staying = 0
     if wanted.retracted:

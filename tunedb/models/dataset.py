@@ -20,6 +20,7 @@ from ..errors import FormatError, NotFoundError, PluginError, StorageError, Usag
 from ..extraction.extract import place_of
 from ..records import FailureKind, Origin, Signature
 from ..run_times import NO_TIME
+from ..system.host import threads_of
 from .base import Floats, Label, part
 from .scope import EVERYTHING, Scope
 
@@ -399,8 +400,15 @@ class _Times:
         return labels
 
 
+#: A machine's number times this, plus its threads, is one number for both.
+_THREADS = 1 << 12
+
+
 def _sessions(store: Store, records: TrainingRecords) -> tuple[NDArray[np.int32], Floats, set[int]]:
-    """Return the machine and the factor of each record, and the targets with several machines."""
+    """Return the machine and the factor of each record, and the targets with several machines.
+
+    Sessions that measured with other numbers of TVM's threads count as other machines.
+    """
     # A session without an estimate is of machine 0, and its factor is 1.
     machines = np.zeros(len(records), np.int32)
     factors = np.ones(len(records))
@@ -410,16 +418,30 @@ def _sessions(store: Store, records: TrainingRecords) -> tuple[NDArray[np.int32]
             each.subject_id if each.subject == "session" else -each.subject_id: each
             for each in store.runs.factors(target_id)
         }
-        if not estimates:
-            continue
-        if len({estimate.machine for estimate in estimates.values()}) > 1:
-            several.add(target_id)
         of_target = np.flatnonzero(records.target_ids == target_id)
         subjects, inverse = np.unique(records.subjects[of_target], return_inverse=True)
+        threads = _threads(store, target_id, subjects.tolist())
+        if len({estimate.machine for estimate in estimates.values()}) > 1 or len(set(threads)) > 1:
+            several.add(target_id)
         known = [estimates.get(subject) for subject in subjects.tolist()]
-        machines[of_target] = np.array([e.machine if e else 0 for e in known])[inverse]
+        numbers = [e.machine if e else 0 for e in known]
+        machines[of_target] = (np.array(numbers) * _THREADS + threads)[inverse]
         factors[of_target] = np.array([e.factor if e else 1.0 for e in known])[inverse]
     return machines, factors, several
+
+
+def _threads(store: Store, target_id: int, subjects: Sequence[int]) -> list[int]:
+    """Return the threads of each session of a CPU; 0 where they are unknown, and on GPUs."""
+    if not store.targets.get(target_id).is_cpu:
+        return [0] * len(subjects)
+    sessions = (store.sessions.get(subject) if subject > 0 else None for subject in subjects)
+    return [min(threads_of(session) or 0, _THREADS - 1) for session in sessions]
+
+
+def _machine_name(number: int) -> str:
+    """Return the name of a machine's number and of its threads, where they are known."""
+    machine, threads = divmod(number, _THREADS)
+    return f"{machine}, TVM_NUM_THREADS={threads}" if threads else str(machine)
 
 
 def _groups(
@@ -454,7 +476,12 @@ def _groups(
     used, group = np.unique(key, return_inverse=True)
     keys = np.stack(np.unravel_index(used, spans)) + np.array([[0], [0], [first]])
     groups = tuple(
-        Group(w, by_digest[t], digests[by_digest[t]], str(m) if by_digest[t] in several else "")
+        Group(
+            w,
+            by_digest[t],
+            digests[by_digest[t]],
+            _machine_name(m) if by_digest[t] in several else "",
+        )
         for w, t, m in keys.T.tolist()
     )
     return workloads, groups, keys[2].astype(np.int32), group

@@ -31,7 +31,7 @@ from ..results import SessionFactor
 from ..run_times import NO_TIME
 
 if TYPE_CHECKING:
-    from ..storage.runs import MeasuredSession
+    from ..storage.sessions import MeasuredSession
     from ..storage.store import Store
 
 # ---- Ratios of the times of programs that two sessions measured, and what they say of the pair ---

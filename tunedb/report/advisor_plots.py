@@ -1,4 +1,4 @@
-"""The decision tree as a drawing, its root at the left."""
+"""Plots of the advisor's page."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from math import isfinite
 from xml.etree.ElementTree import Element
 
 import numpy as np
@@ -13,10 +14,11 @@ import numpy.typing as npt
 
 from ..advisor.analysis.clusters import NO_STRUCTURE, Clusters, Ellipse
 from ..advisor.analysis.components import Components
-from ..advisor.analysis.times import Stake, Times
-from ..advisor.analysis.trees import Node
+from ..advisor.analysis.times import KernelTimes, SliceGain
+from ..advisor.analysis.trees import TreeNode
+from ..advisor.learn.findings import AdvisorFindings, Interval, Score
 from ..advisor.observations import LABELS
-from .plots import COLOURS, SHAPES, Cell, Key, Marking, Plot, Table, colour
+from .page import COLOURS, LETTERS, SHAPES, Cell, Key, Marking, Plot, Table, colour
 from .svg import (
     Scale,
     add,
@@ -33,14 +35,17 @@ from .svg import (
     y_axis,
 )
 
-# ---- Plots of the inputs: how they correlate, what goes together, which kinds of launches are ----
-
 Floats = npt.NDArray[np.float64]
 
-#: Longest name of an input beside a plot.
-NAME_CHARS = 34
+#: Longest name of a kernel in a title or legend.
+KERNEL_CHARS = 60
 
-#: No line ends after it, as one may after a hyphen.
+#: Longest name of an input beside a plot.
+INPUT_CHARS = 34
+
+# ---- Inputs: correlation, components, clusters ---------------------------------------------------
+
+#: Minus sign, after which no line ends, as one may after a hyphen.
 _MINUS = "\u2212"
 
 #: Loading from which an input belongs to a component: half of its variance.
@@ -51,126 +56,112 @@ def correlation_plot(names: Sequence[str], matrix: Floats) -> Plot:
     """Draw the correlation of each pair of inputs as a square."""
     count = len(names)
     # Names stand below one another: less is not legible.
-    cell = max(13.0, min(26.0, 640.0 / count))
-    left, top = 56 + text_width("m" * min(max(map(len, names)), NAME_CHARS), 11), 30.0
-    side = cell * count
+    side = max(13.0, min(26.0, 640.0 / count))
+    left, top = 56 + text_width("m" * min(max(map(len, names)), INPUT_CHARS), 11), 30.0
     strongest = np.abs(np.where(np.eye(count, dtype=bool), 0, np.nan_to_num(matrix)))
     caption = (
         f"{count} inputs that remain; the darker, the stronger. The strongest pair has "
         f"|r| = {strongest.max() if count else 0:.2f}. A cross: no launch has both, or one is "
         "constant there."
     )
-    svg = figure(left + side + 8, top + side + 8, "Correlation of the inputs", caption, "corr")
+    title = "Correlation of the inputs"
+    svg = figure(left + side * count + 8, top + side * count + 8, title, caption, "corr")
     for i, name in enumerate(names):
-        middle = (i + 0.5) * cell
-        label = f"{cut(name, NAME_CHARS)} {i + 1}"
+        middle = (i + 0.5) * side
+        label = f"{cut(name, INPUT_CHARS)} {i + 1}"
         add(svg, "text", label, class_="tiny", x=left - 6, y=top + middle + 4, text_anchor="end")
-        if cell >= 14 or i % 2 == 0:
-            attributes = {"class_": "tiny", "x": left + middle, "y": top - 7}
-            add(svg, "text", str(i + 1), text_anchor="middle", **attributes)
+        if side >= 14 or i % 2 == 0:
+            position = {"x": left + middle, "y": top - 7}
+            add(svg, "text", str(i + 1), class_="tiny", text_anchor="middle", **position)
         for j in range(count):
-            _cell(svg, float(matrix[i, j]), left + j * cell, top + middle - cell / 2, cell)
+            _draw_square(svg, float(matrix[i, j]), left + j * side, top + middle - side / 2, side)
     rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (name, *(float(one) for one in row)) for name, row in zip(names, matrix, strict=True)
+        (name, *map(float, row)) for name, row in zip(names, matrix, strict=True)
     )
     table = Table(("input", *names), rows)
-    return Plot("Correlation of the inputs", caption, svg, table, wide=True, scrolls=True)
+    return Plot(title, caption, svg, table, wide=True, scrolls=True)
 
 
-def _cell(svg: Element, value: float, x: float, y: float, side: float) -> None:
-    """Draw one square; unknown ones as crosses."""
+def _draw_square(svg: Element, value: float, x: float, y: float, side: float) -> None:
+    """Draw a correlation; an unknown one as a cross."""
     if np.isnan(value):
-        places = f"M{x + 3:.1f} {y + 3:.1f}l{side - 6:.1f} {side - 6:.1f}"
-        add(
-            svg,
-            "path",
-            class_="cross",
-            d=f"{places}m0 {6 - side:.1f}l{6 - side:.1f} {side - 6:.1f}",
-        )
+        down = f"M{x + 3:.1f} {y + 3:.1f}l{side - 6:.1f} {side - 6:.1f}"
+        up = f"m0 {6 - side:.1f}l{6 - side:.1f} {side - 6:.1f}"
+        add(svg, "path", class_="cross", d=down + up)
         return
     kind = "positive" if value >= 0 else "negative"
-    add(
-        svg,
-        "rect",
-        class_=f"cell {kind}",
-        x=x + 0.5,
-        y=y + 0.5,
-        width=side - 1,
-        height=side - 1,
-        fill_opacity=abs(value),
-    )
+    box = {"x": x + 0.5, "y": y + 0.5, "width": side - 1, "height": side - 1}
+    add(svg, "rect", class_=f"cell {kind}", fill_opacity=abs(value), **box)
 
 
 def scatter_plot(
-    found: Components,
+    components: Components,
     clusters: Clusters | None,
     ellipses: Sequence[Ellipse | None],
     drawn: npt.NDArray[np.int64],
     markings: Sequence[tuple[Marking, Sequence[int]]],
-    describe: tuple[Sequence[str], Sequence[tuple[Cell, ...]]],
+    described: tuple[Sequence[str], Sequence[tuple[Cell, ...]]],
 ) -> Plot:
     """Draw launches on the two components that explain most.
 
     Parameters
     ----------
-    found : Components
+    components : Components
         Two at least.
     clusters : Clusters or None
         Of the same launches.
     ellipses : sequence of Ellipse or None
         One for each cluster, in the plane of the two components.
     drawn : ndarray of int64
-        Which of the launches are drawn.
+        Rows of the launches that are drawn.
     markings : sequence of (Marking, sequence of int)
-        Ways to colour, with the key of each launch; the first also gives the shapes.
-    describe : (sequence of str, sequence of tuple)
-        Titles, and cells of each launch: what the table says of it.
+        Ways to colour, with the number of the key of each launch; the first also gives the shapes.
+    described : (sequence of str, sequence of tuple)
+        Columns of the table, and cells of each launch.
 
     Returns
     -------
     Plot
         Its table has a row for each point.
     """
-    places, count = found.scores[:, :2], len(found.scores)
-    outlines = [one.outline() for one in ellipses if one is not None]
-    everything = np.vstack([places[drawn], *outlines])
+    points, count = components.scores[:, :2], len(components.scores)
+    outlines = [ellipse.outline() for ellipse in ellipses if ellipse is not None]
+    extent = np.vstack([points[drawn], *outlines])
     width, height = 580.0, 440.0
-    caption = _scatter_caption(len(drawn), count, clusters)
-    svg = figure(width, height, "Kinds of launches", caption, "kinds")
-    x = Scale(*padded(everything[:, 0]), 52, width - 10)
-    y = Scale(*padded(everything[:, 1]), height - 44, 30)
-    titles = [f"component {k + 1} ({percent(found.shares[k])} of the variance)" for k in (0, 1)]
-    x_axis(svg, x, y.start, titles[0], top=y.end)
-    y_axis(svg, y, 52, titles[1], right=x.end)
+    title, caption = "Kinds of launches", _scatter_caption(len(drawn), count, clusters)
+    svg = figure(width, height, title, caption, "kinds")
+    x = Scale(*padded(extent[:, 0]), 52, width - 10)
+    y = Scale(*padded(extent[:, 1]), height - 44, 30)
+    shares = [
+        f"component {k + 1} ({percent(components.shares[k])} of the variance)" for k in (0, 1)
+    ]
+    x_axis(svg, x, y.start, shares[0], top=y.end)
+    y_axis(svg, y, 52, shares[1], right=x.end)
     for outline in outlines:
-        add(
-            svg,
-            "path",
-            class_="ellipse",
-            d=polyline([(x(a), y(b)) for a, b in outline], closed=True),
-        )
+        path = polyline([(x(a), y(b)) for a, b in outline], closed=True)
+        add(svg, "path", class_="ellipse", d=path)
     group = add(svg, "g", class_="points")
     for row in drawn.tolist():
-        keys = [marking.keys[of[row]] for marking, of in markings]
-        shown = " ".join(f"{'abcdef'[i]}-{key.colour}" for i, key in enumerate(keys))
-        place = {"x": x(float(places[row, 0])), "y": y(float(places[row, 1]))}
-        add(group, "use", href=f"#p{keys[0].shape % SHAPES}", class_=shown, **place)
-    for index, one in enumerate(ellipses):
-        if one is not None:
-            attributes = {"x": x(one.x), "y": y(one.y) + 5, "text_anchor": "middle"}
-            add(svg, "text", str(index + 1), class_="cluster", **attributes)
-    columns, cells = describe
+        keys = [marking.keys[numbers[row]] for marking, numbers in markings]
+        classes = " ".join(f"{LETTERS[i]}-{key.colour}" for i, key in enumerate(keys))
+        position = {"x": x(float(points[row, 0])), "y": y(float(points[row, 1]))}
+        add(group, "use", href=f"#p{keys[0].shape % SHAPES}", class_=classes, **position)
+    for index, ellipse in enumerate(ellipses):
+        if ellipse is not None:
+            position = {"x": x(ellipse.x), "y": y(ellipse.y) + 5}
+            add(svg, "text", str(index + 1), class_="cluster", text_anchor="middle", **position)
+    columns, cells = described
     rows = tuple(
-        (*cells[row], *_cluster_of(clusters, row), *(float(one) for one in places[row]))
+        (
+            *cells[row],
+            None if clusters is None else int(clusters.assignment[row]) + 1,
+            *map(float, points[row]),
+        )
         for row in drawn.tolist()
     )
     table = Table((*columns, "cluster", "component 1", "component 2"), rows)
     kinds = tuple(marking for marking, _ in markings)
-    return Plot("Kinds of launches", caption, svg, table, markings=kinds, wide=True)
-
-
-def _cluster_of(clusters: Clusters | None, row: int) -> tuple[Cell]:
-    return (None if clusters is None else int(clusters.of[row]) + 1,)
+    return Plot(title, caption, svg, table, markings=kinds, wide=True)
 
 
 def _scatter_caption(drawn: int, count: int, clusters: Clusters | None) -> str:
@@ -187,69 +178,74 @@ def _scatter_caption(drawn: int, count: int, clusters: Clusters | None) -> str:
 
 
 def silhouette_plot(clusters: Clusters) -> Plot:
-    """Draw how well each number of clusters fits."""
+    """Draw the silhouette of each number of clusters."""
     scores = sorted(clusters.silhouettes.items())
+    title = "How many kinds"
     caption = (
         f"Mean silhouette of each number of clusters that was tried; {clusters.count} clusters "
         "have the highest."
     )
     width, height = 400.0, 250.0
-    svg = figure(width, height, "How many kinds", caption, "silhouette")
+    svg = figure(width, height, title, caption, "silhouette")
     values = [value for _, value in scores]
     y = Scale(min(0.0, *values), max(0.3, *values) * 1.08, height - 44, 28)
     y_axis(svg, y, 48, "mean silhouette", right=width - 10)
     step = (width - 60) / len(scores)
     group = add(svg, "g", class_="axis x")
-    for place, (k, value) in enumerate(scores):
-        middle = 48 + step * (place + 0.5)
+    for index, (k, value) in enumerate(scores):
+        middle = 48 + step * (index + 0.5)
         kind = "bar c0" if k == clusters.count else "bar other"
         top, bottom = sorted((y(value), y(0)))
         box = {"x": middle - step * 0.35, "y": top, "width": step * 0.7, "height": bottom - top}
         add(svg, "rect", class_=kind, **box)
         add(group, "text", str(k), x=middle, y=y.start + 17, text_anchor="middle")
-    add(group, "line", class_="base", x1=48.0, x2=width - 10, y1=y(0), y2=y(0))
-    title = "number of clusters"
-    add(group, "text", title, class_="name", x=width / 2, y=y.start + 37, text_anchor="middle")
-    rows = tuple((k, value) for k, value in scores)
-    return Plot("How many kinds", caption, svg, Table(("clusters", "silhouette"), rows))
+    _name_axis(group, "number of clusters", 48.0, width, y(0), y.start + 37)
+    return Plot(title, caption, svg, Table(("clusters", "silhouette"), tuple(scores)))
 
 
-def rotated_plot(found: Components) -> Plot:
-    """Draw what each input contributes to each rotated component, in segments."""
-    r = found.rotated.shape[1]
-    order = segment_order(found.rotated)
+def _name_axis(
+    group: Element, title: str, left: float, width: float, y: float, below: float
+) -> None:
+    """Draw the base line of bars, and the name of their axis below."""
+    add(group, "line", class_="base", x1=left, x2=width - 10, y1=y, y2=y)
+    add(group, "text", title, class_="name", x=width / 2, y=below, text_anchor="middle")
+
+
+def rotated_plot(components: Components) -> Plot:
+    """Draw the contribution of each input to each rotated component, in segments."""
+    names, rotated = components.names, components.rotated
+    r = rotated.shape[1]
+    order = segment_order(rotated)
+    title = "Rotated components"
     caption = (
         "Each column is a composite feature; a bar is the correlation of an input with it, from "
         "-1 to 1, strong ones filled. Read a column by its long bars."
     )
-    label = 14 + text_width("m" * min(max(map(len, found.names)), NAME_CHARS), 11)
+    left = 14 + text_width("m" * min(max(map(len, names)), INPUT_CHARS), 11)
     column, step, top = max(96.0, min(150.0, 640.0 / r)), 19.0, 44.0
     height = top + step * len(order) + 10
-    svg = figure(label + column * r + 6, height, "Rotated components", caption, "rotated")
+    svg = figure(left + column * r + 6, height, title, caption, "rotated")
     for k in range(r):
-        middle = label + column * (k + 0.5)
+        middle = left + column * (k + 0.5)
         attributes = {"class_": "name", "x": middle, "text_anchor": "middle"}
         add(svg, "text", f"{k + 1}", y=16.0, **attributes)
-        add(svg, "text", percent(found.rotated_shares[k]), y=32.0, **attributes)
+        add(svg, "text", percent(components.rotated_shares[k]), y=32.0, **attributes)
         add(svg, "line", class_="base", x1=middle, x2=middle, y1=top - 4, y2=height - 4)
-    for place, index in enumerate(order):
-        y = top + step * place
-        name = cut(found.names[index], NAME_CHARS)
-        add(svg, "text", name, class_="tiny", x=label - 6, y=y + 13, text_anchor="end")
+    for row, index in enumerate(order):
+        y = top + step * row
+        name = cut(names[index], INPUT_CHARS)
+        add(svg, "text", name, class_="tiny", x=left - 6, y=y + 13, text_anchor="end")
         for k in range(r):
-            value = float(found.rotated[index, k])
-            middle, length = label + column * (k + 0.5), abs(value) * (column / 2 - 5)
+            value = float(rotated[index, k])
+            middle, length = left + column * (k + 0.5), abs(value) * (column / 2 - 5)
             kind = "positive" if value >= 0 else "negative"
             kind += "" if abs(value) >= STRONG else " weak"
             x = middle if value >= 0 else middle - length
-            place_ = {"x": x, "y": y + 3, "width": length, "height": step - 6}
-            add(svg, "rect", class_=f"segment {kind}", **place_)
+            box = {"x": x, "y": y + 3, "width": length, "height": step - 6}
+            add(svg, "rect", class_=f"segment {kind}", **box)
     columns = ("input", *(f"component {k + 1}" for k in range(r)))
-    rows: tuple[tuple[Cell, ...], ...] = tuple(
-        (found.names[i], *(float(one) for one in found.rotated[i])) for i in order
-    )
-    text = "\n".join(_composite(found, k) for k in range(r))
-    title = "Rotated components"
+    rows: tuple[tuple[Cell, ...], ...] = tuple((names[i], *map(float, rotated[i])) for i in order)
+    text = "\n".join(_composite(components, k) for k in range(r))
     table = Table(columns, rows)
     return Plot(title, caption, svg, table, text=text, wide=True, scrolls=True)
 
@@ -258,53 +254,50 @@ def segment_order(rotated: Floats) -> list[int]:
     """Return inputs by the component that they load most, the strongest first."""
     best = np.abs(rotated).argmax(axis=1)
     strength = np.abs(rotated).max(axis=1)
-    return [int(one) for one in np.lexsort((np.arange(len(best)), -strength, best))]
+    return [int(index) for index in np.lexsort((np.arange(len(best)), -strength, best))]
 
 
-def _composite(found: Components, k: int) -> str:
+def _composite(components: Components, k: int) -> str:
     """Return a component in words: its strong inputs with their signs."""
-    column = found.rotated[:, k]
+    column = components.rotated[:, k]
     strong = [i for i in np.argsort(-np.abs(column), kind="stable") if abs(column[i]) >= STRONG]
-    parts = [f"{'+' if column[i] > 0 else _MINUS}{visible(found.names[i])}" for i in strong]
-    share = f"{k + 1} ({percent(found.rotated_shares[k])})"
-    return f"{share}: {', '.join(parts) or 'no input is strong in it'}"
+    signed = [f"{'+' if column[i] > 0 else _MINUS}{visible(components.names[i])}" for i in strong]
+    share = f"{k + 1} ({percent(components.rotated_shares[k])})"
+    return f"{share}: {', '.join(signed) or 'no input is strong in it'}"
 
 
-# ---- Plots of run times: against block size, and what block size alone buys ----------------------
+# ---- Run times: against block size, and the gain from the block alone ----------------------------
 
 #: Edges of the bins of gains; the last bin has no end.
 EDGES = (1.0, 1.02, 1.05, 1.1, 1.2, 1.5, 2.0, 3.0)
 
-_WIDTH, _HEIGHT = 400.0, 250.0
-#: Longest name of a kernel in a title.
-_NAME_CHARS = 60
 
-
-def time_plot(times: Times, index: int) -> Plot:
+def time_plot(times: KernelTimes, index: int) -> Plot:
     """Draw the time over the best of the slice against block size, of one kernel and device."""
+    width, height = 400.0, 250.0
     sizes = times.sizes
-    threads = [one.threads for one in sizes]
-    title = f"{cut(times.kernel, _NAME_CHARS)} on {cut(times.device, _NAME_CHARS)}"
+    threads = [size.threads for size in sizes]
+    title = f"{cut(times.kernel, KERNEL_CHARS)} on {cut(times.device, KERNEL_CHARS)}"
     slices = "1 slice" if times.slices == 1 else f"{times.slices:,} slices"
-    fastest = min(sizes, key=lambda one: (one.median, one.threads))
+    fastest = min(sizes, key=lambda size: (size.median, size.threads))
     caption = (
         f"{times.launches:,} launches in {slices}. Blocks of {fastest.threads:,} threads have the "
         f"lowest median: {fastest.median:.2f} times the best of the slice."
     )
-    svg = figure(_WIDTH, _HEIGHT, title, caption, f"time{index}")
-    x = Scale(min(threads) / 1.15, max(threads) * 1.15, 48, _WIDTH - 12, logarithmic=True)
-    most = max(1.1, *(one.high for one in sizes)) * 1.03
-    y = Scale(1.0, most, _HEIGHT - 44, 28, logarithmic=most > 4)
-    ticks = [1.0, *[one for one in y.ticks(4) if one > 1.0]]
+    svg = figure(width, height, title, caption, f"time{index}")
+    x = Scale(min(threads) / 1.15, max(threads) * 1.15, 48, width - 12, logarithmic=True)
+    most = max(1.1, *(size.high for size in sizes)) * 1.03
+    y = Scale(1.0, most, height - 44, 28, logarithmic=most > 4)
+    ticks = [1.0, *[tick for tick in y.ticks(4) if tick > 1.0]]
     y_axis(svg, y, 48, "time / best", right=x.end, ticks=ticks, show=lambda v: significant(v, 3))
     x_axis(svg, x, y.start, "threads of a block", ticks=_thread_ticks(x))
-    band = [(x(one.threads), y(one.high)) for one in sizes]
-    band += [(x(one.threads), y(one.low)) for one in reversed(sizes)]
+    band = [(x(size.threads), y(size.high)) for size in sizes]
+    band += [(x(size.threads), y(size.low)) for size in reversed(sizes)]
     add(svg, "path", class_="band", d=polyline(band, closed=True))
-    medians = [(x(one.threads), y(one.median)) for one in sizes]
+    medians = [(x(size.threads), y(size.median)) for size in sizes]
     add(svg, "path", class_="line", d=polyline(medians))
-    for place in medians:
-        add(svg, "circle", class_="median", cx=place[0], cy=place[1], r=3.0)
+    for cx, cy in medians:
+        add(svg, "circle", class_="median", cx=cx, cy=cy, r=3.0)
     rows = tuple(
         (s.threads, s.launches, s.low, s.median, s.high, s.best, s.best / times.slices)
         for s in sizes
@@ -319,126 +312,284 @@ def _thread_ticks(scale: Scale) -> list[float]:
     return powers if len(powers) > 1 else [round(scale.low * 1.15), round(scale.high / 1.15)]
 
 
-def bins(gains: npt.NDArray[np.float64]) -> list[int]:
-    """Return how many gains lie in each bin; what is below 1 by rounding is in the first."""
-    places = np.clip(np.searchsorted(EDGES, gains, side="right") - 1, 0, len(EDGES) - 1)
-    return [int(one) for one in np.bincount(places, minlength=len(EDGES))]
+def bins(gains: Floats) -> list[int]:
+    """Return the number of gains in each bin; one below 1 by rounding is in the first."""
+    indices = np.clip(np.searchsorted(EDGES, gains, side="right") - 1, 0, len(EDGES) - 1)
+    return [int(count) for count in np.bincount(indices, minlength=len(EDGES))]
 
 
 def bin_names() -> list[str]:
-    """Return what the bins are called."""
+    """Return the names of the bins."""
     inner = [f"{number(low)}–{number(high)}" for low, high in pairwise(EDGES)]  # noqa: RUF001
     return [*inner, f"over {number(EDGES[-1])}"]
 
 
-def gain_plot(stakes: Sequence[Stake], *, base: int = 256) -> Plot:
+def gain_plot(slices: Sequence[SliceGain], *, base: int = 256) -> Plot:
     """Draw how many slices gain how much from their best block."""
-    kernels = [kernel for kernel, _ in Counter(one.kernel for one in stakes).most_common()]
+    kernels = [kernel for kernel, _ in Counter(gain.kernel for gain in slices).most_common()]
     shown = kernels[:COLOURS]
     rest = len(kernels) - len(shown)
     names = [*shown, f"{rest} other kernels"] if rest else shown
-    groups = [np.array([one.gain for one in stakes if one.kernel == name]) for name in shown]
+    groups = [np.array([s.gain for s in slices if s.kernel == name]) for name in shown]
     if rest:
-        groups.append(np.array([one.gain for one in stakes if one.kernel not in shown]))
+        groups.append(np.array([s.gain for s in slices if s.kernel not in shown]))
     counts = [bins(group) for group in groups]
-    gains = np.array([one.gain for one in stakes])
-    low, half, high = np.quantile(gains, (0.1, 0.5, 0.9))
+    gains = np.array([s.gain for s in slices])
+    low, median, high = np.quantile(gains, (0.1, 0.5, 0.9))
     worth = int((gains > 1.05).sum())
+    title = "What the block alone buys"
     caption = (
         f"Time at the size nearest to {base} threads over the best time of the slice, "
-        f"all else the same. Median {half:.3f}, 10 % below {low:.3f}, 10 % above {high:.3f}; "
+        f"all else the same. Median {median:.3f}, 10 % below {low:.3f}, 10 % above {high:.3f}; "
         f"{worth:,} of {len(gains):,} slices gain more than 5 %."
     )
-    svg = _stacked(counts, caption)
-    keys = tuple(Key(cut(name, _NAME_CHARS), colour(i)) for i, name in enumerate(names))
+    keys = tuple(Key(cut(name, KERNEL_CHARS), colour(i)) for i, name in enumerate(names))
     cells = zip(bin_names(), *counts, strict=True)
-    rows = tuple((name, *held, sum(held)) for name, *held in cells)
-    table = Table(("gain", *(cut(name, _NAME_CHARS) for name in names), "all"), rows)
-    return Plot("What the block alone buys", caption, svg, table, keys=keys)
+    rows = tuple((name, *numbers, sum(numbers)) for name, *numbers in cells)
+    table = Table(("gain", *(cut(name, KERNEL_CHARS) for name in names), "all"), rows)
+    return Plot(title, caption, _stacked_bars(counts, title, caption), table, keys=keys)
 
 
-def _stacked(counts: list[list[int]], caption: str) -> Element:
-    """Draw bars of groups on one another."""
+def _stacked_bars(counts: list[list[int]], title: str, caption: str) -> Element:
+    """Draw the numbers of slices in each bin, the groups on one another."""
     width, height = 560.0, 330.0
-    svg = figure(width, height, "What the block alone buys", caption, "gains")
-    totals = [sum(held) for held in zip(*counts, strict=True)]
+    svg = figure(width, height, title, caption, "gains")
+    totals = [sum(numbers) for numbers in zip(*counts, strict=True)]
     y = Scale(0, max(*totals, 1) * 1.08, height - 44, 30)
     y_axis(svg, y, 52, "slices", right=width - 10, ticks=[v for v in y.ticks() if v == int(v)])
     step = (width - 62) / len(totals)
     group = add(svg, "g", class_="axis x")
-    for place, total in enumerate(totals):
-        middle = 52 + step * (place + 0.5)
+    for i, total in enumerate(totals):
+        middle = 52 + step * (i + 0.5)
         below = 0
-        for index, held in enumerate(counts):
-            if held[place]:
-                top, bottom = y(below + held[place]), y(below)
-                add(
-                    svg,
-                    "rect",
-                    class_=f"bar {colour(index)}",
-                    x=middle - step * 0.38,
-                    width=step * 0.76,
-                    y=top,
-                    height=bottom - top,
-                )
-            below += held[place]
+        for index, numbers in enumerate(counts):
+            if numbers[i]:
+                top, bottom = y(below + numbers[i]), y(below)
+                box = {"x": middle - step * 0.38, "width": step * 0.76}
+                box |= {"y": top, "height": bottom - top}
+                add(svg, "rect", class_=f"bar {colour(index)}", **box)
+            below += numbers[i]
         if total:
             add(svg, "text", f"{total:,}", x=middle, y=y(total) - 5, text_anchor="middle")
-        edge = number(EDGES[place])
+        edge = number(EDGES[i])
         add(group, "text", edge, x=middle - step / 2, y=y.start + 17, text_anchor="middle")
     add(group, "text", "more", x=width - 10, y=y.start + 17, text_anchor="end")
-    add(group, "line", class_="base", x1=52.0, x2=width - 10, y1=y.start, y2=y.start)
-    title = "time at the usual size / best time"
-    add(group, "text", title, class_="name", x=width / 2, y=y.start + 37, text_anchor="middle")
+    _name_axis(group, "time at the usual size / best time", 52.0, width, y.start, y.start + 37)
     return svg
 
 
-# ---- Decision trees ------------------------------------------------------------------------------
+# ---- Quality of the advice: its errors, and the time that following it costs ---------------------
+
+#: Names of the splits, in the order of how honest they are.
+SPLITS = {"random": "launches at random", "slice": "whole slices", "kernel": "whole kernels"}
+
+_ROW_HEIGHT = 26.0
+
+
+def confusion_plot(
+    method: str, matrix: npt.NDArray[np.int64], classes: Sequence[str], index: int
+) -> Plot:
+    """Draw how often which label got which advice, of held-out kernels."""
+    total, right = int(matrix.sum()), int(np.trace(matrix))
+    caption = (
+        f"{right:,} of {total:,} launches of held-out kernels got the right advice. Shares are of "
+        "a row: all launches that have this label."
+    )
+    width, left, top, cell_width, cell_height = 400.0, 96.0, 48.0, 94.0, 46.0
+    title = f"Advice of {cut(method, 30)}"
+    height = top + cell_height * len(classes) + 8
+    svg = figure(width, height, title, caption, f"confusion{index}")
+    middle = left + cell_width * 1.5
+    add(svg, "text", "advice", class_="name", x=middle, y=16.0, text_anchor="middle")
+    add(svg, "text", "label", class_="name", x=left - 10, y=top - 10, text_anchor="end")
+    for j, name in enumerate(classes):
+        middle = left + cell_width * (j + 0.5)
+        add(svg, "text", name, x=middle, y=top - 10, text_anchor="middle")
+        add(svg, "text", name, x=left - 10, y=top + cell_height * (j + 0.5) + 4, text_anchor="end")
+    shares = matrix / np.maximum(matrix.sum(axis=1, keepdims=True), 1)
+    for i in range(len(classes)):
+        for j in range(len(classes)):
+            x, y, share = left + cell_width * j, top + cell_height * i, float(shares[i, j])
+            kind = "cell right" if i == j else "cell wrong"
+            box = {"x": x + 1, "y": y + 1, "width": cell_width - 2, "height": cell_height - 2}
+            add(svg, "rect", class_=kind, fill_opacity=0.06 + 0.5 * share, **box)
+            position = {"x": x + cell_width / 2, "text_anchor": "middle"}
+            add(svg, "text", percent(share), class_="strong", y=y + 20, **position)
+            add(svg, "text", f"{int(matrix[i, j]):,}", class_="tiny", y=y + 36, **position)
+    rows: tuple[tuple[Cell, ...], ...] = tuple(
+        (name, *map(int, matrix[i]), *map(float, shares[i])) for i, name in enumerate(classes)
+    )
+    advice = [f"advice {name}" for name in classes]
+    columns = ("label", *advice, *(f"share {name}" for name in classes))
+    return Plot(title, caption, svg, Table(columns, rows), small=True)
+
+
+def accuracy_plot(findings: AdvisorFindings) -> Plot | None:
+    """Draw the balanced accuracy of each method in each split; None where there is none."""
+    methods = list(dict.fromkeys(s.method for s in findings.scores if not s.held_out))
+    splits = [name for name in SPLITS if findings.scores_of(name)]
+    values = {
+        (score.method, score.split): score.balanced
+        for name in splits
+        for score in findings.scores_of(name)
+        if isfinite(score.balanced)
+    }
+    if not values:
+        return None
+    chance = 1 / len(findings.classes)
+    title = "Balanced accuracy"
+    caption = (
+        "Mean share of right advice over the labels, where advice was given. Held-out kernels are "
+        "what counts: launches of one kernel resemble one another, so that a split at random "
+        f"mostly tests memory. The dashed line ({chance:.2f}) is a constant answer."
+    )
+    svg, x, heights = _rows(methods, (0.0, 1.0), "balanced accuracy", caption, "accuracy")
+    top, bottom = heights[0] - _ROW_HEIGHT / 2, heights[-1] + _ROW_HEIGHT / 2
+    add(svg, "line", class_="reference", x1=x(chance), x2=x(chance), y1=top, y2=bottom)
+    for y, method in zip(heights, methods, strict=True):
+        for index, split in enumerate(splits):
+            value = values.get((method, split))
+            if value is not None:
+                shape = {"href": f"#p{index}", "class_": f"fixed {colour(index)}"}
+                add(svg, "use", x=x(value), y=y, **shape)
+    keys = tuple(Key(f"held out: {SPLITS[split]}", colour(i), i) for i, split in enumerate(splits))
+    return Plot(title, caption, svg, score_table(findings.scores), keys=keys, wide=True)
+
+
+def regret_plot(findings: AdvisorFindings) -> Plot | None:
+    """Draw the cost of following each method on held-out kernels; None where it is unknown."""
+    scores = [score for score in findings.scores_of("kernel") if score.regret is not None]
+    if not scores:
+        return None
+    methods = [score.method for score in scores]
+    caption = (
+        "Geometric mean of the time after following the advice one step, over the best time of "
+        "the slice; 1 is perfect. Bars are 95 % bootstrap intervals over slices. Kernels were "
+        "held out; a launch without advice stays as it is."
+    )
+    most = max(1.02, *(end for score in scores for end in _ends(score.regret)))
+    span = (1.0, most + 0.03 * (most - 1))
+    svg, x, heights = _rows(methods, span, "time after advice / best time", caption, "regret")
+    for y, score in zip(heights, scores, strict=True):
+        low, value, high = _ends(score.regret)
+        add(svg, "line", class_="interval", x1=x(low), x2=x(high), y1=y, y2=y)
+        add(svg, "use", href="#p0", class_="fixed c0", x=x(value), y=y)
+    columns = ("method", "low", "time / best", "high", "launches", "advised")
+    rows = tuple((s.method, *_ends(s.regret), s.rows, s.advised) for s in scores)
+    return Plot("Time lost", caption, svg, Table(columns, rows), wide=True)
+
+
+def _ends(interval: Interval | None) -> tuple[float, float, float]:
+    """Return low end, value and high end; NaN where they are unknown."""
+    if interval is None:
+        return float("nan"), float("nan"), float("nan")
+    return interval.low, interval.value, interval.high
+
+
+def _rows(
+    names: Sequence[str], span: tuple[float, float], title: str, caption: str, key: str
+) -> tuple[Element, Scale, list[float]]:
+    """Return a picture with a row for each name, its scale, and the heights of the rows."""
+    width, left = 520.0, 120.0
+    bottom = 14 + _ROW_HEIGHT * len(names)
+    svg = figure(width, bottom + 46, title, caption, key)
+    x = Scale(*span, left, width - 16)
+    x_axis(svg, x, bottom, title, top=8.0)
+    heights = [14 + _ROW_HEIGHT * (index + 0.5) for index in range(len(names))]
+    for name, y in zip(names, heights, strict=True):
+        add(svg, "text", cut(name, 14), x=left - 10, y=y + 4, text_anchor="end")
+    return svg, x, heights
+
+
+def score_table(scores: Sequence[Score]) -> Table:
+    """Return all scores as a table."""
+    columns = (
+        *("held out", "kernel", "method", "launches", "advised", "accuracy", "balanced"),
+        *("time / best", "low", "high", "time / before", "low", "high", "of the advised"),
+    )
+    rows = []
+    for score in scores:
+        regret, gain = _ends(score.regret), _ends(score.against_nothing)
+        rows.append(
+            (
+                SPLITS.get(score.split, score.split),
+                score.held_out or "all",
+                score.method,
+                score.rows,
+                score.advised,
+                score.accuracy,
+                score.balanced,
+                *(regret[1], regret[0], regret[2]),
+                *(gain[1], gain[0], gain[2]),
+                score.advised_regret,
+            )
+        )
+    return Table(columns, tuple(rows))
+
+
+def verdict(findings: AdvisorFindings) -> str | None:
+    """Return in one sentence which method loses least on held-out kernels."""
+    scores = [score for score in findings.scores_of("kernel") if score.regret is not None]
+    if not scores:
+        return None
+    best = min(scores, key=lambda score: (_ends(score.regret)[1], score.method))
+    idle = next((score for score in scores if score.method == "nothing"), None)
+    text = (
+        f"On kernels that were held out, {best.method} loses least: "
+        f"{significant(_ends(best.regret)[1], 3)} times the best time"
+    )
+    if idle is not None and idle is not best:
+        text += f", against {significant(_ends(idle.regret)[1], 3)} when nothing is changed"
+    return f"{text}. It advised {percent(best.coverage)} of the launches."
+
+
+# ---- The decision tree, its root at the left -----------------------------------------------------
 
 #: Colours of the labels, which all plots share.
 LABEL_COLOURS = dict(zip(LABELS, ("c1", "c2", "c0"), strict=True))
 
-_BOX, _GAP, _ROW = 176.0, 34.0, 46.0
-#: Letters of the text of a box.
-_CHARS = 25
+_BOX_WIDTH, _BOX_GAP, _LEAF_HEIGHT = 176.0, 34.0, 46.0
+
+#: Characters of the text of a box.
+_BOX_CHARS = 25
 
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A node and where it stands."""
+    """A node with the place of its box."""
 
-    node: Node
+    node: TreeNode
     x: float
     y: float
     answers: tuple[_Placed, ...]
 
 
-def tree_plot(root: Node) -> Plot:
+def tree_plot(root: TreeNode) -> Plot:
     """Draw a tree; a box asks, the upper line is yes, and bars show the labels of a leaf."""
     leaves = sum(1 for _ in root.leaves())
+    title = "Decision tree"
     caption = (
         f"{root.total:,} launches and {leaves} leaves. The upper line of a box is the answer yes, "
         "the lower one no. Bars show how many launches of a leaf have which label; its name is the "
         "label that weighs most where all labels weigh the same. A tree tells what divides these "
         "launches, not what others will do."
     )
-    width = (root.depth() + 1) * (_BOX + _GAP) - _GAP + 12
-    svg = figure(width, leaves * _ROW + 12, "Decision tree", caption, "tree")
+    width = (root.depth() + 1) * (_BOX_WIDTH + _BOX_GAP) - _BOX_GAP + 12
+    svg = figure(width, leaves * _LEAF_HEIGHT + 12, title, caption, "tree")
     placed, _ = _place(root, 0, 0)
     rows: list[tuple[Cell, ...]] = []
     _draw(svg, placed, rows, "1")
     table = Table(("box", "asks or says", "launches", *map(str, LABELS)), tuple(rows))
     keys = tuple(Key(str(label), LABEL_COLOURS[label]) for label in LABELS)
-    title = "Decision tree"
     text = describe(root)
     return Plot(title, caption, svg, table, text=text, keys=keys, wide=True, scrolls=True)
 
 
-def _place(node: Node, depth: int, leaf: int) -> tuple[_Placed, int]:
+def _place(node: TreeNode, depth: int, leaf: int) -> tuple[_Placed, int]:
     """Return a node with its place, and the number of the next leaf."""
-    x = 6 + depth * (_BOX + _GAP)
+    x = 6 + depth * (_BOX_WIDTH + _BOX_GAP)
     if node.yes is None or node.no is None:
-        return _Placed(node, x, 6 + (leaf + 0.5) * _ROW, ()), leaf + 1
+        return _Placed(node, x, 6 + (leaf + 0.5) * _LEAF_HEIGHT, ()), leaf + 1
     yes, leaf = _place(node.yes, depth + 1, leaf)
     no, leaf = _place(node.no, depth + 1, leaf)
     return _Placed(node, x, (yes.y + no.y) / 2, (yes, no)), leaf
@@ -446,68 +597,63 @@ def _place(node: Node, depth: int, leaf: int) -> tuple[_Placed, int]:
 
 def _draw(svg: Element, placed: _Placed, rows: list[tuple[Cell, ...]], path: str) -> None:
     """Draw a node and those below it; boxes are numbered by the answers that lead to them."""
-    node = placed.node
-    for one in placed.answers:
-        start, end = placed.x + _BOX, one.x
+    node, y = placed.node, placed.y
+    for answer in placed.answers:
+        start, end = placed.x + _BOX_WIDTH, answer.x
         middle = (start + end) / 2
-        path_ = f"M{start:.1f} {placed.y:.1f}C{middle:.1f} {placed.y:.1f} {middle:.1f} {one.y:.1f}"
-        add(svg, "path", class_="branch", d=f"{path_} {end:.1f} {one.y:.1f}")
+        curve = f"M{start:.1f} {y:.1f}C{middle:.1f} {y:.1f} {middle:.1f} {answer.y:.1f}"
+        add(svg, "path", class_="branch", d=f"{curve} {end:.1f} {answer.y:.1f}")
     group = add(svg, "g", class_="node" if placed.answers else "leaf")
-    what = questions(node)[0] if placed.answers else str(node.label)
-    add(group, "title", f"{path}: {what} ({node.total:,} launches)")
-    top = placed.y - 18
-    add(group, "rect", class_="box", x=placed.x, y=top, width=_BOX, height=36.0, rx=5.0)
+    text = questions(node)[0] if placed.answers else str(node.label)
+    add(group, "title", f"{path}: {text} ({node.total:,} launches)")
+    box = {"x": placed.x, "y": y - 18, "width": _BOX_WIDTH, "height": 36.0, "rx": 5.0}
+    add(group, "rect", class_="box", **box)
     if placed.answers:
-        _ask(group, placed)
+        _write_question(group, placed)
     else:
-        _say(group, placed)
-    rows.append((path, what, node.total, *node.counts))
-    for letter, one in zip(("y", "n"), placed.answers, strict=False):
-        _draw(svg, one, rows, path + letter)
+        _write_answer(group, placed)
+    rows.append((path, text, node.total, *node.counts))
+    for letter, answer in zip(("y", "n"), placed.answers, strict=False):
+        _draw(svg, answer, rows, path + letter)
 
 
-def _ask(group: Element, placed: _Placed) -> None:
+def _write_question(group: Element, placed: _Placed) -> None:
     node, x = placed.node, placed.x + 9
-    add(group, "text", cut(node.name or "", _CHARS), class_="tiny", x=x, y=placed.y - 4)
-    lack = " or unknown" if node.unknown else ""
-    text = f"≤ {significant(node.threshold)}{lack}?"
+    add(group, "text", cut(node.name or "", _BOX_CHARS), class_="tiny", x=x, y=placed.y - 4)
+    unknown = " or unknown" if node.unknown else ""
+    text = f"≤ {significant(node.threshold)}{unknown}?"
     add(group, "text", text, class_="tiny strong", x=x, y=placed.y + 11)
-    share = f"{node.total:,}"
-    right = placed.x + _BOX - 9
-    add(group, "text", share, class_="tiny muted", x=right, y=placed.y + 11, text_anchor="end")
+    _write_total(group, placed, placed.y + 11)
 
 
-def _say(group: Element, placed: _Placed) -> None:
+def _write_answer(group: Element, placed: _Placed) -> None:
     node, x = placed.node, placed.x + 9
     add(group, "text", str(node.label), class_="tiny strong", x=x, y=placed.y - 2)
-    right = placed.x + _BOX - 9
-    add(
-        group,
-        "text",
-        f"{node.total:,}",
-        class_="tiny muted",
-        x=right,
-        y=placed.y - 2,
-        text_anchor="end",
-    )
+    _write_total(group, placed, placed.y - 2)
     for label, count in zip(LABELS, node.counts, strict=True):
-        length = (_BOX - 18) * count / max(node.total, 1)
+        length = (_BOX_WIDTH - 18) * count / max(node.total, 1)
         if count:
             kind = f"bar {LABEL_COLOURS[label]}"
             add(group, "rect", class_=kind, x=x, y=placed.y + 4, width=length, height=8.0)
         x += length
 
 
-def questions(node: Node) -> tuple[str, str]:
+def _write_total(group: Element, placed: _Placed, y: float) -> None:
+    """Write the number of launches at the right of a box."""
+    position = {"x": placed.x + _BOX_WIDTH - 9, "y": y, "text_anchor": "end"}
+    add(group, "text", f"{placed.node.total:,}", class_="tiny muted", **position)
+
+
+def questions(node: TreeNode) -> tuple[str, str]:
     """Return the criterion of the first answer and that of the second."""
     threshold = significant(node.threshold)
-    lack = " or not measured"
-    yes = f"{node.name} ≤ {threshold}{lack if node.unknown is True else ''}"
-    no = f"{node.name} > {threshold}{lack if node.unknown is False else ''}"
+    unknown = " or not measured"
+    yes = f"{node.name} ≤ {threshold}{unknown if node.unknown is True else ''}"
+    no = f"{node.name} > {threshold}{unknown if node.unknown is False else ''}"
     return visible(yes), visible(no)
 
 
-def describe(node: Node, depth: int = 0) -> str:
+def describe(node: TreeNode, depth: int = 0) -> str:
     """Return the criteria as lines of text, deeper ones further in.
 
     Examples
@@ -521,8 +667,9 @@ def describe(node: Node, depth: int = 0) -> str:
     """
     indent = "  " * depth
     if node.yes is None or node.no is None:
-        counts = ", ".join(f"{one} {n}" for one, n in zip(LABELS, node.counts, strict=True))
+        counts = ", ".join(f"{name} {n}" for name, n in zip(LABELS, node.counts, strict=True))
         return f"{indent}→ {node.label} ({counts})"
-    first, second = questions(node)
-    lines = [indent + first, describe(node.yes, depth + 1)]
-    return "\n".join([*lines, indent + second, describe(node.no, depth + 1)])
+    yes, no = questions(node)
+    return "\n".join(
+        [indent + yes, describe(node.yes, depth + 1), indent + no, describe(node.no, depth + 1)]
+    )

@@ -1,8 +1,8 @@
 """SVG for a page: elements, scales and axes.
 
 Matplotlib's SVG carries its own colours, and its text does not follow a page's font, its theme or
-its print style; a figure of it with 2,000 points has half a megabyte. What a page needs of it is
-below: elements whose colours are classes of the page, and two scales with their ticks.
+its print style; a figure of it with 2,000 points has half a megabyte. Here the colours of elements
+are classes of the page's style sheet.
 """
 
 from __future__ import annotations
@@ -18,19 +18,19 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-#: What text must not bring into a page: control characters, overrides of the direction of writing,
-#: half surrogate pairs (which UTF-8 cannot say), separators of lines.
+#: Categories of characters that are written out: control characters, overrides of the direction of
+#: writing, half surrogate pairs (which UTF-8 cannot say), separators of lines.
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp", "Cn"})
 
-#: Steps that people count in.
+#: Steps between ticks, times a power of ten.
 _STEPS = (1.0, 2.0, 2.5, 5.0, 10.0)
 
-#: Width of a character over the size of its font, on average, of the page's sans serif.
+#: Mean width of a character of the page's sans serif over the size of its font.
 _CHAR = 0.56
 
 
 def visible(text: str) -> str:
-    """Return text with each character that cannot be seen written out.
+    """Return text with each invisible character written out.
 
     Names come from foreign files: an override of the direction of writing could show another name.
     """
@@ -42,7 +42,7 @@ def visible(text: str) -> str:
 
 
 def cut(text: str, chars: int) -> str:
-    """Return visible text of at most so many characters, its middle left out where it is longer."""
+    """Return visible text of at most `chars` characters; a longer one loses its middle."""
     text = visible(text)
     if len(text) <= chars:
         return text
@@ -56,35 +56,29 @@ def add(parent: Element, tag: str, text: str | None = None, /, **attributes: obj
     Parameters
     ----------
     parent : Element
-        What it is appended to.
+        The element around it.
     tag : str
         Its name.
     text : str or None
-        What it says; control characters are written out.
+        Its text; control characters are written out.
     **attributes : object
-        Floats get two decimals; ``class_`` is ``class``, ``font_size`` is ``font-size``. None
-        leaves an attribute out.
+        Floats get two decimals; ``class_`` is ``class``, ``font_size`` is ``font-size``.
 
     Returns
     -------
     Element
-        The new one.
+        The new element.
     """
     values = {
         name.rstrip("_").replace("_", "-"): number(value)
         if isinstance(value, float)
         else str(value)
         for name, value in attributes.items()
-        if value is not None
     }
-    made = SubElement(parent, tag, values)
+    element = SubElement(parent, tag, values)
     if text is not None:
-        made.text = visible(text)
-    return made
-
-
-def _shown(value: object) -> str:
-    return number(value) if isinstance(value, float) else visible(str(value))
+        element.text = visible(text)
+    return element
 
 
 def number(value: float) -> str:
@@ -94,7 +88,7 @@ def number(value: float) -> str:
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """Return a number as people read it: ``1.234e+09`` is ``1.234e9``, 0.25 is ``0.25``."""
+    """Return a number with so many significant digits: ``0.25``, ``1.234e9``."""
     if math.isnan(value):
         return "–"  # noqa: RUF001 - an en dash, as in printed tables
     text = f"{value:.{digits}g}"
@@ -105,22 +99,22 @@ def significant(value: float, digits: int = 4) -> str:
 
 
 def percent(share: float) -> str:
-    """Return a share as a whole number of hundredths."""
+    """Return a share as a percentage without decimals."""
     return f"{100 * share:.0f} %"
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """Numbers → places.
+    """Map from numbers to coordinates.
 
     Parameters
     ----------
     low, high : float
         Ends of the numbers; above 0 where `logarithmic`.
     start, end : float
-        Their places.
+        Their coordinates.
     logarithmic : bool
-        Whether equal ratios take equal room.
+        Equal ratios, and not equal differences, take equal room.
     """
 
     low: float
@@ -130,7 +124,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """Return the place of a number."""
+        """Return the coordinate of a number."""
         low, high = self._map(self.low), self._map(self.high)
         return self.start + (self._map(value) - low) / (high - low) * (self.end - self.start)
 
@@ -138,7 +132,7 @@ class Scale:
         return math.log2(value) if self.logarithmic else value
 
     def ticks(self, count: int = 5) -> list[float]:
-        """Return round numbers between the ends, about so many; powers of two of a log scale."""
+        """Return about `count` round numbers between the ends; powers of two on a log scale."""
         if not self.logarithmic:
             return linear_ticks(self.low, self.high, count)
         first, last = math.ceil(math.log2(self.low)), math.floor(math.log2(self.high))
@@ -147,19 +141,19 @@ class Scale:
 
 
 def linear_ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Return multiples of 1, 2, 2.5 or 5 times a power of ten in [low, high], about so many."""
+    """Return about `count` multiples of 1, 2, 2.5 or 5 times a power of ten in [low, high]."""
     rough = (high - low) / max(count, 1)
     if not (rough > 0 and math.isfinite(rough)):
         return [low]
     power = 10.0 ** math.floor(math.log10(rough))
-    step = power * next(one for one in _STEPS if one * power >= rough * 0.999999)
+    step = power * next(step for step in _STEPS if step * power >= rough * 0.999999)
     first = math.ceil(low / step - 1e-9)
     last = math.floor(high / step + 1e-9)
     return [index * step for index in range(first, last + 1)]
 
 
 def padded(values: Floats, share: float = 0.04) -> tuple[float, float]:
-    """Return ends around numbers with some room; around 0 where there are none."""
+    """Return the ends of numbers with some room around; those of [-1, 1] without numbers."""
     if not len(values):
         return -1.0, 1.0
     low, high = float(values.min()), float(values.max())
@@ -168,16 +162,16 @@ def padded(values: Floats, share: float = 0.04) -> tuple[float, float]:
 
 
 def figure(width: float, height: float, title: str, description: str, key: str) -> Element:
-    """Return an empty picture that says what it shows to those who cannot see it.
+    """Return an empty picture with a description for screen readers.
 
     Parameters
     ----------
     width, height : float
         Its size in pixels, where there is room.
     title, description : str
-        Its name, and what one would see.
+        Its name and its content in words.
     key : str
-        Letters that no other picture of the page has: its identifiers begin with it.
+        Prefix of its identifiers, which no other picture of the page has.
     """
     svg = Element(
         "svg",
@@ -186,6 +180,7 @@ def figure(width: float, height: float, title: str, description: str, key: str) 
             "role": "img",
             "aria-labelledby": f"{key}-title {key}-desc",
             "id": key,
+            "style": f"--width:{width:.0f}px",
         },
     )
     add(svg, "title", title, id=f"{key}-title")
@@ -194,7 +189,7 @@ def figure(width: float, height: float, title: str, description: str, key: str) 
 
 
 def text_width(text: str, size: float = 12) -> float:
-    """Return about how wide a text is."""
+    """Return an estimate of the width of a text."""
     return len(text) * size * _CHAR
 
 
@@ -208,13 +203,13 @@ def x_axis(
     show: Callable[[float], str] = significant,
     ticks: Sequence[float] | None = None,
 ) -> None:
-    """Draw a horizontal axis at `y`, with lines of a grid up to `top`."""
+    """Draw a horizontal axis at `y`, with grid lines up to `top`."""
     group = add(svg, "g", class_="axis x")
     for value in scale.ticks() if ticks is None else ticks:
-        place = scale(value)
+        x = scale(value)
         if top is not None:
-            add(group, "line", class_="grid", x1=place, x2=place, y1=y, y2=top)
-        add(group, "text", show(value), x=place, y=y + 17, text_anchor="middle")
+            add(group, "line", class_="grid", x1=x, x2=x, y1=y, y2=top)
+        add(group, "text", show(value), x=x, y=y + 17, text_anchor="middle")
     add(group, "line", class_="base", x1=scale.start, x2=scale.end, y1=y, y2=y)
     middle = (scale.start + scale.end) / 2
     add(group, "text", title, class_="name", x=middle, y=y + 36, text_anchor="middle")
@@ -230,19 +225,19 @@ def y_axis(
     show: Callable[[float], str] = significant,
     ticks: Sequence[float] | None = None,
 ) -> None:
-    """Draw a vertical axis at `x`, with lines of a grid to `right`; its title stands above it."""
+    """Draw a vertical axis at `x`, with grid lines to `right`; its title stands above it."""
     group = add(svg, "g", class_="axis y")
     for value in scale.ticks() if ticks is None else ticks:
-        place = scale(value)
+        y = scale(value)
         if right is not None:
-            add(group, "line", class_="grid", x1=x, x2=right, y1=place, y2=place)
-        add(group, "text", show(value), x=x - 7, y=place + 4, text_anchor="end")
+            add(group, "line", class_="grid", x1=x, x2=right, y1=y, y2=y)
+        add(group, "text", show(value), x=x - 7, y=y + 4, text_anchor="end")
     add(group, "line", class_="base", x1=x, x2=x, y1=scale.start, y2=scale.end)
     top = min(scale.start, scale.end)
     add(group, "text", title, class_="name", x=max(x - 40, 2.0), y=top - 12)
 
 
-def polyline(places: Sequence[tuple[float, float]], *, closed: bool = False) -> str:
-    """Return the path through places."""
-    path = "L".join(f"{number(x)} {number(y)}" for x, y in places)
+def polyline(points: Sequence[tuple[float, float]], *, closed: bool = False) -> str:
+    """Return the path through points."""
+    path = "L".join(f"{number(x)} {number(y)}" for x, y in points)
     return f"M{path}{'Z' if closed else ''}"

@@ -1,4 +1,4 @@
-"""Answers: what TVM may get of the records."""
+"""Answers: served records, as tuning loops and TVM read them."""
 
 from __future__ import annotations
 
@@ -27,32 +27,32 @@ from .workloads import Neighbour
 
 _m, _p, _w = schema.measurement.c, schema.program.c, schema.workload.c
 
-#: Places of some values among those that a digest covers.
+#: Positions of some fields among those of a measurement's digest.
 _STATUS, _RUN_SECS, _ARGS_INFO = (
     columns.IDENTITY_AT[n] for n in ("status", "run_secs", "args_info")
 )
 
-#: Rows fetched at a time.
+#: Rows per statement.
 _PAGE = 500
 
-#: Records whose traces are checked at a time.
+#: Records per statement of checks.
 _CHECKED = 2_000
 
 
 @dataclass(frozen=True, slots=True)
 class Donor:
-    """A good program of a workload.
+    """A good program of a similar workload.
 
     Parameters
     ----------
     digest : bytes
-        Of the program.
+        Digest of the program.
     trace : Trace
-        Its steps.
+        Its trace.
     seconds : float
         Its best mean run time.
     is_own : bool
-        Whether an own source of the database vouches for it.
+        True if an own source measured it.
     """
 
     digest: bytes
@@ -64,15 +64,15 @@ class Donor:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
+class RejectedRecord:
     """A record whose trace must not reach TVM.
 
     Parameters
     ----------
     record_id : int
-        Local number.
+        Id of the record.
     reason : str
-        The first thing that is not allowed.
+        First content that is not allowed.
     """
 
     record_id: int
@@ -80,7 +80,7 @@ class Refused:
 
 
 class Answers:
-    """``store.answers``, for tuning loops: served records in as few statements as possible."""
+    """``store.answers``, for tuning loops: served records with few statements."""
 
     def __init__(self, db: Database, loader: Loader, names: Names) -> None:
         self._db = db
@@ -88,29 +88,29 @@ class Answers:
         self._names = names
 
     def prepare(self) -> None:
-        """Let the database prepare what a tuning loop asks, so that no first query waits for it.
+        """Run each statement of a tuning loop once, so that its first query is fast.
 
         SQLite parses and plans a statement when a connection first runs it: 40 to 100 µs each.
         """
-        self._names.standings([Alias("", "")])
+        self._names.workloads([Alias("", "")])
         self._db.fetch(st.top_k, workload=0, target=0, k=0)
         self._db.fetch(st.answer, id=0)
 
     def best_ids(self, workload_ids: Sequence[int], target_ids: Sequence[int], k: int) -> list[int]:
-        """Return the ids of the best records, best first.
+        """Return the ids of the best served records, best first.
 
-        Ascending mean of run times, ties in order of insertion; failed, retracted and untrusted
-        records are left out. One index lookup for each workload and target.
+        Ascending mean run time, ties in order of insertion; failed, retracted and untrusted records
+        are not served. One index lookup per workload and target.
         """
         if len(workload_ids) == len(target_ids) == 1:
             rows = self._db.tuples(st.top_k, workload=workload_ids[0], target=target_ids[0], k=k)
             return [row[1] for row in rows]
-        parts = [
+        ranked = [
             [tuple(row) for row in self._db.tuples(st.top_k, workload=w, target=t, k=k)]
             for w in workload_ids
             for t in target_ids
         ]
-        return [id_ for _, id_ in islice(merge(*parts), k)]
+        return [id_ for _, id_ in islice(merge(*ranked), k)]
 
     def best_ids_with(
         self,
@@ -119,7 +119,7 @@ class Answers:
         k: int,
         structures: Container[tuple[int, int | None]],
     ) -> list[int]:
-        """Return the ids of the best records whose program has one of these sketches and tails."""
+        """Return the ids of the best served records with one of these sketches and tails."""
         p = schema.program.c
         rows = self._db.select(
             select(_m.id, p.sketch_id, p.tail_id)
@@ -130,12 +130,12 @@ class Answers:
         return [row.id for row in rows if (row.sketch_id, row.tail_id) in structures][:k]
 
     def get(self, id_: int) -> Answer:
-        """Return what a tuning loop needs of a record, in one statement (:meth:`Records.get`: six).
+        """Return a record for a tuning loop, by one statement (:meth:`Records.get` runs six).
 
         Raises
         ------
         NotFoundError
-            There is none.
+            The database has no such record.
         """
         rows = self._db.tuples(st.answer, id=id_)
         if not rows:
@@ -145,7 +145,7 @@ class Answers:
     def from_row(self, row: Sequence[Any]) -> Answer:
         """Return the answer of a row of :func:`st.answer_query`."""
         id_, workload_id, target_id, sketch_id, sketch_body, tail_id, tail_body, decisions = row[:8]
-        program, digest, mean, trust, store = row[8:13]
+        program, digest, mean, trust, store_key = row[8:13]
         bodies = self._loader.bodies
         sketch = bodies["sketch"].fetch(sketch_id, lambda _: self._db.unpack(sketch_body))
         tail = None
@@ -153,7 +153,7 @@ class Answers:
             tail = bodies["tail"].fetch(tail_id, lambda _: self._db.unpack(tail_body))
         trace = Trace(sketch, tail, decisions)
         covered = columns.covered(row[13:])
-        run_secs, is_whole = _times(program, covered, digest, mean)
+        run_secs, is_whole = _checked_times(program, covered, digest, mean)
         return Answer(
             id=id_,
             workload_id=workload_id,
@@ -164,18 +164,18 @@ class Answers:
             program=program,
             is_whole=is_whole,
             is_trusted=trust >= Trust.VERIFIED,
-            is_own=trust >= Trust.OWN and store == self._db.key,
+            is_own=trust >= Trust.OWN and store_key == self._db.key,
         )
 
     def is_whole(self, answer: Answer, workload: bytes | None = None) -> bool:
-        """Tell whether an answer's digests are those of what is stored, and its mean of its times.
+        """Return true if an answer's digests and mean match the stored content.
 
         Parameters
         ----------
         answer : Answer
-            One of this database.
+            Answer of this database.
         workload : bytes or None
-            Digest of what its program is put on; None for that of the stored workload.
+            Digest of the workload to which the program is applied; None for that of the stored one.
         """
         if not answer.is_whole:
             return False
@@ -190,9 +190,9 @@ class Answers:
         return program == answer.program
 
     def iterate(self, target_ids: Sequence[int] | None = None) -> Iterator[Answer]:
-        """Yield what TVM may see of all records, in order of insertion, failed ones too.
+        """Yield all records that TVM may see, in order of insertion, including failed ones.
 
-        Those of trusted sources and of modules, if they were not retracted.
+        These are records of modules, from trusted sources and not retracted.
         """
         modules = select(schema.workload.c.id).where(schema.workload.c.format.in_(MODULES))
         trusted = select(schema.source.c.id).where(schema.source.c.trust >= int(Trust.VERIFIED))
@@ -213,13 +213,14 @@ class Answers:
             after = ids[-1] if ids else 0
 
     def workload_digests(self, workload_id: int) -> tuple[bytes, bytes]:
-        """Return the digest of a workload as it is, and the one that its row has."""
+        """Return the digest computed from a workload's body, and the digest stored in its row."""
         return self._loader.workload_digests(workload_id)
 
     def targets(self, workload_ids: Iterable[int]) -> list[int]:
-        """Return the ids of the targets for which these workloads have records to serve."""
-        found = {r[0] for w in workload_ids for r in self._db.fetch(st.served_targets, workload=w)}
-        return sorted(found)
+        """Return the ids of the targets for which these workloads have served records."""
+        return sorted(
+            {row[0] for w in workload_ids for row in self._db.fetch(st.served_targets, workload=w)}
+        )
 
     def count(
         self,
@@ -227,9 +228,9 @@ class Answers:
         source_ids: Sequence[int] = (),
         session_ids: Sequence[int] = (),
     ) -> int:
-        """Return how many served records are these, or of these sources or sessions.
+        """Return the number of served records with these ids, or of these sources or sessions.
 
-        Made of a statement for every 2,000 of the records, and one more.
+        Runs one statement per 2,000 ids, and one more.
         """
         served = (
             select(func.count())
@@ -244,50 +245,49 @@ class Answers:
             statements.append(served.where(_m.id.in_(ids[start : start + _CHECKED]), ~whole))
         return sum(int(self._db.select(statement)[0][0]) for statement in statements)
 
-    # ------------------------------------------------------------------ of neighbours
+    # ------------------------------------------------------------------ records of neighbours
 
-    def donors(self, neighbour: Neighbour, most: int) -> list[Donor]:
-        """Return the best programs of a neighbour, best first; each once.
+    def donors(self, neighbour: Neighbour, limit: int) -> list[Donor]:
+        """Return the best programs of a neighbour, best first and without duplicates.
 
-        Those whose digests are not of what is stored are left out. Made of several statements.
+        Programs whose digests do not match their content are omitted. Runs several statements.
 
         Parameters
         ----------
         neighbour : Neighbour
-            One of :meth:`Workloads.neighbours`.
-        most : int
-            How many at most.
+            A result of :meth:`Workloads.neighbours`.
+        limit : int
+            Maximum number of programs.
         """
         ranked: list[tuple[float, int]] = []
         for target in neighbour.target_ids:
             rows = self._db.fetch(
-                st.top_k, workload=neighbour.workload_id, target=target, k=2 * most
+                st.top_k, workload=neighbour.workload_id, target=target, k=2 * limit
             )
             ranked += [(row[0], row[1]) for row in rows]
-        seconds = {id_: mean for mean, id_ in sorted(ranked)[: 2 * most]}
+        seconds = {id_: mean for mean, id_ in sorted(ranked)[: 2 * limit]}
         rows = self._db.select(st.answer_query().where(_m.id.in_(seconds)))
-        found: dict[bytes, Donor] = {}
+        donors: dict[bytes, Donor] = {}
         for row in sorted(rows, key=lambda row: (seconds[row.id], row.id)):
             answer = self.from_row(row)
-            if self.is_whole(answer) and answer.is_trusted and answer.program not in found:
-                found[answer.program] = Donor(
+            if self.is_whole(answer) and answer.is_trusted and answer.program not in donors:
+                donors[answer.program] = Donor(
                     answer.program, answer.trace, seconds[row.id], answer.is_own
                 )
-        return list(found.values())[:most]
+        return list(donors.values())[:limit]
 
     def courses(self, neighbours: Iterable[Neighbour]) -> list[list[float]]:
-        """Return the course of the search of each neighbour: the mean time of each trial.
+        """Return the mean time of each trial in the search of each neighbour.
 
-        In order of time of measurement, then of insertion; infinity for a trial that failed or was
-        retracted. Records of sources that are not trusted are left out. Made of one statement for
-        each neighbour.
+        In order of time of measurement, then of insertion; infinite for failed and retracted
+        trials. Records of untrusted sources are omitted. Runs one statement per neighbour.
 
         Parameters
         ----------
         neighbours : iterable of Neighbour
-            Some of :meth:`Workloads.neighbours`.
+            Results of :meth:`Workloads.neighbours`.
         """
-        return [self._course(one.workload_id, one.target_ids) for one in neighbours]
+        return [self._course(n.workload_id, n.target_ids) for n in neighbours]
 
     def _course(self, workload_id: int, target_ids: Sequence[int]) -> list[float]:
         trusted = select(schema.source.c.id).where(schema.source.c.trust >= int(Trust.VERIFIED))
@@ -303,17 +303,17 @@ class Answers:
         )
         return [inf if row[0] is None else float(row[0]) for row in rows]
 
-    # ------------------------------------------------------------------ what must not reach TVM
+    # ------------------------------------------------------------------ rejected records
 
-    def refused(self, source_id: int, *, after: int = 0) -> Iterator[Refused]:
+    def rejected(self, source_id: int, *, after: int = 0) -> Iterator[RejectedRecord]:
         """Yield a source's records whose traces must not reach TVM, in order of insertion.
 
-        Those that were taken back are left out. Made of many statements.
+        Retracted records are omitted. Runs many statements.
 
         Parameters
         ----------
         source_id : int
-            Local number of the source.
+            Id of the source.
         after : int
             Only records with a greater id.
         """
@@ -332,13 +332,13 @@ class Answers:
         while rows:
             rows = self._db.select(statement.where(_m.id > after))
             for row in rows:
-                reason = self._refusal(row)
+                reason = self._rejection(row)
                 if reason is not None:
-                    yield Refused(row.id, reason)
+                    yield RejectedRecord(row.id, reason)
                 after = row.id
 
-    def _refusal(self, row: Any) -> str | None:
-        """Return the first thing in a program that is not allowed, or None."""
+    def _rejection(self, row: Any) -> str | None:
+        """Return the first content of a program that is not allowed, or None."""
         from ..programs.allowlist import check_trace
 
         tail = None if row.tail_id is None else self._loader.body("tail", row.tail_id)
@@ -350,10 +350,10 @@ class Answers:
         return None
 
 
-def _times(
+def _checked_times(
     program: bytes, covered: Sequence[Any], digest: bytes, mean: float | None
 ) -> tuple[tuple[float, ...] | None, bool]:
-    """Return the run times of a measurement, and whether its digest and its mean are theirs."""
+    """Return a measurement's run times, and true if its digest and mean match them."""
     status, secs = covered[_STATUS], covered[_RUN_SECS]
     if not 0 <= status < 256 or (secs is not None and len(secs) % 8):
         return None, False

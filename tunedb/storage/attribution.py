@@ -1,8 +1,8 @@
-"""Whose word counts: the conditions under which an alias, a failure or a launch is believed.
+"""Attribution: SQL conditions under which an alias, a failure or a launch is accepted.
 
-Every such row names the source that says it. A source speaks for its own records; of the records
-and workloads of others it is believed where it is trusted here (verified or own) and was not taken
-back. What foreign sources say of others stays stored and is never used.
+Each such row names the source that states it. A source is accepted for its own records; for the
+records and workloads of others it is accepted if it is trusted here (verified or own) and not
+retracted. Statements of foreign sources about others are stored and never used.
 """
 
 from __future__ import annotations
@@ -13,29 +13,29 @@ from sqlalchemy import ColumnElement, Table, and_, func, literal_column, or_, se
 
 from ..records import Trust
 from . import schema
-from .retractions import ALIASES, may_take_back
+from .retractions import ALIASES, may_retract
 
 _ONE: ColumnElement[int] = literal_column("1")
 _VERIFIED: ColumnElement[int] = literal_column(str(int(Trust.VERIFIED)))
 
 
 def is_trusted(source_id: Any, *, aliases: bool = False) -> ColumnElement[bool]:
-    """Return the condition that a source is trusted here and was not taken back.
+    """Return the condition that a source is trusted here and not retracted.
 
     Parameters
     ----------
     source_id : column or parameter
-        Local number of the source.
+        Row id of the source.
     aliases : bool
-        The aliases of the source must not have been taken back either.
+        Require also that the aliases of the source were not retracted.
     """
-    source, taken = schema.source.alias(), schema.retraction.alias()
-    subjects = [] if aliases else [taken.c.subject != literal_column(f"'{ALIASES}'")]
-    is_taken_back = (
+    source, retraction = schema.source.alias(), schema.retraction.alias()
+    subjects = [] if aliases else [retraction.c.subject != literal_column(f"'{ALIASES}'")]
+    is_retracted = (
         select(_ONE)
         .where(
-            taken.c.digest == source.c.digest,
-            may_take_back(taken, source),
+            retraction.c.digest == source.c.digest,
+            may_retract(retraction, source),
             *subjects,
         )
         .correlate(source)
@@ -43,39 +43,39 @@ def is_trusted(source_id: Any, *, aliases: bool = False) -> ColumnElement[bool]:
     )
     return (
         select(_ONE)
-        .where(source.c.id == source_id, source.c.trust >= _VERIFIED, ~is_taken_back)
-        .correlate_except(source, taken)
+        .where(source.c.id == source_id, source.c.trust >= _VERIFIED, ~is_retracted)
+        .correlate_except(source, retraction)
         .exists()
     )
 
 
-def is_believed(said: Any, measurement: Any) -> ColumnElement[bool]:
-    """Return the condition that what a source says of a measurement counts.
+def is_accepted(statement: Any, measurement: Any) -> ColumnElement[bool]:
+    """Return the condition that a source's statement about a measurement is accepted.
 
     Parameters
     ----------
-    said : object
-        The columns of table failure or launch, or of an alias of it.
+    statement : object
+        Columns of table failure or launch, or of an alias of it.
     measurement : object
-        The columns of table measurement, or of an alias of it.
+        Columns of table measurement, or of an alias of it.
     """
-    return or_(said.source_id == measurement.source_id, is_trusted(said.source_id))
+    return or_(statement.source_id == measurement.source_id, is_trusted(statement.source_id))
 
 
 def is_preferred(table: Table, measurement: Any) -> ColumnElement[bool]:
-    """Return the condition that a row of launches is what counts of its measurement.
+    """Return the condition that a launch is one of those that count for its measurement.
 
-    All that the measurement's own source says; where it says nothing, what trusted ones say.
+    All launches of the measurement's own source count; if it has none, those of trusted sources.
 
     Parameters
     ----------
     table : Table
-        ``launch``, whose rows the condition is of.
+        ``launch``, to whose rows the condition applies.
     measurement : object
-        As for :func:`is_believed`.
+        As for :func:`is_accepted`.
     """
     own = table.alias().c
-    says_something = (
+    has_own_launches = (
         select(_ONE)
         .where(own.measurement_id == measurement.id, own.source_id == measurement.source_id)
         .correlate_except(own.id.table)
@@ -83,26 +83,28 @@ def is_preferred(table: Table, measurement: Any) -> ColumnElement[bool]:
     )
     return or_(
         table.c.source_id == measurement.source_id,
-        and_(is_trusted(table.c.source_id), ~says_something),
+        and_(is_trusted(table.c.source_id), ~has_own_launches),
     )
 
 
-def last_word(table: Table, measurement: Any) -> Any:
-    """Return the number of the failure that counts of a measurement, NULL where there is none.
+def accepted_failure(table: Table, measurement: Any) -> Any:
+    """Return the id of the failure that counts for a measurement; NULL if there is none.
 
-    The last that its own source said; where it said nothing, the last of trusted ones.
+    The last failure of the measurement's own source, otherwise the last of a trusted one.
 
     Parameters
     ----------
     table : Table
         ``failure``.
     measurement : object
-        As for :func:`is_believed`.
+        As for :func:`is_accepted`.
     """
 
-    def last_of(said: Any, condition: ColumnElement[bool]) -> Any:
-        last = select(func.max(said.id)).where(said.measurement_id == measurement.id, condition)
-        return last.correlate_except(said.id.table).scalar_subquery()
+    def last_of(failure: Any, condition: ColumnElement[bool]) -> Any:
+        last = select(func.max(failure.id)).where(
+            failure.measurement_id == measurement.id, condition
+        )
+        return last.correlate_except(failure.id.table).scalar_subquery()
 
     own, others = table.alias().c, table.alias().c
     return func.coalesce(
@@ -111,16 +113,16 @@ def last_word(table: Table, measurement: Any) -> Any:
     )
 
 
-def features_count(features: Any) -> ColumnElement[bool]:
-    """Return the condition that a program's rows of a feature set count.
+def is_usable_feature(features: Any) -> ColumnElement[bool]:
+    """Return the condition that a program's rows of a feature set are usable.
 
-    Those that were computed here do. Those that came with a merge count where their source is
-    trusted, or where no trusted source has measured the program.
+    Rows computed here always are. Merged rows are usable if their source is trusted, or if no
+    trusted source has measured the program.
 
     Parameters
     ----------
     features : object
-        The columns of table feature.
+        Columns of table feature.
     """
     m, source = schema.measurement.alias(), schema.source.alias()
     is_measured = (
@@ -130,27 +132,27 @@ def features_count(features: Any) -> ColumnElement[bool]:
         .correlate_except(m, source)
         .exists()
     )
-    return ~and_(is_marked(features, by_strangers=True), is_measured)
+    return ~and_(is_merged_feature(features, untrusted_only=True), is_measured)
 
 
-def is_marked(features: Any, *, by_strangers: bool = False) -> ColumnElement[bool]:
+def is_merged_feature(features: Any, *, untrusted_only: bool = False) -> ColumnElement[bool]:
     """Return the condition that a program's rows of a feature set came with a merge.
 
     Parameters
     ----------
     features : object
-        The columns of table feature.
-    by_strangers : bool
-        Only with records of sources that are not trusted here.
+        Columns of table feature.
+    untrusted_only : bool
+        Only rows that came with records of untrusted sources.
     """
     mark = schema.foreign_feature.alias()
-    whose = [~is_trusted(mark.c.source_id)] if by_strangers else []
+    conditions = [~is_trusted(mark.c.source_id)] if untrusted_only else []
     return (
         select(_ONE)
         .where(
             mark.c.program_id == features.program_id,
             mark.c.feature_set_id == features.feature_set_id,
-            *whose,
+            *conditions,
         )
         .correlate_except(mark)
         .exists()

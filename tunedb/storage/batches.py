@@ -1,4 +1,4 @@
-"""Batches: measurements as tuning runs and imports commit them."""
+"""Batches: transactions by which tuning runs and imports add measurements."""
 
 from __future__ import annotations
 
@@ -12,35 +12,34 @@ from ..records import TUNING, Failure, Measurement, Quarantined, Source, Trust, 
 from . import read_statements as st
 from . import schema, statements
 from .database import Database
-from .retry import patiently
-from .rows import Rows, failure_row_of, launch_row_of, now, quarantine_row
+from .retry import retried
+from .rows import Rows, failure_row, launch_row, now, quarantine_row
 
 T = TypeVar("T")
 
-#: Digests of program and measurement, a launch of it, and the local number of the source that says
-#: so.
-Launched = tuple[bytes, bytes, Launch, int]
+#: Digests of program and measurement, a launch of it, and the id of the source that states it.
+AttributedLaunch = tuple[bytes, bytes, Launch, int]
 
 _m = schema.measurement.c
 
 
 class Batches:
-    """``store.batches``, for rooms that add records; users have ``store.records``."""
+    """``store.batches``, for packages that add records; users have ``store.records``."""
 
     def __init__(self, db: Database, rows: Rows) -> None:
         self._db = db
         self._rows = rows
 
-    @patiently
+    @retried
     def add(self, batch: Sequence[Measurement], source: Source) -> tuple[list[int], int]:
         """Add measurements in one transaction.
 
         Returns
         -------
         ids : list of int
-            The measurement's id for each of the batch, in its order.
+            Id of each measurement, in the order of the batch.
         new : int
-            How many were not known before.
+            Number of measurements that were not stored before.
         """
         with self._db.transaction() as connection:
             last = statements.last_measurement(connection).scalar() or 0
@@ -57,38 +56,38 @@ class Batches:
         workloads: Iterable[Workload] = (),
         quarantined: Iterable[Quarantined] = (),
     ) -> list[bool]:
-        """Add what was read of a log in one transaction.
+        """Add the content of a log in one transaction.
 
         Parameters
         ----------
         batch : sequence of Measurement
             Records.
         source : Source
-            Where they come from.
+            Origin of the records.
         workloads : iterable of Workload
             Workloads that need not have a record.
         quarantined : iterable of Quarantined
-            Bytes that were not understood.
+            Unreadable bytes.
 
         Returns
         -------
         list of bool
-            For each measurement whether it was new.
+            True for each measurement that was not stored before.
         """
         with self._db.transaction() as connection:
             last = statements.last_measurement(connection).scalar() or 0
-            number = self._insert(connection, batch, source) if batch else 0
+            new = self._insert(connection, batch, source) if batch else 0
             for workload in workloads:
                 self._rows.workload(connection, workload)
             self.insert_quarantined(connection, quarantined, source)
-            if number in (0, len(batch)):
-                return [number > 0] * len(batch)
+            if new in (0, len(batch)):
+                return [new > 0] * len(batch)
             after: Sequence[Any] = statements.measurements_after(connection, id=last).all()
         added = {digest for _, digest in after}
         return [m.digest in added for m in batch]
 
     def _insert(self, connection: Connection, batch: Sequence[Measurement], source: Source) -> int:
-        """Insert measurements with all that they name; return how many were new."""
+        """Insert measurements and the rows to which they refer; return the number of new ones."""
         source_id, trust = self._rows.source(connection, source)
         rows = [self._rows.measurement(connection, m, source_id, trust) for m in batch]
         if trust >= Trust.OWN:
@@ -102,7 +101,7 @@ class Batches:
         statements.insert["failure"].many(
             connection,
             [
-                failure_row_of(m.program.digest, m.digest, m.failure, source_id)
+                failure_row(m.program.digest, m.digest, m.failure, source_id)
                 for m in batch
                 if m.failure is not None
             ],
@@ -110,10 +109,10 @@ class Batches:
         self.insert_launches(
             connection,
             [
-                (m.program.digest, m.digest, one, source_id)
+                (m.program.digest, m.digest, launch, source_id)
                 for m in batch
                 if m.launches
-                for one in m.launches
+                for launch in m.launches
             ],
         )
         return new
@@ -121,7 +120,7 @@ class Batches:
     def _take_over(
         self, connection: Connection, batch: Sequence[Measurement], source_id: int, trust: int
     ) -> None:
-        """Let known records of less trusted sources be this source's."""
+        """Assign known records of less trusted sources to this source."""
         if statements.less_trusted(connection, trust=trust).scalar() is None:
             return
         rows = [
@@ -139,84 +138,82 @@ class Batches:
     def insert_quarantined(
         self, connection: Connection, rows: Iterable[Quarantined], source: Source
     ) -> int:
-        """Insert bytes that could not be understood; return how many were new."""
-        kept = [quarantine_row(row) for row in rows]
-        if not kept:
+        """Insert unreadable bytes; return the number of new rows."""
+        new_rows = [quarantine_row(row) for row in rows]
+        if not new_rows:
             return 0
         source_id, _ = self._rows.source(connection, source)
-        moment = now()
-        return statements.insert["quarantine"].many(
-            connection, [{**row, "source_id": source_id, "created_at": moment} for row in kept]
-        )
+        common = {"source_id": source_id, "created_at": now()}
+        return statements.insert["quarantine"].many(connection, [row | common for row in new_rows])
 
-    # ------------------------------------------------------------------ words of measurements
+    # ------------------------------------------------------------------ statements about records
 
-    @patiently
+    @retried
     def add_failures(self, failures: Iterable[tuple[Measurement, Failure]]) -> None:
-        """Add what this database says of failed measurements that are stored."""
+        """Add causes of stored failed measurements."""
         with self._db.transaction() as connection:
             rows = [
-                failure_row_of(one.program.digest, one.digest, failure, source_id)
-                for one, failure, source_id in self.said(connection, failures)
+                failure_row(measurement.program.digest, measurement.digest, failure, source_id)
+                for measurement, failure, source_id in self.attributed(connection, failures)
             ]
             statements.insert["failure"].many(connection, rows)
 
-    def said(
-        self, connection: Connection, words: Iterable[tuple[Measurement, T]]
+    def attributed(
+        self, connection: Connection, statements_: Iterable[tuple[Measurement, T]]
     ) -> Iterator[tuple[Measurement, T, int]]:
-        """Yield what is said of measurements that are stored, with the source that says it.
+        """Yield statements about stored measurements, each with the id of its source.
 
-        This database speaks for its own records in the name of their sources, and of those of
-        others in the name of its tuning runs.
+        For this database's own records that is their source; for records of others it is the source
+        of this database's tuning runs.
         """
-        for measurement, word in words:
-            found = statements.source_of(
+        for measurement, statement in statements_:
+            source = statements.source_of(
                 connection,
                 measurement=measurement.digest,
                 program=measurement.program.digest,
             ).one_or_none()
-            if found is None:
+            if source is None:
                 continue
-            if found.store == self._db.key:
-                yield measurement, word, found.source_id
+            if source.store == self._db.key:
+                yield measurement, statement, source.source_id
             else:
-                yield measurement, word, self._rows.source(connection, TUNING)[0]
+                yield measurement, statement, self._rows.source(connection, TUNING)[0]
 
-    def insert_launches(self, connection: Connection, launches: Sequence[Launched]) -> int:
-        """Insert launches with their sets of counters; return how many were new."""
+    def insert_launches(self, connection: Connection, launches: Sequence[AttributedLaunch]) -> int:
+        """Insert launches with their counter sets; return the number of new ones."""
         if not launches:
             return 0
-        make = self._rows.counter_set
-        sets = {
-            one.counter_set.digest: make(connection, one.counter_set)
-            for one in {id(one.counter_set): one for _, _, one, _ in launches}.values()
-            if one.counter_set is not None
+        counter_sets = {id(launch.counter_set): launch.counter_set for _, _, launch, _ in launches}
+        set_ids = {
+            set_.digest: self._rows.counter_set(connection, set_)
+            for set_ in counter_sets.values()
+            if set_ is not None
         }
         rows = [
-            launch_row_of(
+            launch_row(
                 program,
                 measurement,
-                one,
-                None if one.counter_set is None else sets[one.counter_set.digest],
+                launch,
+                None if launch.counter_set is None else set_ids[launch.counter_set.digest],
                 source_id,
             )
-            for program, measurement, one, source_id in launches
+            for program, measurement, launch, source_id in launches
         ]
         return statements.insert["launch"].many(connection, rows)
 
-    # ------------------------------------------------------------------ what is known
+    # ------------------------------------------------------------------ reading
 
-    def knows(self, measurement: Measurement) -> bool:
-        """Tell whether a measurement is stored."""
+    def contains(self, measurement: Measurement) -> bool:
+        """Return true if a measurement is stored."""
         digests = {"measurement": measurement.digest, "program": measurement.program.digest}
         return bool(self._db.fetch(st.measurement_by_digest, **digests))
 
     def last_id(self) -> int:
-        """Return the greatest id of a record, 0 where there is none."""
+        """Return the greatest id of a record; 0 if there is none."""
         return self._db.select(select(func.max(_m.id).label("id")))[0].id or 0
 
     def quarantined_lines(self, file: str) -> dict[int, list[int]]:
-        """Return the ids of what could not be understood of a file, by number of line."""
+        """Return the ids of a file's quarantined rows, by line number."""
         q = schema.quarantine.c
         lines: dict[int, list[int]] = {}
         for row in self._db.select(select(q.id, q.line).where(q.file == file)):
@@ -225,8 +222,8 @@ class Batches:
 
 
 def _measurement_id(connection: Connection, measurement: Measurement) -> int:
-    """Return the id of a measurement that is there."""
-    found = statements.measurement_id(
+    """Return the id of a stored measurement."""
+    result = statements.measurement_id(
         connection, measurement=measurement.digest, program=measurement.program.digest
     )
-    return int(found.scalar_one())
+    return int(result.scalar_one())

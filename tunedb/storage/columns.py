@@ -1,8 +1,8 @@
-"""The columns of a measurement, each stated once: for records, rows, digests and exchanges.
+"""Columns of a measurement, each defined once: for records, rows, digests and exchanges.
 
-Rows, the digest's fields, chunks, bundles and verification follow from :data:`MEASUREMENT`. The
-schema and its migrations stay written out; a test compares them with the table. CONTRIBUTING.md
-says what a new column touches.
+Rows, the digest's fields, chunks, bundles and verification are derived from :data:`MEASUREMENT`.
+The schema and its migrations are written out; a test compares them with the table. CONTRIBUTING.md
+lists the changes for a new column.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from .. import identity, limits
 from ..json_checks import INT64
 from ..records import Origin, Status
 
-#: Version of bundles. Raised with any change that an older reader would not understand.
+#: Version of bundles; raised with any change that an older reader would not understand.
 BUNDLE_VERSION = 3
 
 
 class Form(Enum):
     """Relation of a column to the field of :class:`tunedb.records.Measurement` with its name."""
 
-    #: No such field, or one that is converted by hand.
+    #: No such field, or a field converted by hand.
     OTHER = 0
-    #: A number of a row of the table with the column's name.
+    #: Row id of the table with the column's name.
     REFERENCE = 1
     #: The same value everywhere.
     PLAIN = 2
     #: Canonical JSON: bytes in a record, text in a row.
     JSON = 3
-    #: Canonical JSON that many records share: the text is the body of a row that is referred to.
+    #: Canonical JSON shared by many records: the body of a row of another table.
     SHARED_JSON = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of measurements as a chunk holds them.
+    """A column of measurements in a chunk of an exchange.
 
     Parameters
     ----------
@@ -47,18 +47,18 @@ class Column:
     type : type
         Type of the values.
     wire : str
-        Kind in a bundle (:mod:`tunedb.exchange.columns`): empty where bundles leave it out, with
-        "?" where a value may be None.
+        Encoding in a bundle (:mod:`tunedb.exchange.columns`): empty if bundles omit it, with "?" if
+        a value may be None.
     form : Form
         Relation to the record's field.
     in_identity : bool
-        Whether the digest covers it. The digest's fields stand in the order of the table.
+        True if the digest covers it. The digest's fields stand in the order of the table.
     check : callable or None
-        Returns whether all values of a chunk, without None, are within bounds.
+        Returns true if all values of a chunk, without None, are within bounds.
     values : frozenset or None
-        All that a value may be, for an enumeration.
+        Valid values of an enumeration.
     table : str
-        Table that holds it.
+        Table with the column.
     since : str
         First revision of the schema with the column.
     bundle : int
@@ -85,11 +85,11 @@ class Column:
 
     @property
     def may_be_none(self) -> bool:
-        """Whether a value of a chunk may be None."""
+        """True if a value of a chunk may be None."""
         return not self.wire or self.wire.endswith("?")
 
 
-# ---- Bounds of values; limits are looked up when a chunk is ------------------------------------
+# ---- Bounds of values; limits are read when a chunk is checked -----------------------------------
 
 
 def _are_int64(values: Sequence[int]) -> bool:
@@ -120,7 +120,7 @@ def _are_short_json(values: Sequence[str | bytes]) -> bool:
 _STATUSES = frozenset(map(int, Status))
 _ORIGINS = frozenset(map(str, Origin))
 
-#: In the order of a chunk's rows and of the digest's fields: new columns come last.
+#: All columns, in the order of a chunk's rows and of the digest's fields: new ones come last.
 MEASUREMENT: tuple[Column, ...] = (
     Column("id", int, "steps"),
     Column("digest", bytes, ""),
@@ -155,16 +155,16 @@ MEASUREMENT: tuple[Column, ...] = (
 #: Position of each column in a chunk's row.
 AT = {column.name: at for at, column in enumerate(MEASUREMENT)}
 
-#: The columns that the digest covers, in the order of its fields.
+#: Columns covered by the digest, in the order of its fields.
 IDENTITY = tuple(column for column in MEASUREMENT if column.in_identity)
-#: Position of each of them among those.
+#: Position of each column in :data:`IDENTITY`.
 IDENTITY_AT = {column.name: at for at, column in enumerate(IDENTITY)}
 _ORIGIN = IDENTITY_AT["origin"]
 _TEXTS = tuple(at for at, c in enumerate(IDENTITY) if c.form in (Form.JSON, Form.SHARED_JSON))
 
 
 def covered(row: Sequence[Any]) -> list[Any]:
-    """Return what the digest covers, of the stored values of :data:`IDENTITY`, in their order."""
+    """Return the digest's fields from the stored values of :data:`IDENTITY`, in their order."""
     values = list(row)
     for at in _TEXTS:
         if values[at] is not None:
@@ -174,5 +174,5 @@ def covered(row: Sequence[Any]) -> list[Any]:
 
 
 def names_of(*forms: Form) -> tuple[str, ...]:
-    """Return the names of the columns with one of some forms, in the order of the table."""
+    """Return the names of the columns with one of these forms, in the order of the table."""
     return tuple(column.name for column in MEASUREMENT if column.form in forms)

@@ -1,11 +1,12 @@
-"""Which database a command means, where none is named.
+"""Location of the database when a command names none.
 
-In this order: what the caller names, the environment variable ``TUNEDB_URL``, ``url`` in a
-``tunedb.toml`` of the working directory or one above it, and a file in the user's data directory.
+In this order: the caller's choice, the environment variable ``TUNEDB_URL``, ``url`` in a
+``tunedb.toml`` of the working directory or a folder above it, and a file in the user's data
+directory.
 
-A ``tunedb.toml`` counts where it belongs to the user and nobody else may write it, and what it
-names where the user has approved it (:mod:`tunedb.storage.approval`): the folders above may be
-anybody's.
+Folders above may belong to anybody. A ``tunedb.toml`` is therefore read only if the user owns it
+and nobody else may write it, and the databases that it names must be approved
+(:mod:`tunedb.storage.approval`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from ..errors import ApprovalError, FormatError, StorageError, UsageError
 VARIABLE = "TUNEDB_URL"
 FILE = "tunedb.toml"
 
-#: Names the team's server, with which ``tunedb push`` and ``tunedb pull`` exchange.
+#: Environment variable with the team's server, for ``tunedb push`` and ``tunedb pull``.
 SERVER_VARIABLE = "TUNEDB_SERVER"
 
 _log = logging.getLogger("tunedb")
@@ -34,12 +35,12 @@ _KEYS = ("url", "server", "layers")
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A database and who named it.
+    """A database and where its name came from.
 
     Parameters
     ----------
     url : str
-        As :func:`tunedb.open` takes it. May hold a password: show ``Store.location`` instead.
+        Database, as for :func:`tunedb.open`. May hold a password: print ``Store.location`` instead.
     origin : str
         For messages: ``--db``, ``TUNEDB_URL``, the path of a ``tunedb.toml``, or ``default``.
     """
@@ -53,7 +54,7 @@ class Location:
 
     @property
     def is_default(self) -> bool:
-        """Whether nobody named it."""
+        """True if the user named no database."""
         return self.origin == "default"
 
 
@@ -63,27 +64,27 @@ def locate(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Location:
-    """Return the database that is meant.
+    """Return the database to use.
 
     Parameters
     ----------
     url : str or None
-        What the user named; wins over everything else.
+        The user's choice, which overrides everything else.
     environ : mapping or None
-        The environment; that of the process where None.
+        Environment variables; None for those of the process.
     folder : Path or None
-        Where the search for ``tunedb.toml`` begins; the working directory where None.
+        Folder where the search for ``tunedb.toml`` begins; None for the working directory.
 
     Raises
     ------
     UsageError
-        A ``tunedb.toml`` that does not name a database.
+        The ``tunedb.toml`` has an unknown key or a wrong value.
     ApprovalError
-        A ``tunedb.toml`` that is not the user's, or names a database that is not approved.
+        The ``tunedb.toml`` is not the user's, or names a database that is not approved.
     FormatError
-        A ``tunedb.toml`` that is not TOML.
+        The ``tunedb.toml`` is not TOML.
     StorageError
-        A ``tunedb.toml`` that cannot be read.
+        The ``tunedb.toml`` cannot be read.
     """
     if url is not None:
         return Location(url, "--db")
@@ -104,21 +105,21 @@ def locate_server(
     environ: Mapping[str, str] | None = None,
     folder: Path | None = None,
 ) -> Location:
-    """Return the database with which records are exchanged, as :func:`locate`.
+    """Return the database to exchange records with.
 
     Parameters
     ----------
     url : str or None
-        What the user named; wins over ``TUNEDB_SERVER`` and over ``server`` in a ``tunedb.toml``.
+        The user's choice, which overrides ``TUNEDB_SERVER`` and ``server`` in a ``tunedb.toml``.
     environ, folder
         As for :func:`locate`.
 
     Raises
     ------
     UsageError
-        Nobody names one.
+        No server is named.
     ApprovalError, FormatError, StorageError
-        As :func:`locate`.
+        As for :func:`locate`.
     """
     if url is not None:
         return Location(url, "the command")
@@ -126,34 +127,34 @@ def locate_server(
     if named:
         return Location(named, SERVER_VARIABLE)
     file = find_file(folder or Path.cwd())
-    found = None if file is None else read_file(file).get("server")
-    if file is None or found is None:
+    server = None if file is None else read_file(file).get("server")
+    if file is None or server is None:
         raise UsageError(
             "no server is set; give its URL, set TUNEDB_SERVER, or write "
             'server = "postgresql://HOST/NAME" into tunedb.toml'
         )
-    return Location(_approved(file, found), str(file))
+    return Location(_approved(file, server), str(file))
 
 
 def locate_layers(
     urls: Sequence[str] | None = None, *, folder: Path | None = None
 ) -> tuple[str, ...]:
-    """Return the databases that answer behind one's own.
+    """Return the databases to query after the user's own.
 
     Parameters
     ----------
     urls : sequence of str or None
-        What the user named; wins over ``layers`` in a ``tunedb.toml``.
+        The user's choice, which overrides ``layers`` in a ``tunedb.toml``.
     folder : Path or None
         As for :func:`locate`.
 
     Raises
     ------
     UsageError, FormatError, StorageError
-        As :func:`locate`.
+        As for :func:`locate`.
     ApprovalError
-        A layer of the ``tunedb.toml`` is not approved. A file that is not the user's has no layers,
-        with a warning: the database may be named elsewhere.
+        A layer of the ``tunedb.toml`` is not approved. The layers of a file that is not the user's
+        are ignored with a warning, because the database itself may be named elsewhere.
     """
     if urls:
         return tuple(urls)
@@ -176,14 +177,14 @@ def find_file(folder: Path) -> Path | None:
 
 
 def read_file(file: Path) -> dict[str, Any]:
-    """Return what a ``tunedb.toml`` says.
+    """Return the values of a ``tunedb.toml``.
 
     Raises
     ------
     ApprovalError
-        It belongs to somebody else, or others may write it.
+        It belongs to another user, or others may write it.
     UsageError
-        It has another key, or a value that is no text; ``layers`` are a list of texts.
+        It has an unknown key or a wrong value; ``layers`` is a list of texts, the others are texts.
     FormatError
         It is not TOML.
     StorageError
@@ -207,13 +208,13 @@ def read_file(file: Path) -> dict[str, Any]:
 
 
 def _read_own(file: Path) -> bytes:
-    """Return the bytes of a file of the user's; what is looked at is what was opened."""
+    """Return the bytes of the user's file; its ownership is checked after opening."""
     from ..system.files import open_regular
-    from .approval import objection
+    from .approval import ownership_problem
 
     with open_regular(file) as opened:
         status = os.fstat(opened.fileno())
-        reason = objection(status)
+        reason = ownership_problem(status)
         if reason is not None:
             word = shlex.quote(str(file))
             mend = "chmod go-w" if status.st_uid == os.geteuid() else 'sudo chown "$USER"'
@@ -225,21 +226,21 @@ def _read_own(file: Path) -> bytes:
 
 
 def default_path() -> Path:
-    """Return the file in the user's data directory that serves where no database is named."""
+    """Return the default database: a file in the user's data directory."""
     from platformdirs import user_data_path
 
     return user_data_path("tunedb", appauthor=False) / "tune.db"
 
 
 def make_folder(location: Location) -> None:
-    """Make the folder of the default database; one that somebody named must exist.
+    """Create the folder of the default database; other folders must exist.
 
-    A typing error in a path would otherwise become a new, empty database in a new folder.
+    Otherwise a typing error in a path would silently create a new, empty database.
 
     Raises
     ------
     StorageError
-        It cannot be made.
+        The folder cannot be created.
     """
     if not location.is_default:
         return
@@ -251,16 +252,16 @@ def make_folder(location: Location) -> None:
 
 
 def _approved(file: Path, url: str) -> str:
-    """Return a database that a ``tunedb.toml`` names, if the user has approved it."""
+    """Return a database named by a ``tunedb.toml`` after checking its approval."""
     from .approval import require_named
 
-    found = _beside(file, url)
-    require_named(found, str(file))
-    return found
+    resolved = _resolved(file, url)
+    require_named(resolved, str(file))
+    return resolved
 
 
-def _beside(file: Path, url: str) -> str:
-    """Return a URL of a ``tunedb.toml``, whose relative paths begin at its folder."""
+def _resolved(file: Path, url: str) -> str:
+    """Resolve the relative path of a URL in a ``tunedb.toml`` against its folder."""
     scheme, separator, path = url.partition(":///")
     if separator and scheme == "sqlite":
         return f"{scheme}{separator}{file.parent / path}" if path and path != ":memory:" else url

@@ -1,4 +1,4 @@
-"""One database: its two connections, the lock, the retries and the ids of a transaction."""
+"""Connections of a store to its database: locking, transactions, retries and cached ids."""
 
 from __future__ import annotations
 
@@ -15,36 +15,36 @@ from ..system.compression import decompress
 from . import read_statements as st
 from . import schema
 from .engine import Prepared, connect_reader, converted_errors
-from .retry import again
-from .rows import Ids
+from .retry import retry
+from .rows import IdCache
 
 
 class Database:
-    """What all parts of a store share: one writing and one reading connection.
+    """The connections that all parts of a store share: one for writing, one for reading.
 
     Parameters
     ----------
     engine : Engine
-        Makes the connections.
+        Creates the connections.
     location : str
-        The database for messages.
+        Name of the database in messages.
     read_only : bool
-        Never write.
+        Refuse write transactions.
     is_owner : bool
-        Whether this account owns the tables; so does everybody who may write to a file.
+        True if this account owns the tables; always true for a file.
     body_limit : int
-        Bytes to which the body of a workload, sketch or tail may unpack.
+        Maximum bytes of an unpacked workload, sketch or tail.
 
     Attributes
     ----------
     key : str
-        Identity of the database, random and made with it.
+        Random identity of the database, created with it.
     lock : RLock
-        One thread at a time goes in.
-    ids : Ids
-        Of rows that many records share; committed and rolled back with each transaction.
-    patience : float
-        Seconds for which a server that went away is asked again; 0 for none.
+        Serialises the threads of this process.
+    ids : IdCache
+        Row ids of shared rows; committed and rolled back with each transaction.
+    retry_timeout : float
+        Seconds for which calls to an unreachable server are retried; 0 for no retries.
     """
 
     def __init__(
@@ -62,8 +62,8 @@ class Database:
         self.is_owner = is_owner
         self.body_limit = body_limit
         self.lock = threading.RLock()
-        self.ids = Ids()
-        self.patience: float = 0
+        self.ids = IdCache()
+        self.retry_timeout: float = 0
         self._reader: Connection | None = None
         self._writer: Connection | None = None
         self._closed = False
@@ -73,7 +73,7 @@ class Database:
         self.key: str = meta["store"]
 
     def close(self) -> None:
-        """Close the connections. Closing twice is fine."""
+        """Close the connections; closing twice does nothing."""
         with self.lock, converted_errors(self.location):
             self._closed = True
             for connection in (self._reader, self._writer):
@@ -83,7 +83,7 @@ class Database:
             self.engine.dispose()
 
     def check_open(self) -> None:
-        """Raise UsageError for a store that was closed."""
+        """Raise UsageError if the store was closed."""
         if self._closed:
             raise UsageError(f"{self.location}: the store is closed; open it again")
 
@@ -104,7 +104,7 @@ class Database:
                 self.ids.commit()
             except BaseException:
                 self.ids.rollback()
-                # A connection that broke is not used again.
+                # Never reuse a broken connection.
                 if self._writer is not None and self._writer.invalidated:
                     self._writer.close()
                     self._writer = None
@@ -113,7 +113,7 @@ class Database:
     # ------------------------------------------------------------------ reading
 
     def reader(self) -> Connection:
-        """Return the reading connection, a new one where the server has cut it."""
+        """Return the reading connection, reconnecting if the server closed it."""
         if self._reader is not None and self._reader.invalidated:
             self._reader.close()
             self._reader = None
@@ -128,42 +128,42 @@ class Database:
             with self.lock, converted_errors(self.location):
                 return prepared(self.reader(), **parameters).all()
         except UnreachableError as error:
-            return self._again(error, lambda reader: prepared(reader, **parameters).all())
+            return self._retry_read(error, lambda reader: prepared(reader, **parameters).all())
 
     def tuples(self, prepared: Prepared, **parameters: Any) -> Sequence[Any]:
-        """Return all rows of a prepared statement without names, faster than :meth:`fetch`."""
+        """Return all rows of a prepared statement as plain tuples, faster than :meth:`fetch`."""
         try:
             with self.lock, converted_errors(self.location):
                 return prepared.tuples(self.reader(), **parameters)
         except UnreachableError as error:
-            return self._again(error, lambda reader: prepared.tuples(reader, **parameters))
+            return self._retry_read(error, lambda reader: prepared.tuples(reader, **parameters))
 
     def select(self, statement: Select[Any]) -> Sequence[Any]:
-        """Return all rows of a statement that is not worth preparing."""
+        """Return all rows of a statement that is not prepared."""
         try:
             with self.lock, converted_errors(self.location):
                 return self.reader().execute(statement).all()
         except UnreachableError as error:
-            return self._again(error, lambda reader: reader.execute(statement).all())
+            return self._retry_read(error, lambda reader: reader.execute(statement).all())
 
-    def _again(
+    def _retry_read(
         self, error: UnreachableError, read: Callable[[Connection], Sequence[Any]]
     ) -> Sequence[Any]:
-        """Return the rows of a statement that has failed, asked again while patience lasts."""
+        """Repeat a read that failed once, for the retry timeout."""
 
-        def once() -> Sequence[Any]:
+        def attempt() -> Sequence[Any]:
             with self.lock, converted_errors(self.location):
                 return read(self.reader())
 
-        return again(once, error, self.patience)
+        return retry(attempt, error, self.retry_timeout)
 
-    def one(self, table: str, id_: int) -> Any:
+    def row_by_id(self, table: str, id_: int) -> Any:
         """Return the row of a table by id.
 
         Raises
         ------
         NotFoundError
-            There is none.
+            The table has no such row.
         """
         rows = self.fetch(st.by_id[table], id=id_)
         if not rows:
@@ -171,15 +171,15 @@ class Database:
         return rows[0]
 
     def unpack(self, body: bytes) -> bytes:
-        """Return a body as it is; LimitError where it is larger than :attr:`body_limit`."""
+        """Return an unpacked body; LimitError if it exceeds :attr:`body_limit`."""
         return decompress(body, self.body_limit)
 
     def meta(self) -> dict[str, str]:
-        """Return what the database says of itself."""
+        """Return the table ``meta``: format, store key, creator, time of creation."""
         return {row.key: row.value for row in self.select(select(schema.meta))}
 
     @property
     def is_file(self) -> bool:
-        """Whether this is SQLite, whose space is that of a file."""
+        """True for SQLite, False for a server."""
         with self.lock, converted_errors(self.location):
             return self.reader().dialect.name == "sqlite"

@@ -1,9 +1,8 @@
-"""How long a server may take: the deadlines of each connection to PostgreSQL.
+"""Deadlines of connections to PostgreSQL.
 
-The server itself ends a statement that runs for too long or waits too long for a lock. A server
-that says nothing at all (a stopped process, a network that swallows packets) is given up on this
-side: psycopg would wait for ever. The clock is monotonic, so that setting the time of day moves no
-deadline.
+The server itself cancels a statement that runs too long or waits too long for a lock. A silent
+server (a stopped process, a network that drops packets) is given up on this side, because psycopg
+would wait for ever. The clock is monotonic, so that changing the time of day moves no deadline.
 """
 
 from __future__ import annotations
@@ -26,20 +25,20 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-#: Names the seconds that a statement may take on a server.
+#: Environment variable with the time limit of a statement, in seconds.
 VARIABLE = "TUNEDB_TIMEOUT"
 
-#: The server ends a statement itself and says so; its word needs some time to arrive.
+#: Factor on the statement limit: the server cancels a statement itself, and its reply takes time.
 _SILENCE = 1.5
 
 
 def statement_seconds() -> float:
-    """Return how long a statement may take: ``TUNEDB_TIMEOUT``, or the default.
+    """Return the time limit of a statement in seconds: ``TUNEDB_TIMEOUT``, or the default.
 
     Raises
     ------
     UsageError
-        The variable holds no such number.
+        The variable is not a number within bounds.
     """
     text = os.environ.get(VARIABLE)
     if not text:
@@ -57,28 +56,28 @@ def statement_seconds() -> float:
 
 
 def connect_parameters(seconds: float, named: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what libpq is told of deadlines.
+    """Return libpq parameters that set the deadlines.
 
     Parameters
     ----------
     seconds : float
-        How long a statement may take.
+        Time limit of a statement.
     named : mapping
-        Parameters of the URL, which count before ours.
+        Parameters of the URL, which override ours.
     """
-    # Less for locks: the server says which of the two it was.
-    waits = {"statement_timeout": seconds, "lock_timeout": min(seconds / 2, limits.LOCK_S)}
-    ours = [f"-c {name}={_milliseconds(value)}" for name, value in waits.items()]
-    # The last of two values counts.
-    theirs = named.get("options", os.environ.get("PGOPTIONS", ""))
+    # A shorter limit for locks lets the server tell the two cases apart.
+    timeouts = {"statement_timeout": seconds, "lock_timeout": min(seconds / 2, limits.LOCK_S)}
+    options = [f"-c {name}={_milliseconds(value)}" for name, value in timeouts.items()]
+    # The user's options come last, because the last of two values wins.
+    options.append(named.get("options", os.environ.get("PGOPTIONS", "")))
     return {
         "connect_timeout": named.get("connect_timeout", ceil(min(seconds, limits.CONNECT_S))),
-        "options": " ".join([*ours, theirs]).strip(),
+        "options": " ".join(options).strip(),
     }
 
 
-def watch(engine: Engine, seconds: float) -> None:
-    """Let an engine's connections be closed where the server is silent for too long."""
+def enforce(engine: Engine, seconds: float) -> None:
+    """Close an engine's connections if the server stays silent for too long."""
 
     @event.listens_for(engine, "do_connect")
     def connect(_dialect: Any, _record: Any, arguments: Any, parameters: Any) -> Any:
@@ -88,10 +87,10 @@ def watch(engine: Engine, seconds: float) -> None:
 
 
 @contextmanager
-def unhurried(connection: Connection) -> Iterator[None]:
-    """Give statements of a server :data:`tunedb.limits.LONG_STATEMENT_S`.
+def long_statements(connection: Connection) -> Iterator[None]:
+    """Raise the statement limit of a server to :data:`tunedb.limits.LONG_STATEMENT_S`.
 
-    For those that look at, or change, all of a large database. A lock is not waited for any longer.
+    For statements that read or change all of a large database. The lock limit stays the same.
     """
     if connection.dialect.name == "sqlite":
         yield
@@ -103,7 +102,7 @@ def unhurried(connection: Connection) -> Iterator[None]:
         yield
     finally:
         driver.seconds = usual
-        # A transaction that failed or was rolled back has taken the setting back itself.
+        # A failed or rolled back transaction has already reset the setting.
         usable = "IDLE" if driver.autocommit else "INTRANS"
         if driver.info.transaction_status.name == usable:
             _set_statement_timeout(connection, usual)
@@ -122,28 +121,28 @@ def _milliseconds(seconds: float) -> int:
 
 @cache
 def _watched_connection() -> type[psycopg.Connection[Any]]:
-    """Return the class of connections whose waits end; psycopg is imported here alone."""
+    """Return the connection class with deadlines; psycopg is imported only here."""
     import psycopg
 
     class WatchedConnection(psycopg.Connection[Any]):
-        """A connection that is closed where the server is silent for too long."""
+        """A connection that closes itself if the server is silent for too long."""
 
-        #: How long a statement may take.
+        #: Time limit of a statement.
         seconds: float = limits.STATEMENT_S
 
         def wait(self, gen: Generator[Any, Any, T], *args: Any, **kwargs: Any) -> T:
-            """Consume a generator that works on the connection, as psycopg does."""
+            """Run a generator of psycopg, with a deadline."""
             return super().wait(self._until_silent(gen), *args, **kwargs)
 
         def _until_silent(self, gen: Generator[Any, Any, T]) -> Generator[Any, Any, T]:
-            """Yield what `gen` waits for; close the connection where that does not come."""
+            """Forward the waits of `gen`; close the connection once the deadline has passed."""
             allowed = self.seconds * _SILENCE
             deadline = time.monotonic() + allowed
             try:
                 wanted = next(gen)
                 while True:
                     ready = yield wanted
-                    # A pipeline is many statements in one wait.
+                    # A pipeline waits once for many statements.
                     if ready and self._pipeline is not None:
                         deadline = time.monotonic() + allowed
                     elif time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""What a database is, also where this version of tunedb cannot open it."""
+"""DatabaseDescription of a database, even one that this version of tunedb cannot open."""
 
 from __future__ import annotations
 
@@ -19,24 +19,24 @@ from .engine import (
 
 
 @dataclass(frozen=True, slots=True)
-class Description:
-    """What a database is, also where this version of tunedb cannot open it.
+class DatabaseDescription:
+    """State of a database, even one that this version of tunedb cannot open.
 
     Parameters
     ----------
     location : str
         A path, or a URL without its password.
     state : str
-        ``current``, ``older``, ``newer``, ``empty`` (no table yet) or ``foreign`` (of another
+        ``current``, ``older``, ``newer``, ``empty`` (no tables yet) or ``foreign`` (of another
         program).
     revision : str or None
-        Its schema.
+        Revision of its schema.
     size : int or None
         Bytes of the file and its write-ahead log; None for a server.
     meta : dict
-        What it says of itself: ``store``, ``created_by``, ``created_at``.
+        Its metadata: ``store``, ``created_by``, ``created_at``.
     advice : str or None
-        What to do where it cannot be opened.
+        Next step if it cannot be opened.
     """
 
     location: str
@@ -47,15 +47,15 @@ class Description:
     advice: str | None
 
 
-def describe(url: AnyURL) -> Description:
-    """Say what a database is.
+def describe(url: AnyURL) -> DatabaseDescription:
+    """Return the state of a database.
 
     Raises
     ------
     NotFoundError
-        There is none.
+        It does not exist.
     SchemaError
-        The file is no SQLite file.
+        The file is not a SQLite file.
     StorageError
         It cannot be read.
     """
@@ -65,20 +65,22 @@ def describe(url: AnyURL) -> Description:
     if path is None and parsed.get_backend_name() == "sqlite":
         raise NotFoundError(f"{where}: a database in memory ends with its process")
     if path is not None and path.is_file() and not path.stat().st_size:
-        return Description(where, "empty", None, 0, {}, f"run: tunedb db init {where}")
+        return DatabaseDescription(where, "empty", None, 0, {}, f"run: tunedb db init {where}")
     versions.check_file(parsed, create=False)
     size = _size(path)
     engine = make_engine(parsed, read_only=True)
     try:
         with converted_errors(where), connect_reader(engine) as connection:
             if path is not None:
-                connection.exec_driver_sql("PRAGMA schema_version")  # fails if it is no database
+                connection.exec_driver_sql("PRAGMA schema_version")  # fails if it is not a database
             try:
                 revision = versions.revision_of(connection, where)
             except SchemaError as error:
-                return Description(where, "foreign", None, size, {}, _advice(error, where))
+                return DatabaseDescription(where, "foreign", None, size, {}, _advice(error, where))
             if revision is None:
-                return Description(where, "empty", None, size, {}, f"run: tunedb db init {where}")
+                return DatabaseDescription(
+                    where, "empty", None, size, {}, f"run: tunedb db init {where}"
+                )
             rows = connection.exec_driver_sql("SELECT key, value FROM meta").all()
             meta = {row.key: row.value for row in rows}
     finally:
@@ -89,7 +91,7 @@ def describe(url: AnyURL) -> Description:
     except SchemaError as error:
         state = "older" if revision in schema.REVISIONS else "newer"
         advice = _advice(error, where)
-    return Description(where, state, revision, size, meta, advice)
+    return DatabaseDescription(where, state, revision, size, meta, advice)
 
 
 def _advice(error: SchemaError, where: str) -> str:

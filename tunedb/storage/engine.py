@@ -1,4 +1,4 @@
-"""From a URL to a SQLAlchemy engine, and from driver errors to ours.
+"""SQLAlchemy engines for database URLs, and conversion of driver errors to ours.
 
 SQLite: WAL, ``BEGIN IMMEDIATE`` for writers (the driver's own transactions silently lost 720 of
 1,200 read-modify-write updates of four processes, deferred ones failed 436 of them),
@@ -21,7 +21,7 @@ from typing import Any, TypeAlias
 from urllib.parse import quote
 
 from sqlalchemy import Connection, Engine, create_engine, event, exc
-from sqlalchemy.engine import URL, CursorResult, make_url
+from sqlalchemy.engine import URL, CursorResult, ExceptionContext, make_url
 from sqlalchemy.pool import NullPool, StaticPool
 from sqlalchemy.sql import Executable
 
@@ -37,7 +37,7 @@ from ..errors import (
 from . import deadlines
 from .schema import APPLICATION_ID
 
-#: What :func:`parse_url` takes.
+#: Input of :func:`parse_url`.
 AnyURL: TypeAlias = str | Path | URL
 
 BUSY_TIMEOUT_S = 30
@@ -47,9 +47,9 @@ SYNCHRONOUS = "NORMAL"
 
 _READS = {"tunedb_reads": True}
 
-#: libpq's own waits are the system's: two minutes for a host that is away, two hours for one that
-#: went while it was to answer. What the URL says counts.
-_SERVER_WAITS = {
+#: libpq's own timeouts are the system's: two minutes for an unreachable host, two hours for one
+#: that goes away during a query. Parameters of the URL override these.
+_KEEPALIVES = {
     "keepalives_idle": 30,
     "keepalives_interval": 10,
     "keepalives_count": 3,
@@ -59,12 +59,12 @@ _SERVER_WAITS = {
 def parse_url(url: AnyURL) -> URL:
     """Return the SQLAlchemy URL of a path, ``:memory:``, ``sqlite:///…`` or ``postgresql…://…``.
 
-    One that was parsed stays as it is: as text it would lose its password.
+    A parsed URL is returned unchanged: its text would lose the password.
 
     Raises
     ------
     UsageError
-        For another dialect or driver, or an empty or unreadable URL.
+        The dialect or driver is not supported, or the URL is empty or malformed.
     """
     if isinstance(url, URL):
         return url
@@ -96,7 +96,7 @@ def parse_url(url: AnyURL) -> URL:
 
 
 def show_url(url: URL) -> str:
-    """Return the URL for messages: without its password, and a plain path for a file."""
+    """Return the URL without its password, or the plain path of a file, for messages."""
     if url.get_backend_name() == "sqlite":
         return str(url.database)
     # libpq takes passwords as parameters too (postgresql:///db?password=…).
@@ -104,59 +104,61 @@ def show_url(url: URL) -> str:
     return url.update_query_dict(dict.fromkeys(secret, "***")).render_as_string(hide_password=True)
 
 
-def place_of(url: URL) -> str:
-    """Return where a database is: a file's real path, or a server's URL without the account.
+def canonical_location(url: URL) -> str:
+    """Return the real path of a file, or a server's URL without the account.
 
-    Parameters of a server's URL belong to it: they may name another host, or other tables.
+    Parameters of a server's URL are kept: they may name another host or other tables.
     """
     path = sqlite_path(url)
     if path is not None:
         return os.path.realpath(path)
-    return _bare(url, account=False)
+    return _without_secrets(url, account=False)
 
 
-def same_database(one: URL, other: URL) -> bool:
-    """Tell whether two URLs are of one database, by whatever names; a copy is another one."""
-    first, second = sqlite_path(one), sqlite_path(other)
-    if first is not None and second is not None:
+def same_database(url: URL, other: URL) -> bool:
+    """Return true if both URLs name the same database; a copy is a different one."""
+    path, other_path = sqlite_path(url), sqlite_path(other)
+    if path is not None and other_path is not None:
         with suppress(OSError, ValueError):
-            return first.samefile(second)
-    return place_of(one) == place_of(other)
+            return path.samefile(other_path)
+    return canonical_location(url) == canonical_location(other)
 
 
-def command_word(url: URL) -> str:
-    """Return a database as a user may type it into a shell: without its password."""
+def shell_word(url: URL) -> str:
+    """Return the database as a shell argument, without its password."""
     if url.get_backend_name() == "sqlite":
         return shlex.quote(str(url.database))
-    return shlex.quote(_bare(url, account=True))
+    return shlex.quote(_without_secrets(url, account=True))
 
 
-def _bare(url: URL, *, account: bool) -> str:
-    """Return a server's URL without secrets and driver, its parameters in order."""
+def _without_secrets(url: URL, *, account: bool) -> str:
+    """Return a server's URL without secrets and driver, with its parameters sorted."""
     query = {
         key: value
         for key, value in sorted(url.query.items())
         if "password" not in key and (account or key != "user")
     }
     user = url.username if account else None
-    bare = URL.create(url.get_backend_name(), user, None, url.host, url.port, url.database, query)
-    return bare.render_as_string()
+    cleaned = URL.create(
+        url.get_backend_name(), user, None, url.host, url.port, url.database, query
+    )
+    return cleaned.render_as_string()
 
 
 def sqlite_path(url: URL) -> Path | None:
-    """Return the file behind the URL, or None for a server or ``:memory:``."""
+    """Return the file behind a URL, or None for a server or ``:memory:``."""
     if url.get_backend_name() != "sqlite" or url.database in (None, ":memory:"):
         return None
     return Path(str(url.database))
 
 
 def file_uri(path: Path) -> str:
-    """Return the path as SQLite's URI, also one that is no UTF-8."""
+    """Return the path as a SQLite URI; works for names that are not UTF-8."""
     return f"file:{quote(os.fsencode(path.absolute()))}"
 
 
 def make_engine(url: URL, *, read_only: bool = False) -> Engine:
-    """Return an engine whose connections keep the promises of this module."""
+    """Create an engine whose connections have the settings described above."""
     if url.get_backend_name() != "sqlite":
         return _make_server_engine(url, read_only=read_only)
     path = sqlite_path(url)
@@ -171,11 +173,11 @@ def make_engine(url: URL, *, read_only: bool = False) -> Engine:
 
 
 def _connect_sqlite(path: Path | None, *, read_only: bool) -> sqlite3.Connection:
-    """Return a connection to a file, or to a new database in memory."""
+    """Connect to a file, or to a new database in memory."""
 
     def connect(name: str) -> sqlite3.Connection:
-        # Handles lock around their connection, so another thread may use it (metaschedule tunes in
-        # worker threads). isolation_level None: transactions are ours alone.
+        # A store locks its connection, so other threads may use it (MetaSchedule tunes in worker
+        # threads). isolation_level=None: we begin all transactions ourselves.
         return sqlite3.connect(
             name,
             uri=path is not None,
@@ -189,14 +191,14 @@ def _connect_sqlite(path: Path | None, *, read_only: bool) -> sqlite3.Connection
     uri = file_uri(path)
     connection = connect(f"{uri}?mode={'ro' if read_only else 'rwc'}")
     if read_only and _is_frozen(path):
-        # WAL needs to write beside the file even to read; nobody can write to this one.
+        # Reading in WAL mode writes beside the file, which a read-only medium does not allow.
         connection.close()
         connection = connect(f"{uri}?mode=ro&immutable=1")
     return connection
 
 
 def _is_frozen(path: Path) -> bool:
-    """Tell whether a file is on a read-only medium and its write-ahead log, if any, is empty."""
+    """Return true for a file on a read-only medium whose write-ahead log is missing or empty."""
     try:
         if not os.statvfs(path).f_flag & os.ST_RDONLY:
             return False
@@ -207,31 +209,40 @@ def _is_frozen(path: Path) -> bool:
 
 
 def _make_server_engine(url: URL, *, read_only: bool) -> Engine:
-    """Return an engine for PostgreSQL."""
+    """Create an engine for PostgreSQL."""
     try:
         import psycopg  # noqa: F401
     except ImportError:
         raise UsageError("PostgreSQL needs psycopg; run: pip install 'tunedb[postgres]'") from None
     for name in ("psycopg", "sqlalchemy"):
-        # What they warn of when a connection is cut arrives as our error; without a handler of
-        # the program's, logging would print it.
+        # A cut connection is reported as our error; without a handler of the application, logging
+        # would print the warnings of these libraries too.
         logging.getLogger(name).addHandler(logging.NullHandler())
-    # A handle keeps its connections, so the pool only has to make them.
+    # A store keeps its connections, so no pool is needed.
     seconds = deadlines.statement_seconds()
-    given = {key: value for key, value in _SERVER_WAITS.items() if key not in url.query}
-    given |= deadlines.connect_parameters(seconds, url.query)
-    engine = create_engine(url, poolclass=NullPool, connect_args=given)
-    deadlines.watch(engine, seconds)
-    event.listen(engine, "begin", _begin_alone)
+    parameters = {key: value for key, value in _KEEPALIVES.items() if key not in url.query}
+    parameters |= deadlines.connect_parameters(seconds, url.query)
+    engine = create_engine(url, poolclass=NullPool, connect_args=parameters)
+    deadlines.enforce(engine, seconds)
+    event.listen(engine, "begin", _take_writers_turn)
+    event.listen(engine, "handle_error", _close_cursor)
     if read_only:
         engine = engine.execution_options(postgresql_readonly=True)
     return engine
 
 
-def enter_wal(connection: sqlite3.Connection) -> None:
-    """Change a database to WAL unless it is in it.
+def _close_cursor(error: ExceptionContext) -> None:
+    """Close the cursor of a connection that broke, which SQLAlchemy leaves open."""
+    if error.is_disconnect and error.execution_context is not None:
+        # psycopg tells the server first, unless the connection is known to be closed.
+        with suppress(Exception):
+            error.execution_context.cursor.close()
 
-    Two processes that change the same new file get "locked" at once, whatever the timeout.
+
+def enter_wal(connection: sqlite3.Connection) -> None:
+    """Switch a database to WAL unless it uses it already.
+
+    Two processes that switch the same new file get "locked" at once, whatever the timeout.
     """
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
@@ -245,8 +256,8 @@ def enter_wal(connection: sqlite3.Connection) -> None:
             return
 
 
-def make_concurrent(engine: Engine, where: str) -> None:
-    """Put a database that is known to be tunedb's into WAL, if it is a file and not in it."""
+def ensure_wal(engine: Engine, where: str) -> None:
+    """Switch a file to WAL; it must be known to be a tunedb database."""
     if engine.dialect.name != "sqlite":
         return
     with converted_errors(where), engine.connect() as connection:
@@ -255,7 +266,7 @@ def make_concurrent(engine: Engine, where: str) -> None:
 
 
 def _on_sqlite_connect(connection: sqlite3.Connection, _record: object) -> None:
-    # Not WAL: that is written into the file, which may turn out to be another program's.
+    # Not WAL: that setting is written into the file, which may belong to another program.
     connection.execute(f"PRAGMA synchronous={SYNCHRONOUS}")
     # 8 MB of log between two checkpoints, each of which waits for the disk.
     connection.execute("PRAGMA wal_autocheckpoint=2000")
@@ -270,23 +281,23 @@ def _on_sqlite_connect_read(connection: sqlite3.Connection, _record: object) -> 
 
 
 def _begin_immediate(connection: Connection) -> None:
-    # A reader sees one snapshot per statement and takes no lock.
+    # Readers see one snapshot per statement and take no lock.
     if not connection.get_execution_options().get("tunedb_reads"):
         connection.exec_driver_sql("BEGIN IMMEDIATE")
 
 
-#: Two transactions that add the same rows in different order would deadlock, and ids would not
-#: grow in the order of commits; so writers take turns, as on SQLite.
-_TAKE_TURN = f"SELECT pg_advisory_xact_lock({APPLICATION_ID})"
+#: Serialises writers, as SQLite does: two transactions that add the same rows in different order
+#: would deadlock, and ids would not grow in the order of commits.
+_LOCK_WRITERS = f"SELECT pg_advisory_xact_lock({APPLICATION_ID})"
 
 
-def _begin_alone(connection: Connection) -> None:
+def _take_writers_turn(connection: Connection) -> None:
     if not connection.get_execution_options().get("tunedb_reads"):
-        connection.exec_driver_sql(_TAKE_TURN)
+        connection.exec_driver_sql(_LOCK_WRITERS)
 
 
 def connect_reader(engine: Engine) -> Connection:
-    """Return a connection for single statements, each its own snapshot."""
+    """Connect for single statements, each with its own snapshot."""
     connection = engine.connect()
     if engine.dialect.name == "sqlite":
         return connection.execution_options(**_READS)
@@ -302,7 +313,7 @@ class Prepared:
     Parameters
     ----------
     statement : Executable or mapping
-        The statement, or one for each dialect name.
+        The statement, or a statement per dialect name.
     """
 
     __slots__ = ("_rendered", "_statement")
@@ -312,7 +323,7 @@ class Prepared:
         self._rendered: dict[str, tuple[str, list[str] | None, dict[str, Any]]] = {}
 
     def _render(self, connection: Connection) -> tuple[str, list[str] | None, dict[str, Any]]:
-        """Return the SQL, the names of its parameters in order, and its own constants."""
+        """Return the SQL, its parameter names in order (None if named), and its constants."""
         dialect = connection.dialect
         rendered = self._rendered.get(dialect.name)
         if rendered is None:
@@ -334,21 +345,21 @@ class Prepared:
         return connection.exec_driver_sql(sql, tuple([values[name] for name in names]))
 
     def tuples(self, connection: Connection, **parameters: Any) -> Sequence[Any]:
-        """Return all rows as the driver gives them, without SQLAlchemy's around them.
+        """Return all rows as the driver's tuples, without SQLAlchemy's row objects.
 
-        Of one row of 24 columns SQLite takes 7 µs, SQLAlchemy 20 more.
+        For one row of 24 columns SQLite takes 7 µs, SQLAlchemy 20 more.
         """
         sql, names, constants = self._render(connection)
         if names is None:
             return self(connection, **parameters).all()
         values = constants | parameters if constants else parameters
         driver: Any = connection.connection.driver_connection
-        found = driver.execute(sql, tuple([values[name] for name in names]))
-        rows: Sequence[Any] = found.fetchall()
+        cursor = driver.execute(sql, tuple([values[name] for name in names]))
+        rows: Sequence[Any] = cursor.fetchall()
         return rows
 
     def many(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Execute the statement for every row; return how many rows it inserted or changed."""
+        """Execute the statement for every row; return the number of inserted or changed rows."""
         if not rows:
             return 0
         sql, names, constants = self._render(connection)
@@ -356,7 +367,7 @@ class Prepared:
             rows = [constants | dict(row) for row in rows]
         if names is None:
             return connection.exec_driver_sql(sql, [dict(row) for row in rows]).rowcount
-        # Faster than tuple([row[n] for n in names]), of which an import makes millions.
+        # Faster than tuple([row[n] for n in names]); an import runs this millions of times.
         values = (
             [(row[names[0]],) for row in rows]
             if len(names) == 1
@@ -398,26 +409,26 @@ _REASONS: tuple[tuple[str, type[TuneDBError], str], ...] = (
     ("no password supplied", StorageError, "the server requires a password; put it into ~/.pgpass"),
 )
 
-#: First characters of the states with which PostgreSQL says that a connection has ended or cannot
-#: begin now: broken connections, shutdown and restart, no connection left.
-_AWAY = ("08", "57P", "533")
+#: Prefixes of PostgreSQL's states for connections that ended or cannot begin now: broken
+#: connections, shutdown and restart, no connection left.
+_UNREACHABLE_STATES = ("08", "57P", "533")
 
 
 def convert(error: Exception, where: str) -> TuneDBError:
-    """Return our error for one of the driver or SQLAlchemy."""
+    """Return our error for an error of the driver or SQLAlchemy."""
     cause = getattr(error, "orig", None) or error
-    # Where in a server's function it happened helps nobody.
+    # PostgreSQL appends the line of its function that failed.
     text = " ".join(str(cause).split()).partition(" CONTEXT: ")[0]
     for needle, kind, advice in _REASONS:
         if needle in text.lower():
             return kind(f"{where}: {advice} ({text})")
     if isinstance(error, exc.DBAPIError) and not isinstance(cause, sqlite3.Error):
-        # libpq says no state where the connection itself failed.
+        # libpq gives no state if the connection itself failed.
         state = getattr(cause, "sqlstate", None)
         lost = state is None and isinstance(error, exc.OperationalError | exc.InterfaceError)
         if lost and "does not exist" in text:
             return StorageError(f"{where}: the server has no such database or role ({text})")
-        if lost or error.connection_invalidated or (state or "").startswith(_AWAY):
+        if lost or error.connection_invalidated or (state or "").startswith(_UNREACHABLE_STATES):
             message = f"{where}: the database did not answer ({text}); check that it runs"
             return UnreachableError(message)
     return StorageError(f"{where}: {text}")
@@ -425,7 +436,7 @@ def convert(error: Exception, where: str) -> TuneDBError:
 
 @contextmanager
 def converted_errors(where: str) -> Iterator[None]:
-    """Turn errors of SQLAlchemy and sqlite3 into ours; the only boundary where this happens."""
+    """Convert errors of SQLAlchemy and sqlite3 to ours; only this function does so."""
     try:
         yield
     except (exc.SQLAlchemyError, sqlite3.Error) as error:

@@ -40,7 +40,7 @@ from .exchanged import (
 )
 from .loader import Loader
 from .retractions import Retraction
-from .rows import Rows, failure_row_of, now
+from .rows import Rows, failure_row, now
 from .statements import trusted_stores
 from .trust import insert_retractions
 
@@ -329,7 +329,7 @@ class Exchange:
             ]
 
         failures = [
-            failure_row_of(one.program, one.measurement, one.failure, source_id)
+            failure_row(one.program, one.measurement, one.failure, source_id)
             for one, source_id in believed_of("failure", incoming.failures)
         ]
         launches = [
@@ -338,7 +338,7 @@ class Exchange:
         ]
         aliases: Counter[int] = Counter()
         for one, source_id in believed_of("workload_alias", incoming.aliases):
-            aliases[one.source] += statements.alias_of(
+            aliases[one.source] += statements.insert_alias(
                 connection,
                 workload=one.workload,
                 scheme=one.alias.scheme,
@@ -425,8 +425,8 @@ class Exchange:
                 for one, source_id in found
             ]
             # First, because only programs without rows are marked.
-            statements.foreign_feature_of.many(connection, rows)
-            new += statements.feature_of.many(connection, rows)
+            statements.mark_foreign_feature.many(connection, rows)
+            new += statements.insert_feature.many(connection, rows)
         return new, refused
 
     def register(self, store_key: str) -> None:
@@ -537,7 +537,7 @@ def _attribute(
                 "valid": int(valid and trust >= Trust.VERIFIED),
             }
         )
-    return statements.attribute.many(connection, rows)
+    return statements.claim_record.many(connection, rows)
 
 
 def _sorted_out(
@@ -553,7 +553,7 @@ def _note(connection: Connection, watermark: Watermark) -> None:
     """Write how far an exchange has come."""
     direction, peer, selection, position = watermark
     key = {"direction": direction, "peer": peer, "selection": selection}
-    statements.forget_watermark(connection, **key)
+    statements.delete_watermark(connection, **key)
     statements.insert["watermark"](
         connection,
         **key,

@@ -1,4 +1,4 @@
-"""Features: rows of numbers for programs, which models read."""
+"""Features: numeric rows of programs, the input of models."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ..json_checks import parse_json
 from ..results import FeatureCoverage, StoredFeatures
 from . import schema, statements
 from .database import Database
-from .programs import Programs, parts
+from .programs import Programs, in_batches
 from .rows import Rows
 
 if TYPE_CHECKING:
@@ -36,33 +36,33 @@ class Features:
         return f"<features of {self._db.location}>"
 
     def add(self, feature_set: NamedSet, programs: Iterable[tuple[int, NDArray[Any]]]) -> int:
-        """Add rows of a feature set in one transaction; programs that have theirs keep them.
+        """Add rows of a feature set in one transaction; programs that have rows keep them.
 
-        Rows that came with a merge are replaced: what is computed here counts. A program that was
-        removed meanwhile (:mod:`tunedb.storage.pruning`) is left out.
+        Merged rows are replaced by rows computed here. Programs removed meanwhile
+        (:mod:`tunedb.storage.pruning`) are ignored.
 
         Parameters
         ----------
         feature_set : FeatureSet
-            Whose rows they are.
+            Feature set of the rows.
         programs : iterable of (int, array of shape (rows, columns))
-            A program's local number, and its rows; kept as float32.
+            Program ids with their rows, which are stored as float32.
 
         Returns
         -------
         int
-            How many programs had none before that were computed here.
+            Number of programs that had no rows computed here.
 
         Raises
         ------
         FormatError, LimitError
-            Rows that cannot be kept (:func:`tunedb.features.blobs.checked`); nothing is added.
+            Rows cannot be stored (:func:`tunedb.features.blobs.checked`); nothing is added.
         UsageError
             This version of the feature set is stored with other columns.
         """
         from ..features import blobs
 
-        # Before the transaction: nobody waits for the packing.
+        # Packed before the transaction, so that no other writer waits for it.
         rows = blobs.pack(feature_set, programs)
         if not rows:
             return 0
@@ -70,49 +70,49 @@ class Features:
             key = {"feature_set_id": self._rows.feature_set(connection, feature_set)}
             rows = [row | key for row in rows]
             new = statements.insert["feature"].many(connection, rows)
-            if new < len(rows) and (marked := _marked(connection, rows)):
-                statements.forget_features.many(connection, marked)
-                statements.unmark_features.many(connection, marked)
+            if new < len(rows) and (merged := _merged_keys(connection, rows)):
+                statements.delete_features.many(connection, merged)
+                statements.unmark_features.many(connection, merged)
                 new += statements.insert["feature"].many(connection, rows)
             return new
 
     def rows(
         self, feature_set: NamedSet, program_ids: Sequence[int]
     ) -> list[NDArray[np.float32] | None]:
-        """Return the rows of programs that count, in their order; None where there are none.
+        """Return the usable rows of programs, in the order of `program_ids`.
 
         Parameters
         ----------
         feature_set : FeatureSet
-            Whose rows: those of this version.
+            Feature set; only rows of its version are returned.
         program_ids : sequence of int
-            Local numbers.
+            Program ids.
 
         Returns
         -------
         list of (array of float32, shape (rows, columns)) or None
-            The arrays are read-only.
+            The arrays are read-only; None for programs without rows.
 
         Raises
         ------
         LimitError, StorageError
-            Rows that are damaged (:func:`tunedb.features.blobs.unpack`).
+            Rows are damaged (:func:`tunedb.features.blobs.unpack`).
         """
         from ..features import blobs
 
         set_id = self._programs.set_id(feature_set)
         if set_id is None:
             return [None] * len(program_ids)
-        found: dict[int, NDArray[np.float32]] = {}
-        counting = self._programs.counting()
-        for part in parts(program_ids):
+        arrays: dict[int, NDArray[np.float32]] = {}
+        conditions = self._programs.feature_conditions()
+        for ids in in_batches(program_ids):
             rows = self._db.select(
                 select(_f.program_id, _f.n_rows, _f.n_columns, _f.data).where(
-                    _f.program_id.in_(part), _f.feature_set_id == set_id, *counting
+                    _f.program_id.in_(ids), _f.feature_set_id == set_id, *conditions
                 )
             )
-            found.update({r[0]: blobs.unpack(r[1], r[2], bytes(r[3])) for r in rows})
-        return [found.get(id_) for id_ in program_ids]
+            arrays.update({r[0]: blobs.unpack(r[1], r[2], bytes(r[3])) for r in rows})
+        return [arrays.get(id_) for id_ in program_ids]
 
     def coverage(
         self,
@@ -127,11 +127,19 @@ class Features:
 
         Parameters
         ----------
-        feature_set, workload_ids, target_ids, for_tvm
-            As :meth:`Programs.without_features`.
+        feature_set : FeatureSet
+            Feature set; only rows of its version count.
+        workload_ids, target_ids : sequence of int or None
+            Only programs of these workloads and targets.
+        for_tvm : bool
+            Count as `able` only programs whose module this TVM can load, and that a trusted source
+            has measured.
         computed : bool
-            Only rows that were computed here; otherwise all that count
-            (:func:`tunedb.storage.attribution.features_count`).
+            Count as `known` only rows that were computed here; otherwise all usable rows.
+
+        Returns
+        -------
+        FeatureCoverage
         """
         chosen = self._programs.chosen(
             select(func.count()), workload_ids, target_ids, for_tvm=False
@@ -145,7 +153,7 @@ class Features:
             and_(
                 _f.program_id == schema.program.c.id,
                 _f.feature_set_id == set_id,
-                *self._programs.counting(computed=computed),
+                *self._programs.feature_conditions(computed=computed),
             ),
         )
         counted = select(func.count(), func.count(_f.program_id)).select_from(joined)
@@ -155,7 +163,12 @@ class Features:
         return FeatureCoverage(total, able, known)
 
     def sets(self) -> list[StoredFeatures]:
-        """Return the feature sets that have rows here, or had a place for them, by name."""
+        """Return all feature sets known to the database, by name.
+
+        Returns
+        -------
+        list of StoredFeatures
+        """
         sums = (
             select(
                 _f.feature_set_id,
@@ -184,17 +197,15 @@ class Features:
         ]
 
 
-def _marked(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
-    """Return the keys of those rows of a feature set that programs have from elsewhere."""
+def _merged_keys(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> list[dict[str, int]]:
+    """Return the keys of those rows for which the program has merged rows."""
     mark = schema.foreign_feature.c
-    found = select(mark.program_id, mark.feature_set_id)
-    marked: list[dict[str, int]] = []
+    merged: list[dict[str, int]] = []
     for start in range(0, len(rows), limits.BATCH_ROWS):
-        part = rows[start : start + limits.BATCH_ROWS]
-        ids = [row["program_id"] for row in part]
-        of_set = mark.feature_set_id == part[0]["feature_set_id"]
-        marked += [
-            dict(row._mapping)
-            for row in connection.execute(found.where(of_set, mark.program_id.in_(ids)))
-        ]
-    return marked
+        batch = rows[start : start + limits.BATCH_ROWS]
+        statement = select(mark.program_id, mark.feature_set_id).where(
+            mark.feature_set_id == batch[0]["feature_set_id"],
+            mark.program_id.in_([row["program_id"] for row in batch]),
+        )
+        merged += [dict(row._mapping) for row in connection.execute(statement)]
+    return merged

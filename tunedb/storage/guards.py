@@ -1,7 +1,7 @@
-"""The guards of a server: triggers by which it derives and refuses what writers must not say.
+"""Guards of a server: triggers that derive columns and reject what writers must not set.
 
-Revision 0007 makes them (``migrations/versions/0007_server_guards.py``); here is what they are
-called, so that a writer who opens a server can see whether they are there.
+Revision 0007 creates them (``migrations/versions/0007_server_guards.py``). This module has their
+names, so that a writer can check them when it opens a server.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from sqlalchemy import Connection
 
 from ..errors import SchemaError
 
-#: Tables with a trigger ``tunedb_guard``.
+#: Tables that have a trigger ``tunedb_guard``.
 TABLES = (
     *("measurement", "source", "workload_alias", "failure", "launch"),
     *("retraction", "account", "workload", "model", "feature", "foreign_feature"),
 )
 
-#: Functions that triggers and writers call.
+#: Functions called by triggers and writers.
 FUNCTIONS = (
     *("tunedb_is_owner", "tunedb_is_retracted", "tunedb_may_speak", "tunedb_mean"),
     "tunedb_stop_serving",
 )
 
-#: Triggers that are off in this session are as good as gone.
-_LOOK = """
+#: Ignores triggers that are disabled in this session.
+_STATE = """
     SELECT pg_has_role(session_user, c.relowner, 'MEMBER'),
         ARRAY(SELECT t.relname::text FROM pg_trigger g JOIN pg_class t ON t.oid = g.tgrelid
             WHERE g.tgname = 'tunedb_guard' AND t.relnamespace = c.relnamespace
@@ -36,13 +36,12 @@ _LOOK = """
 
 @dataclass(frozen=True, slots=True)
 class Guards:
-    """What a server's guards are for a session.
+    """Guards of a server as one session sees them.
 
     Parameters
     ----------
     is_owner : bool
-        Whether the session may change the tables, and is refused nothing. So is everybody who
-        may write to a file.
+        True if the session may change the tables and is never rejected; always true for a file.
     missing : tuple of str
         Triggers and functions that were dropped or disabled.
     """
@@ -51,18 +50,18 @@ class Guards:
     missing: tuple[str, ...] = ()
 
 
-def look(connection: Connection) -> Guards:
+def inspect(connection: Connection) -> Guards:
     """Return the guards of a database, in one statement; a file has none and needs none."""
     if connection.dialect.name == "sqlite":
         return Guards(is_owner=True)
-    is_owner, tables, functions = connection.exec_driver_sql(_LOOK).one()
+    is_owner, tables, functions = connection.exec_driver_sql(_STATE).one()
     missing = [f"trigger tunedb_guard of {name}" for name in TABLES if name not in tables]
     missing += [f"function {name}" for name in FUNCTIONS if name not in functions]
     return Guards(bool(is_owner), tuple(missing))
 
 
 def advice(missing: tuple[str, ...], where: str) -> str:
-    """Return in one line what is missing, and what brings it back."""
+    """Return a one-line message about missing guards and how to restore them."""
     return (
         f"{where}: the server lacks its {', '.join(missing)}, without which records are not safe; "
         f"its owner runs: tunedb db upgrade {where}"
@@ -70,14 +69,14 @@ def advice(missing: tuple[str, ...], where: str) -> str:
 
 
 def require(connection: Connection, where: str) -> Guards:
-    """Return the guards of a database that is opened for writing.
+    """Return the guards of a database opened for writing.
 
     Raises
     ------
     SchemaError
-        One is missing.
+        A guard is missing.
     """
-    guards = look(connection)
+    guards = inspect(connection)
     if guards.missing:
         raise SchemaError(advice(guards.missing, where))
     return guards

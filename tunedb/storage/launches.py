@@ -18,13 +18,13 @@ from .batches import Batches
 from .database import Database
 from .loader import Loader
 from .retractions import is_retracted
-from .retry import patiently
+from .retry import retried
 
 T = TypeVar("T")
 
 _l, _m, _p, _w = schema.launch.c, schema.measurement.c, schema.program.c, schema.workload.c
 
-#: Launches fetched at a time: 33 counters each are 1.3 MB.
+#: Launches per statement: with 33 counters each they take 1.3 MB.
 _PAGE = 5_000
 
 
@@ -39,16 +39,24 @@ class Launches:
     def __repr__(self) -> str:
         return f"<launches of {self._db.location}>"
 
-    @patiently
+    @retried
     def add(self, launches: Iterable[tuple[Measurement, Launch]]) -> int:
-        """Add what this database says of the launches of measurements; return how many were new.
+        """Add launches of stored measurements, stated by this database.
 
-        Those of a measurement that is not stored (any more) are left out.
+        Parameters
+        ----------
+        launches : iterable of (Measurement, Launch)
+            Launches with their measurements; those of a measurement that is not stored are ignored.
+
+        Returns
+        -------
+        int
+            Number of launches that were not stored before.
         """
         with self._db.transaction() as connection:
             rows = [
-                (one.program.digest, one.digest, launch, source_id)
-                for one, launch, source_id in self._batches.said(connection, launches)
+                (measurement.program.digest, measurement.digest, launch, source_id)
+                for measurement, launch, source_id in self._batches.attributed(connection, launches)
             ]
             return self._batches.insert_launches(connection, rows)
 
@@ -62,18 +70,22 @@ class Launches:
     ) -> Iterator[LaunchRow]:
         """Yield launches in the order of their records, then of insertion.
 
-        Those of retracted records are left out; those of foreign records are not, as far as their
-        own source says them (:func:`tunedb.storage.attribution.is_preferred`). Each page of 5,000
-        is a snapshot.
+        Launches of retracted records are omitted. For records of foreign sources, launches stated
+        by these sources are included (:func:`tunedb.storage.attribution.is_preferred`). Each page
+        of 5,000 launches is a snapshot.
 
         Parameters
         ----------
         workload_ids, target_ids : sequence of int or None
             Only launches of records of these workloads and targets.
         counted : bool or None
-            Only launches with counters, or only those without.
+            True for launches with counters only, false for launches without only.
         statuses : sequence of Status or None
-            Only of records that ended so; None for all.
+            Only launches of records with one of these outcomes; None for all.
+
+        Yields
+        ------
+        LaunchRow
 
         Raises
         ------
@@ -88,9 +100,9 @@ class Launches:
         if statuses is not None:
             statement = statement.where(_m.status.in_([int(status) for status in statuses]))
         if counted is not None:
-            known = _l.counter_set_id.is_not(None)
-            statement = statement.where(known if counted else ~known)
-        sets, workloads = _Kept(self._counter_set), _Kept(self._bare_workload)
+            has_counters = _l.counter_set_id.is_not(None)
+            statement = statement.where(has_counters if counted else ~has_counters)
+        sets, workloads = _ReadCache(self._counter_set), _ReadCache(self._scriptless_workload)
         after: tuple[int, int] | None = None
         while True:
             page = statement
@@ -105,22 +117,32 @@ class Launches:
                 return
             after = rows[-1].measurement_id, rows[-1].id
 
-    def of(self, record_id: int) -> list[Launch]:
-        """Return the launches of a record that count, in their order."""
+    def for_record(self, record_id: int) -> list[Launch]:
+        """Return the accepted launches of a record, in their order.
+
+        Parameters
+        ----------
+        record_id : int
+            Id of the record.
+
+        Returns
+        -------
+        list of Launch
+        """
         statement = (
             select(schema.launch)
             .join_from(schema.launch, schema.measurement, _m.id == _l.measurement_id)
             .where(_m.id == record_id, is_preferred(schema.launch, _m))
         )
-        sets = _Kept(self._counter_set)
+        sets = _ReadCache(self._counter_set)
         rows = self._db.select(statement.order_by(_l.number, _l.id))
-        return [launch_of(row, sets[row.counter_set_id]) for row in rows]
+        return [launch_from_row(row, sets[row.counter_set_id]) for row in rows]
 
     def _counter_set(self, id_: int | None) -> CounterSet | None:
         return counter_set(self._db, id_)
 
-    def _bare_workload(self, id_: int | None) -> Workload:
-        """Return a workload without its script, which is no part of its identity."""
+    def _scriptless_workload(self, id_: int | None) -> Workload:
+        """Return a workload without its script, which is not part of its identity."""
         rows = self._db.select(
             select(_w.format, _w.body, _w.name, _w.tvm_version).where(_w.id == id_)
         )
@@ -130,9 +152,9 @@ class Launches:
         return Workload(row.format, self._db.unpack(row.body), row.name, row.tvm_version)
 
     def _launch_row(
-        self, row: Any, sets: _Kept[CounterSet | None], workloads: _Kept[Workload]
+        self, row: Any, sets: _ReadCache[CounterSet | None], workloads: _ReadCache[Workload]
     ) -> LaunchRow:
-        """Return a row of :func:`_launches` as what it means."""
+        """Return the object of a row of :func:`_launches`."""
         bodies = self._loader.bodies
         sketch = bodies["sketch"].fetch(row.sketch_id, lambda _: self._db.unpack(row.sketch))
         tail = None
@@ -140,7 +162,7 @@ class Launches:
             tail = bodies["tail"].fetch(row.tail_id, lambda _: self._db.unpack(row.tail))
         return LaunchRow(
             id=row.id,
-            launch=launch_of(row, sets[row.counter_set_id]),
+            launch=launch_from_row(row, sets[row.counter_set_id]),
             record_id=row.measurement_id,
             digest=bytes(row.record_digest),
             program_id=row.program_id,
@@ -159,8 +181,8 @@ class Launches:
         )
 
 
-class _Kept(dict[int | None, T]):
-    """What a call has read already, by number: launches share few sets and workloads."""
+class _ReadCache(dict[int | None, T]):
+    """Values read once per call, by row id: many launches share few counter sets and workloads."""
 
     def __init__(self, read: Callable[[int | None], T]) -> None:
         super().__init__()
@@ -172,7 +194,7 @@ class _Kept(dict[int | None, T]):
 
 
 def _launches() -> Select[Any]:
-    """Return the query whose rows :meth:`Launches._launch_row` understands."""
+    """Return the query whose rows :meth:`Launches._launch_row` reads."""
     return (
         select(
             schema.launch,
@@ -197,36 +219,36 @@ def _launches() -> Select[Any]:
 
 
 def counter_set(db: Database, id_: int | None) -> CounterSet | None:
-    """Return a set of counters by its id; None for None.
+    """Return a counter set by its id; None for None.
 
     Raises
     ------
     NotFoundError
-        There is none.
+        The database has no such counter set.
     """
-    return None if id_ is None else counter_set_of(db.one("counter_set", id_))
+    return None if id_ is None else counter_set_from_row(db.row_by_id("counter_set", id_))
 
 
-def counter_set_of(row: Any) -> CounterSet:
-    """Return the counter set of a row with its columns.
+def counter_set_from_row(row: Any) -> CounterSet:
+    """Return the counter set of a row.
 
     Raises
     ------
     FormatError
-        The names and units cannot be read.
+        Its names and units cannot be read.
     """
     return CounterSet(
         row.tool, row.tool_version, row.compute_capability, counters_of(row.counters.encode())
     )
 
 
-def launch_of(row: Any, counter_set: CounterSet | None) -> Launch:
-    """Return the launch of a row with its columns.
+def launch_from_row(row: Any, counter_set: CounterSet | None) -> Launch:
+    """Return the launch of a row.
 
     Raises
     ------
     FormatError
-        A number is out of bounds, or there are not as many values as counters.
+        A number is out of bounds, or the number of values is not that of the counters.
     """
     return Launch(
         kernel=row.kernel,
@@ -244,7 +266,7 @@ def launch_of(row: Any, counter_set: CounterSet | None) -> Launch:
 
 
 def _extents(x: int | None, y: int | None, z: int | None) -> Extents | None:
-    """Return three columns as one value."""
+    """Return the extents of three columns as one value."""
     if x is None and y is None and z is None:
         return None
     if x is None or y is None or z is None:

@@ -1,4 +1,4 @@
-"""From rows to objects, and the memory of those that many rows share."""
+"""Conversion of rows to objects, with caches of objects that many rows share."""
 
 from __future__ import annotations
 
@@ -38,28 +38,29 @@ from .database import Database
 
 T = TypeVar("T")
 
-#: Fields of a record that need no other row; those of JSON are texts in a row.
+#: Fields of a record that need no other row; JSON fields are text in a row.
 _TEXTS = columns.names_of(Form.JSON, Form.SHARED_JSON)
 _FIELDS = (*columns.names_of(Form.PLAIN), *_TEXTS)
 _fields_of = attrgetter(*_FIELDS)
 
-#: Bodies (workloads, sketches, tails) kept in memory; a sketch and its tail have 2 KB.
+#: Sizes of the caches, in rows; a sketch and its tail have 2 KB.
 _CACHE_ROWS = 4096
 _CACHE_WORKLOADS = 64
 
 
 class Cache(OrderedDict[int, T]):
-    """A mapping that forgets what was used longest ago."""
+    """A mapping that drops its least recently used value.
 
-    def __init__(self, most: int = _CACHE_ROWS) -> None:
+    Threads may share one without a lock, which ``cachetools.LRUCache`` does not allow.
+    """
+
+    def __init__(self, max_size: int = _CACHE_ROWS) -> None:
         super().__init__()
-        self._most = most
+        self._max_size = max_size
 
     def fetch(self, key: int, make: Callable[[int], T]) -> T:
-        """Return the value of `key`, made where it is missing.
-
-        Another thread may throw out the key between any two steps.
-        """
+        """Return the value of `key`, creating it if missing."""
+        # Another thread may remove the key between any two steps.
         try:
             value = self[key]
             self.move_to_end(key)
@@ -68,25 +69,25 @@ class Cache(OrderedDict[int, T]):
         else:
             return value
         value = self[key] = make(key)
-        if len(self) > self._most:
+        if len(self) > self._max_size:
             self.popitem(last=False)
         return value
 
 
 class Loader:
-    """Makes objects of rows. Programs of one workload, target, sketch or tail share its object.
+    """Converts rows to objects; programs share those of their workload, target, sketch and tail.
 
     Attributes
     ----------
     bodies : dict
-        ``sketch`` and ``tail`` → their bodies by number.
+        Caches of bodies by row id, for ``sketch`` and ``tail``.
     """
 
     def __init__(self, db: Database) -> None:
         self._db = db
         self._workloads: Cache[Workload] = Cache(_CACHE_WORKLOADS)
-        self._descriptions: Cache[tuple[Workload, Signature]] = Cache(_CACHE_WORKLOADS)
-        # 32 bytes each: kept when a body is forgotten.
+        self._signed_workloads: Cache[tuple[Workload, Signature]] = Cache(_CACHE_WORKLOADS)
+        # 32 bytes each, kept when a body is dropped.
         self._workload_digests: dict[int, tuple[bytes, bytes]] = {}
         self._targets: Cache[Target] = Cache()
         self._sessions: Cache[Session] = Cache()
@@ -98,27 +99,29 @@ class Loader:
         return self._workloads.fetch(id_, self._load_workload)
 
     def _load_workload(self, id_: int) -> Workload:
-        row = self._db.one("workload", id_)
+        row = self._db.row_by_id("workload", id_)
         script = None if row.script is None else self._db.unpack(row.script).decode()
-        made = Workload(row.format, self._db.unpack(row.body), row.name, row.tvm_version, script)
-        self._workload_digests[id_] = (made.digest, bytes(row.digest))
-        return made
+        workload = Workload(
+            row.format, self._db.unpack(row.body), row.name, row.tvm_version, script
+        )
+        self._workload_digests[id_] = (workload.digest, bytes(row.digest))
+        return workload
 
     def workload_digests(self, id_: int) -> tuple[bytes, bytes]:
-        """Return the digest of a workload as it is, and the one that its row has."""
+        """Return the digest computed from a workload's body, and the digest stored in its row."""
         if id_ not in self._workload_digests:
             self._load_workload(id_)
         return self._workload_digests[id_]
 
-    def described(self, id_: int) -> tuple[Workload, Signature]:
+    def workload_with_signature(self, id_: int) -> tuple[Workload, Signature]:
         """Return a workload and its signature."""
-        return self._descriptions.fetch(id_, self._describe)
+        return self._signed_workloads.fetch(id_, self._load_workload_with_signature)
 
-    def _describe(self, id_: int) -> tuple[Workload, Signature]:
-        return self.workload(id_), self.signature(self._db.one("workload", id_))
+    def _load_workload_with_signature(self, id_: int) -> tuple[Workload, Signature]:
+        return self.workload(id_), self.signature(self._db.row_by_id("workload", id_))
 
     def signature(self, row: Any) -> Signature:
-        """Return the signature of a workload's row; that of a row of revision 0001 is made now."""
+        """Return a row's signature; rows of revision 0001 lack it, so it is computed."""
         if (row.function, row.arguments, row.family, row.flops) == (None, None, None, None):
             return signature_of(self.workload(row.id))
         arguments = None
@@ -130,7 +133,7 @@ class Loader:
         """Return a target by its id."""
 
         def load(key: int) -> Target:
-            row = self._db.one("target", key)
+            row = self._db.row_by_id("target", key)
             return Target(row.kind, row.config.encode(), row.text)
 
         return self._targets.fetch(id_, load)
@@ -139,7 +142,7 @@ class Loader:
         """Return a session by its id."""
 
         def load(key: int) -> Session:
-            row = self._db.one("session", key)
+            row = self._db.row_by_id("session", key)
             return Session(row.key, row.started_at, row.fingerprint.encode())
 
         return self._sessions.fetch(id_, load)
@@ -148,39 +151,42 @@ class Loader:
         """Return all sessions with their ids, in the order of their start."""
         s = schema.session.c
         rows = self._db.select(select(schema.session).order_by(s.started_at, s.id))
-        made = {row.id: row for row in rows}
+        by_id = {row.id: row for row in rows}
 
         def make(id_: int) -> Session:
-            return Session(made[id_].key, made[id_].started_at, made[id_].fingerprint.encode())
+            row = by_id[id_]
+            return Session(row.key, row.started_at, row.fingerprint.encode())
 
-        return [(id_, self._sessions.fetch(id_, make)) for id_ in made]
+        return [(id_, self._sessions.fetch(id_, make)) for id_ in by_id]
 
     def source(self, id_: int) -> Source:
-        """Return a source by its id, with the trust that it had when it was read first."""
+        """Return a source by its id, with its trust at the time of the first read."""
         return self._sources.fetch(id_, self.read_source)
 
     def read_source(self, id_: int) -> Source:
-        """Return a source by its id, with the trust that it has now."""
-        row = self._db.one("source", id_)
+        """Return a source by its id, with its present trust."""
+        row = self._db.row_by_id("source", id_)
         return Source(row.name, SourceKind(row.kind), Trust(row.trust))
 
     def forget_sources(self) -> None:
-        """Read sources anew: their trust has changed."""
+        """Clear the cache of sources, because their trust has changed."""
         self._sources.clear()
 
     def body(self, table: str, id_: int) -> bytes:
         """Return the body of a sketch or tail."""
-        return self.bodies[table].fetch(id_, lambda k: self._db.unpack(self._db.one(table, k).body))
+        return self.bodies[table].fetch(
+            id_, lambda k: self._db.unpack(self._db.row_by_id(table, k).body)
+        )
 
     def program(self, row: Any) -> Program:
-        """Return the program of a row with the columns of one."""
+        """Return the program of a row of table program."""
         tail = None if row.tail_id is None else self.body("tail", row.tail_id)
         trace = Trace(self.body("sketch", row.sketch_id), tail, bytes(row.decisions))
         return Program(self.workload(row.workload_id), self.target(row.target_id), trace)
 
     def programs(self, rows: Sequence[Any]) -> list[StoredProgram]:
-        """Return programs of rows of their table."""
-        workloads = {i: self.described(i) for i in {r[2] for r in rows}}
+        """Return the programs of rows of table program."""
+        workloads = {i: self.workload_with_signature(i) for i in {r[2] for r in rows}}
         targets = {i: self.target(i) for i in {r[3] for r in rows}}
         sketches = {i: self.body("sketch", i) for i in {r[4] for r in rows}}
         tails: dict[int | None, bytes | None] = {None: None}
@@ -232,7 +238,7 @@ class Loader:
         Raises
         ------
         NotFoundError
-            There is none.
+            The database has no such record.
         """
         rows = self._db.fetch(st.record_by_id, id=id_)
         if not rows:
@@ -241,7 +247,7 @@ class Loader:
 
 
 def _plain_of(row: Any) -> dict[str, Any]:
-    """Return the fields of a record that need no other row, of a row of :func:`st.record_query`."""
+    """Return the fields of a record that need no other row, of a :func:`st.record_query`."""
     fields = dict(zip(_FIELDS, _fields_of(row)))  # noqa: B905 - of a hot path
     for name in _TEXTS:
         if fields[name] is not None:

@@ -1,4 +1,4 @@
-"""Models, and the scores that they gave programs."""
+"""Models, and the scores that they gave to programs."""
 
 from __future__ import annotations
 
@@ -28,15 +28,20 @@ class Models:
         return f"<models of {self._db.location}>"
 
     def add(self, model: NewModel, *, replace: bool = False) -> int:
-        """Add a model; return its id.
+        """Add a model.
 
         Parameters
         ----------
         model : NewModel
-            Its row.
+            The model.
         replace : bool
-            Whether one that is known by its digest gets this card and body; it keeps its id and
-            predictions. Otherwise it stays as it was.
+            Replace card and body of a model with the same digest, which keeps its id and
+            predictions. Otherwise an existing model is not changed.
+
+        Returns
+        -------
+        int
+            Id of the model.
         """
         row = {
             "digest": model.digest,
@@ -50,27 +55,27 @@ class Models:
         with self._db.transaction() as connection:
             statements.insert["model"](connection, **row)
             if replace:
-                statements.remake_model(
+                statements.replace_model(
                     connection, known=model.digest, new_card=row["card"], new_body=row["body"]
                 )
             return int(statements.id_of["model"](connection, digest=model.digest).scalar_one())
 
     def add_predictions(self, model_id: int, scores: Mapping[int, float]) -> int:
-        """Add what a model said of programs before they were measured; what is known stays.
+        """Add the scores of programs that are not yet measured; existing scores are kept.
 
-        A program that was removed meanwhile (:mod:`tunedb.storage.pruning`) is left out.
+        Programs removed meanwhile (:mod:`tunedb.storage.pruning`) are ignored.
 
         Parameters
         ----------
         model_id : int
-            Local number of the model.
+            Id of the model.
         scores : mapping
-            Local number of a program → its score.
+            Program id → score; higher is faster.
 
         Returns
         -------
         int
-            How many were new.
+            Number of new predictions.
         """
         moment = now()
         rows = [
@@ -81,7 +86,16 @@ class Models:
             return statements.insert["prediction"].many(connection, rows)
 
     def all(self, *, kind: str | None = None) -> list[StoredModel]:
-        """Return all models, or those of a kind, in the order of their making.
+        """Return all models in order of insertion.
+
+        Parameters
+        ----------
+        kind : str or None
+            Only models of this kind: ``ranker`` or ``failures``.
+
+        Returns
+        -------
+        list of StoredModel
 
         Raises
         ------
@@ -94,7 +108,17 @@ class Models:
         return [self._model(row) for row in self._db.select(statement)]
 
     def find(self, digest: bytes) -> StoredModel | None:
-        """Return the model with a digest, or None."""
+        """Return the model with a digest, or None.
+
+        Parameters
+        ----------
+        digest : bytes
+            Digest of the model.
+
+        Returns
+        -------
+        StoredModel or None
+        """
         rows = self._db.select(_models().where(_k.digest == digest))
         return self._model(rows[0]) if rows else None
 
@@ -118,12 +142,22 @@ class Models:
         )
 
     def body(self, id_: int) -> bytes | None:
-        """Return the boosters of a model; None where only its card is kept.
+        """Return the boosters of a model.
+
+        Parameters
+        ----------
+        id_ : int
+            Id of the model.
+
+        Returns
+        -------
+        bytes or None
+            None if only the card is stored.
 
         Raises
         ------
         NotFoundError
-            There is no such model.
+            The database has no such model.
         """
         rows = self._db.select(select(_k.body).where(_k.id == id_))
         if not rows:

@@ -1,11 +1,11 @@
-"""Names of workloads: which of them are the same computation.
+"""Aliases of workloads: which of them are the same computation.
 
-Workloads are known by names (:class:`tunedb.records.Alias`), and each name is the word of a source.
-A name of a foreign source never makes a workload answer; where programs are only proposed, and
-measured before they count, it may be asked for. A name of a source that is trusted here counts if
-what the workload *is* confirms it: TVM's equality where TVM may read both modules, otherwise their
-structures (:mod:`tunedb.programs.workload_info.structure`). A ``link`` that this database made
-itself is its user's word and needs no confirmation.
+Workloads have aliases (:class:`tunedb.records.Alias`), each stated by a source. An alias of a
+foreign source never makes a workload answer; it may only propose programs that are measured before
+they are used. An alias of a trusted source counts if the workloads themselves confirm it: by TVM's
+equality if TVM may read both modules, otherwise by their structures
+(:mod:`tunedb.programs.workload_info.structure`). A ``link`` of this database's own user needs no
+confirmation.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from sqlalchemy import Connection, and_, case, func, literal_column, or_, select
 
 from .. import identity
 from ..programs.workload_info.structure import Structure, structure_of
-from ..records import Alias, Source, Trust
+from ..records import LOOSE, Alias, Source, Trust
 from . import read_statements as st
 from . import schema, statements
 from .attribution import is_trusted
@@ -26,28 +26,28 @@ from .database import Database
 from .engine import Prepared
 from .loader import Cache, Loader
 from .read_statements import parameter
-from .retry import patiently
+from .retry import retried
 from .rows import Rows, label
 
-#: Scheme of the names by which a user says that workloads are the same.
+#: Scheme of aliases by which a user declares workloads equal.
 LINK = "link"
 
-#: Names that are asked for in one statement.
-_MOST_NAMES = 2
+#: Aliases of one query.
+_MAX_ALIASES = 2
 
 _a, _s = schema.workload_alias.c, schema.source.c
 
 
-class Standing(IntEnum):
-    """How far a name counts."""
+class AliasTrust(IntEnum):
+    """Trust in an alias."""
 
     FOREIGN = 0
     TRUSTED = 1
     LINKED = 2
 
 
-def _standing() -> Any:
-    """Return the best standing that a name has through one of the sources that say it."""
+def _alias_trust() -> Any:
+    """Return the greatest trust in an alias among the sources that state it."""
     linked = and_(
         _a.scheme == literal_column(f"'{LINK}'"),
         _s.trust >= literal_column(str(int(Trust.OWN))),
@@ -62,27 +62,27 @@ def _standing() -> Any:
     )
 
 
-_SAID = schema.workload_alias.join(schema.source, _s.id == _a.source_id)
-_BY_NAME = Prepared(
-    select(_a.workload_id, _standing())
-    .select_from(_SAID)
+_STATED = schema.workload_alias.join(schema.source, _s.id == _a.source_id)
+_BY_ALIAS = Prepared(
+    select(_a.workload_id, _alias_trust())
+    .select_from(_STATED)
     .where(
         or_(
             *(
                 and_(
-                    _a.scheme == parameter(f"scheme{place}", _a.scheme),
-                    _a.key == parameter(f"key{place}", _a.key),
+                    _a.scheme == parameter(f"scheme{number}", _a.scheme),
+                    _a.key == parameter(f"key{number}", _a.key),
                 )
-                for place in range(_MOST_NAMES)
+                for number in range(_MAX_ALIASES)
             )
         )
     )
     .group_by(_a.workload_id)
     .order_by(_a.workload_id)
 )
-_NAMES = Prepared(
-    select(_a.scheme, _a.key, _standing())
-    .select_from(_SAID)
+_ALIASES = Prepared(
+    select(_a.scheme, _a.key, _alias_trust())
+    .select_from(_STATED)
     .where(_a.workload_id == parameter("workload", _a.workload_id))
     .group_by(_a.scheme, _a.key)
     .order_by(_a.scheme, _a.key)
@@ -90,7 +90,7 @@ _NAMES = Prepared(
 
 
 class Names:
-    """``store.names``, for rooms that look workloads up by TVM's hashes."""
+    """``store.names``, for packages that look workloads up by TVM's hashes."""
 
     def __init__(self, db: Database, loader: Loader, rows: Rows) -> None:
         self._db = db
@@ -98,18 +98,18 @@ class Names:
         self._structures: Cache[Structure] = Cache()
         self._rows = rows
 
-    @patiently
+    @retried
     def add(self, workload_id: int, aliases: Iterable[Alias], source: Source) -> None:
-        """Add names of a stored workload, of which nothing else is said.
+        """Add aliases of a stored workload.
 
         Parameters
         ----------
         workload_id : int
-            Local number of the workload.
+            Id of the workload.
         aliases : iterable of Alias
-            Its names.
+            Its aliases.
         source : Source
-            The source of this database that gives them.
+            Own source that states them.
         """
         with self._db.transaction() as connection:
             self.insert(connection, workload_id, aliases, source)
@@ -117,9 +117,9 @@ class Names:
     def insert(
         self, connection: Connection, workload_id: int, aliases: Iterable[Alias], source: Source
     ) -> None:
-        """Insert the names that a source of this database gives a workload."""
-        found = list(aliases)
-        if not found:
+        """Insert aliases that an own source states of a workload."""
+        rows = list(aliases)
+        if not rows:
             return
         source_id, _ = self._rows.source(connection, source)
         statements.insert["workload_alias"].many(
@@ -131,25 +131,25 @@ class Names:
                     "workload_id": workload_id,
                     "source_id": source_id,
                 }
-                for alias in found
+                for alias in rows
             ],
         )
 
-    def of(self, workload_id: int) -> list[tuple[Alias, Standing]]:
-        """Return the names of a workload, and how far each counts."""
-        rows = self._db.fetch(_NAMES, workload=workload_id, store=self._db.key)
-        return [(Alias(scheme, key), Standing(standing)) for scheme, key, standing in rows]
+    def aliases(self, workload_id: int) -> list[tuple[Alias, AliasTrust]]:
+        """Return the aliases of a workload with the trust in each."""
+        rows = self._db.fetch(_ALIASES, workload=workload_id, store=self._db.key)
+        return [(Alias(scheme, key), AliasTrust(trust)) for scheme, key, trust in rows]
 
-    def standings(self, names: Sequence[Alias]) -> list[tuple[int, Standing]]:
-        """Return the workloads under one or two names, and how far the name of each counts.
+    def workloads(self, aliases: Sequence[Alias]) -> list[tuple[int, AliasTrust]]:
+        """Return the workloads with one of up to two aliases, and the trust in the alias of each.
 
-        In the order of their ids; made of one statement.
+        In the order of their ids, by one statement.
         """
-        padded = [*names, *names][:_MOST_NAMES]
-        given = {f"scheme{at}": identity.clean_text(one.scheme) for at, one in enumerate(padded)}
-        given |= {f"key{at}": identity.clean_text(one.key) for at, one in enumerate(padded)}
-        rows = self._db.tuples(_BY_NAME, store=self._db.key, **given)
-        return [(id_, Standing(standing)) for id_, standing in rows]
+        padded = [*aliases, *aliases][:_MAX_ALIASES]
+        schemes = {f"scheme{i}": identity.clean_text(a.scheme) for i, a in enumerate(padded)}
+        keys = {f"key{i}": identity.clean_text(a.key) for i, a in enumerate(padded)}
+        rows = self._db.tuples(_BY_ALIAS, store=self._db.key, **schemes, **keys)
+        return [(id_, AliasTrust(trust)) for id_, trust in rows]
 
     def structure(self, workload_id: int) -> Structure:
         """Return the structure of a stored workload."""
@@ -157,39 +157,55 @@ class Names:
             workload_id, lambda id_: structure_of(self._loader.workload(id_))
         )
 
-    def named(
+    def confirmed(
         self,
-        names: Sequence[Alias],
+        aliases: Sequence[Alias],
         confirm: Callable[[int], bool],
         *,
         foreign: bool = False,
         links: bool = True,
     ) -> list[int]:
-        """Return the workloads that answer for a computation, first committed first.
+        """Return the workloads that answer for a computation, in order of insertion.
 
         Parameters
         ----------
-        names : sequence of Alias
-            One or two names that were made of the computation itself.
+        aliases : sequence of Alias
+            One or two aliases computed from the computation itself.
         confirm : callable
-            Tells of a workload under one of the names whether it is that computation.
+            Returns true if the workload with this id is that computation.
         foreign : bool
-            Names that only foreign sources say count too: for proposing programs that are
-            measured before they count.
+            Include aliases of foreign sources, to propose programs that are measured before use.
         links : bool
-            A link that this database made itself needs no confirmation.
+            Accept a link of this database's own user without confirmation.
         """
-        least = Standing.FOREIGN if foreign else Standing.TRUSTED
+        least = AliasTrust.FOREIGN if foreign else AliasTrust.TRUSTED
         return [
             id_
-            for id_, standing in self.standings(names)
-            if standing >= least and ((links and standing == Standing.LINKED) or confirm(id_))
+            for id_, trust in self.workloads(aliases)
+            if trust >= least and ((links and trust == AliasTrust.LINKED) or confirm(id_))
         ]
 
-    def workloads_without(self, scheme: str, tvm_version: str, after: int) -> list[int]:
-        """Return ids above `after` of served modules without such an alias.
+    def equivalent(self, workload_id: int, *, foreign: bool = False) -> list[int]:
+        """Return the ids of the workloads equal to one, itself included (:class:`Workloads`)."""
 
-        Those whose graph a TVM release wrote, and those with a script, which outlives releases.
+        def confirm(id_: int) -> bool:
+            if id_ == workload_id:
+                return True
+            return self.structure(id_).agrees(self.structure(workload_id))
+
+        ids = {workload_id}
+        for alias, trust in self.aliases(workload_id):
+            if alias.scheme.endswith(LOOSE) or (trust == AliasTrust.FOREIGN and not foreign):
+                continue
+            links = trust == AliasTrust.LINKED
+            ids.update(self.confirmed([alias], confirm, foreign=foreign, links=links))
+        return sorted(ids)
+
+    def workloads_without(self, scheme: str, tvm_version: str, after: int) -> list[int]:
+        """Return ids above `after` of served modules without an own alias of this scheme.
+
+        Includes modules whose graph this TVM release wrote, and modules with a script, which works
+        across releases.
         """
         return [
             row[0]
@@ -203,5 +219,5 @@ class Names:
         ]
 
     def last_workload(self) -> int:
-        """Return the highest id of a workload, or 0."""
+        """Return the greatest id of a workload; 0 if there is none."""
         return int(self._db.fetch(st.last_workload)[0][0] or 0)

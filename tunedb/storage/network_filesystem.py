@@ -1,8 +1,8 @@
-"""Files on network file systems, to which SQLite must not write.
+"""Detection of network file systems, on which SQLite must not write.
 
 SQLite's log is shared memory, which two hosts do not share, and locks of such file systems are
-often no locks (sqlite.org/wal.html, "All processes using a database must be on the same host";
-sqlite.org/faq.html, 5). So a database there is read, merged from, and not written.
+often unreliable (sqlite.org/wal.html, "All processes using a database must be on the same host";
+sqlite.org/faq.html, 5). A database on such a file system can be read and merged from only.
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from ..errors import StorageError
 
-#: Set to 1, it lets SQLite write there: where one host alone ever opens the file.
+#: Environment variable; "1" allows writing, for a file that only one host ever opens.
 VARIABLE = "TUNEDB_ALLOW_NETWORK_FS"
 
-#: As Linux names them (``/proc/filesystems``); the parts after ``fuse.`` are of user programs.
+#: Linux names (``/proc/filesystems``); ``fuse.`` is followed by the name of a user program.
 NETWORK = frozenset(
     (
         *("nfs", "nfs4", "cifs", "smb3", "smbfs", "ncpfs", "afs", "ceph", "lustre", "gpfs"),
@@ -28,7 +28,7 @@ _MOUNTS = Path("/proc/self/mountinfo")
 
 
 def refuse_network_file(path: Path | None) -> None:
-    """Raise StorageError for a file that SQLite is about to write on a network file system."""
+    """Raise StorageError if SQLite would write this file on a network file system."""
     if path is None or os.environ.get(VARIABLE) == "1":
         return
     kind = file_system_of(path)
@@ -41,35 +41,35 @@ def refuse_network_file(path: Path | None) -> None:
 
 
 def file_system_of(path: Path, mounts: Path | None = None) -> str | None:
-    """Return the kind of the file system of a path, or None where the system does not say.
+    """Return the type of a path's file system, or None if the system does not tell.
 
     Parameters
     ----------
     path : Path
-        It need not exist.
+        A path that need not exist.
     mounts : Path or None
-        Lines as proc(5) describes those of ``/proc/[pid]/mountinfo``, which it is where None.
+        File in the format of ``/proc/[pid]/mountinfo`` (proc(5)); None for that of this process.
     """
     try:
         text = (mounts or _MOUNTS).read_text(encoding="utf-8", errors="surrogateescape")
-        place = f"{path.resolve()}/"
+        resolved = f"{path.resolve()}/"
     except (OSError, RuntimeError):
         return None
-    found: tuple[int, str | None] = (-1, None)
+    longest: tuple[int, str | None] = (-1, None)
     for line in text.splitlines():
         before, dash, after = line.partition(" - ")
         fields = before.split(" ")
         if not dash or len(fields) < 5:
             continue
         point = f"{_unescaped(fields[4]).rstrip('/')}/"
-        # A later mount covers an earlier one at the same place.
-        if place.startswith(point) and len(point) >= found[0]:
-            found = (len(point), after.split(" ")[0])
-    return found[1]
+        # A later mount hides an earlier one at the same point.
+        if resolved.startswith(point) and len(point) >= longest[0]:
+            longest = (len(point), after.split(" ")[0])
+    return longest[1]
 
 
 def _unescaped(text: str) -> str:
-    """Return a path without the octal escapes that the kernel writes for spaces and the like."""
+    """Return a path without the octal escapes of mountinfo."""
     for code, character in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
         text = text.replace(code, character)
     return text

@@ -1,4 +1,4 @@
-"""Programs: workloads for a target with a trace, as tuning and training see them."""
+"""Programs: workloads for a target with a trace, as tuning and training read them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ..results import StoredProgram
 from ..system.one_line import one_line
 from . import read_statements as st
 from . import schema
-from .attribution import features_count, is_marked, last_word
+from .attribution import accepted_failure, is_merged_feature, is_usable_feature
 from .database import Database
 from .loader import Loader
 from .retractions import is_retracted
-from .statements import foreign_features
+from .statements import any_foreign_feature
 
 if TYPE_CHECKING:
     from ..features.base import NamedSet
@@ -28,28 +28,28 @@ if TYPE_CHECKING:
 _p, _w, _m = schema.program.c, schema.workload.c, schema.measurement.c
 _f, _s, _x = schema.feature.c, schema.source.c, schema.failure.c
 
-#: Values in one IN (…): SQLite takes 32,766 parameters.
+#: Values in one ``IN (…)``: SQLite takes 32,766 parameters.
 _IN = 500
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredProgram:
-    """One measurement, as far as it says whether its program need be measured again.
+    """A measurement as far as it decides whether its program must be measured again.
 
     Parameters
     ----------
     id : int
-        Local number of the measurement.
+        Id of the measurement.
     program_id : int
-        Local number of its program.
+        Id of its program.
     digest : bytes
-        Identity of the program.
+        Digest of the program.
     run_secs : tuple of float or None
-        All repeats in seconds; None for one that failed.
+        All repeats in seconds; None for a failure.
     mean : float
-        Their mean in seconds, by which records are ranked; infinite for one that failed.
+        Mean in seconds, by which records are ranked; infinite for a failure.
     failure : Failure or None
-        What was learnt last about why it failed.
+        Last known cause of the failure.
     """
 
     id: int
@@ -63,32 +63,33 @@ class MeasuredProgram:
 
 
 class Programs:
-    """``store.programs``, for rooms that look at single programs."""
+    """``store.programs``, for packages that read single programs."""
 
     def __init__(self, db: Database, loader: Loader) -> None:
         self._db = db
         self._loader = loader
 
     def get(self, ids: Sequence[int]) -> list[StoredProgram]:
-        """Return programs by their ids, in their order; those that do not exist are left out."""
-        found: dict[int, Any] = {}
-        for part in parts(ids):
-            rows = self._db.select(select(schema.program).where(_p.id.in_(part)))
-            found.update({row.id: row for row in rows})
-        return self._loader.programs([found[id_] for id_ in ids if id_ in found])
+        """Return programs in the order of their ids; missing ones are omitted."""
+        by_id: dict[int, Any] = {}
+        for batch in in_batches(ids):
+            rows = self._db.select(select(schema.program).where(_p.id.in_(batch)))
+            by_id.update({row.id: row for row in rows})
+        return self._loader.programs([by_id[id_] for id_ in ids if id_ in by_id])
 
     def ids(self, digests: Iterable[bytes]) -> list[int | None]:
-        """Return the id of the program with each digest, None where there is none."""
-        found = [self._db.fetch(st.program_by_digest, digest=digest) for digest in digests]
-        return [rows[0][0] if rows else None for rows in found]
+        """Return the id of the program with each digest, or None."""
+        rows_of = (self._db.fetch(st.program_by_digest, digest=digest) for digest in digests)
+        return [rows[0][0] if rows else None for rows in rows_of]
 
     def targets(self, workload_ids: Iterable[int]) -> list[int]:
         """Return the ids of the targets for which these workloads have programs."""
-        found = {row[0] for w in workload_ids for row in self._db.fetch(st.targets_of, workload=w)}
-        return sorted(found)
+        return sorted(
+            {row[0] for w in workload_ids for row in self._db.fetch(st.targets_of, workload=w)}
+        )
 
     def args_info(self) -> dict[int, bytes]:
-        """Return a description of the arguments of each workload that has one, by its id."""
+        """Return the description of each workload's arguments, by its id, if a record has one."""
         first = (
             select(_m.workload_id, func.min(_m.args_info_id).label("args_info_id"))
             .group_by(_m.workload_id)
@@ -103,7 +104,7 @@ class Programs:
         return {row.workload_id: row.body.encode() for row in rows}
 
     def structures(self) -> Iterator[tuple[int, int | None, Program]]:
-        """Yield each sketch and tail that programs have together, with one of these programs."""
+        """Yield the distinct pairs of sketch and tail ids, each with one of their programs."""
         p = schema.program.c
         first = select(func.min(p.id)).group_by(p.sketch_id, p.tail_id).scalar_subquery()
         for row in self._db.select(select(schema.program).where(p.id.in_(first))):
@@ -116,23 +117,23 @@ class Programs:
         session_ids: Sequence[int],
         after: int = 0,
     ) -> list[MeasuredProgram]:
-        """Return what sessions measured of workloads, in order of insertion.
+        """Return the measurements of workloads in some sessions, in order of insertion.
 
-        Records that are served, and failures whose cause is known; those that were retracted and
-        those of sources that are not trusted are left out. Made of three statements.
+        Served records, and failures with a known cause; retracted records and those of untrusted
+        sources are omitted. Runs three statements.
 
         Parameters
         ----------
         workload_ids : sequence of int
-            Workloads that count as one.
+            Workloads that are the same computation.
         target_id : int
-            The target.
+            Id of the target.
         session_ids : sequence of int
-            The sessions.
+            Ids of the sessions.
         after : int
             Only measurements with a greater id.
         """
-        # What is added between the statements is for the next call, which begins after the last.
+        # Rows added between the statements are left for the next call.
         newest = self._db.select(select(func.max(_m.id).label("id")))[0].id or 0
         chosen = (
             _m.workload_id.in_(workload_ids),
@@ -146,7 +147,7 @@ class Programs:
             .select_from(joined)
             .where(*chosen, _m.served == literal_column("1"), _m.id.between(after + 1, newest))
         )
-        # From the failures, which are few, to their measurements.
+        # Starts from the failures, which are few.
         failed = self._db.select(
             select(_m.id, _m.program_id, _p.digest, _x.kind, _x.phase, _x.message, _x.seconds)
             .select_from(
@@ -157,20 +158,20 @@ class Programs:
             .where(
                 *chosen,
                 _x.measurement_id.between(after + 1, newest),
-                _x.id == last_word(schema.failure, _m),
+                _x.id == accepted_failure(schema.failure, _m),
                 _m.status == int(Status.FAILED),
                 _s.trust >= int(Trust.VERIFIED),
                 ~is_retracted(_m),
             )
         )
-        found = {row.id: _ran(row) for row in ran} | {row.id: _failed(row) for row in failed}
-        return [found[id_] for id_ in sorted(found)]
+        programs = {row.id: _ran(row) for row in ran} | {row.id: _failed(row) for row in failed}
+        return [programs[id_] for id_ in sorted(programs)]
 
     def has_kernels(self) -> bool:
-        """Tell whether there are workloads of GPU kernels, whose programs have no features."""
+        """Return true if there are workloads of GPU kernels, whose programs have no features."""
         return bool(self._db.fetch(st.first_kernel))
 
-    # ------------------------------------------------------------------ their features
+    # ------------------------------------------------------------------ features
 
     def without_features(
         self,
@@ -182,38 +183,39 @@ class Programs:
         target_ids: Sequence[int] | None = None,
         for_tvm: bool = False,
     ) -> list[StoredProgram]:
-        """Return programs whose rows of a feature set are missing, in order of their ids.
+        """Return programs without rows of a feature set, in order of their ids.
 
-        Rows that came with a merge count as missing: what is computed here takes their place.
-        Configurations of GPU kernels are none: :mod:`tunedb.blocksize` learns from their launches.
+        Merged rows count as missing: rows computed here replace them. GPU kernels are excluded:
+        :mod:`tunedb.advisor` learns from their launches.
 
         Parameters
         ----------
         feature_set : FeatureSet
-            Whose rows are missing: those of this version.
+            Feature set; rows of its version count.
         after : int
-            Only ids above it: the last one of the page before, or 0.
+            Only ids above this one: the last id of the previous page, or 0.
         limit : int
-            How many programs at most.
+            Maximum number of programs.
         workload_ids, target_ids : sequence of int or None
             Only programs of these workloads and targets.
         for_tvm : bool
-            Only programs whose module today's TVM can make and may get: a source that is trusted
-            has measured them.
+            Only programs whose module this TVM can load, and that a trusted source has measured.
 
         Returns
         -------
         list of StoredProgram
-            Programs of one workload, target, sketch or tail share its object.
+            Programs share the objects of their workload, target, sketch and tail.
         """
         if for_tvm:
-            # An exact list: SQL knows no versions.
+            # An exact list, because SQL cannot compare versions.
             workload_ids = self.rebuildable(workload_ids)
         chosen = self.chosen(select(schema.program), workload_ids, target_ids, for_tvm=for_tvm)
         set_id = self.set_id(feature_set)
         if set_id is not None:
             known = select(1).where(
-                _f.program_id == _p.id, _f.feature_set_id == set_id, *self.counting(computed=True)
+                _f.program_id == _p.id,
+                _f.feature_set_id == set_id,
+                *self.feature_conditions(computed=True),
             )
             chosen = chosen.where(~known.exists())
         rows = self._db.select(chosen.where(_p.id > after).order_by(_p.id).limit(limit))
@@ -227,15 +229,15 @@ class Programs:
         *,
         for_tvm: bool,
     ) -> Select[Any]:
-        """Return a query of programs with the conditions that were asked for."""
+        """Return a query of programs with these conditions."""
         if workload_ids is not None:
-            statement = statement.where(_among(_p.workload_id, workload_ids))
+            statement = statement.where(among(_p.workload_id, workload_ids))
         if target_ids is not None:
-            statement = statement.where(_among(_p.target_id, target_ids))
-        # Most databases have no kernels, and then no program need be asked.
+            statement = statement.where(among(_p.target_id, target_ids))
+        # Most databases have no kernels; these need no check per program.
         if self.has_kernels():
             statement = statement.where(_p.workload_id.not_in(st.kernels))
-        # Most databases have trusted sources alone, and then no program need be asked.
+        # Most databases have only trusted sources; these need no check per program.
         if for_tvm and self._db.fetch(st.untrusted_sources):
             trusted = (
                 select(1)
@@ -249,47 +251,47 @@ class Programs:
         return chosen
 
     def rebuildable(self, workload_ids: Sequence[int] | None) -> list[int]:
-        """Return the ids of workloads of which today's TVM can make a module."""
+        """Return the ids of workloads of which this TVM can load a module."""
         rows = self._db.select(
             select(_w.id, _w.format, _w.tvm_version, _w.script.is_not(None).label("has_script"))
             .where(_w.format.in_(MODULES))
             .order_by(_w.id)
         )
-        wanted = None if workload_ids is None else set(workload_ids)
+        allowed = None if workload_ids is None else set(workload_ids)
         return [
             row.id
             for row in rows
-            if (wanted is None or row.id in wanted)
+            if (allowed is None or row.id in allowed)
             and is_rebuildable(row.format, row.tvm_version, has_script=bool(row.has_script))
         ]
 
     def set_id(self, feature_set: NamedSet) -> int | None:
-        """Return the id of a feature set, or None where no row of it was ever stored."""
+        """Return the id of a feature set, or None if the database has no row of it."""
         rows = self._db.fetch(st.feature_set, name=feature_set.name, version=feature_set.version)
         return rows[0][0] if rows else None
 
-    def counting(self, *, computed: bool = False) -> list[Any]:
-        """Return the conditions under which rows of features count.
+    def feature_conditions(self, *, computed: bool = False) -> list[Any]:
+        """Return the conditions under which rows of features are usable.
 
         Parameters
         ----------
         computed : bool
-            Only those that were computed here.
+            Only rows computed here.
         """
-        # Few databases have rows from elsewhere, and then no row need be asked.
-        if not self._db.fetch(foreign_features):
+        # Few databases have merged rows; the others need no check per row.
+        if not self._db.fetch(any_foreign_feature):
             return []
-        return [~is_marked(_f) if computed else features_count(_f)]
+        return [~is_merged_feature(_f) if computed else is_usable_feature(_f)]
 
 
-def parts(values: Sequence[int]) -> Iterable[Sequence[int]]:
-    """Yield values in parts that fit one statement."""
+def in_batches(values: Sequence[int]) -> Iterable[Sequence[int]]:
+    """Yield values in batches that fit one statement."""
     return (values[start : start + _IN] for start in range(0, len(values), _IN))
 
 
-def _among(column: Any, ids: Sequence[int]) -> Any:
-    """Return the condition that a column has one of these values, however many they are."""
-    # Numbers in the text: a statement takes 32,766 parameters.
+def among(column: Any, ids: Sequence[int]) -> Any:
+    """Return the condition that a column has one of these values, of any number."""
+    # Ids are written into the SQL text: a statement takes 32,766 parameters.
     return column.in_(bindparam(None, list(ids), expanding=True, literal_execute=True))
 
 

@@ -1,9 +1,9 @@
-"""Pruning: what a database takes, removing what it need not keep, and giving its space back.
+"""Pruning: space used by a database, removal of rows, and release of space.
 
-What many records share stays: workloads, targets, sketches, tails, sessions, sources,
-descriptions of arguments, contexts and sets of counters. Other processes remember the numbers
-of those rows (:class:`tunedb.storage.rows.Ids`), and there are few. Retractions stay, because
-they only ever grow and what they mean may come again; so does how far exchanges have come.
+Rows shared by many records stay: workloads, targets, sketches, tails, sessions, sources,
+descriptions of arguments, contexts and counter sets. There are few, and other processes cache their
+ids (:class:`tunedb.storage.rows.IdCache`). Retractions stay, because their set only grows and the
+retracted rows may come again; so does the progress of exchanges.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ..errors import StorageError
 from ..results import Exchanged, FileSpace, TableSpace
 from . import schema
 from .database import Database
-from .deadlines import unhurried
+from .deadlines import long_statements
 from .engine import Prepared, connect_reader, converted_errors
 from .retractions import is_retracted
 
@@ -48,25 +48,24 @@ _f, _d, _k = schema.feature.c, schema.prediction.c, schema.model.c
 _l, _foreign = schema.launch.c, schema.foreign_feature.c
 _mark = schema.watermark.c
 
-#: Rows that are read at a time.
+#: Rows per statement.
 _PAGE = 20_000
 
-#: Rows that say how long the others are, where the database does not.
+#: Rows from whose length that of a table is estimated, if the database does not tell.
 _SAMPLE = 1_000
 
-#: Bytes of a row besides its texts: numbers, lengths, its place in a page and in the indexes.
+#: Bytes of a row besides texts and blobs: numbers, lengths, entries in pages and indexes.
 _ROW_BYTES = 60
 
-#: Seconds that a vacuum waits for its turn: whoever writes now will write again.
-_VACUUM_TURN_MS = 5_000
-_PATIENCE = f"PRAGMA busy_timeout={_VACUUM_TURN_MS}"
+#: Time for which a vacuum waits for writers: a process that writes now will write again.
+_VACUUM_TIMEOUT = "PRAGMA busy_timeout=5000"
 
-#: PostgreSQL vacuums what it is told, not what others keep beside it.
+#: Vacuums our tables only: others may be in the same database.
 _VACUUM_TABLES = "VACUUM (ANALYZE) " + ", ".join(sorted(schema.metadata.tables))
 
 _ONE: Any = literal_column("1")
 
-#: SQLite's table of pages, where it was built with it.
+#: SQLite's table of pages, present if it was built in.
 _pages = table("dbstat", column("name"), column("pgsize"), column("aggregate"))
 _objects = table("sqlite_schema", column("name"), column("tbl_name")).alias("object")
 _statistics = table(
@@ -107,8 +106,8 @@ _model = Prepared(delete(schema.model).where(_k.id == _id("model")))
 
 
 @dataclass(frozen=True, slots=True)
-class Removed:
-    """How many rows went, of each kind."""
+class RemovedRows:
+    """Numbers of removed rows of each kind."""
 
     records: int = 0
     failures: int = 0
@@ -118,16 +117,15 @@ class Removed:
     models: int = 0
     launches: int = 0
 
-    def __add__(self, other: Removed) -> Removed:
-        return Removed(*(getattr(self, n) + getattr(other, n) for n in self.__slots__))
+    def __add__(self, other: RemovedRows) -> RemovedRows:
+        return RemovedRows(*(getattr(self, n) + getattr(other, n) for n in self.__slots__))
 
 
-def lasting() -> Any:
+def is_pinned() -> Any:
     """Return the condition for measurements that are never removed.
 
-    The last measurement, those of the last program, and those of the last failure and the last
-    launch: SQLite gives the number of a last row again, and other processes may remember it, or
-    have written it down as how far they have read.
+    These are the last measurement and those of the last program, failure and launch: SQLite would
+    give their ids again, and other processes may have cached them or stored them as watermarks.
     """
     other = schema.measurement.alias().c
     failure = select(_x.measurement_id).order_by(_x.id.desc()).limit(literal_column("1"))
@@ -141,66 +139,66 @@ def lasting() -> Any:
 
 
 def _or_zero(number: Select[Any]) -> Any:
-    """Return a number that is looked up; 0, which no row has, where there is none."""
+    """Return a scalar subquery, or 0, which no row has as id."""
     return func.coalesce(number.scalar_subquery(), literal_column("0"))
 
 
 class Pruning:
-    """``store.pruning``, for the room that removes records and gives space back."""
+    """``store.pruning``, for the package that removes records and releases space."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    # ------------------------------------------------------------------ numbers of rows
+    # ------------------------------------------------------------------ ids of rows
 
     def measurement_numbers(self) -> NDArray[np.int64]:
-        """Return id, source and program of all measurements: shape (n, 3), in order of ids."""
+        """Return id, source id and program id of all measurements: shape (n, 3), sorted by id."""
         return self._numbers(schema.measurement, _m.source_id, _m.program_id)
 
     def failure_numbers(self) -> NDArray[np.int64]:
-        """Return id and measurement of all failures: shape (n, 2)."""
+        """Return ids and measurement ids of all failures: shape (n, 2)."""
         return self._numbers(schema.failure, schema.failure.c.measurement_id)
 
     def launch_numbers(self) -> NDArray[np.int64]:
-        """Return id and measurement of all launches: shape (n, 2)."""
+        """Return ids and measurement ids of all launches: shape (n, 2)."""
         return self._numbers(schema.launch, schema.launch.c.measurement_id)
 
     def feature_numbers(self) -> NDArray[np.int64]:
-        """Return program, feature set and bytes of all programs' features: shape (n, 3)."""
+        """Return program id, feature set id and bytes of all features: shape (n, 3)."""
         return self._numbers(schema.feature, func.length(_f.data))
 
     def prediction_numbers(self) -> NDArray[np.int64]:
-        """Return model and program of all predictions: shape (n, 2)."""
+        """Return model ids and program ids of all predictions: shape (n, 2)."""
         return self._numbers(schema.prediction)
 
     def measurement_ranks(self) -> NDArray[np.float64]:
-        """Return what orders measurements: shape (n, 6), in order of ids.
+        """Return the ranking columns of all measurements: shape (n, 6), in order of ids.
 
-        Columns are id, workload, target, status, served, and the mean in seconds, NaN where there
-        is none.
+        Columns are id, workload id, target id, status, served, and the mean in seconds (NaN without
+        times).
         """
         columns = (_m.workload_id, _m.target_id, _m.status, _m.served, _m.mean)
         return self._values(schema.measurement, columns, float)
 
     def retracted_ids(self) -> NDArray[np.int64]:
-        """Return the ids of measurements that were taken back, in order."""
+        """Return the ids of retracted measurements, in order."""
         import numpy as np
 
         rows = self._db.select(select(_m.id).where(is_retracted(_m, many=True)).order_by(_m.id))
         return np.array([row.id for row in rows], np.int64)
 
-    def lasting_ids(self) -> list[int]:
-        """Return the ids of measurements that stay (:func:`lasting`)."""
-        return [row.id for row in self._db.select(select(_m.id).where(lasting()).order_by(_m.id))]
+    def pinned_ids(self) -> list[int]:
+        """Return the ids of measurements that are never removed (:func:`is_pinned`)."""
+        return [row.id for row in self._db.select(select(_m.id).where(is_pinned()).order_by(_m.id))]
 
     def feature_set_ids(self) -> dict[int, tuple[str, int]]:
-        """Return the name and version of each feature set that has a place here."""
+        """Return the name and version of each feature set, by its id."""
         return {
             row.id: (row.name, row.version) for row in self._db.select(select(schema.feature_set))
         }
 
     def exchanges(self) -> list[Exchanged]:
-        """Return with which databases records were exchanged, the latest first."""
+        """Return the databases with which records were exchanged, the latest first."""
         rows = self._db.select(
             select(_mark.direction, _mark.peer, func.max(_mark.exchanged_at).label("at"))
             .group_by(_mark.direction, _mark.peer)
@@ -208,19 +206,23 @@ class Pruning:
         )
         return [Exchanged(row.direction, row.peer, row.at) for row in rows]
 
-    def _numbers(self, one: Table, *columns: Any) -> NDArray[np.int64]:
+    def _numbers(self, table_: Table, *columns: Any) -> NDArray[np.int64]:
         """Return the key and some columns of all rows of a table, in order of the key."""
-        return self._values(one, columns, int)
+        return self._values(table_, columns, int)
 
-    def _values(self, one: Table, columns: tuple[Any, ...], kind: type) -> NDArray[Any]:
+    def _values(self, table_: Table, columns: tuple[Any, ...], kind: type) -> NDArray[Any]:
         import numpy as np
 
-        pages: list[NDArray[Any]] = [np.array(page, kind) for page in self._key_pages(one, columns)]
-        width = len(one.primary_key.columns) + len(columns)
+        pages: list[NDArray[Any]] = [
+            np.array(page, kind) for page in self._key_pages(table_, columns)
+        ]
+        width = len(table_.primary_key.columns) + len(columns)
         return np.concatenate(pages) if pages else np.empty((0, width), kind)
 
-    def _key_pages(self, one: Table, columns: tuple[Any, ...]) -> Iterator[list[tuple[int, ...]]]:
-        key = list(one.primary_key.columns)
+    def _key_pages(
+        self, table_: Table, columns: tuple[Any, ...]
+    ) -> Iterator[list[tuple[int, ...]]]:
+        key = list(table_.primary_key.columns)
         statement = select(*key, *columns).order_by(*key).limit(_PAGE)
         rows = self._db.select(statement)
         while rows:
@@ -232,11 +234,11 @@ class Pruning:
 
     @property
     def is_file(self) -> bool:
-        """Whether this is SQLite, whose space is that of a file."""
+        """True for SQLite, False for a server."""
         return self._db.is_file
 
     def file_space(self) -> FileSpace:
-        """Return the pages of a SQLite file, and how many of them are free."""
+        """Return the pages of a SQLite file, and the number of free ones."""
         with self._db.lock, converted_errors(self._db.location):
             connection = self._db.reader()
             return FileSpace(
@@ -246,23 +248,24 @@ class Pruning:
             )
 
     def table_spaces(self) -> list[TableSpace]:
-        """Return what PostgreSQL's statistics say of the tables; they lag a little behind."""
-        found = []
+        """Return PostgreSQL's statistics of the tables, which lag a little behind."""
+        spaces = []
         for name in sorted(schema.metadata.tables):
-            place = func.to_regclass(name)
-            counted = select(_statistics.c.n_live_tup, _statistics.c.n_dead_tup)
+            relation = func.to_regclass(name)
             rows = self._db.select(
-                counted.add_columns(func.pg_total_relation_size(place).label("size")).where(
-                    _statistics.c.relid == place
-                )
+                select(
+                    _statistics.c.n_live_tup,
+                    _statistics.c.n_dead_tup,
+                    func.pg_total_relation_size(relation).label("size"),
+                ).where(_statistics.c.relid == relation)
             )
-            found += [TableSpace(name, row.n_live_tup, row.n_dead_tup, row.size) for row in rows]
-        return found
+            spaces += [TableSpace(name, row.n_live_tup, row.n_dead_tup, row.size) for row in rows]
+        return spaces
 
     def table_bytes(self) -> dict[str, int]:
-        """Return what each table takes with its indexes; an estimate where nobody knows."""
+        """Return the bytes of each table with its indexes; an estimate if they are unknown."""
         if not self._db.is_file:
-            return {one.name: one.bytes for one in self.table_spaces()}
+            return {space.name: space.bytes for space in self.table_spaces()}
         if self._db.select(select(func.sqlite_compileoption_used("ENABLE_DBSTAT_VTAB")))[0][0]:
             rows = self._db.select(
                 select(_objects.c.tbl_name, func.sum(_pages.c.pgsize).label("size"))
@@ -271,91 +274,89 @@ class Pruning:
                 .group_by(_objects.c.tbl_name)
             )
             return {row.tbl_name: int(row.size) for row in rows}
-        return {one.name: self._estimated(one) for one in schema.metadata.sorted_tables}
+        return {t.name: self._estimated_bytes(t) for t in schema.metadata.sorted_tables}
 
-    def _estimated(self, one: Table) -> int:
-        """Return about what a table takes, from the lengths of its first rows."""
+    def _estimated_bytes(self, table_: Table) -> int:
+        """Return the approximate bytes of a table, from the lengths of its first rows."""
         kinds = (schema.Blob, schema.Text)
-        lengths = [func.coalesce(func.length(c), 0) for c in one.c if c.type in kinds]
-        number = int(self._db.select(select(func.count()).select_from(one))[0][0])
+        lengths = [func.coalesce(func.length(c), 0) for c in table_.c if c.type in kinds]
+        number = int(self._db.select(select(func.count()).select_from(table_))[0][0])
         if not lengths or not number:
             return number * _ROW_BYTES
         sample = select(sum(lengths[1:], start=lengths[0]).label("size")).limit(_SAMPLE).subquery()
         mean = self._db.select(select(func.avg(sample.c.size)))[0][0]
         return round(number * (_ROW_BYTES + float(mean or 0)))
 
-    # ------------------------------------------------------------------ removing
+    # ------------------------------------------------------------------ removal
 
-    def remove_records(self, ids: Sequence[int], *, if_retracted: bool = False) -> Removed:
+    def remove_records(self, ids: Sequence[int], *, if_retracted: bool = False) -> RemovedRows:
         """Remove measurements with their failures and launches, in one transaction.
 
-        A program that has no measurement left goes too, with its features and predictions. What
-        must stay does (:func:`lasting`), and so does what is gone already.
+        A program without a measurement left is removed too, with its features and predictions.
+        Pinned records (:func:`is_pinned`) and missing ids are skipped.
 
         Parameters
         ----------
         ids : sequence of int
-            Local numbers; at most :data:`tunedb.limits.BATCH_ROWS`, so that others get their turn.
+            Record ids; at most :data:`tunedb.limits.BATCH_ROWS`, so that other writers get their
+            turn.
         if_retracted : bool
-            Leave what is not, or no longer, retracted.
-
-        Returns
-        -------
-        Removed
+            Skip records that are not, or no longer, retracted.
         """
-        found = select(_m.id, _m.program_id).where(_m.id.in_(ids), ~lasting())
+        removable = select(_m.id, _m.program_id).where(_m.id.in_(ids), ~is_pinned())
         if if_retracted:
-            found = found.where(is_retracted(_m))
+            removable = removable.where(is_retracted(_m))
         with self._db.transaction() as connection:
-            rows = connection.execute(found).all()
+            rows = connection.execute(removable).all()
             measurements = [{"measurement": row.id} for row in rows]
             failures = _failures_of.many(connection, measurements)
             launches = _launches_of.many(connection, measurements)
             records = _measurement.many(connection, measurements)
-            bare = _bare(connection, sorted({row.program_id for row in rows}))
-            _foreign_features_of.many(connection, bare)
-            features = _features_of.many(connection, bare)
-            predictions = _predictions_of.many(connection, bare)
-            programs = _program.many(connection, bare)
+            unmeasured = _unmeasured(connection, sorted({row.program_id for row in rows}))
+            _foreign_features_of.many(connection, unmeasured)
+            features = _features_of.many(connection, unmeasured)
+            predictions = _predictions_of.many(connection, unmeasured)
+            programs = _program.many(connection, unmeasured)
             if records:
                 _note_pruned(connection)
-        return Removed(records, failures, programs, features, predictions, launches=launches)
+        return RemovedRows(records, failures, programs, features, predictions, launches=launches)
 
-    def remove_features(self, feature_set_id: int, program_ids: Sequence[int]) -> Removed:
-        """Remove the rows that programs have of a feature set, in one transaction.
+    def remove_features(self, feature_set_id: int, program_ids: Sequence[int]) -> RemovedRows:
+        """Remove programs' rows of a feature set, in one transaction.
 
         Parameters
         ----------
         feature_set_id : int
-            Local number of the set.
+            Id of the feature set.
         program_ids : sequence of int
-            Local numbers; at most :data:`tunedb.limits.BATCH_ROWS`.
+            Program ids; at most :data:`tunedb.limits.BATCH_ROWS`.
         """
         rows = [{"program": id_, "feature_set": feature_set_id} for id_ in program_ids]
         with self._db.transaction() as connection:
             _foreign_feature.many(connection, rows)
-            return Removed(features=_feature.many(connection, rows))
+            return RemovedRows(features=_feature.many(connection, rows))
 
-    def remove_model(self, id_: int) -> Removed:
-        """Remove a model and what it predicted, in transactions of bounded size."""
-        removed = Removed()
+    def remove_model(self, id_: int) -> RemovedRows:
+        """Remove a model and its predictions, in transactions of bounded size."""
+        removed = RemovedRows()
         while True:
             with self._db.transaction() as connection:
                 page = _predictions_by(connection, model=id_, most=limits.BATCH_ROWS).scalars()
                 rows = [{"model": id_, "program": program} for program in page]
-                removed += Removed(predictions=_prediction.many(connection, rows))
+                removed += RemovedRows(predictions=_prediction.many(connection, rows))
                 if len(rows) < limits.BATCH_ROWS:
-                    return removed + Removed(models=_model(connection, model=id_).rowcount)
+                    return removed + RemovedRows(models=_model(connection, model=id_).rowcount)
 
     def vacuum(self) -> None:
-        """Give space back: SQLite writes the file anew, PostgreSQL marks it as free to use again.
+        """Release space: SQLite rewrites the file, PostgreSQL marks it as free.
 
         Raises
         ------
         BusyError
             Another process is writing.
         StorageError
-            The disk has no room for a copy, the database is read-only, or not of this account.
+            The disk has no room for a copy, or the database is read-only or belongs to another
+            account.
         """
         if self._db.read_only:
             raise StorageError(f"{self._db.location}: it was opened read-only")
@@ -370,41 +371,41 @@ class Pruning:
 
 
 def _note_pruned(connection: Connection) -> None:
-    """Write down up to where records may be missing, for those who remember how far they read."""
+    """Store the last id up to which records may be missing, for watermarks of other databases."""
     last = connection.execute(select(func.max(_m.id))).scalar()
     connection.execute(delete(schema.meta).where(schema.meta.c.key == schema.PRUNED))
     connection.execute(insert(schema.meta).values(key=schema.PRUNED, value=str(last or 0)))
 
 
-def _bare(connection: Connection, program_ids: Sequence[int]) -> list[dict[str, int]]:
-    """Return those of the programs that have no measurement."""
-    measured = exists(select(literal_column("1")).where(_m.program_id == _p.id))
-    bare = select(_p.id).where(_p.id.in_(program_ids), ~measured)
-    return [{"program": id_} for id_ in connection.execute(bare).scalars()]
+def _unmeasured(connection: Connection, program_ids: Sequence[int]) -> list[dict[str, int]]:
+    """Return those programs that have no measurement."""
+    is_measured = exists(select(literal_column("1")).where(_m.program_id == _p.id))
+    unmeasured = select(_p.id).where(_p.id.in_(program_ids), ~is_measured)
+    return [{"program": id_} for id_ in connection.execute(unmeasured).scalars()]
 
 
 def _vacuum_file(connection: Connection) -> None:
-    """Write a file of SQLite anew."""
-    # The first, because the copy would be made in memory, as our temporary tables are.
-    for pragma in ("PRAGMA temp_store=FILE", _PATIENCE):
+    """Rewrite a file of SQLite."""
+    # Our connections keep temporary tables in memory; the copy must not be there.
+    for pragma in ("PRAGMA temp_store=FILE", _VACUUM_TIMEOUT):
         connection.exec_driver_sql(pragma).close()
     connection.exec_driver_sql("VACUUM")
-    # The new file is in the log until then.
+    # The new content is in the log until then.
     connection.exec_driver_sql("PRAGMA wal_checkpoint(TRUNCATE)").close()
 
 
 def _vacuum_server(connection: Connection, where: str) -> None:
-    """Vacuum our tables; those of somebody else PostgreSQL only warns of and leaves out."""
+    """Vacuum our tables; PostgreSQL skips tables of others with a warning."""
     warnings: list[str] = []
 
-    def note(told: Any) -> None:
-        if told.severity_nonlocalized == "WARNING":
-            warnings.append(str(told.message_primary))
+    def note(diagnostic: Any) -> None:
+        if diagnostic.severity_nonlocalized == "WARNING":
+            warnings.append(str(diagnostic.message_primary))
 
     driver: Any = connection.connection.driver_connection
     driver.add_notice_handler(note)
     try:
-        with unhurried(connection):
+        with long_statements(connection):
             connection.exec_driver_sql(_VACUUM_TABLES)
     finally:
         driver.remove_notice_handler(note)

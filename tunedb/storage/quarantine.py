@@ -1,4 +1,4 @@
-"""Quarantine: bytes that could not be understood."""
+"""Quarantine: unreadable bytes, kept with the reason."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .loader import Loader
 
 
 class Quarantine:
-    """``store.quarantine``: keeps and gives back bytes that could not be understood."""
+    """``store.quarantine``: keeps and returns unreadable bytes."""
 
     def __init__(self, db: Database, loader: Loader, batches: Batches) -> None:
         self._db = db
@@ -26,26 +26,49 @@ class Quarantine:
         return f"<quarantine of {self._db.location}>"
 
     def add(self, rows: Iterable[Quarantined], source: Source) -> int:
-        """Keep bytes that could not be understood; return how many were new."""
+        """Keep unreadable bytes.
+
+        Parameters
+        ----------
+        rows : iterable of Quarantined
+            Bytes with their file, line and reason.
+        source : Source
+            Origin of the bytes.
+
+        Returns
+        -------
+        int
+            Number of rows that were not stored before.
+        """
         with self._db.transaction() as connection:
             return self._batches.insert_quarantined(connection, rows, source)
 
     def release(self, ids: Iterable[int]) -> None:
-        """Take rows out of quarantine, because their bytes were understood meanwhile."""
+        """Remove rows from quarantine, because their bytes can be read now.
+
+        Parameters
+        ----------
+        ids : iterable of int
+            Ids of the rows.
+        """
         with self._db.transaction() as connection:
-            statements.release.many(connection, [{"quarantined": id_} for id_ in ids])
+            statements.release_quarantined.many(connection, [{"quarantined": id_} for id_ in ids])
 
     def rows(
         self, limit: int | None = None, ids: Sequence[int] | None = None
     ) -> list[QuarantineRow]:
-        """Return what could not be understood, newest first.
+        """Return the rows in quarantine, newest first.
 
         Parameters
         ----------
         limit : int or None
-            How many at most.
+            Maximum number of rows.
         ids : sequence of int or None
             Only these rows.
+
+        Returns
+        -------
+        list of QuarantineRow
         """
         q = schema.quarantine.c
         statement = select(schema.quarantine).order_by(q.id.desc()).limit(limit)
@@ -62,7 +85,17 @@ class Quarantine:
         ]
 
     def ids(self, file: str | None = None) -> list[int]:
-        """Return the ids of what could not be understood, oldest first; of one file, or all."""
+        """Return the ids of the rows in quarantine, oldest first.
+
+        Parameters
+        ----------
+        file : str or None
+            Only rows of this file.
+
+        Returns
+        -------
+        list of int
+        """
         q = schema.quarantine.c
         statement = select(q.id).order_by(q.id)
         if file is not None:

@@ -1,4 +1,4 @@
-"""The statements of reads, rendered once for each dialect."""
+"""SQL statements that read, rendered once per dialect."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from sqlalchemy import Select, and_, bindparam, case, func, literal_column, or_,
 
 from ..records import MODULES, Trust, WorkloadFormat
 from . import columns, schema
-from .attribution import last_word
+from .attribution import accepted_failure
 from .columns import Form
 from .engine import Prepared
 from .retractions import is_retracted
@@ -35,7 +35,7 @@ top_k = Prepared(
 
 
 def _join_shared_json(joined: Any) -> Any:
-    """Return a join with the tables of JSON that many measurements share."""
+    """Return a join with the tables of shared JSON."""
     for name in columns.names_of(Form.SHARED_JSON):
         table = schema.metadata.tables[name]
         joined = joined.outerjoin(table, table.c.id == _m[f"{name}_id"])
@@ -43,17 +43,17 @@ def _join_shared_json(joined: Any) -> Any:
 
 
 def _column(column: columns.Column) -> Any:
-    """Return what a record takes of a column of measurements."""
+    """Return the selected expression for a column of measurements."""
     if column.form is Form.SHARED_JSON:
         return schema.metadata.tables[column.name].c.body.label(column.name)
     return schema.metadata.tables[column.table].c[column.stored]
 
 
 def record_query() -> Select[Any]:
-    """Return the query whose rows :meth:`Loader.record` understands."""
+    """Return the query whose rows :meth:`Loader.record` reads."""
     joined = _join_shared_json(
         schema.measurement.join(schema.program, _p.id == _m.program_id)
-    ).outerjoin(schema.failure, _f.id == last_word(schema.failure, _m))
+    ).outerjoin(schema.failure, _f.id == accepted_failure(schema.failure, _m))
     return select(
         *(_column(c) for c in columns.MEASUREMENT if c.name != "program_digest"),
         _m.mean,
@@ -69,7 +69,7 @@ record_by_id = Prepared(record_query().where(_m.id == parameter("id")))
 
 
 def answer_query() -> Select[Any]:
-    """Return the query whose rows :meth:`Answers.from_row` understands."""
+    """Return the query whose rows :meth:`Answers.from_row` reads."""
     joined = (
         schema.measurement.join(schema.program, _p.id == _m.program_id)
         .join(schema.sketch, schema.sketch.c.id == _p.sketch_id)
@@ -88,13 +88,13 @@ def answer_query() -> Select[Any]:
         _p.tail_id,
         schema.tail.c.body,
         _p.decisions,
-        # The digests, what ranks the record, and who vouches for it.
+        # Digests, mean time, and the source.
         _p.digest,
         _m.digest,
         _m.mean,
         schema.source.c.trust,
         schema.source.c.store,
-        # What the digest of the measurement is of, besides the program.
+        # Fields of the measurement's digest besides the program.
         *covered.values(),
     ).select_from(_join_shared_json(joined))
 
@@ -134,7 +134,7 @@ targets_of = Prepared(
     select(_p.target_id).distinct().where(_p.workload_id == parameter("workload"))
 )
 served_targets = Prepared(
-    # One index seek for each target; DISTINCT would walk all records of the workload.
+    # One index seek per target; DISTINCT would read all records of the workload.
     select(schema.target.c.id).where(
         select(literal_column("1"))
         .where(
@@ -148,14 +148,14 @@ served_targets = Prepared(
 
 
 def _is_own() -> Any:
-    """Return the condition that a source is our own: of this database, not merged into it."""
+    """Return the condition that a source is own: of this database, not merged into it."""
     return and_(
         schema.source.c.trust >= literal_column(str(int(Trust.OWN))),
         schema.source.c.store == bindparam("store", type_=schema.Text),
     )
 
 
-#: Those without a name of a scheme that a source of this database gave.
+#: Finds served modules without an alias of a scheme that an own source stated.
 workloads_without = Prepared(
     select(schema.workload.c.id)
     .where(
@@ -196,8 +196,8 @@ own_workloads = Prepared(
     .distinct()
     .where(_m.source_id.in_(select(schema.source.c.id).where(_is_own())))
 )
-#: Those whose body the plugin wrote, or a log that this database's user vouched for. A measurement
-#: that revalidation made is of a verified source, too, and says nothing of the body.
+#: Finds workloads whose body the plugin wrote, or that come from a log that the user vouched for.
+#: Revalidation also has a verified source, but its measurements do not vouch for the body.
 local_workloads = Prepared(
     select(schema.workload.c.id).where(
         or_(
@@ -245,7 +245,7 @@ untrusted_sources = Prepared(
     .where(schema.source.c.trust < literal_column(str(int(Trust.VERIFIED))))
     .limit(literal_column("1"))
 )
-#: Workloads of GPU kernels: their parameters have no features, and models are not trained on them.
+#: Finds GPU kernels: their parameters have no features, and models are not trained on them.
 kernels = select(schema.workload.c.id).where(
     schema.workload.c.format == literal_column(f"'{WorkloadFormat.KERNEL}'")
 )

@@ -1,66 +1,66 @@
-"""Records: measurements with everything that they name."""
+"""Records: measurements with everything to which they refer."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any
+from typing import Any, TypeAlias
 
 from sqlalchemy import Select, Table, func, select
 
-from .. import identity, limits
-from ..errors import NotFoundError, UsageError
+from .. import limits
+from ..errors import UsageError
 from ..launches import Launch
 from ..records import Failure, FailureKind, Measurement, Phase, Quarantined, Source
-from ..results import AddReport, Record
+from ..results import AddReport, Record, TargetSummary, WorkloadSummary
 from ..system.one_line import one_line
 from . import read_statements as st
 from . import schema
 from .answers import Answers
-from .attribution import is_believed
+from .attribution import is_accepted
 from .batches import Batches
 from .database import Database
-from .launches import counter_set, launch_of
+from .launches import counter_set, launch_from_row
 from .loader import Loader
+from .lookup import Lookup
 from .programs import Programs
 from .quarantine import Quarantine
-from .targets import Targets
-from .workloads import Workloads
 
 _m, _f, _l = schema.measurement.c, schema.failure.c, schema.launch.c
 
-#: Rows fetched at a time by iterating methods.
+#: Rows per statement of iterating methods.
 _PAGE = 500
 
-#: Words of each kind that are read of a record: anybody may say any number.
-_MOST = 50
+#: Statements of each kind that are read of a record: strangers may make any number.
+_MAX_STATEMENTS = 50
+
+
+#: Arguments that name workloads and targets.
+AnyWorkloads: TypeAlias = int | str | WorkloadSummary | Sequence[int | WorkloadSummary]
+AnyTargets: TypeAlias = int | str | TargetSummary | Sequence[int | TargetSummary]
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
-    """A failure or a launch, and the source that says it.
+class Statement:
+    """A failure or a launch that is not accepted, and the source that states it.
 
     Parameters
     ----------
     source : Source
-        Not that of the record, and not trusted here, or taken back.
-    said : Failure or Launch
-        What it says.
+        Neither the record's own source nor a trusted one, or a retracted one.
+    content : Failure or Launch
+        The stated failure or launch.
     """
 
     source: Source
-    said: Failure | Launch
+    content: Failure | Launch
 
     __repr__ = one_line
 
 
 class Records:
-    """``store.records``: adds measurements and reads records.
-
-    Where a workload or target is asked for, ids, an id, or what
-    :meth:`~.workloads.Workloads.find` and :meth:`~.targets.Targets.find` understand will do.
-    """
+    """``store.records``: adds measurements and reads records."""
 
     def __init__(
         self,
@@ -69,8 +69,7 @@ class Records:
         batches: Batches,
         quarantine: Quarantine,
         answers: Answers,
-        workloads: Workloads,
-        targets: Targets,
+        lookup: Lookup,
         programs: Programs,
     ) -> None:
         self._db = db
@@ -78,8 +77,7 @@ class Records:
         self._batches = batches
         self._quarantine = quarantine
         self._answers = answers
-        self._workloads = workloads
-        self._targets = targets
+        self._lookup = lookup
         self._programs = programs
 
     def __repr__(self) -> str:
@@ -92,26 +90,26 @@ class Records:
         *,
         quarantined: Iterable[Quarantined] = (),
     ) -> AddReport:
-        """Add measurements with everything that they name, in batches.
+        """Add measurements with everything to which they refer, in batches.
 
         Parameters
         ----------
         measurements : iterable of Measurement
             Consumed lazily; each batch of :data:`tunedb.limits.BATCH_ROWS` is one transaction.
         source : Source
-            Where they come from.
+            Origin of the measurements.
         quarantined : iterable of Quarantined
-            Bytes that were not understood, kept under the same source.
+            Unreadable bytes, kept under the same source.
 
         Returns
         -------
         AddReport
-            How many measurements were new and how many were known.
+            Numbers of new and of known measurements.
 
         Raises
         ------
         FormatError
-            A time is not finite. Nothing of its batch is stored.
+            A time is not finite; nothing of its batch is stored.
         """
         new = known = 0
         iterator = iter(measurements)
@@ -124,13 +122,10 @@ class Records:
             self._quarantine.add(rows, source)
         return AddReport(new=new, known=known)
 
-    # ------------------------------------------------------------------ the best
+    # ------------------------------------------------------------------ best records
 
     def top_k(
-        self,
-        workload: int | str | Sequence[int],
-        target: int | str | Sequence[int] | None = None,
-        k: int = 10,
+        self, workload: AnyWorkloads, target: AnyTargets | None = None, k: int = 10
     ) -> list[Record]:
         """Return the best records of workloads, best first.
 
@@ -139,90 +134,122 @@ class Records:
 
         Parameters
         ----------
-        workload : int, str or sequence of int
-            Workloads, which count as one.
-        target : int, str, sequence of int or None
-            Targets, which count as one; None for all.
+        workload : int, str, WorkloadSummary or sequence of int or WorkloadSummary
+            Workloads to search together: ids, text as for :meth:`Workloads.find`, or its result.
+        target : int, str, TargetSummary, sequence of int or TargetSummary, or None
+            Targets to search together: ids, text as for :meth:`Targets.find`, or its result; None
+            for all.
         k : int
-            How many at most.
+            Maximum number of records.
+
+        Returns
+        -------
+        list of Record
 
         Raises
         ------
         NotFoundError
-            Nothing has that name.
+            No workload or target matches a text.
         UsageError
             `k` is negative.
         """
         if k < 0:
             raise UsageError(f"k must not be negative, got {k}")
-        workload_ids = _ids(workload, self._workloads.find, "workload")
-        if target is None:
-            target_ids: Sequence[int] = self._programs.targets(workload_ids)
-        else:
-            target_ids = _ids(target, self._targets.find, "target")
+        workload_ids = self._workload_ids(workload)
+        target_ids = (
+            self._programs.targets(workload_ids) if target is None else self._target_ids(target)
+        )
         return [self.get(i) for i in self._answers.best_ids(workload_ids, target_ids, k)]
 
-    def best(
-        self,
-        workload: int | str | Sequence[int],
-        target: int | str | Sequence[int] | None = None,
-    ) -> Record | None:
-        """Return the best record of workloads (:meth:`top_k`), or None."""
-        return next(iter(self.top_k(workload, target, 1)), None)
+    def _workload_ids(self, workload: AnyWorkloads) -> list[int]:
+        return _ids(workload, self._lookup.require_workloads)
 
-    # ------------------------------------------------------------------ all
+    def _target_ids(self, target: AnyTargets) -> list[int]:
+        return _ids(target, self._lookup.require_targets)
 
-    def get(self, id_: int) -> Record:
-        """Return a record by its id.
+    def best(self, workload: AnyWorkloads, target: AnyTargets | None = None) -> Record | None:
+        """Return the best record of workloads.
+
+        Parameters
+        ----------
+        workload, target
+            As for :meth:`top_k`.
+
+        Returns
+        -------
+        Record or None
+            None without a valid record.
 
         Raises
         ------
         NotFoundError
-            There is none.
+            No workload or target matches a text.
+        """
+        return next(iter(self.top_k(workload, target, 1)), None)
+
+    # ------------------------------------------------------------------ all records
+
+    def get(self, id_: int) -> Record:
+        """Return a record by its id.
+
+        Parameters
+        ----------
+        id_ : int
+            Id of the record.
+
+        Returns
+        -------
+        Record
+
+        Raises
+        ------
+        NotFoundError
+            The database has no such record.
         """
         return self._loader.record_by_id(id_)
 
-    def find(self, text: str, most: int = 10) -> list[int]:
-        """Return the ids of records whose id, or whose digest from its start, is `text`.
+    def find(self, text: str, limit: int = 10) -> list[int]:
+        """Return the ids of records with this id or digest.
 
         Parameters
         ----------
         text : str
-            An id, or at least four hexadecimal digits.
-        most : int
-            How many at most.
+            An id, or the first four or more hexadecimal digits of a digest.
+        limit : int
+            Maximum number of ids.
+
+        Returns
+        -------
+        list of int
         """
-        if text.isascii() and text.isdecimal() and len(text) < 19:
-            found = self._db.select(select(_m.id).where(_m.id == int(text)))
-            if found:
-                return [found[0].id]
-        digits = 2 * identity.DIGEST_BYTES
-        if not 4 <= len(text) <= digits or not set(text.lower()) <= set("0123456789abcdef"):
-            return []
-        # No index has digests alone, so this reads all of one.
-        low, high = (bytes.fromhex(text.ljust(digits, filler)) for filler in "0f")
-        rows = self._db.select(select(_m.id).where(_m.digest.between(low, high)).limit(most))
-        return sorted(row.id for row in rows)
+        return self._lookup.records(text, limit)
 
     def iterate(
-        self, workload_id: int | None = None, target_ids: Sequence[int] | None = None
+        self, workload: AnyWorkloads | None = None, target: AnyTargets | None = None
     ) -> Iterator[Record]:
-        """Yield records in order of insertion, failed and retracted ones included.
+        """Yield records in order of insertion, including failed and retracted ones.
 
-        Each page of 500 is a snapshot; records that are added meanwhile come at the end.
+        Each page of 500 records is a snapshot; records added meanwhile come last.
 
         Parameters
         ----------
-        workload_id : int or None
-            Only this workload's.
-        target_ids : sequence of int or None
-            Only these targets'.
+        workload, target
+            Only records of these workloads and targets, as for :meth:`top_k`; None for all.
+
+        Yields
+        ------
+        Record
+
+        Raises
+        ------
+        NotFoundError
+            No workload or target matches a text.
         """
         statement = st.record_query().order_by(_m.id).limit(_PAGE)
-        if workload_id is not None:
-            statement = statement.where(_m.workload_id == workload_id)
-        if target_ids is not None:
-            statement = statement.where(_m.target_id.in_(target_ids))
+        if workload is not None:
+            statement = statement.where(_m.workload_id.in_(self._workload_ids(workload)))
+        if target is not None:
+            statement = statement.where(_m.target_id.in_(self._target_ids(target)))
         after = 0
         while True:
             rows = self._db.select(statement.where(_m.id > after))
@@ -233,86 +260,131 @@ class Records:
             after = rows[-1].id
 
     def history(
-        self, workload_ids: Sequence[int], target_ids: Sequence[int] | None = None
+        self, workload: AnyWorkloads, target: AnyTargets | None = None
     ) -> list[tuple[int, float, float]]:
-        """Return the course of a search: ``(id, mean, best so far)`` of the served records.
+        """Return the progress of a search over the served records of workloads.
 
-        In order of time of measurement, then of insertion; times in seconds.
+        Parameters
+        ----------
+        workload, target
+            As for :meth:`top_k`.
+
+        Returns
+        -------
+        list of (int, float, float)
+            Record id, mean time, and best time so far, in seconds; in order of time of measurement,
+            then of insertion.
+
+        Raises
+        ------
+        NotFoundError
+            No workload or target matches a text.
         """
+        workload_ids = self._workload_ids(workload)
         statement = select(_m.id, _m.mean).where(_m.workload_id.in_(workload_ids), _m.served == 1)
-        if target_ids is not None:
-            statement = statement.where(_m.target_id.in_(target_ids))
+        if target is not None:
+            statement = statement.where(_m.target_id.in_(self._target_ids(target)))
         best = float("inf")
-        course = []
+        history = []
         for id_, mean in self._db.select(statement.order_by(_m.measured_at, _m.id)):
             best = min(best, mean)
-            course.append((id_, mean, best))
-        return course
+            history.append((id_, mean, best))
+        return history
 
-    def count(self, target_ids: Sequence[int] | None = None) -> int:
-        """Return the number of measurements, failed ones included, of all or some targets."""
-        if target_ids is None:
+    def count(self, target: AnyTargets | None = None) -> int:
+        """Return the number of measurements, including failed ones.
+
+        Parameters
+        ----------
+        target
+            Only measurements of these targets, as for :meth:`top_k`; None for all.
+
+        Returns
+        -------
+        int
+
+        Raises
+        ------
+        NotFoundError
+            No target matches a text.
+        """
+        if target is None:
             return int(self._db.fetch(st.size)[0][0])
         counted = select(func.count()).select_from(schema.measurement)
-        return int(self._db.select(counted.where(_m.target_id.in_(target_ids)))[0][0])
+        return int(self._db.select(counted.where(_m.target_id.in_(self._target_ids(target))))[0][0])
 
     def failures(self) -> dict[str, int]:
-        """Return the number of failures of each kind."""
+        """Return the number of failures of each kind.
+
+        Returns
+        -------
+        dict
+            Name of a :class:`FailureKind` → number of measurements.
+        """
         rows = self._db.select(
             select(_f.kind, func.count(_f.measurement_id.distinct()))
             .join_from(schema.failure, schema.measurement, _m.id == _f.measurement_id)
-            .where(is_believed(_f, _m))
+            .where(is_accepted(_f, _m))
             .group_by(_f.kind)
         )
         return {row[0]: row[1] for row in rows}
 
-    # ------------------------------------------------------------------ what does not count
+    # ------------------------------------------------------------------ unaccepted statements
 
-    def unbelieved(self, record_id: int) -> list[Word]:
-        """Return what is said of a record and not believed: failures, then launches.
+    def unaccepted(self, record_id: int) -> list[Statement]:
+        """Return the statements about a record that are not accepted: failures, then launches.
 
-        The last 50 of each, without those that somebody who is believed says too. Made of several
+        The last 50 of each kind, without those that an accepted source states too. Runs several
         statements.
+
+        Parameters
+        ----------
+        record_id : int
+            Id of the record.
+
+        Returns
+        -------
+        list of Statement
         """
-        failures = self._db.select(_not_believed(schema.failure, _f, record_id))
-        launches = self._db.select(_not_believed(schema.launch, _l, record_id))
-        words = [
-            Word(
+        failures = self._db.select(_unaccepted(schema.failure, _f, record_id))
+        launches = self._db.select(_unaccepted(schema.launch, _l, record_id))
+        stated_failures = [
+            Statement(
                 self._loader.source(row.source_id),
                 Failure(FailureKind(row.kind), Phase(row.phase), row.message, row.seconds),
             )
             for row in reversed(failures)
         ]
-        return words + [
-            Word(
+        return stated_failures + [
+            Statement(
                 self._loader.source(row.source_id),
-                launch_of(row, counter_set(self._db, row.counter_set_id)),
+                launch_from_row(row, counter_set(self._db, row.counter_set_id)),
             )
             for row in reversed(launches)
         ]
 
 
-def _ids(
-    words: int | str | Sequence[int], find: Callable[[str], list[int]], noun: str
-) -> Sequence[int]:
-    """Return the ids that a caller means; NotFoundError for a text that means nothing."""
-    if isinstance(words, str):
-        ids = find(words)
-        if not ids:
-            raise NotFoundError(f"no {noun} {words!r}")
-        return ids
-    return [words] if isinstance(words, int) else words
+def _ids(rows: AnyWorkloads | AnyTargets, find: Callable[[str], list[int]]) -> list[int]:
+    """Return the ids of rows that a caller names by id, text or summary."""
+    if isinstance(rows, str):
+        return find(rows)
+    if isinstance(rows, int):
+        return [rows]
+    if isinstance(rows, WorkloadSummary | TargetSummary):
+        return [rows.id]
+    return [row if isinstance(row, int) else row.id for row in rows]
 
 
-def _not_believed(table: Table, said: Any, record_id: int) -> Select[Any]:
+def _unaccepted(table: Table, statement: Any, record_id: int) -> Select[Any]:
+    """Return the query of a table's unaccepted statements about a record, last first."""
     same = table.alias().c
     is_repeated = select(same.id).where(
-        same.measurement_id == _m.id, same.digest == said.digest, is_believed(same, _m)
+        same.measurement_id == _m.id, same.digest == statement.digest, is_accepted(same, _m)
     )
     return (
         select(table)
-        .join_from(table, schema.measurement, _m.id == said.measurement_id)
-        .where(_m.id == record_id, ~is_believed(said, _m), ~is_repeated.exists())
-        .order_by(said.id.desc())
-        .limit(_MOST)
+        .join_from(table, schema.measurement, _m.id == statement.measurement_id)
+        .where(_m.id == record_id, ~is_accepted(statement, _m), ~is_repeated.exists())
+        .order_by(statement.id.desc())
+        .limit(_MAX_STATEMENTS)
     )

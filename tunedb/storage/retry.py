@@ -1,4 +1,4 @@
-"""Waiting for a server that is away: calls that may be made again are, for a while."""
+"""Retries of calls to a server that is away; only idempotent calls are retried."""
 
 from __future__ import annotations
 
@@ -20,60 +20,59 @@ T = TypeVar("T")
 _log = logging.getLogger("tunedb")
 
 
-class _HasDatabase(Protocol):
-    """A part of a store; its database knows for how long a call is made again."""
+class _StorePart(Protocol):
+    """A part of a store, whose database has the retry timeout."""
 
     _db: Database
 
 
-S = TypeVar("S", bound=_HasDatabase)
+S = TypeVar("S", bound=_StorePart)
 
 
-def again(call: Callable[[], T], error: UnreachableError, patience: float) -> T:
-    """Return what a call returns that has failed once, made again while patience lasts.
+def retry(call: Callable[[], T], error: UnreachableError, timeout: float) -> T:
+    """Repeat a failed call, with growing waits, until it succeeds or `timeout` has passed.
 
     Parameters
     ----------
     call : callable
-        What failed; nothing may come of it twice.
+        The failed call; it must be idempotent.
     error : UnreachableError
-        How it failed.
-    patience : float
-        Seconds from now for which it is made again.
+        Its first error.
+    timeout : float
+        Seconds from now; 0 raises `error` at once.
 
     Raises
     ------
     UnreachableError
-        The server is still away.
+        The server is still away; the error of the last attempt.
     """
-    deadline = time.monotonic() + patience
+    deadline = time.monotonic() + timeout
     wait = limits.FIRST_WAIT_S
-    if patience:
-        _log.warning("%s; waiting up to %d s for it", error, patience)
+    if timeout:
+        _log.warning("%s; waiting up to %d s for it", error, timeout)
     while time.monotonic() + wait <= deadline:
         time.sleep(wait)
         wait = min(2 * wait, limits.LONGEST_WAIT_S)
         try:
             return call()
-        except UnreachableError as other:
-            error = other
+        except UnreachableError as later_error:
+            error = later_error
     raise error
 
 
-def patiently(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
-    """Let a method of a part be called again where the server went away, while patience lasts.
+def retried(method: Callable[Concatenate[S, P], T]) -> Callable[Concatenate[S, P], T]:
+    """Retry a method of a store's part for the database's retry timeout.
 
-    The method must be one that may be called twice: its transaction may have been committed
-    although nobody heard so.
+    The method must be idempotent: its transaction may have committed although the reply was lost.
     """
 
     @wraps(method)
-    def patient(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
+    def with_retries(self: S, /, *args: P.args, **kwargs: P.kwargs) -> T:
         try:
             return method(self, *args, **kwargs)
         except UnreachableError as error:
-            if not self._db.patience:
+            if not self._db.retry_timeout:
                 raise
-            return again(lambda: method(self, *args, **kwargs), error, self._db.patience)
+            return retry(lambda: method(self, *args, **kwargs), error, self._db.retry_timeout)
 
-    return patient
+    return with_retries

@@ -1,4 +1,4 @@
-"""The rows of records: what an insertion takes, after all that it refers to is there."""
+"""Rows of records: the parameters of insertions, made after all rows to which they refer."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ if TYPE_CHECKING:
     from .exchanged import ForeignSource
 
 
-#: Fields of a record that its row holds as they are, and those that it holds as JSON: as a text,
-#: or as the number of a row of a table.
+#: Fields of a record that its row holds unchanged, and those that it holds as JSON: as text, or as
+#: the id of a row of another table.
 _PLAIN = tuple(column.stored for column in MEASUREMENT if column.form is Form.PLAIN)
 _plain_of = attrgetter(*(column.name for column in MEASUREMENT if column.form is Form.PLAIN))
 _JSON = [c for c in MEASUREMENT if c.form in (Form.JSON, Form.SHARED_JSON)]
@@ -56,82 +56,82 @@ def now() -> int:
     return time.time_ns() // 1000
 
 
-class Ids:
-    """Digest → id of rows that many records share, filled in as transactions succeed.
+class IdCache:
+    """Row ids of shared rows by digest, filled in as transactions succeed.
 
-    Such rows are never removed (:mod:`tunedb.storage.pruning`), so an id stays right; the memory
-    is bounded by starting anew.
+    Such rows are never removed (:mod:`tunedb.storage.pruning`), so an id stays valid. A full cache
+    is emptied.
     """
 
     _MOST = 100_000
 
     def __init__(self) -> None:
-        # A digest covers the name of its table, so those of all tables may stand together.
+        # A digest covers the name of its table, so one dictionary serves all tables.
         self._known: dict[bytes, int] = {}
         self._pending: list[bytes] = []
-        #: Returns an id, or None where it is not known here. An import asks for millions.
+        #: Returns an id or None; a bound method, because an import makes millions of calls.
         self.get = self._known.get
 
     def put(self, digest: bytes, id_: int) -> None:
-        """Note an id of the transaction that is going on."""
+        """Add an id from the current transaction."""
         self._known[digest] = id_
         self._pending.append(digest)
 
     def commit(self) -> None:
-        """Keep what the transaction has found."""
+        """Keep the ids of the current transaction."""
         self._pending.clear()
         if len(self._known) > self._MOST:
             self._known.clear()
 
     def rollback(self) -> None:
-        """Forget what the transaction has found: its rows are not there."""
+        """Drop the ids of the current transaction: its rows do not exist."""
         for digest in self._pending:
             self._known.pop(digest, None)
         self._pending.clear()
 
 
 class Rows:
-    """Makes the rows that a batch needs, inside the writer's transaction.
+    """Creates rows for a batch inside the writer's transaction.
 
     Parameters
     ----------
     store_key : str
-        Identity of the database.
-    ids : Ids
+        Key of the database.
+    ids : IdCache
         Committed or rolled back with the transaction.
     is_owner : bool
-        Whether workloads may get a version and a script here (:meth:`own`).
+        True if this account may set versions and scripts of workloads (:meth:`own`).
     """
 
-    def __init__(self, store_key: str, ids: Ids, *, is_owner: bool) -> None:
+    def __init__(self, store_key: str, ids: IdCache, *, is_owner: bool) -> None:
         self.ids = ids
         self._store_key = store_key
         self._is_owner = is_owner
 
     def _ensure(self, connection: Connection, table: str, row: Mapping[str, Any]) -> int:
-        """Return the id of the row with that digest, inserting it where it is missing."""
+        """Return the id of the row with that digest, inserting it if missing."""
         id_ = self.ids.get(row["digest"])
         if id_ is not None:
             return id_
-        found = statements.id_of[table](connection, digest=row["digest"]).scalar()
-        if found is None:
+        id_ = statements.id_of[table](connection, digest=row["digest"]).scalar()
+        if id_ is None:
             statements.insert[table](connection, **row)
-            found = statements.id_of[table](connection, digest=row["digest"]).scalar_one()
-        self.ids.put(row["digest"], found)
-        return int(found)
+            id_ = statements.id_of[table](connection, digest=row["digest"]).scalar_one()
+        self.ids.put(row["digest"], id_)
+        return int(id_)
 
     def measurement(
         self, connection: Connection, measurement: Measurement, source_id: int, trust: int
     ) -> dict[str, Any]:
-        """Return the parameters of the measurement's insertion, after all that it refers to."""
+        """Return the parameters of a measurement's insertion, after inserting what it refers to."""
         program = measurement.program
         session, origin, times = measurement.session, measurement.origin, measurement.run_secs
-        parts = self._program(connection, program)
+        program_row = self._program(connection, program)
         row: dict[str, Any] = {
-            "_program": parts,
-            "program": parts["digest"],
-            "workload_id": parts["workload_id"],
-            "target_id": parts["target_id"],
+            "_program": program_row,
+            "program": program_row["digest"],
+            "workload_id": program_row["workload_id"],
+            "target_id": program_row["target_id"],
             "digest": measurement.digest,
             "status": int(measurement.status),
             "run_secs": None if times is None else identity.pack_floats(times),
@@ -154,30 +154,30 @@ class Rows:
         return row
 
     def _program(self, connection: Connection, program: Program) -> dict[str, Any]:
-        """Return the parameters of the program's insertion, after all that it refers to."""
-        trace, known = program.trace, self.ids.get
+        """Return the parameters of a program's insertion, after inserting what it refers to."""
+        trace, known_id = program.trace, self.ids.get
         sketch, tail, tail_id = program.sketch_digest, program.tail_digest, None
         if tail is not None and trace.tail is not None:
-            tail_id = known(tail) or self._body(connection, "tail", tail, trace.tail)
+            tail_id = known_id(tail) or self._body(connection, "tail", tail, trace.tail)
         return {
             "digest": program.digest,
-            "workload_id": known(program.workload.digest)
+            "workload_id": known_id(program.workload.digest)
             or self.workload(connection, program.workload),
-            "target_id": known(program.target.digest) or self.target(connection, program.target),
-            "sketch_id": known(sketch) or self._body(connection, "sketch", sketch, trace.sketch),
+            "target_id": known_id(program.target.digest) or self.target(connection, program.target),
+            "sketch_id": known_id(sketch) or self._body(connection, "sketch", sketch, trace.sketch),
             "tail_id": tail_id,
             "decisions": trace.decisions,
         }
 
     def _body(self, connection: Connection, table: str, digest: bytes, body: bytes) -> int:
-        """Return the id of a sketch or tail."""
+        """Return the id of a sketch or tail, inserting it if missing."""
         id_ = self.ids.get(digest)
         if id_ is not None:
             return id_
         return self._ensure(connection, table, {"digest": digest, "body": compress(body)})
 
     def _interned(self, connection: Connection, table: str, body: bytes) -> int:
-        """Return the id of a JSON text that many measurements share."""
+        """Return the id of a shared JSON text, inserting it if missing."""
         digest = identity.shared_digest(table, body)
         id_ = self.ids.get(digest)
         if id_ is not None:
@@ -185,7 +185,7 @@ class Rows:
         return self._ensure(connection, table, {"digest": digest, "body": _exact(body.decode())})
 
     def session(self, connection: Connection, session: Session) -> int:
-        """Return the id of a session, adding it where it is missing."""
+        """Return the id of a session, inserting it if missing."""
         id_ = self.ids.get(session.digest)
         if id_ is not None:
             return id_
@@ -198,7 +198,7 @@ class Rows:
         return self._ensure(connection, "session", row)
 
     def target(self, connection: Connection, target: Target) -> int:
-        """Return the id of a target."""
+        """Return the id of a target, inserting it if missing."""
         id_ = self.ids.get(target.digest)
         if id_ is not None:
             return id_
@@ -212,14 +212,15 @@ class Rows:
         return self._ensure(connection, "target", row)
 
     def workload(self, connection: Connection, workload: Workload) -> int:
-        """Return the id of a workload."""
+        """Return the id of a workload, inserting it if missing."""
         id_ = self.ids.get(workload.digest)
         if id_ is not None:
             return id_
-        known = statements.id_of["workload"](connection, digest=workload.digest).scalar()
-        if known is not None:
-            self.ids.put(workload.digest, known)
-            return int(known)
+        # Checked before the signature is computed, which is expensive.
+        id_ = statements.id_of["workload"](connection, digest=workload.digest).scalar()
+        if id_ is not None:
+            self.ids.put(workload.digest, id_)
+            return int(id_)
         signature = signature_of(workload)
         row = {
             "digest": workload.digest,
@@ -237,7 +238,7 @@ class Rows:
         return self._ensure(connection, "workload", row)
 
     def counter_set(self, connection: Connection, counter_set: CounterSet) -> int:
-        """Return the id of a set of counters."""
+        """Return the id of a counter set, inserting it if missing."""
         id_ = self.ids.get(counter_set.digest)
         if id_ is not None:
             return id_
@@ -251,10 +252,10 @@ class Rows:
         return self._ensure(connection, "counter_set", row)
 
     def own(self, connection: Connection, workload: Workload) -> None:
-        """Store what an own source says of a workload, besides its body.
+        """Store the version and the script that an own source gives a workload.
 
-        Its version decides whether TVM reads its graph, and its script is code that the plugin
-        may run: the word of a foreign source counts for neither, nor on a server that of a writer.
+        The version decides whether TVM reads the graph, and the script is code that the plugin may
+        run. Foreign sources therefore set neither, nor do writers of a server who do not own it.
         """
         if not self._is_owner:
             return
@@ -269,11 +270,14 @@ class Rows:
         key = b"script" + workload.digest
         if workload.script is not None and self.ids.get(key) is None:
             text = compress(workload.script.encode())
-            statements.give_script(connection, workload=id_, text=text)
+            statements.add_script(connection, workload=id_, text=text)
             self.ids.put(key, id_)
 
     def source(self, connection: Connection, source: Source) -> tuple[int, int]:
-        """Return the id and the trust of a source; one that exists keeps its trust."""
+        """Return the id and the trust of a source, inserting it if missing.
+
+        An existing source keeps its trust.
+        """
         name = identity.clean_text(source.name)
         digest = identity.digest("source", self._store_key.encode(), name.encode())
         row = _source_row(digest, name, source.kind, source.trust, self._store_key)
@@ -284,17 +288,17 @@ class Rows:
         return id_, int(trust)
 
     def foreign_source(self, connection: Connection, source: ForeignSource) -> int:
-        """Return the id of a source of another database; a new one is foreign."""
+        """Return the id of another database's source, inserting it as foreign if missing."""
         row = _source_row(source.digest, source.name, source.kind, Trust.FOREIGN, source.store)
         return self._ensure(connection, "source", row)
 
     def feature_set(self, connection: Connection, feature_set: NamedSet) -> int:
-        """Return the id of a feature set.
+        """Return the id of a feature set, inserting it if missing.
 
         Raises
         ------
         UsageError
-            This version of it is stored with other columns.
+            This version of the set is stored with other columns.
         """
         name, version = _exact(feature_set.name), feature_set.version
         columns = orjson.dumps(feature_set.columns).decode()
@@ -339,19 +343,22 @@ def arguments_text(signature: Signature) -> str | None:
 
 
 def label(text: str | None) -> str | None:
-    """Return a text that is no part of an identity as both databases can hold it."""
+    """Return text that is not part of an identity in a form that both databases can store."""
     return None if text is None else identity.clean_text(text)
 
 
 def _exact(text: str) -> str:
-    """Return a text that is part of an identity, or raise FormatError where it cannot be kept."""
+    """Return text that is part of an identity; FormatError if it cannot be stored."""
     if "\0" in text:
         raise FormatError(f"NUL in {text[:80]!r}; PostgreSQL could not keep it")
     return text
 
 
 def quarantine_row(row: Quarantined) -> dict[str, Any]:
-    """Return the parameters of a quarantined line's insertion; its digest is of what is kept."""
+    """Return the parameters of a quarantined line's insertion.
+
+    The digest covers the stored bytes, which are cut at the limit.
+    """
     file, data = identity.clean_text(row.file), row.data[: limits.MAX_QUARANTINE_BYTES]
     return {
         "digest": identity.digest("quarantine", file.encode(), identity.pack_int(row.line), data),
@@ -362,19 +369,19 @@ def quarantine_row(row: Quarantined) -> dict[str, Any]:
     }
 
 
-def failure_row_of(
+def failure_row(
     program: bytes, measurement: bytes, failure: Failure, source_id: int
 ) -> dict[str, Any]:
-    """Return the parameters of a failure's insertion; its digest is of what is kept.
+    """Return the parameters of a failure's insertion; the digest covers the stored text.
 
     Parameters
     ----------
     program, measurement : bytes
-        Digests of the measurement that failed and of its program.
+        Digests of the failed measurement and of its program.
     failure : Failure
-        Why it failed.
+        Cause of the failure.
     source_id : int
-        Local number of the source that says so.
+        Row id of the source that states it.
     """
     seconds = failure.seconds
     if seconds is not None and not math.isfinite(seconds):
@@ -392,14 +399,14 @@ def failure_row_of(
     }
 
 
-def launch_row_of(
+def launch_row(
     program: bytes,
     measurement: bytes,
     launch: Launch,
     counter_set_id: int | None,
     source_id: int,
 ) -> dict[str, Any]:
-    """Return the parameters of a launch's insertion, of the measurement with these digests."""
+    """Return the parameters of a launch's insertion."""
     block, grid = launch.block or (None,) * 3, launch.grid or (None,) * 3
     return {
         "digest": launch.digest(measurement),

@@ -1,12 +1,12 @@
-"""Tables, as SQLAlchemy Core. Alembic (``migrations/``) is the only way that they come to be.
+"""Tables, as SQLAlchemy Core; only Alembic (``migrations/``) creates them.
 
-SQLite tables are STRICT, which knows five type names; SQLAlchemy's ``Double``, ``String(n)``,
-``Boolean`` and ``DateTime`` emit others. So four types serve all columns, on both dialects. Times
-of day are integer microseconds since 1970, UTC.
+SQLite tables are STRICT, which allows five type names; SQLAlchemy's ``Double``, ``String(n)``,
+``Boolean`` and ``DateTime`` emit others. Four types therefore serve all columns, on both dialects.
+Times of day are integer microseconds since 1970, UTC.
 
-Every row with an identity has a ``digest`` (:mod:`tunedb.identity`), which is what a merge
-compares; integer keys are local. Rows are immutable but for ``measurement.served``, which is
-derived from status, trust and retractions, and for labels (names, trust, notes).
+Every row with an identity has a ``digest`` (:mod:`tunedb.identity`), by which a merge compares
+rows; integer keys are local. Rows are immutable except for ``measurement.served``, which is derived
+from status, trust and retractions, and for labels (names, trust, notes).
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ APPLICATION_ID = 0x746E6462
 #: Value of ``meta.format``, by which a server database is recognised.
 FORMAT = "tunedb"
 
-#: Key of ``meta``: the last measurement's number when records were last pruned. Up to there a
-#: number without a record says nothing of what the database has lost.
+#: Key of ``meta``: the id of the last measurement when records were last pruned. Below it, missing
+#: ids are no sign of a loss.
 PRUNED = "pruned"
 
 Int = BigInteger().with_variant(Integer, "sqlite")
@@ -116,7 +116,7 @@ workload = _table(
     Column("created_at", Int, nullable=False),
 )
 
-#: A name under which a source knows a workload. It counts as far as that source is trusted
+#: Names of workloads, each stated by a source; accepted if that source is trusted
 #: (:mod:`tunedb.storage.attribution`).
 workload_alias = _table(
     "workload_alias",
@@ -156,8 +156,8 @@ program = _table(
     Column("decisions", Blob, nullable=False),
 )
 
-#: A measurement is found through its program: an index of digests alone would be written at
-#: random, which costs a large import half of its time, and 30 bytes of each record.
+#: Measurements, which are found through their program: an index of digests alone would be written
+#: at random, which costs a large import half of its time, and 30 bytes of each record.
 measurement = _table(
     "measurement",
     _id(),
@@ -182,8 +182,8 @@ measurement = _table(
     UniqueConstraint("program_id", "digest"),
 )
 
-#: Serves top-k without touching the table: every column that the query names is in it, ``served``
-#: too, because SQLite reads it again although the index's own condition implies it.
+#: Covering index of top-k queries. It includes ``served``, because SQLite reads that column
+#: although the condition of the index implies its value.
 TOP_K_INDEX = Index(
     "ix_measurement_top_k",
     measurement.c.workload_id,
@@ -195,8 +195,8 @@ TOP_K_INDEX = Index(
     postgresql_where=text("served = 1"),
 )
 
-#: Why a measurement failed, as a source says it. Others than the measurement's own source may say
-#: something of it too; :mod:`tunedb.storage.attribution` tells which of them count.
+#: Causes of failed measurements, each stated by a source, which need not be the measurement's own
+#: (:mod:`tunedb.storage.attribution` has the conditions under which it is accepted).
 failure = _table(
     "failure",
     _id(),
@@ -210,7 +210,7 @@ failure = _table(
     UniqueConstraint("digest", "source_id"),
 )
 
-#: Which counters a profiler gave: JSON of ``[[name, unit], …]`` in the order of the values.
+#: Sets of a profiler's counters: JSON of ``[[name, unit], …]`` in the order of the values.
 counter_set = _table(
     "counter_set",
     _id(),
@@ -221,8 +221,8 @@ counter_set = _table(
     Column("counters", Text, nullable=False),
 )
 
-#: One GPU kernel that a measured program launched, as a source says it. Counters are float64,
-#: little-endian, in the order of their set; NaN is what was not measured.
+#: GPU kernels launched by measured programs, each stated by a source. Counters are float64,
+#: little-endian, in the order of their set; NaN if not measured.
 launch = _table(
     "launch",
     _id(),
@@ -278,7 +278,7 @@ feature = _table(
     rowid=False,
 )
 
-#: Rows of ``feature`` that were not computed here but came with a merge, and from which source.
+#: Sources of those rows of ``feature`` that came with a merge.
 foreign_feature = _table(
     "foreign_feature",
     Column("program_id", Int, ForeignKey("program.id"), primary_key=True),
@@ -299,8 +299,8 @@ model = _table(
     Column("body", Blob),
 )
 
-#: How much slower one session measured than another, where both measured the same programs. A
-#: session is a row of ``session``, or for records without one their ``source``.
+#: Slow-down of sessions relative to others that measured the same programs. A session is a row of
+#: ``session``, or for records without one their ``source``.
 session_factor = _table(
     "session_factor",
     Column("target_id", Int, ForeignKey("target.id"), primary_key=True),
@@ -314,20 +314,20 @@ session_factor = _table(
     rowid=False,
 )
 
-#: What a model said of a program before it was measured.
+#: Scores that models gave programs before these were measured.
 prediction = _table(
     "prediction",
     Column("model_id", Int, ForeignKey("model.id"), primary_key=True),
-    # The index is for removing programs, which asks for each whether something refers to it.
+    # The index is for removing programs, which checks each for references.
     Column("program_id", Int, ForeignKey("program.id"), primary_key=True, index=True),
     Column("score", Real, nullable=False),
     Column("predicted_at", Int, nullable=False),
     rowid=False,
 )
 
-#: What must not be served any more, although it stays stored. A digest is that of a measurement, a
-#: source or a session, whose records are all meant, or with the subject ``aliases`` that of a
-#: source whose aliases alone are meant; ``store`` is the database that says so.
+#: Records that stay stored but must not be served. ``digest`` is that of a measurement, or of a
+#: source or session for all of its records; with the subject ``aliases`` it is that of a source,
+#: for its aliases alone. ``store`` is the database that issued the retraction.
 retraction = _table(
     "retraction",
     Column("digest", Blob, primary_key=True),
@@ -338,8 +338,8 @@ retraction = _table(
     rowid=False,
 )
 
-#: On a server, under which of its roles a database pushes: only that one takes records back in the
-#: database's name, or adds records to its sources that are trusted there.
+#: Roles of a server under which databases push: only that role retracts records in a database's
+#: name, or adds records to its sources that are trusted there.
 account = _table(
     "account",
     Column("store", Text, primary_key=True),
@@ -348,8 +348,8 @@ account = _table(
     rowid=False,
 )
 
-#: How far an exchange with another database has come, in numbers of the side that gives: its rows
-#: up to there were looked at. ``measurement_digest`` tells whether that side is still the same.
+#: Progress of exchanges with other databases, in ids of the sending side: its rows up to there were
+#: exchanged. ``measurement_digest`` tells whether that side is still the same database.
 watermark = _table(
     "watermark",
     Column("direction", Text, primary_key=True),

@@ -1,4 +1,4 @@
-"""Sources: where records came from, how far they are believed, and what was taken back."""
+"""Sources: origins of records, with their trust and retractions."""
 
 from __future__ import annotations
 
@@ -23,36 +23,36 @@ _s, _r = schema.source.c, schema.retraction.c
 
 @dataclass(frozen=True, slots=True)
 class SourceRow:
-    """A source with what the database knows of it.
+    """A source with its statistics.
 
     Parameters
     ----------
     id : int
-        Local number.
+        Row id.
     digest : bytes
-        Its identity: the database that it is of, and its name there.
+        Identity: the database to which it belongs, and its name there.
     name : str
         A user's word, or the path of a file.
     kind : SourceKind
-        How its rows came in.
+        Way in which its rows came in.
     trust : Trust
-        How far it is believed here.
+        Trust in it here.
     store : str
-        Key of the database that it is of.
+        Key of the database to which it belongs.
     records : int
-        How many records are its own.
+        Number of its records.
     served : int
-        How many of them may be answers.
+        Number of its records that are served.
     retracted : int
-        How many of them were taken back, by themselves or with their session or source.
+        Number of its records that are retracted, themselves or with their session or source.
     created_at : int
-        Since when it is known here, in microseconds since 1970, UTC.
+        Time of its first row here, in microseconds since 1970, UTC.
     reason : str or None
-        Why all of it was taken back; None where it was not.
+        Reason for which all of it was retracted; None if it was not.
     aliases : int
-        How many names of workloads it says.
+        Number of aliases that it states.
     aliases_reason : str or None
-        Why these alone were taken back; None where they were not.
+        Reason for which only its aliases were retracted; None if they were not.
     """
 
     id: int
@@ -73,7 +73,7 @@ class SourceRow:
 
 
 class Sources:
-    """``store.sources``: reads sources; ``store.trust`` decides about them."""
+    """``store.sources``: reads sources; ``store.trust`` changes the trust in them."""
 
     def __init__(self, db: Database, loader: Loader) -> None:
         self._db = db
@@ -83,17 +83,37 @@ class Sources:
         return f"<sources of {self._db.location}>"
 
     def get(self, id_: int) -> Source:
-        """Return a source by its id, with the trust that it has now.
+        """Return a source by its id, with its present trust.
+
+        Parameters
+        ----------
+        id_ : int
+            Id of the source.
+
+        Returns
+        -------
+        Source
 
         Raises
         ------
         NotFoundError
-            There is none.
+            The database has no such source.
         """
         return self._loader.read_source(id_)
 
     def numbered(self, ids: Sequence[int] | None = None) -> list[tuple[int, bytes, Source]]:
-        """Return sources with their numbers and digests, all or those with some numbers."""
+        """Return sources with their ids and digests.
+
+        Parameters
+        ----------
+        ids : sequence of int or None
+            Only these sources.
+
+        Returns
+        -------
+        list of (int, bytes, Source)
+            Id, digest and source, in order of ids.
+        """
         statement = select(_s.id, _s.digest, _s.name, _s.kind, _s.trust).order_by(_s.id)
         if ids is not None:
             statement = statement.where(_s.id.in_(ids))
@@ -103,7 +123,12 @@ class Sources:
         ]
 
     def counts(self) -> list[tuple[Source, int]]:
-        """Return all sources with their numbers of records."""
+        """Return all sources with their numbers of records.
+
+        Returns
+        -------
+        list of (Source, int)
+        """
         t = schema.source.c
         rows = self._db.select(
             select(t.name, t.kind, t.trust, func.count(_m.id).label("records"))
@@ -116,83 +141,91 @@ class Sources:
         ]
 
     def summaries(self) -> list[SourceRow]:
-        """Return all sources, first known first. Reads all records."""
+        """Return all sources with their statistics, in order of ids; reads all records.
 
-        def why(condition: ColumnElement[bool]) -> ScalarSelect[str]:
-            by = or_(_r.store == self._db.key, _r.store == _s.store)
+        Returns
+        -------
+        list of SourceRow
+        """
+
+        def reason(condition: ColumnElement[bool]) -> ScalarSelect[str]:
+            counts = or_(_r.store == self._db.key, _r.store == _s.store)
             return (
                 select(_r.reason)
-                .where(_r.digest == _s.digest, by, condition)
+                .where(_r.digest == _s.digest, counts, condition)
                 .order_by(_r.created_at, _r.store)
                 .limit(literal_column("1"))
                 .correlate(schema.source)
                 .scalar_subquery()
             )
 
-        named = (
-            select(_a.source_id, func.count().label("n")).group_by(_a.source_id).subquery("named")
+        aliases = (
+            select(_a.source_id, func.count().label("n")).group_by(_a.source_id).subquery("aliases")
         )
-        taken = case((is_retracted(_m, many=True), literal_column("1")), else_=literal_column("0"))
+        retracted = case(
+            (is_retracted(_m, many=True), literal_column("1")), else_=literal_column("0")
+        )
         rows = self._db.select(
             select(
                 *(_s.id, _s.digest, _s.name, _s.kind, _s.trust, _s.store, _s.created_at),
                 func.count(_m.id).label("records"),
                 func.coalesce(func.sum(_m.served), 0).label("served"),
-                func.sum(taken).label("retracted"),
-                why(_r.subject != ALIASES).label("reason"),
-                why(_r.subject == ALIASES).label("aliases_reason"),
-                func.coalesce(named.c.n, 0).label("aliases"),
+                func.sum(retracted).label("retracted"),
+                reason(_r.subject != ALIASES).label("reason"),
+                reason(_r.subject == ALIASES).label("aliases_reason"),
+                func.coalesce(aliases.c.n, 0).label("aliases"),
             )
             .select_from(
                 schema.source.outerjoin(schema.measurement, _m.source_id == _s.id).outerjoin(
-                    named, named.c.source_id == _s.id
+                    aliases, aliases.c.source_id == _s.id
                 )
             )
-            .group_by(_s.id, named.c.n)
+            .group_by(_s.id, aliases.c.n)
             .order_by(_s.id)
         )
         return [_source_row(row) for row in rows]
 
 
 class Provenance:
-    """``store.provenance``, for rooms that ask whether somebody here vouches for a thing."""
+    """``store.provenance``, for packages that need rows of own or trusted sources."""
 
     def __init__(self, db: Database) -> None:
         self._db = db
 
     def is_own_workload(self, workload_id: int) -> bool:
-        """Tell whether a workload has a record of an own source that can be served.
+        """Return true if a workload has a served record of an own source.
 
-        A source that was merged is another database's, however far it is trusted.
+        Merged sources belong to other databases, however far they are trusted.
         """
         return bool(self._db.fetch(st.own_records, workload=workload_id, store=self._db.key))
 
     def own_workloads(self) -> set[int]:
-        """Return the ids of the workloads with a record of an own source, failed ones too.
+        """Return the ids of the workloads with a record of an own source, including failed ones.
 
-        Looks at all measurements; :meth:`is_own_workload` does not.
+        Reads all measurements; :meth:`is_own_workload` does not.
         """
         return {row[0] for row in self._db.fetch(st.own_workloads, store=self._db.key)}
 
     def local_workloads(self) -> set[int]:
-        """Return the ids of the workloads that a source of this database has records of.
+        """Return the ids of the workloads with records of this database's sources.
 
-        The others came by merges alone: nobody here has said that their bodies are harmless.
+        The others came by merges alone: nobody here has vouched for their bodies.
         """
         return {row[0] for row in self._db.fetch(st.local_workloads, store=self._db.key)}
 
     def is_trusted_program(self, program_id: int) -> bool:
-        """Tell whether a program has a record of a source whose programs TVM may get."""
+        """Return true if a program has a record of a trusted source."""
         return bool(self._db.fetch(st.trusted_records, program=program_id))
 
     def is_own_program(self, program_id: int) -> bool:
-        """Tell whether a program has a record of an own source of this database."""
+        """Return true if a program has a record of an own source."""
         return bool(self._db.fetch(st.own_programs, program=program_id, store=self._db.key))
 
     def trust_of(self, name: str) -> Trust | None:
-        """Return how far this database's own source of a name is believed; None: there is none."""
-        named = identity.clean_text(name).encode()
-        digest = identity.digest("source", self._db.key.encode(), named)
+        """Return the trust in this database's own source of a name; None if there is none."""
+        digest = identity.digest(
+            "source", self._db.key.encode(), identity.clean_text(name).encode()
+        )
         rows = self._db.select(select(_s.trust).where(_s.digest == digest))
         return Trust(rows[0].trust) if rows else None
 

@@ -1,4 +1,4 @@
-"""The statements of writes, rendered once for each dialect."""
+"""SQL statements that write, rendered once per dialect."""
 
 from __future__ import annotations
 
@@ -28,26 +28,18 @@ from sqlalchemy.sql import Executable
 from ..records import Status, Trust
 from . import schema
 from .engine import Prepared
-from .retractions import is_retracted, ours, served_value
+from .retractions import is_retracted, served_value, store_key
 
 _INSERT = {"sqlite": sqlite.insert, "postgresql": postgresql.insert}
 
 
 def _insertion(table: Table, computed: Mapping[str, Any] | None = None) -> Prepared:
-    """Return ``INSERT … ON CONFLICT DO NOTHING`` of all columns but ``id``, per dialect.
-
-    Parameters
-    ----------
-    table : Table
-        Where to.
-    computed : mapping or None
-        Column → expression, for columns that are not given as parameters.
-    """
+    """Return ``INSERT … ON CONFLICT DO NOTHING`` of all columns but ``id``."""
     return Prepared({name: _insert_into(name, table, computed or {}) for name in _INSERT})
 
 
 def _insert_into(dialect: str, table: Table, computed: Mapping[str, Any]) -> Executable:
-    """Return :func:`_insertion` of one dialect."""
+    """Return :func:`_insertion` for one dialect."""
     values = {c.name: bindparam(c.name, type_=c.type) for c in table.columns if c.name != "id"}
     statement: Any = _INSERT[dialect](table).values({**values, **computed})
     inserting: Executable = statement.on_conflict_do_nothing()
@@ -55,15 +47,15 @@ def _insert_into(dialect: str, table: Table, computed: Mapping[str, Any]) -> Exe
 
 
 def this_program() -> ScalarSelect[int]:
-    """Return the id of the program with the digest ``program``; only its index is read."""
+    """Return the id of the program with the digest ``program``, by its index."""
     p = schema.program.c
     return select(p.id).where(p.digest == bindparam("program", type_=schema.Blob)).scalar_subquery()
 
 
 def this_measurement() -> ColumnElement[bool]:
-    """Return the condition for the measurement with a digest and its program's digest.
+    """Return the condition for the measurement with these digests.
 
-    Its parameters are called ``measurement`` and ``program``.
+    Its parameters are ``measurement`` and ``program``, the digest of its program.
     """
     m = schema.measurement.c
     return and_(
@@ -73,14 +65,12 @@ def this_measurement() -> ColumnElement[bool]:
 
 
 def _insert_measurement() -> Prepared:
-    """Return the insertion that finds its program by digest and derives ``served``.
-
-    A server derives it itself (:mod:`tunedb.storage.guards`).
-    """
+    """Return the insertion that finds its program by digest and derives ``served``."""
     columns = ("digest", "source_id", "session_id")
-    given = {name: bindparam(name, type_=schema.measurement.c[name].type) for name in columns}
-    retracted = is_retracted(SimpleNamespace(**given))
+    parameters = {name: bindparam(name, type_=schema.measurement.c[name].type) for name in columns}
+    retracted = is_retracted(SimpleNamespace(**parameters))
     served = case((retracted, literal_column("0")), else_=bindparam("served", type_=schema.Int))
+    # A server's guard derives it itself (tunedb.storage.guards).
     values = {"sqlite": served, "postgresql": literal_column("0")}
     return Prepared(
         {
@@ -95,37 +85,33 @@ def _insert_measurement() -> Prepared:
 def _insertion_where(
     table: Table, condition: ColumnElement[bool], computed: Mapping[str, Any] | None = None
 ) -> Prepared:
-    """Return the insertion that inserts nothing where the condition finds nothing."""
+    """Return the insertion of one row for each match of a condition."""
     columns = {c.name: bindparam(c.name, type_=c.type) for c in table.c if c.name != "id"}
-    found = {**columns, **(computed or {})}
-    source = select(*found.values()).where(condition)
+    columns |= computed or {}
+    source = select(*columns.values()).where(condition)
     statements: dict[str, Executable] = {}
     for name, dialect_insert in _INSERT.items():
-        statement: Any = dialect_insert(table).from_select(list(found), source)
+        statement: Any = dialect_insert(table).from_select(list(columns), source)
         statements[name] = statement.on_conflict_do_nothing()
     return Prepared(statements)
 
 
 def _insert_of_measurement(table: Table) -> Prepared:
-    """Return the insertion that finds its measurement; without one it inserts nothing.
-
-    A failure of a measurement that succeeded is not inserted either.
-    """
+    """Return the insertion that needs a stored measurement; a failure needs a failed one."""
     m = schema.measurement.c
-    found = {"measurement_id": m.id}
     condition = this_measurement()
     if table is schema.failure:
         condition = and_(condition, m.status != literal_column(str(int(Status.OK))))
-    return _insertion_where(table, condition, found)
+    return _insertion_where(table, condition, {"measurement_id": m.id})
 
 
 def _insert_of_program(table: Table) -> Prepared:
-    """Return the insertion that inserts nothing where its program was removed meanwhile."""
+    """Return the insertion that needs a stored program: it may have been removed meanwhile."""
     program = bindparam("program_id", type_=schema.Int)
     return _insertion_where(table, schema.program.c.id == program)
 
 
-#: Table → its insertion.
+#: Insertions by table.
 insert = {
     table.name: _insertion(table)
     for table in (
@@ -154,7 +140,7 @@ for _table in (schema.failure, schema.launch):
 for _table in (schema.feature, schema.prediction):
     insert[_table.name] = _insert_of_program(_table)
 
-#: Table → the id of a digest.
+#: Queries of a row's id by its digest, by table.
 id_of = {
     table.name: Prepared(
         select(table.c.id).where(table.c.digest == bindparam("digest", type_=table.c.digest.type))
@@ -181,16 +167,16 @@ measurements_after = Prepared(
 _m = schema.measurement.c
 
 
-def _serving(condition: ColumnElement[bool]) -> Prepared:
-    """Return the derivation of ``served`` for measurements; only rows that change are written."""
+def _update_served(condition: ColumnElement[bool]) -> Prepared:
+    """Return the update of ``served`` of measurements; only changed rows are written."""
     value = served_value(_m)
     return Prepared(
         update(schema.measurement).where(condition, _m.served != value).values(served=value)
     )
 
 
-#: After the trust of a source changed.
-serve_source = _serving(_m.source_id == bindparam("source", type_=schema.Int))
+#: Updates ``served`` after the trust of a source changed.
+serve_source = _update_served(_m.source_id == bindparam("source", type_=schema.Int))
 
 _stop_serving = Prepared(
     update(schema.measurement)
@@ -200,10 +186,10 @@ _stop_serving = Prepared(
 
 
 def stop_serving(connection: Connection) -> int:
-    """Serve no longer what was taken back; return how many records that were.
+    """Stop serving retracted records; return their number.
 
-    After retractions came, which only ever take away. Writers of a server may not change what is
-    served: there a function of the owner does.
+    Retractions only ever stop serving. Writers of a server may not change ``served``: there a
+    function of the owner does so.
     """
     if connection.dialect.name == "sqlite":
         return _stop_serving(connection).rowcount
@@ -216,7 +202,7 @@ set_trust = Prepared(
     .values(trust=bindparam("new_trust", type_=schema.Int))
 )
 
-#: The source of a measurement, and the database that it is of.
+#: Source of a measurement, and the database of that source.
 source_of = Prepared(
     select(_m.source_id, schema.source.c.store)
     .join_from(schema.measurement, schema.source, schema.source.c.id == _m.source_id)
@@ -230,32 +216,29 @@ less_trusted = Prepared(
 )
 
 
-def _taken_back_from(source: str) -> ColumnElement[bool]:
-    """Return the condition that a measurement is retracted once it is the source's of that name."""
+def _is_retracted_under(source: str) -> ColumnElement[bool]:
+    """Return the condition that a measurement would be retracted under another source."""
     source_id = bindparam(source, type_=schema.Int)
     return is_retracted(
         SimpleNamespace(digest=_m.digest, source_id=source_id, session_id=_m.session_id)
     )
 
 
-_served_then = case(
-    (_taken_back_from("source"), literal_column("0")),
+_served_under_source = case(
+    (_is_retracted_under("source"), literal_column("0")),
     else_=bindparam("valid", type_=schema.Int),
 )
 
 
-def _give(*conditions: ColumnElement[bool]) -> Prepared:
-    """Return the statement that gives a record the source with the number ``source``.
-
-    A server derives from that whether the record is served (:mod:`tunedb.storage.guards`).
-    """
-    given = update(schema.measurement).where(this_measurement(), *conditions)
-    given = given.values(source_id=bindparam("source", type_=schema.Int))
-    return Prepared({"sqlite": given.values(served=_served_then), "postgresql": given})
+def _assign_source(*conditions: ColumnElement[bool]) -> Prepared:
+    """Return the update of a record's source; a server's guard derives ``served`` from it."""
+    update_ = update(schema.measurement).where(this_measurement(), *conditions)
+    update_ = update_.values(source_id=bindparam("source", type_=schema.Int))
+    return Prepared({"sqlite": update_.values(served=_served_under_source), "postgresql": update_})
 
 
-#: A record known from a source that is trusted less belongs to the better one from then on.
-take_over = _give(
+#: Assigns a known record of a less trusted source to the better one.
+take_over = _assign_source(
     schema.measurement.c.source_id.in_(
         select(schema.source.c.id).where(
             schema.source.c.trust < bindparam("trust", type_=schema.Int)
@@ -263,8 +246,8 @@ take_over = _give(
     )
 )
 
-#: A model that is made again keeps its number, which its predictions have.
-remake_model = Prepared(
+#: Replaces a retrained model; it keeps its id, to which its predictions refer.
+replace_model = Prepared(
     update(schema.model)
     .where(schema.model.c.digest == bindparam("known", type_=schema.Blob))
     .values(
@@ -273,20 +256,20 @@ remake_model = Prepared(
     )
 )
 
-#: Estimates of a target are replaced as a whole.
-forget_factors = Prepared(
+#: Removes all factors of a target; new estimates replace them as a whole.
+delete_factors = Prepared(
     delete(schema.session_factor).where(
         schema.session_factor.c.target_id == bindparam("target", type_=schema.Int)
     )
 )
 
-release = Prepared(
+release_quarantined = Prepared(
     delete(schema.quarantine).where(
         schema.quarantine.c.id == bindparam("quarantined", type_=schema.Int)
     )
 )
 
-#: An own source corrects the version that a foreign one gave a workload; the first own one counts.
+#: Corrects the version that a foreign source gave a workload; only the first own source does so.
 correct_version = Prepared(
     update(schema.workload)
     .where(
@@ -300,10 +283,10 @@ correct_version = Prepared(
             )
             .where(
                 schema.measurement.c.workload_id == schema.workload.c.id,
-                # So that the index of top-k finds them.
+                # Makes SQLite use the index of top-k.
                 schema.measurement.c.served == literal_column("1"),
                 schema.source.c.trust >= literal_column(str(int(Trust.OWN))),
-                # A source that was merged is another database's, however far it is trusted.
+                # A merged source belongs to another database, however far it is trusted.
                 schema.source.c.store == bindparam("store", type_=schema.Text),
             )
         ),
@@ -311,8 +294,8 @@ correct_version = Prepared(
     .values(tvm_version=bindparam("version", type_=schema.Text))
 )
 
-#: A script is a label: it may be learnt after the workload.
-give_script = Prepared(
+#: Adds a script to a workload that lacks one: a script is a label and may come later.
+add_script = Prepared(
     update(schema.workload)
     .where(
         schema.workload.c.id == bindparam("workload", type_=schema.Int),
@@ -321,41 +304,41 @@ give_script = Prepared(
     .values(script=bindparam("text", type_=schema.Blob))
 )
 
-# ------------------------------------------------------------------ what a merge writes
+# ------------------------------------------------------------------ writes of a merge
 
 
-def _of_selected(table: Table, found: Select[Any]) -> Prepared:
-    """Return the insertion of what a query gives, known rows excepted."""
+def _insert_selected(table: Table, query: Select[Any]) -> Prepared:
+    """Return the insertion of a query's rows, known ones excepted."""
     statements: dict[str, Executable] = {}
     for name, dialect_insert in _INSERT.items():
-        statement: Any = dialect_insert(table).from_select(found.selected_columns.keys(), found)
+        statement: Any = dialect_insert(table).from_select(query.selected_columns.keys(), query)
         statements[name] = statement.on_conflict_do_nothing()
     return Prepared(statements)
 
 
-def _given(table: Table, *names: str) -> list[Any]:
+def _parameters(table: Table, *names: str) -> list[Any]:
     """Return parameters with the names and types of columns."""
     return [bindparam(name, type_=table.c[name].type).label(name) for name in names]
 
 
-#: Rows of features for a program that is known by its digest; without one nothing.
-feature_of = _of_selected(
+#: Inserts rows of features for the program with a digest, if it is stored.
+insert_feature = _insert_selected(
     schema.feature,
     select(
         schema.program.c.id.label("program_id"),
-        *_given(schema.feature, "feature_set_id", "n_rows", "n_columns", "data"),
+        *_parameters(schema.feature, "feature_set_id", "n_rows", "n_columns", "data"),
     ).where(schema.program.c.digest == bindparam("program", type_=schema.Blob)),
 )
 
 _f = schema.feature.c
 
-#: Marks the rows of features that such a program gets with a merge; those that it has stay its own.
-#: Those that this database's own sources gave back were computed here.
-foreign_feature_of = _of_selected(
+#: Marks rows of features as merged, unless the program has rows already. Rows that come back from
+#: this database's own sources were computed here and get no mark.
+mark_foreign_feature = _insert_selected(
     schema.foreign_feature,
     select(
         schema.program.c.id.label("program_id"),
-        *_given(schema.foreign_feature, "feature_set_id", "source_id"),
+        *_parameters(schema.foreign_feature, "feature_set_id", "source_id"),
     ).where(
         schema.program.c.digest == bindparam("program", type_=schema.Blob),
         ~exists(
@@ -365,18 +348,19 @@ foreign_feature_of = _of_selected(
             )
         ),
         bindparam("source_id", type_=schema.Int).not_in(
-            select(schema.source.c.id).where(schema.source.c.store == ours())
+            select(schema.source.c.id).where(schema.source.c.store == store_key())
         ),
     ),
 )
 
-#: Rows of a feature set that a program has, and their mark.
-forget_features = Prepared(
+#: Removes a program's rows of a feature set.
+delete_features = Prepared(
     delete(schema.feature).where(
         _f.program_id == bindparam("program_id", type_=schema.Int),
         _f.feature_set_id == bindparam("feature_set_id", type_=schema.Int),
     )
 )
+#: Removes the mark of merged rows.
 unmark_features = Prepared(
     delete(schema.foreign_feature).where(
         schema.foreign_feature.c.program_id == bindparam("program_id", type_=schema.Int),
@@ -384,25 +368,24 @@ unmark_features = Prepared(
     )
 )
 
-#: Whether any features came with a merge.
-foreign_features = Prepared(select(schema.foreign_feature.c.program_id).limit(literal_column("1")))
+#: Finds any merged rows of features.
+any_foreign_feature = Prepared(
+    select(schema.foreign_feature.c.program_id).limit(literal_column("1"))
+)
 
-#: A name of a workload that is known by its digest; without one nothing.
-alias_of = _of_selected(
+#: Inserts a name of the workload with a digest, if it is stored.
+insert_alias = _insert_selected(
     schema.workload_alias,
     select(
-        *_given(schema.workload_alias, "scheme", "key"),
+        *_parameters(schema.workload_alias, "scheme", "key"),
         schema.workload.c.id.label("workload_id"),
-        *_given(schema.workload_alias, "source_id"),
+        *_parameters(schema.workload_alias, "source_id"),
     ).where(schema.workload.c.digest == bindparam("workload", type_=schema.Blob)),
 )
 
 
 def _better_source() -> ColumnElement[bool]:
-    """Return the condition that a record's source is trusted less than one, or has a larger digest.
-
-    So the order of merges does not decide to whom a record belongs.
-    """
+    """Return the condition that a source takes precedence over a record's own."""
     known = schema.source.alias()
     trust, digest = bindparam("trust", type_=schema.Int), bindparam("owner", type_=schema.Blob)
     return (
@@ -416,22 +399,23 @@ def _better_source() -> ColumnElement[bool]:
     )
 
 
-#: A known record belongs to the source that is trusted most; of equal ones to the smallest digest.
-attribute = _give(_better_source())
+#: Assigns a known record to the source with the most trust; among equals to that with the smallest
+#: digest, so that the order of merges does not matter.
+claim_record = _assign_source(_better_source())
 
-#: Keys of the databases with a source that is trusted here.
+#: Finds the keys of databases with a source that is trusted here.
 trusted_stores = Prepared(
     select(schema.source.c.store)
     .where(schema.source.c.trust > literal_column(str(int(Trust.FOREIGN))))
     .distinct()
 )
 
-#: Keys of the databases that push under the account of this session of a server.
+#: Finds the keys of databases that push under this session's account of a server.
 own_stores = Prepared(
     select(schema.account.c.store).where(schema.account.c.role == literal_column("session_user"))
 )
 
-forget_watermark = Prepared(
+delete_watermark = Prepared(
     delete(schema.watermark).where(
         *(
             schema.watermark.c[name] == bindparam(name, type_=schema.Text)

@@ -3,16 +3,15 @@
 Guarantees of :class:`Store`, on SQLite and PostgreSQL alike:
 
 Durability
-    When a method that writes returns, its rows survive ``kill -9`` of any process.
+    Rows survive ``kill -9`` of any process once the method that wrote them has returned.
 Atomicity
-    Nobody ever sees part of a batch.
+    Readers see all of a batch or nothing of it.
 Idempotence
-    A row is known by its digest; adding it again changes nothing.
+    Rows are identified by digest; adding a row again changes nothing.
 Order
-    ``id`` of a measurement grows in the order of insertion.
+    Measurement ids grow in the order of insertion.
 Threads and processes
-    A store may be used from any thread (one at a time goes in); any number of processes may use
-    one database.
+    Any thread may use a store, one at a time; any number of processes may use one database.
 """
 
 from __future__ import annotations
@@ -34,12 +33,12 @@ from .answers import Answers
 from .batches import Batches
 from .database import Database
 from .engine import (
-    command_word,
     connect_reader,
     converted_errors,
-    make_concurrent,
+    ensure_wal,
     make_engine,
     parse_url,
+    shell_word,
     show_url,
     sqlite_path,
 )
@@ -47,6 +46,7 @@ from .exchange import Exchange
 from .features import Features
 from .launches import Launches
 from .loader import Loader
+from .lookup import Lookup
 from .models import Models
 from .names import Names
 from .network_filesystem import refuse_network_file
@@ -56,8 +56,7 @@ from .quarantine import Quarantine
 from .records import Records
 from .retractions import is_retracted
 from .rows import Rows
-from .runs import Runs
-from .sessions import Sessions
+from .sessions import Runs, Sessions
 from .sources import Provenance, Sources
 from .targets import Targets
 from .training import Training
@@ -72,30 +71,29 @@ class Store:
 
     Parameters
     ----------
-    url : str
+    url : str, Path or URL
         See :func:`tunedb.open`.
     create : bool
-        Make what is missing.
+        Create a missing database.
     read_only : bool
-        Never write.
+        Refuse all writes.
     body_limit : int
-        Bytes to which the body of a workload or trace may unpack; less for somebody else's
-        database.
+        Maximum bytes of an unpacked workload or trace; lower for databases of strangers.
 
     Attributes
     ----------
     records, workloads, targets, sources, sessions, features, models, launches, quarantine, trust
-        What a user reads and writes; ``tests/test_face.py`` has an example of each method.
-    answers, batches, exchange, names, programs, provenance, pruning, runs, training
-        What other rooms of tunedb ask; no promise to users.
+        The public interface; ``tests/test_face.py`` has an example of each method.
+    answers, batches, exchange, lookup, names, programs, provenance, pruning, runs, training
+        Interfaces of other packages of tunedb; they may change at any time.
     url : URL
         The database.
     location : str
-        The database for messages: a path, or a URL without its password.
+        Name of the database in messages: a path, or a URL without its password.
     read_only : bool
-        Whether nothing is written.
+        True if all writes are refused.
     key : str
-        Identity of the database, random and made with it.
+        Random identity of the database, created with it.
     """
 
     def __init__(
@@ -111,17 +109,17 @@ class Store:
         self.read_only = read_only
         if not read_only:
             refuse_network_file(sqlite_path(self.url))
-        self._is_made_here = False
+        self._is_created_here = False
         if versions.check_file(self.url, create=create and not read_only) and (
             self.url.database != ":memory:"
         ):
-            self._is_made_here = versions.create_file(self.url)
+            self._is_created_here = versions.create_file(self.url)
         engine = make_engine(self.url, read_only=read_only)
         try:
-            made = versions.prepare(engine, self.url, create=create and not read_only)
+            has_new_schema = versions.prepare(engine, self.url, create=create and not read_only)
             is_owner = True
             if not read_only:
-                make_concurrent(engine, self.location)
+                ensure_wal(engine, self.location)
                 with converted_errors(self.location), connect_reader(engine) as connection:
                     is_owner = guards.require(connection, self.location).is_owner
             self._db = Database(
@@ -132,9 +130,9 @@ class Store:
                 body_limit=body_limit,
             )
             self.key = self._db.key
-            # An empty file of somebody else's stays his, whoever fills it.
-            self._is_made_here |= made and approval.is_own_file(self.url)
-            if self._is_made_here and self.url.database != ":memory:":
+            # Filling an empty file of another user does not make it ours.
+            self._is_created_here |= has_new_schema and approval.is_own_file(self.url)
+            if self._is_created_here and self.url.database != ":memory:":
                 self._approve()
         except BaseException:
             engine.dispose()
@@ -142,12 +140,13 @@ class Store:
         self._compose()
 
     def _compose(self) -> None:
-        """Make the parts over the one database."""
+        """Create the parts of the store."""
         db = self._db
         self._loader = loader = Loader(db)
         rows = Rows(db.key, db.ids, is_owner=db.is_owner)
         self.batches = Batches(db, rows)
         self.names = Names(db, loader, rows)
+        self.lookup = Lookup(db, loader, self.names)
         self.answers = Answers(db, loader, self.names)
         self.programs = Programs(db, loader)
         self.provenance = Provenance(db)
@@ -155,10 +154,10 @@ class Store:
         self.training = Training(db, loader, self.programs, self.runs)
         self.exchange = Exchange(db, loader, rows, self.batches)
         self.pruning = Pruning(db)
-        self.workloads = Workloads(db, loader, rows, self.names)
-        self.targets = Targets(db, loader, rows)
+        self.workloads = Workloads(db, loader, rows, self.names, self.lookup)
+        self.targets = Targets(db, loader, rows, self.lookup)
         self.sources = Sources(db, loader)
-        self.sessions = Sessions(db, loader, rows)
+        self.sessions = Sessions(db, loader, rows, self.lookup)
         self.features = Features(db, rows, self.programs)
         self.models = Models(db)
         self.launches = Launches(db, loader, self.batches)
@@ -170,8 +169,7 @@ class Store:
             self.batches,
             self.quarantine,
             self.answers,
-            self.workloads,
-            self.targets,
+            self.lookup,
             self.programs,
         )
 
@@ -190,44 +188,57 @@ class Store:
         return f"Store({self.location!r})"
 
     def _approve(self) -> None:
-        """Approve the database that was made just now."""
+        """Approve the new database."""
         try:
             approval.approve(self.url, self.key)
         except StorageError as error:
-            word = command_word(self.url)
             _log.warning(
                 "%s: created, but not approved: %s; later run: tunedb db trust %s",
                 self.location,
                 error,
-                word,
+                shell_word(self.url),
             )
 
     def require_approved(self) -> None:
-        """Raise unless TVM, or a library that believes its input, may get what is stored.
+        """Check that the user created or approved the database.
+
+        Called before stored data reaches TVM or XGBoost, which trust their input.
 
         Raises
         ------
         ApprovalError
-            The user has neither made the database nor approved it.
+            The user neither created the database nor approved it.
         """
-        if not self._is_made_here:
+        if not self._is_created_here:
             approval.require(self.url, self.key)
 
-    def be_patient(self, seconds: float) -> None:
-        """Wait for a server that goes away, and carry on when it is back.
+    def set_retry_timeout(self, seconds: float) -> None:
+        """Retry reads and idempotent writes while the server is away.
 
-        What reads, and what adds records, workloads and sessions, is tried again for so many
-        seconds before it raises :class:`UnreachableError`. A transaction whose end nobody heard of
-        may thus be made twice, which adds nothing.
+        A transaction may run twice if the reply to its commit is lost; rows have digests, so the
+        second one adds nothing.
+
+        Parameters
+        ----------
+        seconds : float
+            Time after which a call raises :class:`UnreachableError`; 0 (the default) for no
+            retries.
         """
-        self._db.patience = seconds
+        self._db.retry_timeout = seconds
 
     def close(self) -> None:
-        """Close the connections. Closing twice is fine."""
+        """Close the connections; closing twice does nothing."""
         self._db.close()
 
     def meta(self) -> dict[str, str]:
-        """Return what the database says of itself."""
+        """Return the database's metadata.
+
+        Returns
+        -------
+        dict
+            ``format``, ``store`` (the key), ``created_by`` (version of tunedb) and ``created_at``
+            (microseconds since 1970, UTC).
+        """
         return self._db.meta()
 
     def counts(self) -> Counts:

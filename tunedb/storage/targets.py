@@ -1,105 +1,132 @@
-"""Targets: the devices for which programs are."""
+"""Targets: devices and compiler configurations of programs."""
 
 from __future__ import annotations
 
-from typing import Any
-
-import orjson
 from sqlalchemy import func, select
 
 from .. import identity
-from ..errors import UsageError
 from ..records import Target
 from ..results import TargetSummary
 from . import read_statements as st
 from . import schema
 from .database import Database
 from .loader import Loader
-from .retry import patiently
+from .lookup import Lookup
+from .programs import among
+from .retry import retried
 from .rows import Rows
 
-_m = schema.measurement.c
+_m, _t = schema.measurement.c, schema.target.c
 
 
 class Targets:
     """``store.targets``: adds and finds targets."""
 
-    def __init__(self, db: Database, loader: Loader, rows: Rows) -> None:
+    def __init__(self, db: Database, loader: Loader, rows: Rows, lookup: Lookup) -> None:
         self._db = db
         self._loader = loader
         self._rows = rows
+        self._lookup = lookup
 
     def __repr__(self) -> str:
         return f"<targets of {self._db.location}>"
 
-    @patiently
+    @retried
     def add(self, target: Target) -> int:
-        """Add a target; return its id."""
+        """Add a target.
+
+        Parameters
+        ----------
+        target : Target
+            The target.
+
+        Returns
+        -------
+        int
+            Id of the target.
+        """
         with self._db.transaction() as connection:
             return self._rows.target(connection, target)
 
     def get(self, id_: int) -> Target:
         """Return a target by its id.
 
+        Parameters
+        ----------
+        id_ : int
+            Id of the target.
+
+        Returns
+        -------
+        Target
+
         Raises
         ------
         NotFoundError
-            There is none.
+            The database has no such target.
         """
         return self._loader.target(id_)
 
     def id_of(self, digest: bytes) -> int | None:
-        """Return the id of the target with this digest, or None."""
+        """Return the id of the target with a digest.
+
+        Parameters
+        ----------
+        digest : bytes
+            Digest of the target.
+
+        Returns
+        -------
+        int or None
+        """
         rows = self._db.fetch(st.target_by_digest, digest=digest)
         return rows[0][0] if rows else None
 
-    def find(self, text: str | None = None) -> list[int]:
-        """Return the ids of targets whose kind or id is `text`, or that have these attributes.
+    def find(self, text: str | None = None) -> list[TargetSummary]:
+        """Return targets with their statistics, in order of insertion.
 
         Parameters
         ----------
         text : str or None
-            ``llvm``, ``3`` or JSON such as ``{"kind": "llvm", "num-cores": 2}``; None for all.
+            An id, a kind or label (``llvm``, ``llvm skylake-avx512``), or JSON of some attributes
+            such as ``{"kind": "llvm", "num-cores": 2}``; None for all.
+
+        Returns
+        -------
+        list of TargetSummary
+            :class:`Records` takes them where it takes ids. Reads all measurements.
 
         Raises
         ------
         UsageError
-            Text that begins as JSON and is none.
+            The text begins as JSON and is none.
         """
-        rows = self._db.select(select(schema.target.c.id).order_by(schema.target.c.id))
-        if text is None:
-            return [row.id for row in rows]
-        wanted: dict[str, Any] | None = None
-        if text.lstrip().startswith("{"):
-            try:
-                wanted = orjson.loads(text)
-            except orjson.JSONDecodeError as error:
-                raise UsageError(f"target {text!r} is not JSON ({error})") from None
-        found = []
-        for row in rows:
-            target = self._loader.target(row.id)
-            if wanted is None:
-                matches = text in (target.kind, str(row.id))
-            else:
-                have = target.attributes or {}
-                matches = all(have.get(key) == value for key, value in wanted.items())
-            if matches:
-                found.append(row.id)
-        return found
-
-    def summaries(self) -> list[TargetSummary]:
-        """Return all targets with their numbers of records and workloads."""
-        t = schema.target.c
-        rows = self._db.select(
-            select(t.id, func.count(_m.id), func.count(_m.workload_id.distinct()))
-            .select_from(schema.target.outerjoin(schema.measurement, _m.target_id == t.id))
-            .group_by(t.id)
-            .order_by(t.id)
+        ids = None if text is None else self._lookup.targets(text)
+        statement = (
+            select(_t.id, func.count(_m.id), func.count(_m.workload_id.distinct()))
+            .select_from(schema.target.outerjoin(schema.measurement, _m.target_id == _t.id))
+            .group_by(_t.id)
+            .order_by(_t.id)
         )
-        return [TargetSummary(id_, self._loader.target(id_), n, w) for id_, n, w in rows]
+        if ids is not None:
+            statement = statement.where(among(_t.id, ids))
+        return [
+            TargetSummary(id_, self._loader.target(id_), records, workloads)
+            for id_, records, workloads in self._db.select(statement)
+        ]
 
     def compatible(self, target: Target) -> list[int]:
-        """Return the ids of targets of the same kind and architecture."""
+        """Return the ids of targets of the same kind and architecture.
+
+        Parameters
+        ----------
+        target : Target
+            A target, which need not be stored.
+
+        Returns
+        -------
+        list of int
+        """
         architecture = identity.clean_text(target.architecture)
         rows = self._db.fetch(st.targets_by_kind, kind=target.kind, architecture=architecture)
         return [row[0] for row in rows]

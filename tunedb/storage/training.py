@@ -1,4 +1,4 @@
-"""Training sets: measured programs with their features, and what models predicted of them."""
+"""Training data: measured programs with their features, and the outcomes of predictions."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from sqlalchemy import Select, and_, case, func, select
 from ..records import FailureKind, Origin, Signature, Status, WorkloadFormat
 from ..system.one_line import one_line
 from . import schema
-from .attribution import is_believed, last_word
+from .attribution import accepted_failure, is_accepted
 from .database import Database
-from .deadlines import unhurried
+from .deadlines import long_statements
 from .engine import converted_errors
 from .loader import Loader
 from .programs import Programs
 from .retractions import is_retracted
-from .runs import Runs
+from .sessions import Runs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,47 +31,47 @@ _m, _p, _w, _t = (
 )
 _failure, _feature, _d = schema.failure.c, schema.feature.c, schema.prediction.c
 
-#: Text of a column → its number; what a newer version wrote counts as unknown.
+#: Number of each value of a text column; values of newer versions count as unknown.
 _FAILURES = {kind.value: number for number, kind in enumerate(FailureKind, 1)}
 _ORIGINS = {origin.value: number for number, origin in enumerate(Origin)}
 
-#: Columns of :func:`_records`.
+#: Number of columns of :func:`_records`.
 _COLUMNS = 14
 
-#: Records turned into arrays at a time: the tuples of all of them would take ten times as much.
-_PART = 20_000
+#: Records converted to arrays at a time: the tuples of all would take ten times as much memory.
+_BATCH = 20_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TrainingRecords:
-    """Measured and failed records, column by column, in the order of their ids.
+    """Measured and failed records as columns, in the order of their ids.
 
     Parameters
     ----------
     ids, program_ids, workload_ids, target_ids : ndarray of int64, shape (n,)
-        Local numbers.
+        Row ids.
     digests : ndarray of uint64, shape (n, 2)
-        Digests of the programs, as two numbers of which the first decides their order.
+        Digests of the programs, as two numbers of which the first is more significant.
     subjects : ndarray of int64, shape (n,)
-        The session, or for records without one their source times -1; so too for records of
-        strangers that name a session of somebody who is trusted.
+        Session id, or negated source id for records without session and for records of strangers
+        that name a session of a trusted source.
     failed : ndarray of bool, shape (n,)
-        Whether the record has no run time that counts.
+        True if the record has no valid run time.
     failures : ndarray of int8, shape (n,)
-        What was said last about why it failed (1 for the first :class:`FailureKind`, and so on); 0
-        where nothing was said.
+        Last accepted cause of failure (1 for the first :class:`FailureKind`, and so on); 0 if
+        unknown.
     measured_at : ndarray of int64, shape (n,)
-        Microseconds since 1970, UTC; 0 where unknown.
+        Microseconds since 1970, UTC; 0 if unknown.
     costs : ndarray of float64, shape (n,)
-        Seconds of the whole trial; NaN where unknown.
+        Seconds of the whole trial; NaN if unknown.
     origins : ndarray of int8, shape (n,)
         0 for the first :class:`Origin`, and so on.
     n_times : ndarray of int64, shape (n,)
-        How many run times it has.
+        Number of run times of each record.
     times : ndarray of float64
-        The run times of all records, one after another, in seconds.
+        Run times of all records, one after another, in seconds.
     n_rows, n_columns : ndarray of int64, shape (n,)
-        Shape of the program's features; -1 where it has none.
+        Shape of the program's features; -1 without features.
     """
 
     ids: NDArray[np.int64]
@@ -98,18 +98,18 @@ class TrainingRecords:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A prediction, with what became of the program.
+    """A prediction, with the outcome of its program.
 
     Parameters
     ----------
     model_id, program_id, workload_id, target_id : int
-        Local numbers.
+        Row ids.
     record_id : int
-        Local number of the program's first measurement.
+        Id of the program's first measurement.
     score : float
-        What the model said; higher is faster.
+        Score by the model; higher is faster.
     mean : float or None
-        Shortest mean run time in seconds; None where the program never worked.
+        Shortest mean run time in seconds; None if the program never succeeded.
     predicted_at : int
         Microseconds since 1970, UTC.
     """
@@ -125,7 +125,7 @@ class Trial:
 
 
 class Training:
-    """``store.training``, for rooms that train and judge models."""
+    """``store.training``, for packages that train and evaluate models."""
 
     def __init__(self, db: Database, loader: Loader, programs: Programs, runs: Runs) -> None:
         self._db = db
@@ -141,43 +141,43 @@ class Training:
         target_ids: Sequence[int] | None = None,
         source_ids: Sequence[int] | None = None,
     ) -> TrainingRecords:
-        """Return all records that were run or failed, also those of foreign sources.
+        """Return all records that succeeded or failed, including those of foreign sources.
 
-        Retracted ones are left out, and those that nobody measured.
+        Retracted and unmeasured records are omitted.
 
         Parameters
         ----------
         feature_set : FeatureSet
-            Whose rows are meant: those of this version.
+            Feature set; only rows of its version count.
         workload_ids, target_ids, source_ids : sequence of int or None
             Only records of these workloads, targets and sources.
         """
         set_id = self._programs.set_id(feature_set)
-        query = _records(set_id, self._runs.subject(), self._programs.counting())
+        query = _records(set_id, self._runs.subject(), self._programs.feature_conditions())
         statement = self._programs.chosen(query, workload_ids, target_ids, for_tvm=False)
         if source_ids is not None:
             statement = statement.where(_m.source_id.in_(source_ids))
         with (
             self._db.lock,
             converted_errors(self._db.location),
-            unhurried(connection := self._db.reader()),
+            long_statements(connection := self._db.reader()),
         ):
-            found = connection.execute(statement.order_by(_m.id))
-            return _joined([_columns(part) for part in found.partitions(_PART)])
+            result = connection.execute(statement.order_by(_m.id))
+            return _concatenated([_columns(rows) for rows in result.partitions(_BATCH)])
 
     def workloads(self, ids: Sequence[int]) -> list[tuple[int, bytes, str, Signature]]:
-        """Return local number, digest, name and signature of workloads, in the order of digests."""
+        """Return id, digest, name and signature of workloads, in the order of digests."""
         columns = (_w.id, _w.digest, _w.name, _w.function, _w.arguments, _w.family, _w.flops)
-        wanted = set(ids)
+        chosen = set(ids)
         rows = self._db.select(select(*columns).order_by(_w.digest))
         return [
             (row.id, bytes(row.digest), row.name, self._loader.signature(row))
             for row in rows
-            if row.id in wanted
+            if row.id in chosen
         ]
 
     def target_digests(self) -> dict[int, bytes]:
-        """Return the digest of each target by its local number."""
+        """Return the digest of each target by its id."""
         return {row.id: bytes(row.digest) for row in self._db.select(select(_t.id, _t.digest))}
 
     def t1_inputs(self) -> list[tuple[str, bytes]]:
@@ -190,15 +190,15 @@ class Training:
     # ------------------------------------------------------------------ predictions
 
     def trials(self, model_id: int | None = None) -> list[Trial]:
-        """Return the predictions of a model, or of all, of programs that were measured.
+        """Return the predictions of programs that were measured.
 
-        Measurements that were retracted, that never ran, or that failed for reasons of
-        infrastructure say nothing about a program.
+        Measurements are ignored if they were retracted, never ran, or failed because of the
+        infrastructure.
 
         Parameters
         ----------
         model_id : int or None
-            Local number of the model.
+            Only predictions of this model.
 
         Returns
         -------
@@ -216,7 +216,7 @@ class Training:
                 _d.predicted_at,
             )
             .join_from(schema.prediction, schema.measurement, _m.program_id == _d.program_id)
-            .where(_says_something())
+            .where(_is_informative())
             .group_by(*key, _d.score, _d.predicted_at)
             .order_by(_d.model_id, first)
         )
@@ -225,49 +225,41 @@ class Training:
         return [Trial(*row) for row in self._db.select(statement)]
 
     def measured_before(self, program_ids: Sequence[int], moment: int) -> set[int]:
-        """Return those of some programs that were measured before a moment.
+        """Return those programs that were measured before a moment.
 
-        What :meth:`trials` leaves out does not count; a measurement of unknown time does.
+        Measurements that :meth:`trials` ignores do not count; those of unknown time do.
 
         Parameters
         ----------
         program_ids : sequence of int
-            Local numbers, of a batch: they become parameters of one statement.
+            Program ids; they become parameters of one statement.
         moment : int
             Microseconds since 1970, UTC.
         """
         statement = (
             select(_m.program_id)
-            .where(_m.program_id.in_(program_ids), _m.measured_at < moment, _says_something())
+            .where(_m.program_id.in_(program_ids), _m.measured_at < moment, _is_informative())
             .distinct()
         )
         return {row[0] for row in self._db.select(statement)}
 
     def predictions(self) -> dict[int, int]:
-        """Return how many programs each model was asked about, by the model's number."""
+        """Return the number of predictions of each model, by its id."""
         counted = select(_d.model_id, func.count()).group_by(_d.model_id)
         return {row[0]: row[1] for row in self._db.select(counted)}
 
 
-def _records(set_id: int | None, subject: Any, counting: Sequence[Any]) -> Select[Any]:
-    """Return the query of records that models may learn from; its rows are for :func:`_columns`.
-
-    Parameters
-    ----------
-    set_id : int or None
-        The feature set.
-    subject : ColumnElement
-        The session of a record (:meth:`.runs.Runs.subject`).
-    counting : sequence of ColumnElement
-        Conditions under which features count.
-    """
-    # Only failed records are looked up.
-    said_last = (
-        select(_failure.kind).where(_failure.id == last_word(schema.failure, _m)).scalar_subquery()
+def _records(set_id: int | None, subject: Any, conditions: Sequence[Any]) -> Select[Any]:
+    """Return the query of training records, whose rows :func:`_columns` reads."""
+    # Evaluated for failed records only.
+    failure_kind = (
+        select(_failure.kind)
+        .where(_failure.id == accepted_failure(schema.failure, _m))
+        .scalar_subquery()
     )
     joined = schema.measurement.join(schema.program, _p.id == _m.program_id).outerjoin(
         schema.feature,
-        and_(_feature.program_id == _m.program_id, _feature.feature_set_id == set_id, *counting),
+        and_(_feature.program_id == _m.program_id, _feature.feature_set_id == set_id, *conditions),
     )
     return (
         select(
@@ -278,7 +270,7 @@ def _records(set_id: int | None, subject: Any, counting: Sequence[Any]) -> Selec
             _m.target_id,
             subject,
             _m.status,
-            case((_m.status == int(Status.FAILED), said_last)),
+            case((_m.status == int(Status.FAILED), failure_kind)),
             _m.run_secs,
             _m.measured_at,
             _m.all_cost,
@@ -318,25 +310,25 @@ def _columns(rows: Sequence[Any]) -> TrainingRecords:
     )
 
 
-def _joined(parts: Sequence[TrainingRecords]) -> TrainingRecords:
-    """Return the records of all parts, which may be none."""
+def _concatenated(batches: Sequence[TrainingRecords]) -> TrainingRecords:
+    """Return the records of all batches, of which there may be none."""
     import numpy as np
 
     names = [field.name for field in fields(TrainingRecords)]
-    parts = parts or [_columns([])]
-    return TrainingRecords(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in names})
+    batches = batches or [_columns([])]
+    return TrainingRecords(**{n: np.concatenate([getattr(b, n) for b in batches]) for n in names})
 
 
-def _says_something() -> Any:
+def _is_informative() -> Any:
     """Return the condition that a measurement says something about its program."""
-    blameless = (
+    is_infrastructure = (
         select(1)
         .where(
             _failure.measurement_id == _m.id,
             _failure.kind == str(FailureKind.INFRASTRUCTURE),
-            is_believed(_failure, _m),
+            is_accepted(_failure, _m),
         )
         .exists()
     )
-    failed = and_(_m.status == int(Status.FAILED), ~blameless)
+    failed = and_(_m.status == int(Status.FAILED), ~is_infrastructure)
     return and_((_m.status == int(Status.OK)) | failed, ~is_retracted(_m, many=True))

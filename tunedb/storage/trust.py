@@ -1,4 +1,4 @@
-"""Trust: which records are served, by the trust of sources and by retractions."""
+"""Trust: decides by the trust in sources and by retractions which records are served."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from . import statements
 from .answers import Answers
 from .batches import Batches
 from .database import Database
-from .deadlines import unhurried
+from .deadlines import long_statements
 from .loader import Loader
 from .retractions import ALIASES, Retraction, Subject
 from .rows import now
@@ -38,45 +38,45 @@ class TrustControl:
     # ------------------------------------------------------------------ trust
 
     def set(self, source_id: int, trust: Trust, *, dry_run: bool = False) -> int:
-        """Say how far a source is believed from now on.
+        """Set the trust in a source.
 
-        Nothing of its workloads changes: a script that it never gave is not learnt by this, and
-        what an own source once gave stays.
+        The workloads of the source do not change: neither a script that it could not give before is
+        added, nor a script removed that it gave when it was own.
 
         Parameters
         ----------
         source_id : int
-            Local number of the source.
+            Id of the source.
         trust : Trust
-            How far.
+            The new trust.
         dry_run : bool
-            Change nothing.
+            Roll the change back.
 
         Returns
         -------
         int
-            How many records are served now and were not before, or the other way round.
+            Number of records that started or stopped being served.
 
         Raises
         ------
         NotFoundError
-            There is no such source.
+            The database has no such source.
         FormatError
-            Records of a foreign source hold what no trace may (:mod:`tunedb.programs.allowlist`);
-            nothing changes.
+            Records of a foreign source have content that no trace may have
+            (:mod:`tunedb.programs.allowlist`); nothing changes.
         """
-        before = self._sources.get(source_id)
-        rising = before.trust < Trust.VERIFIED <= trust
+        source = self._sources.get(source_id)
+        becomes_trusted = source.trust < Trust.VERIFIED <= trust
         last = 0
-        if rising:
+        if becomes_trusted:
             # Outside the transaction, because a million traces take minutes.
             last = self._batches.last_id()
-            self._require_allowed(source_id, before.name)
+            self._require_allowed(source_id, source.name)
         with self._db.transaction() as connection:
-            if rising:
-                self._require_allowed(source_id, before.name, after=last)
+            if becomes_trusted:
+                self._require_allowed(source_id, source.name, after=last)
             statements.set_trust(connection, source=source_id, new_trust=int(trust))
-            with unhurried(connection):
+            with long_statements(connection):
                 changed = statements.serve_source(connection, source=source_id).rowcount
             if dry_run:
                 connection.rollback()
@@ -84,93 +84,114 @@ class TrustControl:
         return changed
 
     def _require_allowed(self, source_id: int, name: str, after: int = 0) -> None:
-        """Raise FormatError where records of a source must not reach TVM."""
-        refused = list(self._answers.refused(source_id, after=after))
-        if not refused:
+        """Raise FormatError if records of a source must not reach TVM."""
+        rejected = list(self._answers.rejected(source_id, after=after))
+        if not rejected:
             return
-        first = refused[0]
+        first = rejected[0]
         raise FormatError(
-            f"source {name!r}: {len(refused):,} of its records must not reach TVM; the first is "
-            f"{first.record_id} ({first.reason}); take them back with: "
+            f"source {name!r}: {len(rejected):,} of its records must not reach TVM; the first is "
+            f"{first.record_id} ({first.reason}); retract them with: "
             f"tunedb retract --source {source_id} --not-allowed --reason TEXT"
         )
 
     # ------------------------------------------------------------------ retractions
 
     def retract(self, ids: Iterable[int], reason: str) -> int:
-        """Take records back: they stay stored and are never served again.
+        """Retract records: they stay stored and are never served again.
 
         Parameters
         ----------
         ids : iterable of int
-            Ids of records.
+            Ids of the records.
         reason : str
-            Why; kept with the retraction.
+            Reason, kept with the retraction.
 
         Returns
         -------
         int
-            How many were not retracted before.
+            Number of records that were not retracted before.
 
         Raises
         ------
         NotFoundError
-            An id that does not exist; nothing is retracted then.
+            An id does not exist; nothing is retracted.
         UsageError
-            There is no reason.
+            The reason is empty.
+        StorageError
+            This account does not own the server.
         """
         digests = [self._loader.record_by_id(id_).measurement.digest for id_ in ids]
-        return self._take_back("measurement", digests, reason)[0]
+        return self._retract("measurement", digests, reason)[0]
 
     def retract_source(self, source_id: int, reason: str) -> int:
-        """Take all records and aliases of a source back, those too that come later.
+        """Retract all records and aliases of a source, including later ones.
+
+        Parameters
+        ----------
+        source_id : int
+            Id of the source.
+        reason : str
+            Reason, kept with the retraction.
 
         Returns
         -------
         int
-            How many records are no longer served.
+            Number of records that stopped being served.
 
         Raises
         ------
-        NotFoundError, UsageError
-            As :meth:`retract`.
+        NotFoundError, UsageError, StorageError
+            As for :meth:`retract`.
         """
-        return self._take_back("source", [self._digest(source_id)], reason)[1]
+        return self._retract("source", [self._digest(source_id)], reason)[1]
 
     def retract_aliases(self, source_id: int, reason: str) -> None:
-        """Take back the names that a source gives workloads, those too that come later.
+        """Retract the aliases that a source gives workloads, including later ones.
 
-        Its records stay as they are; :meth:`retract_source` takes back both.
+        Its records are not affected; :meth:`retract_source` retracts both.
+
+        Parameters
+        ----------
+        source_id : int
+            Id of the source.
+        reason : str
+            Reason, kept with the retraction.
 
         Raises
         ------
-        NotFoundError, UsageError
-            As :meth:`retract`.
+        NotFoundError, UsageError, StorageError
+            As for :meth:`retract`.
         """
-        self._take_back(ALIASES, [self._digest(source_id)], reason)
+        self._retract(ALIASES, [self._digest(source_id)], reason)
 
     def retract_session(self, session_id: int, reason: str) -> int:
-        """Take all records of a session back, those too that come later.
+        """Retract all records of a session, including later ones.
+
+        Parameters
+        ----------
+        session_id : int
+            Id of the session.
+        reason : str
+            Reason, kept with the retraction.
 
         Returns
         -------
         int
-            How many records are no longer served.
+            Number of records that stopped being served.
 
         Raises
         ------
-        NotFoundError, UsageError
-            As :meth:`retract`.
+        NotFoundError, UsageError, StorageError
+            As for :meth:`retract`.
         """
-        return self._take_back("session", [self._loader.session(session_id).digest], reason)[1]
+        return self._retract("session", [self._loader.session(session_id).digest], reason)[1]
 
     def _digest(self, source_id: int) -> bytes:
-        return bytes(self._db.one("source", source_id).digest)
+        return bytes(self._db.row_by_id("source", source_id).digest)
 
-    def _take_back(
-        self, subject: Subject, digests: Sequence[bytes], reason: str
-    ) -> tuple[int, int]:
-        """Retract in this database's name; return what was new and what stopped being served."""
+    def _retract(self, subject: Subject, digests: Sequence[bytes], reason: str) -> tuple[int, int]:
+        """Retract digests in this database's name; return the counts of new and stopped ones."""
         if not reason:
             raise UsageError("a retraction needs a reason")
         if not self._db.is_owner:
@@ -178,28 +199,27 @@ class TrustControl:
                 f"{self._db.location}: only the server's owner retracts records there; "
                 "retract your own in your database, and run: tunedb push"
             )
-        ours = self._db.key
-        rows = [Retraction(digest, ours, subject, reason) for digest in digests]
+        rows = [Retraction(digest, self._db.key, subject, reason) for digest in digests]
         with self._db.transaction() as connection:
             return insert_retractions(connection, rows)
 
 
 def insert_retractions(connection: Connection, rows: Sequence[Retraction]) -> tuple[int, int]:
-    """Add retractions inside a transaction, and stop serving what they are of.
+    """Insert retractions in a transaction, and stop serving the retracted records.
 
     Parameters
     ----------
     connection : Connection
-        The writing one, in a transaction.
+        The writing connection, in a transaction.
     rows : sequence of Retraction
-        Anybody's. Those of others count for their own sources alone.
+        Retractions of any database; those of others count for their own sources only.
 
     Returns
     -------
     new : int
-        How many were not known before.
+        Number of retractions that were not stored before.
     stopped : int
-        How many records stopped being served.
+        Number of records that stopped being served.
     """
     moment = now()
     new = statements.insert["retraction"].many(
@@ -217,5 +237,5 @@ def insert_retractions(connection: Connection, rows: Sequence[Retraction]) -> tu
     )
     if not new:
         return 0, 0
-    with unhurried(connection):
+    with long_statements(connection):
         return new, statements.stop_serving(connection)

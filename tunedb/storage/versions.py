@@ -1,6 +1,6 @@
-"""Which schema a database has, making it, and bringing it up to date.
+"""Schema versions: check, creation and upgrade of a database's schema.
 
-Alembic is imported only where a schema is made or changed: opening compares one string.
+Alembic is imported only to create or change a schema: opening compares one string.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .. import identity
 from ..errors import NotFoundError, SchemaError, StorageError, UsageError
 from ..system.files import new_file, require_regular, require_regular_logs
 from . import guards, schema
-from .deadlines import unhurried
+from .deadlines import long_statements
 from .engine import (
     BUSY_TIMEOUT_S,
     converted_errors,
@@ -31,22 +31,22 @@ from .engine import (
 )
 from .network_filesystem import refuse_network_file
 
-#: One page of the smallest size.
+#: Bytes of SQLite's smallest page.
 _SMALLEST_FILE = 512
 _VERSION_QUERY = "SELECT version_num FROM alembic_version"
 
 
 def check_file(url: URL, *, create: bool) -> bool:
-    """Look for the file behind a URL before SQLite does; return whether it must be made.
+    """Check the file behind a URL before SQLite opens it; return true if it must be created.
 
     Raises
     ------
     NotFoundError
-        It is missing and `create` is false, or its folder is missing.
+        The file is missing and `create` is false, or its folder is missing.
     SchemaError
-        It is empty and `create` is false.
+        The file is empty and `create` is false, or too small to be a database.
     StorageError
-        It cannot be read.
+        The file cannot be read.
     """
     path = sqlite_path(url)
     if path is None:
@@ -69,17 +69,17 @@ def check_file(url: URL, *, create: bool) -> bool:
     if not size and not create:
         raise SchemaError(f"{path}: an empty file; run: tunedb db init {path}")
     if 0 < size < _SMALLEST_FILE:
-        # SQLite would write over a file of a few bytes.
+        # SQLite would overwrite a file of a few bytes.
         raise SchemaError(f"{path}: not a database ({size} bytes); give another path")
     return not size
 
 
 def create_file(url: URL) -> bool:
-    """Make a new SQLite database, whole or not at all; return whether it is this one.
+    """Create a SQLite database atomically; return false if another process was faster.
 
-    It is built beside its place and linked there, so that nobody ever sees half a schema and the
-    first of two processes wins. An empty file that is there stays (:func:`prepare` fills it in one
-    transaction): two processes that replaced it would lose what the first one wrote.
+    It is built in a hidden folder and linked into place, so that nobody sees half a schema and the
+    first of two processes wins. An existing empty file is kept (:func:`prepare` fills it in one
+    transaction): two processes that replaced it would lose rows of the first.
     """
     path = sqlite_path(url)
     if path is None:
@@ -88,15 +88,15 @@ def create_file(url: URL) -> bool:
     _refuse_stale_log(path)
     if path.exists():
         with converted_errors(where):
-            there = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
-            with closing(there):
-                _set_up(there)
+            existing = sqlite3.connect(path, timeout=BUSY_TIMEOUT_S, isolation_level=None)
+            with closing(existing):
+                _set_up(existing)
         return False
     try:
-        with converted_errors(where), new_file(path) as made:
-            with closing(sqlite3.connect(made, isolation_level=None)) as connection:
+        with converted_errors(where), new_file(path) as temporary:
+            with closing(sqlite3.connect(temporary, isolation_level=None)) as connection:
                 _set_up(connection)
-            engine = make_engine(URL.create("sqlite", database=str(made)))
+            engine = make_engine(URL.create("sqlite", database=str(temporary)))
             with engine.begin() as connection_:
                 create_schema(connection_)
             engine.dispose()
@@ -111,34 +111,31 @@ def create_file(url: URL) -> bool:
 
 
 def _remove(path: Path) -> None:
-    """Remove a SQLite file and its logs, as far as the medium lets it."""
+    """Remove a SQLite file and its logs as far as the medium allows."""
     for suffix in ("", "-wal", "-shm", "-journal"):
         with suppress(OSError):
             path.with_name(path.name + suffix).unlink()
 
 
 def _set_up(connection: sqlite3.Connection) -> None:
-    """Give an empty file what must be set before the first table."""
+    """Set what SQLite needs before the first table is created."""
     enter_wal(connection)
     connection.execute(f"PRAGMA application_id={schema.APPLICATION_ID}")
 
 
 def _refuse_stale_log(path: Path) -> None:
-    """Raise StorageError for the log of a file that is gone: SQLite would replay it into a new one.
-
-    The log is looked for first: another process that makes the database has its file before its
-    log.
-    """
+    """Raise StorageError for the log of a missing file: SQLite would replay it into a new one."""
+    # Logs are checked first: another process that creates the database has its file before its log.
     logs = [path.with_name(path.name + suffix) for suffix in ("-wal", "-journal")]
     if any(log.exists() for log in logs) and not path.exists():
-        left = next((log for log in logs if log.exists()), logs[0])
+        stale = next((log for log in logs if log.exists()), logs[0])
         raise StorageError(
-            f"{left}: left over from a missing database; restore {path.name}, or remove it"
+            f"{stale}: left over from a missing database; restore {path.name}, or remove it"
         )
 
 
 def create_schema(connection: Connection) -> None:
-    """Make all tables in an empty database and say what it is."""
+    """Create all tables in an empty database and write its metadata."""
     from .. import __version__, migrations
 
     migrations.upgrade(connection)
@@ -156,23 +153,23 @@ def create_schema(connection: Connection) -> None:
 
 
 def store_mark(key: str) -> int:
-    """Return the number by which a file's header confirms the key of its store; never 0."""
+    """Return the number in a file's header that protects its store key; never 0."""
     return int.from_bytes(identity.digest("store", key.encode())[:3], "big") + 1
 
 
 def _mark(connection: Connection, key: str) -> None:
-    """Write :func:`store_mark` into the header of a SQLite file: nothing else covers the key."""
+    """Write :func:`store_mark` into the header of a SQLite file; nothing else protects the key."""
     if connection.dialect.name == "sqlite":
         connection.exec_driver_sql(f"PRAGMA user_version = {store_mark(key):d}")
 
 
 def mark_of(connection: Connection) -> int:
-    """Return what a SQLite file's header says of its store's key; 0 where it says nothing."""
+    """Return the store mark in a SQLite file's header; 0 if there is none."""
     return int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
 
 
 def revision_of(connection: Connection, where: str) -> str | None:
-    """Return the schema revision, or None for a database without any table.
+    """Return the revision of the schema, or None for a database without tables.
 
     Raises
     ------
@@ -188,10 +185,10 @@ def revision_of(connection: Connection, where: str) -> str | None:
     columns = {column["name"] for column in inspect(connection).get_columns("meta")}
     if not {"key", "value"} <= columns:
         raise foreign
-    known = connection.execute(
+    database_format = connection.execute(
         select(schema.meta.c.value).where(schema.meta.c.key == "format")
     ).scalar()
-    if known != schema.FORMAT:
+    if database_format != schema.FORMAT:
         raise foreign
     revision: str | None = connection.exec_driver_sql(_VERSION_QUERY).scalar()
     if revision is None:
@@ -200,7 +197,7 @@ def revision_of(connection: Connection, where: str) -> str | None:
 
 
 def require_head(revision: str | None, where: str) -> None:
-    """Raise SchemaError, naming the command to run, unless `revision` is this version's."""
+    """Raise SchemaError, with the command to run, unless `revision` is this version's."""
     if revision == schema.HEAD:
         return
     if revision in schema.REVISIONS:
@@ -221,9 +218,9 @@ def upgrade(
     on_backup: Callable[[Path], None] | None = None,
     on_restored: Callable[[tuple[str, ...]], None] | None = None,
 ) -> tuple[str, str]:
-    """Bring a database to this version's schema, with a backup of a file beside it first.
+    """Upgrade a database to this version's schema; a file gets a backup beside it first.
 
-    A server with this schema gets back the guards that it lacks.
+    Missing guards of a server that has this schema already are restored.
 
     Parameters
     ----------
@@ -239,12 +236,12 @@ def upgrade(
     Returns
     -------
     tuple of str
-        The revision before and after.
+        The revisions before and after.
 
     Raises
     ------
     SchemaError
-        The database is newer, or none of tunedb.
+        The database is newer, or not a tunedb database.
     """
     from .. import migrations
 
@@ -253,8 +250,8 @@ def upgrade(
     refuse_network_file(sqlite_path(url))
     engine = make_engine(url)
     if engine.dialect.name == "sqlite":
-        # Alembic changes a table of SQLite by making it anew; dropping the old one would delete
-        # what refers to it. The pragma does nothing inside a transaction.
+        # Alembic changes a table of SQLite by copying it; dropping the old one would delete rows
+        # that refer to it. The pragma has no effect inside a transaction.
         event.listen(engine, "connect", _ignore_foreign_keys)
     backup: Path | None = None
     try:
@@ -262,7 +259,7 @@ def upgrade(
             converted_errors(where),
             engine.connect() as connection,
             connection.begin() as change,
-            unhurried(connection),
+            long_statements(connection),
         ):
             before = revision_of(connection, where)
             if before is None:
@@ -278,7 +275,7 @@ def upgrade(
                 migrations.upgrade(connection)
                 _check_foreign_keys(connection, where)
                 _mark_old(connection)
-            elif missing := guards.look(connection).missing:
+            elif missing := guards.inspect(connection).missing:
                 migrations.restore_guards(connection)
                 if on_restored is not None:
                     on_restored(missing)
@@ -286,7 +283,7 @@ def upgrade(
                 change.rollback()
             return before, schema.HEAD
     except BaseException:
-        # The database is as it was; copies of it would fill the disk.
+        # The database is unchanged, so the backup would only fill the disk.
         if backup is not None:
             _remove(backup)
         raise
@@ -295,7 +292,7 @@ def upgrade(
 
 
 def _mark_old(connection: Connection) -> None:
-    """Mark a file of an earlier tunedb with its store key."""
+    """Write the store mark into a file of an earlier tunedb."""
     if connection.dialect.name == "sqlite" and not mark_of(connection):
         key = select(schema.meta.c.value).where(schema.meta.c.key == "store")
         _mark(connection, connection.execute(key).scalar_one())
@@ -306,26 +303,26 @@ def _ignore_foreign_keys(connection: sqlite3.Connection, _record: object) -> Non
 
 
 def _check_foreign_keys(connection: Connection, where: str) -> None:
-    """Raise StorageError where a migration of SQLite left a row that refers to nothing."""
+    """Raise StorageError if a migration of SQLite left a dangling reference."""
     if connection.dialect.name == "sqlite":
-        wrong = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-        if wrong:
+        dangling = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+        if dangling:
             raise StorageError(
-                f"{where}: {len(wrong)} rows of {wrong[0][0]} would lose their references; "
+                f"{where}: {len(dangling)} rows of {dangling[0][0]} would lose their references; "
                 "nothing was changed; please report this"
             )
 
 
 def back_up(path: Path, revision: str) -> Path:
-    """Write a restorable copy of a SQLite file beside it, whole or not at all; return its path."""
+    """Write a copy of a SQLite file beside it, atomically; return its path."""
     number = 1
     while True:
         suffix = f".{number}" if number > 1 else ""
         backup = path.with_name(f"{path.name}.bak-{revision}{suffix}")
         try:
-            with new_file(backup) as made:
+            with new_file(backup) as temporary:
                 source = sqlite3.connect(f"{file_uri(path)}?mode=ro", uri=True)
-                with closing(source), closing(sqlite3.connect(made)) as copy:
+                with closing(source), closing(sqlite3.connect(temporary)) as copy:
                     source.backup(copy)
         except FileExistsError:
             number += 1
@@ -338,14 +335,14 @@ def back_up(path: Path, revision: str) -> Path:
 
 
 def prepare(engine: Engine, url: URL, *, create: bool) -> bool:
-    """Check the schema behind an engine, and make it in an empty database where allowed.
+    """Check the schema behind an engine; create it in an empty database if `create` is true.
 
     Returns
     -------
     bool
-        Whether it was made.
+        True if it was created.
     """
-    where, made = show_url(url), False
+    where, is_new = show_url(url), False
     with converted_errors(where):
         with engine.connect() as connection:
             revision = revision_of(connection.execution_options(tunedb_reads=True), where)
@@ -353,10 +350,10 @@ def prepare(engine: Engine, url: URL, *, create: bool) -> bool:
             if not create:
                 raise SchemaError(f"{where}: an empty database; run: tunedb db init {where}")
             with engine.begin() as connection:
-                # Only one process is in here at a time (tunedb.storage.engine), so look again.
+                # Writers take turns (tunedb.storage.engine): another one may have been faster.
                 revision = revision_of(connection, where)
                 if revision is None:
                     create_schema(connection)
-                    revision, made = schema.HEAD, True
+                    revision, is_new = schema.HEAD, True
     require_head(revision, where)
-    return made
+    return is_new

@@ -1,8 +1,8 @@
-"""Workloads: what is computed, which of them are the same, and which are near."""
+"""Workloads: computations, their equivalents, and similar ones."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from math import inf
 from typing import Literal
@@ -12,7 +12,6 @@ from sqlalchemy import and_, case, func, literal_column, or_, select
 from .. import identity
 from ..programs.workload_info import is_rebuildable
 from ..records import (
-    LOOSE,
     MODULES,
     TUNING,
     Alias,
@@ -21,7 +20,6 @@ from ..records import (
     Status,
     Target,
     Workload,
-    WorkloadFormat,
 )
 from ..results import WorkloadSummary
 from ..system.one_line import one_line
@@ -29,35 +27,35 @@ from . import read_statements as st
 from . import schema
 from .database import Database
 from .loader import Loader
-from .names import Names, Standing
-from .retry import patiently
+from .lookup import Lookup
+from .names import Names
+from .programs import among
+from .retry import retried
 from .rows import Rows
 
 _m, _w, _t = schema.measurement.c, schema.workload.c, schema.target.c
 
 Level = Literal["exact", "compatible", "kind"]
 
-#: What another target adds to the distance of a workload, in octaves. On CPUs with equal
-#: instructions the five best programs of one hold an optimum of the other, on others of that kind
-#: mostly a program near to it.
+#: Distance added for another target, in octaves. On CPUs with the same instructions the five best
+#: programs of one contain an optimum of the other, on others of that kind mostly a program near it.
 TARGET_DISTANCE: dict[Level, float] = {"exact": 0.0, "compatible": 0.5, "kind": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A workload whose programs may serve another one.
+    """A similar workload, whose programs may be adapted.
 
     Parameters
     ----------
     workload_id : int
-        Local number.
+        Id of the workload.
     target_ids : tuple of int
-        Targets for which it has records to serve, those of `level` alone.
+        Targets of `level` for which it has served records.
     distance : float
-        Of the signatures, in octaves (:mod:`tunedb.programs.workload_info.distance`).
+        Distance of the signatures in octaves (:mod:`tunedb.programs.workload_info.distance`).
     level : {"exact", "compatible", "kind"}
-        Whether these are the target that was asked for, ones of its kind and architecture, or of
-        its kind.
+        The requested target itself, targets of its kind and architecture, or targets of its kind.
     """
 
     workload_id: int
@@ -76,31 +74,39 @@ class Neighbour:
 class Workloads:
     """``store.workloads``: adds, finds and compares workloads."""
 
-    def __init__(self, db: Database, loader: Loader, rows: Rows, names: Names) -> None:
+    def __init__(
+        self, db: Database, loader: Loader, rows: Rows, names: Names, lookup: Lookup
+    ) -> None:
         self._db = db
         self._loader = loader
         self._rows = rows
         self._names = names
+        self._lookup = lookup
 
     def __repr__(self) -> str:
         return f"<workloads of {self._db.location}>"
 
-    @patiently
+    @retried
     def add(
         self, workload: Workload, aliases: Iterable[Alias] = (), source: Source = TUNING
     ) -> int:
-        """Add a workload and the names under which it is known; return its id.
+        """Add a workload and its aliases.
 
-        A workload that is known without its script, because it was imported, gets it.
+        A workload that was imported without a script gets it.
 
         Parameters
         ----------
         workload : Workload
-            What to add.
+            The workload.
         aliases : iterable of Alias
-            Its names.
+            Its aliases.
         source : Source
-            The source of this database that gives these names.
+            Own source that states the aliases.
+
+        Returns
+        -------
+        int
+            Id of the workload.
         """
         with self._db.transaction() as connection:
             id_ = self._rows.workload(connection, workload)
@@ -111,73 +117,83 @@ class Workloads:
     def get(self, id_: int) -> Workload:
         """Return a workload by its id.
 
+        Parameters
+        ----------
+        id_ : int
+            Id of the workload.
+
+        Returns
+        -------
+        Workload
+
         Raises
         ------
         NotFoundError
-            There is none.
+            The database has no such workload.
         """
         return self._loader.workload(id_)
 
     def id_of(self, digest: bytes) -> int | None:
-        """Return the id of the workload with this digest, or None."""
+        """Return the id of the workload with a digest.
+
+        Parameters
+        ----------
+        digest : bytes
+            Digest of the workload.
+
+        Returns
+        -------
+        int or None
+        """
         rows = self._db.fetch(st.workload_by_digest, digest=digest)
         return rows[0][0] if rows else None
 
-    def find(self, text: str = "", *, family: str | None = None) -> list[int]:
-        """Return the ids of workloads, in order of insertion.
+    def find(self, text: str = "", *, family: str | None = None) -> list[WorkloadSummary]:
+        """Return workloads with their statistics, in order of insertion.
 
         Parameters
         ----------
         text : str
-            A name or part of one, an id, or the start of a digest. A workload of exactly that name
-            or id is found alone. A FAIR T1 input has the name of the kernel that it describes, and
-            is meant by its number or digest alone.
+            An id, a name or a part of one, or the first four or more digits of a digest; empty for
+            all. A workload of exactly that id or name is returned alone. A FAIR T1 input has the
+            name of the kernel that it describes; it is found by its id or digest only.
         family : str or None
             Only workloads of this operator family (``matmul``, ``conv2d``, …).
-        """
-        rows = self._db.select(
-            select(
-                *(_w.id, _w.name, _w.digest, _w.format),
-                *(_w.function, _w.arguments, _w.family, _w.flops),
-            ).order_by(_w.id)
-        )
-        if family is not None:
-            rows = [row for row in rows if self._loader.signature(row).family == family]
-        names = {row.id: "" if row.format == WorkloadFormat.T1 else row.name for row in rows}
-        exact = [row.id for row in rows if text and text in (names[row.id], str(row.id))]
-        if exact:
-            return exact
-        short = text.lower()
-        return [
-            row.id
-            for row in rows
-            if text in names[row.id] or (len(short) >= 4 and row.digest.hex().startswith(short))
-        ]
 
-    def summaries(self) -> list[WorkloadSummary]:
-        """Return all workloads with their numbers of records and best times."""
-        stats = (
+        Returns
+        -------
+        list of WorkloadSummary
+            :class:`Records` takes them where it takes ids. Reads all measurements.
+        """
+        if not text and family is None:
+            return self._summaries(None)
+        ids = self._lookup.workloads(text, family)
+        return self._summaries(ids) if ids else []
+
+    def _summaries(self, ids: Sequence[int] | None) -> list[WorkloadSummary]:
+        """Return the summaries of these workloads, or of all."""
+        stats = select(
+            _m.workload_id,
+            func.count().label("records"),
+            func.sum(case((_m.status == int(Status.FAILED), 1), else_=0)).label("failed"),
+            func.min(case((_m.served == 1, _m.mean), else_=None)).label("best"),
+            func.count(_m.target_id.distinct()).label("targets"),
+        ).group_by(_m.workload_id)
+        if ids is not None:
+            stats = stats.where(among(_m.workload_id, ids))
+        counted = stats.subquery()
+        statement = (
             select(
-                _m.workload_id,
-                func.count().label("records"),
-                func.sum(case((_m.status == int(Status.FAILED), 1), else_=0)).label("failed"),
-                func.min(case((_m.served == 1, _m.mean), else_=None)).label("best"),
-                func.count(_m.target_id.distinct()).label("targets"),
+                *(_w.id, _w.digest, _w.name, _w.format, _w.tvm_version),
+                *(_w.function, _w.arguments, _w.family, _w.flops),
+                _w.script.is_not(None).label("has_script"),
+                counted,
             )
-            .group_by(_m.workload_id)
-            .subquery()
+            .select_from(schema.workload.outerjoin(counted, counted.c.workload_id == _w.id))
+            .order_by(_w.id)
         )
-        w = schema.workload.c
-        rows = self._db.select(
-            select(
-                *(w.id, w.digest, w.name, w.format, w.tvm_version),
-                *(w.function, w.arguments, w.family, w.flops),
-                w.script.is_not(None).label("has_script"),
-                stats,
-            )
-            .select_from(schema.workload.outerjoin(stats, stats.c.workload_id == w.id))
-            .order_by(w.id)
-        )
+        if ids is not None:
+            statement = statement.where(among(_w.id, ids))
         return [
             WorkloadSummary(
                 id=row.id,
@@ -194,69 +210,64 @@ class Workloads:
                 best=row.best,
                 targets=row.targets or 0,
             )
-            for row in rows
+            for row in self._db.select(statement)
         ]
 
-    # ------------------------------------------------------------------ equal ones
+    # ------------------------------------------------------------------ equivalents
 
     def equivalent(self, workload_id: int, *, foreign: bool = False) -> list[int]:
         """Return the ids of the workloads that are the same computation, itself included.
 
-        Those that share a structural hash, a script or a link, as :meth:`.names.Names.named`
-        decides. TVM's looser equalities (``ignore-tensor``, ``anchor-block``) are for a handle
-        that asks for them.
+        They share a structural hash, a script or a link, by a trusted source, and their structures
+        agree. TVM's looser equalities (``ignore-tensor``, ``anchor-block``) do not count; a handle
+        of the plugin can ask for them.
 
         Parameters
         ----------
         workload_id : int
-            Local number of the workload.
+            Id of the workload.
         foreign : bool
-            As for :meth:`Names.named`.
+            Include aliases of foreign sources, to propose programs that are measured before use.
+
+        Returns
+        -------
+        list of int
         """
+        return self._names.equivalent(workload_id, foreign=foreign)
 
-        def confirm(id_: int) -> bool:
-            if id_ == workload_id:
-                return True
-            return self._names.structure(id_).agrees(self._names.structure(workload_id))
-
-        found = {workload_id}
-        for name, standing in self._names.of(workload_id):
-            if name.scheme.endswith(LOOSE) or (standing == Standing.FOREIGN and not foreign):
-                continue
-            links = standing == Standing.LINKED
-            found.update(self._names.named([name], confirm, foreign=foreign, links=links))
-        return sorted(found)
-
-    # ------------------------------------------------------------------ near ones
+    # ------------------------------------------------------------------ neighbours
 
     def neighbours(
         self,
-        of: int | Signature,
+        workload: int | Signature,
         target: Target,
-        most: int = 8,
+        limit: int = 8,
         *,
-        but: Collection[int] = (),
+        exclude: Collection[int] = (),
         formats: Collection[str] | None = MODULES,
     ) -> list[Neighbour]:
-        """Return the workloads of the same operator family that are nearest, nearest first.
+        """Return the nearest workloads of the same operator family, nearest first.
 
-        Only those with records to serve, for a target of the same kind. A workload itself, and
-        those that are the same computation, are neighbours through other targets alone. Made of
-        two statements, or some more for a workload.
+        They have served records for a target of the same kind. The workload itself and its
+        equivalents are neighbours through other targets only. Runs two statements, or some more for
+        a stored workload.
 
         Parameters
         ----------
-        of : int or Signature
-            A workload of the database, or what can be told of one that need not be in it.
+        workload : int or Signature
+            Id of a workload, or the signature of one that need not be stored.
         target : Target
-            Where programs are to run.
-        most : int
-            How many at most.
-        but : collection of int
-            Workloads that are the same computation, besides those that the database knows as such.
+            Target for which programs are needed.
+        limit : int
+            Maximum number of neighbours.
+        exclude : collection of int
+            Further equivalents, which the database does not know as such.
         formats : collection of str or None
-            Only workloads of these formats; None for any. By default those whose programs are
-            MetaSchedule's.
+            Only workloads of these formats; None for any. By default those of MetaSchedule.
+
+        Returns
+        -------
+        list of Neighbour
 
         Raises
         ------
@@ -265,39 +276,43 @@ class Workloads:
         """
         from ..programs.workload_info.distance import distances
 
-        signature = of if isinstance(of, Signature) else self._loader.described(of)[1]
-        if signature.family is None or most < 1:
+        equivalents = set(exclude)
+        if isinstance(workload, Signature):
+            signature = workload
+        else:
+            signature = self._loader.workload_with_signature(workload)[1]
+            equivalents.update(self.equivalent(workload))
+        if signature.family is None or limit < 1:
             return []
-        same = {*but, *(() if isinstance(of, Signature) else self.equivalent(of))}
-        found = self._served_relatives(signature.family, self._target_levels(target), formats)
-        far = distances(signature, [signature_ for signature_, _ in found.values()])
-        near = []
-        for (id_, (_, by_level)), distance in zip(found.items(), far.tolist(), strict=True):
-            levels = [level for level in by_level if id_ not in same or level != "exact"]
+        relatives = self._served_relatives(signature.family, self._target_levels(target), formats)
+        away = distances(signature, [relative for relative, _ in relatives.values()])
+        neighbours = []
+        for (id_, (_, by_level)), distance in zip(relatives.items(), away.tolist(), strict=True):
+            levels = [level for level in by_level if id_ not in equivalents or level != "exact"]
             if levels and distance < inf:
                 best = min(levels, key=lambda level: TARGET_DISTANCE[level])
-                near.append(Neighbour(id_, tuple(by_level[best]), distance, best))
-        near.sort(key=lambda one: (one.far, one.workload_id))
-        return near[:most]
+                neighbours.append(Neighbour(id_, tuple(by_level[best]), distance, best))
+        neighbours.sort(key=lambda n: (n.far, n.workload_id))
+        return neighbours[:limit]
 
     def _target_levels(self, target: Target) -> dict[int, Level]:
-        """Return the targets of a target's kind, and how near to it each is."""
+        """Return the targets of a target's kind, with the nearness of each."""
         rows = self._db.select(
             select(_t.id, _t.digest, _t.architecture).where(_t.kind == target.kind).order_by(_t.id)
         )
         architecture = identity.clean_text(target.architecture)
-        found: dict[int, Level] = {}
+        levels: dict[int, Level] = {}
         for row in rows:
             if bytes(row.digest) == target.digest:
-                found[row.id] = "exact"
+                levels[row.id] = "exact"
             else:
-                found[row.id] = "compatible" if row.architecture == architecture else "kind"
-        return found
+                levels[row.id] = "compatible" if row.architecture == architecture else "kind"
+        return levels
 
     def _served_relatives(
         self, family: str, levels: dict[int, Level], formats: Collection[str] | None
     ) -> dict[int, tuple[Signature, dict[Level, list[int]]]]:
-        """Return the workloads of a family with records to serve, and for which targets."""
+        """Return a family's workloads with served records, by id, with their targets by level."""
         served = (
             select(literal_column("1"))
             .where(
@@ -307,22 +322,22 @@ class Workloads:
             )
             .exists()
         )
-        # Rows of revision 0001 say nothing; their signature is made now.
-        unsaid = and_(_w.function.is_(None), _w.arguments.is_(None), _w.flops.is_(None))
+        # Rows of revision 0001 have no signature; it is computed from their body.
+        is_unsigned = and_(_w.function.is_(None), _w.arguments.is_(None), _w.flops.is_(None))
         statement = (
             select(_w.id, _w.function, _w.arguments, _w.family, _w.flops, _t.id.label("target_id"))
             .join_from(schema.workload, schema.target, _t.id.in_(levels))
             .where(
-                or_(_w.family == family, and_(_w.family.is_(None), unsaid)),
+                or_(_w.family == family, and_(_w.family.is_(None), is_unsigned)),
                 served,
             )
             .order_by(_w.id, _t.id)
         )
         if formats is not None:
             statement = statement.where(_w.format.in_(formats))
-        found: dict[int, tuple[Signature, dict[Level, list[int]]]] = {}
+        relatives: dict[int, tuple[Signature, dict[Level, list[int]]]] = {}
         for row in self._db.select(statement):
-            if row.id not in found:
-                found[row.id] = (self._loader.signature(row), {})
-            found[row.id][1].setdefault(levels[row.target_id], []).append(row.target_id)
-        return found
+            if row.id not in relatives:
+                relatives[row.id] = (self._loader.signature(row), {})
+            relatives[row.id][1].setdefault(levels[row.target_id], []).append(row.target_id)
+        return relatives

@@ -1,33 +1,46 @@
-"""Objects in one line, for people who look at them in a shell."""
+"""One-line representations of objects and of untrusted text."""
 
 from __future__ import annotations
 
-from collections.abc import Sized
+import re
+from collections.abc import Iterable, Sequence, Sized
 from dataclasses import fields
 from enum import Enum
 from typing import Any
 
-#: Characters of a line.
+#: Maximum length of a line.
 _WIDTH = 100
 
-#: Characters of a text, and entries of a tuple, that are shown.
+#: Maximum characters of a text, and entries of a tuple.
 _TEXT, _ENTRIES = 32, 3
 
-#: Bytes of a digest, which is shown by its beginning; other bytes are shown by their number.
+#: Bytes of a digest, which is shown by its first digits; other bytes are shown by their number.
 _DIGEST = 16
+
+#: Maximum characters of an untrusted text in a message.
+_PRINTABLE = 200
+
+#: ``float32`` becomes ``f32``.
+_DTYPE, _SHORT_DTYPE = re.compile(r"^([fiu])(?:loat|nt|int)(?=[0-9])"), r"\1"
 
 
 def one_line(thing: Any) -> str:
-    """Return a dataclass as ``Name(field=value, …)`` in one line.
+    """Return a dataclass as ``Name(field=value, …)`` in one line; a ``__repr__`` for classes.
 
-    Bytes, collections and nested objects are shown by their size or digest; what is None is left
-    out. It serves classes as their ``__repr__``.
+    Bytes, collections and nested objects are shown by their size or digest; None is omitted.
     """
     named = [f.name for f in fields(thing) if f.repr or f.name == "digest"]
     shown = [(name, value) for name in named if (value := getattr(thing, name)) is not None]
     inner = ", ".join(f"{name}={short(value)}" for name, value in shown)
-    line = f"{type(thing).__name__}({inner})"
-    return line if len(line) <= _WIDTH else f"{line[: _WIDTH - 2]}…)"
+    return cut(f"{type(thing).__name__}({inner})")
+
+
+def cut(text: str, width: int = _WIDTH) -> str:
+    """Return text of at most `width` characters, cut with an ellipsis; a last bracket stays."""
+    if len(text) <= width:
+        return text
+    end = "…)" if text.endswith(")") else "…"
+    return text[: width - len(end)] + end
 
 
 def short(value: Any) -> str:
@@ -38,7 +51,7 @@ def short(value: Any) -> str:
     elif isinstance(value, bytes):
         text = value.hex()[:8] if len(value) == _DIGEST else f"<{len(value):,} bytes>"
     elif isinstance(value, str):
-        text = repr(value if len(value) <= _TEXT else f"{value[: _TEXT - 1]}…")
+        text = repr(cut(value, _TEXT))
     elif isinstance(value, float):
         text = f"{value:.6g}"
     elif isinstance(value, tuple) and len(value) <= _ENTRIES:
@@ -48,3 +61,27 @@ def short(value: Any) -> str:
     elif (word := getattr(value, "name", None) or getattr(value, "digest", None)) is not None:
         text = f"<{type(value).__name__} {short(word)}>"
     return text
+
+
+def tensors(arguments: Iterable[tuple[str | None, Sequence[object]]]) -> str:
+    """Return data types and shapes as ``f32 12x64x64, 12x64x64``.
+
+    The data type is shown where it changes; an unknown one (None) is omitted.
+    """
+    parts, last = [], None
+    for dtype, shape in arguments:
+        extents = "x".join(map(str, shape)) or "scalar"
+        if dtype not in (None, last):
+            extents = f"{_DTYPE.sub(_SHORT_DTYPE, str(dtype))} {extents}"
+        parts.append(extents)
+        last = dtype
+    return ", ".join(parts)
+
+
+def printable(text: str) -> str:
+    """Return untrusted text for a message: cut, and with control characters escaped."""
+    shown = text[:_PRINTABLE] + ("…" if len(text) > _PRINTABLE else "")
+    return "".join(
+        c if c.isprintable() else c.encode("unicode_escape", "backslashreplace").decode()
+        for c in shown
+    )

@@ -97,7 +97,7 @@ class Database(_PyDatabase):
     ) -> None:
         store = Store(url, read_only=read_only)
         # A server that restarts ends no tuning run.
-        store.be_patient(limits.RECONNECT_S)
+        store.set_retry_timeout(limits.RECONNECT_S)
         try:
             handle = Handle(
                 store,

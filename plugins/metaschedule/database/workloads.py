@@ -20,7 +20,7 @@ from tvm.s_tir import meta_schedule as ms
 from ....errors import StorageError
 from ....programs.workload_info.structure import Structure
 from ....records import MODULES, Alias, Workload
-from ....storage.names import Standing
+from ....storage.names import AliasTrust
 from ....storage.store import Store
 from .. import modules
 from ..targets import first_line
@@ -93,7 +93,7 @@ class WorkloadTable:
         self._by_id: dict[int, StoredWorkload] = {}
         # Address → (object, row): the object is kept so that its address is not used again.
         self._by_handle: FIFOCache[int, tuple[Any, StoredWorkload]] = FIFOCache(_MOST_HANDLES)
-        self._classes: dict[int, tuple[list[tuple[int, Standing]], list[int]]] = {}
+        self._classes: dict[int, tuple[list[tuple[int, AliasTrust]], list[int]]] = {}
         self._aliased_up_to = -1
         # Names of imported workloads of a read-only store, which cannot be stored.
         self._names: dict[Alias, list[int]] = {}
@@ -213,10 +213,10 @@ class WorkloadTable:
                 and self._agrees(other, store.names.structure(id_))
             )
 
-        for name, standing in store.names.of(id_):
-            counts = foreign or standing >= Standing.TRUSTED
+        for name, standing in store.names.aliases(id_):
+            counts = foreign or standing >= AliasTrust.TRUSTED
             if counts and name.scheme in (self._scheme, modules.SCRIPT):
-                for other in store.names.named([name], stands_in):
+                for other in store.names.confirmed([name], stands_in):
                     known = self._read(other)
                     if known is not None:
                         self._stand_ins[id_, foreign] = known
@@ -299,7 +299,7 @@ class WorkloadTable:
                 return modules.modules_equal(known.workload.mod, mod, self.equality)
             return self._agrees(id_, structure())
 
-        ids = self._store.names.named(names, confirm, foreign=foreign)
+        ids = self._store.names.confirmed(names, confirm, foreign=foreign)
         more = {id_ for name in names for id_ in self._names.get(name, ())} - {*ids}
         return sorted([*ids, *filter(confirm, more)]) if more else ids
 
@@ -366,7 +366,7 @@ class WorkloadTable:
         They are looked up each time (30 µs), because other processes add rows too.
         """
         names = [known.alias, Alias(modules.SCRIPT, self._script_of(known))]
-        standings = self._store.names.standings(names)
+        standings = self._store.names.workloads(names)
         remembered = self._classes.get(known.id)
         if remembered is not None and remembered[0] == standings:
             return remembered[1]

@@ -483,9 +483,7 @@ class _Search:
         """Return the workloads that are most like a module, those first that TVM can read."""
         signature = signature_of(modules.to_workload(mod))
         known = [
-            one
-            for one in self._store.workloads.summaries()
-            if one.format in MODULES and one.records
+            one for one in self._store.workloads.find() if one.format in MODULES and one.records
         ]
         octaves = distances(signature, [one.signature for one in known])
         order = sorted(range(len(known)), key=lambda i: (octaves[i], known[i].id))[:_MOST_READ]

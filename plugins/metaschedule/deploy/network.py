@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import tvm
-from tvm import relax, tirx
+from tvm import relax
 from tvm.relax import pipeline
 
 from ....errors import UsageError
@@ -201,13 +201,34 @@ def without_free_layouts(func: Any) -> Any:
 
 
 def _mark_weights(mod: Any) -> Any:
-    """Mark weights as free to be laid out; a function without any stays as it is."""
-    mod = relax.transform.AttachAttrLayoutFreeBuffers()(mod)
-    for var, func in list(mod.functions_items()):
-        free = func.attrs.get(_FREE) if func.attrs else None
-        if isinstance(func, tirx.PrimFunc) and free is not None and not free:
-            mod[var] = without_free_layouts(func)
-    return mod
+    """Mark weights as free to be laid out, where each call of a function passes weights.
+
+    TVM's ``AttachAttrLayoutFreeBuffers`` makes a function for each set of weights, under new names.
+    """
+    call_tir = tvm.ir.Op.get("relax.call_tir")
+    free: dict[Any, set[int]] = {}
+    for func in mod.functions.values():
+        if not isinstance(func, relax.Function):
+            continue
+        inputs = func.attrs.get("num_input", len(func.params)) if func.attrs else len(func.params)
+        weights = list(func.params)[int(inputs) :]
+
+        def visit(node: Any, weights: list[Any] = weights) -> None:
+            if isinstance(node, relax.Call) and node.op.same_as(call_tir):
+                callee, arguments = node.args[0], node.args[1]
+                found = {
+                    index
+                    for index, one in enumerate(arguments)
+                    if isinstance(one, tvm.ir.Constant) or any(one.same_as(w) for w in weights)
+                }
+                free[callee] = free.get(callee, found) & found
+
+        relax.analysis.post_order_visit(func, visit)
+    marked = dict(mod.functions_items())
+    for var, numbers in free.items():
+        if numbers:
+            marked[var] = marked[var].with_attr(_FREE, sorted(numbers))
+    return tvm.IRModule(marked, attrs=mod.attrs)
 
 
 def _is_cpu(target: Any) -> bool:

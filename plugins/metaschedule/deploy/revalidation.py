@@ -194,7 +194,7 @@ def is_named(store: Store, mod: Any, equality: str) -> bool:
     if store.workloads.id_of(record.digest) is not None:
         return True
     names = [modules.alias(mod, equality), modules.script_alias(record.script or "")]
-    return bool(store.names.standings(names))
+    return bool(store.names.workloads(names))
 
 
 # ---- Revalidation --------------------------------------------------------------------------------
@@ -441,7 +441,7 @@ class Revalidation:
         """Return the untuned module of a workload; never one that only foreign sources gave."""
         store = self._store
         known = None
-        if store.names.of(workload_id) or store.answers.targets([workload_id]):
+        if store.names.aliases(workload_id) or store.answers.targets([workload_id]):
             known = self._handle.workloads.get(workload_id, foreign=foreign)
         if known is None:
             raise NotFoundError(

@@ -108,7 +108,7 @@ class Known:
     """The programs of one handle that need not be measured again.
 
     Those that sessions of this session's class have measured for the same target
-    (:meth:`tunedb.storage.runs.Runs.comparable`): with their times,
+    (:meth:`tunedb.storage.sessions.Runs.comparable`): with their times,
     or failed for a reason that lies in the program. Those that do not replay are left out.
 
     May be used from any thread.

@@ -144,7 +144,7 @@ def _relatives(
         same = [] if known is None else handle.workloads.equal_ids(known)
         signature = signature_of(modules.to_workload(mod))
         stored = handle.targets.stored(target)
-        near = store.workloads.neighbours(signature, stored, _NEIGHBOURS, but=same)
+        near = store.workloads.neighbours(signature, stored, _NEIGHBOURS, exclude=same)
         here = store.targets.id_of(stored.digest)
         if itself and here is not None:
             near = [*(Neighbour(id_, (here,), 0.0, "exact") for id_ in same), *near]

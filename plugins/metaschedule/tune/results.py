@@ -88,7 +88,8 @@ class TuningResult:
     costs : Costs
         Where it went.
     threads : int or None
-        Threads of TVM's runtime that programs were measured with; None where nobody knows.
+        Threads of TVM's runtime that programs were measured with; None on GPUs, and where nobody
+        knows.
     notes : tuple of str
         What users should know of the program, in one line each.
     delivery : Delivery or None

@@ -112,7 +112,7 @@ def trials_done(handle: Handle, key: str) -> int:
     """
     store = handle.store
     done = passed = 0
-    for id_, session in store.runs.of_key(key):
+    for id_, session in store.runs.sessions_of_run(key):
         if fingerprint_of(session)["run"].get("ended"):
             done = passed = 0
             continue

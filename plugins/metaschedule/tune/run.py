@@ -223,10 +223,15 @@ class Run:
             resumed=self.done,
             seconds=told.seconds,
             costs=told.costs,
-            threads=threads_of(self.database._handle.session()),
+            threads=self._threads(),
             notes=self.notes,
             delivery=None if self.outbox is None else self.outbox.close(),
         )
+
+    def _threads(self) -> int | None:
+        handle = self.database._handle
+        is_cpu = handle.targets.stored(self.target).is_cpu
+        return threads_of(handle.session()) if is_cpu else None
 
     def _result(self, task: defaults.Task, progress: TaskProgress) -> TaskResult:
         handle = self.database._handle

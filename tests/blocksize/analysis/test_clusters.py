@@ -22,14 +22,14 @@ def clouds(*sizes, apart=10.0, seed=0):
 def test_planted_clouds_are_found_largest_first():
     found = cluster(clouds(10, 40, 25))
     assert found.count == 3
-    assert found.of.tolist() == [2] * 10 + [0] * 40 + [1] * 25
+    assert found.assignment.tolist() == [2] * 10 + [0] * 40 + [1] * 25
     assert set(found.silhouettes) == set(range(2, 11))
     assert found.silhouette == max(found.silhouettes.values()) > 0.7
 
 
 def test_equal_calls_give_equal_clusters():
     points = clouds(30, 30, apart=2)
-    assert cluster(points).of.tolist() == cluster(points).of.tolist()
+    assert cluster(points).assignment.tolist() == cluster(points).assignment.tolist()
 
 
 def test_the_silhouette_of_many_is_that_of_a_sample(monkeypatch):
@@ -37,7 +37,7 @@ def test_the_silhouette_of_many_is_that_of_a_sample(monkeypatch):
     whole = cluster(points)
     monkeypatch.setattr(clusters, "SILHOUETTE_ROWS", 40)
     part = cluster(points)
-    assert part.of.tolist() == whole.of.tolist()
+    assert part.assignment.tolist() == whole.assignment.tolist()
     assert part.silhouettes[2] != whole.silhouettes[2]
     assert part.silhouettes[2] == pytest.approx(whole.silhouettes[2], abs=0.1)
 
@@ -50,7 +50,7 @@ def test_too_few_different_rows_have_no_clusters(points):
 def test_three_rows_and_two_different_ones():
     assert cluster(clouds(1, 2)).count == 2
     found = cluster(np.array([[0.0, 0.0]] * 4 + [[1.0, 1.0]] * 3))
-    assert found.of.tolist() == [0] * 4 + [1] * 3
+    assert found.assignment.tolist() == [0] * 4 + [1] * 3
     assert list(found.silhouettes) == [2]
 
 

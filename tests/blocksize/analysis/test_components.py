@@ -3,8 +3,7 @@
 import numpy as np
 import pytest
 
-from tunedb.advisor.analysis.analyzer import correlation
-from tunedb.advisor.analysis.components import components, signs_of, standardise
+from tunedb.advisor.analysis.components import principal_components, signs_of, standardise
 from tunedb.advisor.observations import Inputs
 
 NAN = float("nan")
@@ -67,7 +66,7 @@ def test_counts_become_logarithms_and_shares_do_not():
 def test_components_are_those_of_scikit_learn():
     decomposition = pytest.importorskip("sklearn.decomposition")
     values = standardise(mixed())
-    found, known = components(values), decomposition.PCA().fit(values.values)
+    found, known = principal_components(values), decomposition.PCA().fit(values.values)
     np.testing.assert_allclose(found.shares, known.explained_variance_ratio_)
     scores = known.transform(values.values)
     np.testing.assert_allclose(np.abs(found.scores), np.abs(scores), atol=1e-9)
@@ -76,7 +75,7 @@ def test_components_are_those_of_scikit_learn():
 
 def test_loadings_are_correlations_of_inputs_with_components():
     values = standardise(mixed())
-    found = components(values)
+    found = principal_components(values)
     for i in range(6):
         for k in range(6):
             r = np.corrcoef(values.values[:, i], found.scores[:, k])[0, 1]
@@ -86,7 +85,7 @@ def test_loadings_are_correlations_of_inputs_with_components():
 
 
 def test_rotated_components_are_the_two_things():
-    found = components(standardise(mixed()))
+    found = principal_components(standardise(mixed()))
     assert found.rotated.shape == (6, 2)
     strong = np.abs(found.rotated) > 0.9
     assert strong.sum(axis=1).tolist() == [1] * 6
@@ -102,7 +101,7 @@ def test_rotated_components_are_the_two_things():
 def test_the_order_of_rows_does_not_flip_components():
     data = mixed()
     turned = Inputs(data.names, data.values[::-1])
-    one, other = components(standardise(data)), components(standardise(turned))
+    one, other = principal_components(standardise(data)), principal_components(standardise(turned))
     np.testing.assert_allclose(one.scores[:, :2], other.scores[::-1, :2], atol=1e-9)
 
 
@@ -110,11 +109,11 @@ def test_the_order_of_rows_does_not_flip_components():
     "data", [inputs(a=[1, 2], b=[3, 1]), inputs(a=[1, 2, 3]), inputs(a=[1, 1, 1], b=[1, 1, 1])]
 )
 def test_too_little_has_no_components(data):
-    assert components(standardise(data)) is None
+    assert principal_components(standardise(data)) is None
 
 
 def test_inputs_that_are_one_have_two_columns_of_scores():
-    found = components(standardise(inputs(a=[1, 2, 3, 5], b=[2, 4, 6, 10])))
+    found = principal_components(standardise(inputs(a=[1, 2, 3, 5], b=[2, 4, 6, 10])))
     assert found.scores.shape == (4, 2)
     np.testing.assert_allclose(found.scores[:, 1], 0, atol=1e-9)
     assert found.rotated.shape[1] == 1
@@ -122,13 +121,3 @@ def test_inputs_that_are_one_have_two_columns_of_scores():
 
 def test_signs():
     assert signs_of(np.array([[1.0, -3.0], [-2.0, 1.0]])).tolist() == [-1, -1]
-
-
-def test_correlation_uses_what_both_have():
-    data = inputs(a=[1, 2, 3, NAN, 9], b=[2, 4, 7, 1, NAN], c=[1, 1, 1, 5, 5], d=[NAN] * 5)
-    found = correlation(data, ("a", "b", "c", "d"))
-    assert found[0, 1] == found[1, 0] == pytest.approx(np.corrcoef([1, 2, 3], [2, 4, 7])[0, 1])
-    assert np.isnan(found[1, 3])
-    assert np.diag(found).tolist() == [1] * 4
-    big = inputs(a=[1e15, 1e15 + 8, 1e15 + 16], b=[1, 2, 3])
-    assert correlation(big, ("a", "b"))[0, 1] == pytest.approx(1)

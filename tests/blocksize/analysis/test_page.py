@@ -1,6 +1,7 @@
 """The page: what is drawn is in its tables, whatever there is, whoever named it."""
 
 import re
+import sys
 from xml.etree import ElementTree
 
 import numpy as np
@@ -10,8 +11,8 @@ from pages import EVIL, Tables, all_of, axis, findings, launches, picture
 
 from tunedb import limits
 from tunedb.advisor.analysis.analyzer import Threshold, analyse
-from tunedb.errors import UsageError
-from tunedb.report import page as style
+from tunedb.errors import PluginError, UsageError
+from tunedb.report import page as render_module
 from tunedb.report.advisor import write
 
 pytest.importorskip("sklearn")
@@ -258,6 +259,13 @@ def test_no_launch_is_one_clear_line():
         analyse([])
 
 
+def test_without_jinja_one_line_says_what_to_do(monkeypatch):
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    render_module._template.cache_clear()
+    with pytest.raises(PluginError, match=r"pip install 'tunedb\[advise\]'"):
+        write(analyse(launches()))
+
+
 def test_a_mark_is_an_input_or_a_known_number():
     analysis = analyse(launches(), threshold=Threshold("registers", 32))
     assert analysis.over.count(True) == 20
@@ -305,9 +313,11 @@ def contrast(one, other):
     return (light + 0.05) / (dark + 0.05)
 
 
-@pytest.mark.parametrize("theme", [style._BY_DAY, style._BY_NIGHT], ids=["day", "night"])
-def test_contrast(theme):
-    values = dict(re.findall(r"--(\w+):(#\w+)", theme))
+@pytest.mark.parametrize("theme", [0, 1, 2], ids=["day", "night", "paper"])
+def test_contrast(page, theme):
+    values = dict(
+        re.findall(r"--(\w+): (#\w+)", re.findall(r":root {(.*?)}", page, re.DOTALL)[theme])
+    )
     for ground in ("paper", "card"):
         for text in ("ink", "muted", "link"):
             assert contrast(values[text], values[ground]) >= 4.5, text
@@ -316,7 +326,6 @@ def test_contrast(theme):
 
 
 def test_each_colour_of_each_marking_has_a_rule(page):
-    css = style.sheet()
     for name in set(re.findall(r'class="([a-c]-\w+ [^"]*)"', page)):
         for one in name.split():
-            assert f".frame .{one}{{" in css
+            assert f".frame .{one} {{" in page

@@ -1,9 +1,9 @@
-"""Run time against block size, and what the block alone buys."""
+"""Run time against block size, and the gain from the block alone."""
 
 import pytest
 from observing import observe
 
-from tunedb.advisor.analysis.times import slices_of, stakes, times
+from tunedb.advisor.analysis.times import comparable_slices, kernel_times, slice_gains
 
 
 def slice_of(name, *pairs, **fields):
@@ -20,7 +20,7 @@ SHAPES = slice_of(b"4", (64, 1.0), (64, 2.0))
 
 
 def test_times_are_over_the_best_of_their_slice():
-    (found,) = times(ONE + TWO + ALONE + SHAPES)
+    (found,) = kernel_times(ONE + TWO + ALONE + SHAPES)
     assert (found.kernel, found.slices, found.launches) == ("k", 2, 6)
     assert [one.threads for one in found.sizes] == [64, 128, 256, 512]
     first, second = found.sizes[:2]
@@ -33,20 +33,20 @@ def test_times_are_over_the_best_of_their_slice():
 def test_kernels_and_devices_are_apart_most_launches_first():
     other = slice_of(b"5", (32, 1.0), (64, 1.0), (96, 1.0), (128, 1.0), kernel="j")
     there = slice_of(b"6", (32, 1.0), (64, 1.0), device="A100")
-    found = [(one.kernel, one.device) for one in times(ONE + other + there)]
+    found = [(one.kernel, one.device) for one in kernel_times(ONE + other + there)]
     here = "NVIDIA GeForce RTX 2080 Ti"
     assert found == [("j", here), ("k", here), ("k", "A100")]
 
 
-def test_stakes_are_against_the_size_nearest_to_256():
-    assert [one.gain for one in stakes(ONE + TWO + ALONE)] == [1.5, 2.0]
-    assert [one.gain for one in stakes(ONE, base=64)] == [2.0]
+def test_gains_are_against_the_size_nearest_to_256():
+    assert [one.gain for one in slice_gains(ONE + TWO + ALONE)] == [1.5, 2.0]
+    assert [one.gain for one in slice_gains(ONE, base=64)] == [2.0]
     # 128 and 384 are as near: the smaller one counts.
-    assert stakes(slice_of(b"t", (384, 1.0), (128, 3.0)))[0].gain == 3.0
-    assert stakes(slice_of(b"s", (256, 3.0), (256, 2.0), (64, 1.0)))[0].gain == 2.0
+    assert slice_gains(slice_of(b"t", (384, 1.0), (128, 3.0)))[0].gain == 3.0
+    assert slice_gains(slice_of(b"s", (256, 3.0), (256, 2.0), (64, 1.0)))[0].gain == 2.0
 
 
 def test_slices_of_one_size_and_bad_times_are_left_out():
-    assert slices_of(ALONE + SHAPES) == []
-    assert slices_of(slice_of(b"z", (64, 0.0), (128, 1.0))) == []
-    assert times([]) == []
+    assert comparable_slices(ALONE + SHAPES) == []
+    assert comparable_slices(slice_of(b"z", (64, 0.0), (128, 1.0))) == []
+    assert kernel_times([]) == []

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from pages import EVIL
 
-from tunedb.advisor.analysis.trees import Node, grow
+from tunedb.advisor.analysis.trees import TreeNode, grow
 from tunedb.advisor.observations import LABELS, Inputs, Label
 from tunedb.report.advisor_plots import describe, questions
 
@@ -134,8 +134,8 @@ def test_values_beyond_float32_are_no_error():
 
 
 def test_names_are_made_visible():
-    node = Node((1, 0, 0), Label.DECREASE)
-    root = Node((2, 0, 0), Label.DECREASE, EVIL, 1.0, node, node)
+    node = TreeNode((1, 0, 0), Label.DECREASE)
+    root = TreeNode((2, 0, 0), Label.DECREASE, EVIL, 1.0, node, node)
     assert describe(root).count("\n") == 3
     assert "\x1b" not in describe(root)
     assert "\u202e" not in describe(root)

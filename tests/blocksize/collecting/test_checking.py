@@ -8,16 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb import limits
-from tunedb.advisor.collect.configuration import Clock, Output
+from tunedb.advisor.collect.configuration import OutputConfig, TimingConfig
 from tunedb.advisor.collect.output_check import difference
 
-EXACT = Output()
-CLOSE = Output(tolerance=1e-3)
+EXACT = OutputConfig()
+CLOSE = OutputConfig(tolerance=1e-3)
 
 
 @given(st.binary(max_size=40), st.sampled_from(["text", "bytes", "float32", "int32"]))
 def test_equal_bytes_are_equal(data, kind):
-    assert difference(data, data, Output(type=kind, tolerance=0.5)) is None
+    assert difference(data, data, OutputConfig(type=kind, tolerance=0.5)) is None
 
 
 @pytest.mark.parametrize(
@@ -46,16 +46,18 @@ def test_texts_within_a_tolerance(expected, found, told):
 def test_without_a_tolerance_each_byte_counts():
     assert difference(b"1.0", b"1.00", EXACT) == "other bytes from byte 3 on"
     assert difference(b"1.0", b"1.1", EXACT) == "other bytes from byte 2 on"
-    assert difference(b"1", b"12", Output(type="bytes", tolerance=1)) == "2 bytes instead of 1"
+    assert (
+        difference(b"1", b"12", OutputConfig(type="bytes", tolerance=1)) == "2 bytes instead of 1"
+    )
 
 
 def test_lines_that_do_not_count():
-    output = Output(ignore="^#")
+    output = OutputConfig(ignore="^#")
     assert difference(b"1\n# took 3\n", b"1\n# took 4\n", output) is None
     assert difference(b"1\ntook 3\n", b"1\ntook 4\n", output) == "other bytes from byte 7 on"
-    clock = Clock("output", "took (.*)")
-    assert difference(b"1\ntook 3\n", b"1\ntook 4\n", EXACT, clock) is None
-    assert difference(b"1\ntook 3\n", b"2\ntook 4\n", EXACT, clock) is not None
+    timing = TimingConfig("output", "took (.*)")
+    assert difference(b"1\ntook 3\n", b"1\ntook 4\n", EXACT, timing) is None
+    assert difference(b"1\ntook 3\n", b"2\ntook 4\n", EXACT, timing) is not None
 
 
 def floats(*values):
@@ -76,19 +78,19 @@ def floats(*values):
     ],
 )
 def test_arrays(expected, found, told):
-    output = Output(type="float32", tolerance=1e-3)
+    output = OutputConfig(type="float32", tolerance=1e-3)
     assert difference(floats(*expected), floats(*found), output) == told
 
 
 def test_bytes_that_are_no_array():
-    output = Output(type="float64", tolerance=0.1)
+    output = OutputConfig(type="float64", tolerance=0.1)
     assert difference(b"123", b"124", output) == "3 bytes are not an array of float64"
 
 
 @given(st.lists(st.floats(width=32), min_size=1, max_size=8), st.floats(0.001, 1), st.data())
 def test_arrays_agree_with_math(expected, tolerance, data):
     found = data.draw(st.lists(st.floats(width=32), min_size=len(expected), max_size=len(expected)))
-    told = difference(floats(*expected), floats(*found), Output("f", "float32", tolerance))
+    told = difference(floats(*expected), floats(*found), OutputConfig("f", "float32", tolerance))
     same = all(
         (math.isnan(a) and math.isnan(b)) or math.isclose(a, b, rel_tol=tolerance)
         for a, b in zip(expected, found, strict=True)

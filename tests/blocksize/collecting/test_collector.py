@@ -4,17 +4,23 @@ import json
 import math
 import os
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import toy_gpu
+from msgspec.structs import replace
 
 from tunedb import limits
-from tunedb.advisor.collect.collector import Collector, Outcome, from_json, measurement, to_json
-from tunedb.advisor.collect.configuration import Clock, read
+from tunedb.advisor.collect.collector import (
+    Collector,
+    VariantOutcome,
+    from_json,
+    measurement,
+    to_json,
+)
+from tunedb.advisor.collect.configuration import TimingConfig, read
 from tunedb.advisor.collect.plan import make_plan
-from tunedb.advisor.collect.runs import Failed, fingerprint, printed_time
+from tunedb.advisor.collect.runs import VariantError, fingerprint, printed_time
 from tunedb.advisor.collect.variants import Variant
 from tunedb.advisor.loading import load
 from tunedb.errors import FormatError, NotFoundError, UsageError
@@ -423,8 +429,10 @@ def test_a_line_of_the_state_is_the_outcome():
         "k", 32, (32, 1, 1), None, 3, registers=24, counter_set=counters, values=(1.5, math.nan)
     )
     for outcome in (
-        Outcome(variant, (1e-3, 2e-3), None, (launch,), compared=True, notes=("x",), measured_at=5),
-        Outcome(variant, failure=Failure(FailureKind.TIMEOUT, Phase.BUILD, "slow", 1.5)),
+        VariantOutcome(
+            variant, (1e-3, 2e-3), None, (launch,), compared=True, notes=("x",), measured_at=5
+        ),
+        VariantOutcome(variant, failure=Failure(FailureKind.TIMEOUT, Phase.BUILD, "slow", 1.5)),
     ):
         row = json.loads(json.dumps(to_json(outcome, session)))
         again, same = from_json(row, variant)
@@ -450,7 +458,7 @@ def test_a_line_of_the_state_is_the_outcome():
 def test_printed_times(tmp_path, text, pattern, unit, seconds):
     path = tmp_path / "out"
     path.write_text(text)
-    assert printed_time(path, Clock("output", pattern, unit)) == pytest.approx(seconds)
+    assert printed_time(path, TimingConfig("output", pattern, unit)) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
@@ -468,5 +476,5 @@ def test_printed_times(tmp_path, text, pattern, unit, seconds):
 def test_times_that_cannot_be(tmp_path, text, told):
     path = tmp_path / "out"
     path.write_text(text)
-    with pytest.raises(Failed, match=told):
-        printed_time(path, Clock("output", "time (.*)", "s"))
+    with pytest.raises(VariantError, match=told):
+        printed_time(path, TimingConfig("output", "time (.*)", "s"))

@@ -5,9 +5,9 @@ import pytest
 from tunedb.advisor.collect.configuration import GPU
 from tunedb.advisor.collect.cuda_detection import (
     detect_devices,
-    device_of,
     find_programs,
     missing_folders,
+    parse_device,
     parse_devices,
 )
 from tunedb.errors import UsageError
@@ -56,10 +56,10 @@ def test_tools_are_found_on_the_path(tmp_path):
     ],
 )
 def test_a_device_of_the_user(text, device):
-    assert device_of(text, 2) == device
+    assert parse_device(text, 2) == device
 
 
 @pytest.mark.parametrize("text", ["My GPU", "My GPU:new", ":7.5"])
 def test_a_device_that_nobody_knows(text):
     with pytest.raises(UsageError, match="is not a device that tunedb knows; give its compute"):
-        device_of(text)
+        parse_device(text)

@@ -1,10 +1,10 @@
-"""Counters in groups for one run each."""
+"""Counters in group_counters for one run each."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tunedb.advisor.collect.counter_groups import default_counters, domain, groups, is_event
+from tunedb.advisor.collect.counter_groups import default_counters, domain, group_counters, is_event
 from tunedb.advisor.counters import aliases
 
 names = st.lists(
@@ -15,7 +15,7 @@ names = st.lists(
 
 @given(st.sampled_from(["ncu", "nvprof"]), names, st.integers(0, 5))
 def test_groups_are_a_partition(tool, counters, per_run):
-    made = groups(tool, counters, per_run)
+    made = group_counters(tool, counters, per_run)
     flat = [name for group in made for name in group]
     assert sorted(flat) == sorted(set(counters))
     assert all(made)
@@ -25,7 +25,7 @@ def test_groups_are_a_partition(tool, counters, per_run):
 
 @given(names)
 def test_events_of_one_unit_do_not_conflict(counters):
-    for group in groups("nvprof", counters):
+    for group in group_counters("nvprof", counters):
         for unit in set(map(domain, group)):
             most = 4 if unit == "multiprocessor" else 2
             assert sum(domain(name) == unit for name in group) <= most
@@ -39,12 +39,12 @@ def test_units_are_known_by_the_names_of_events():
 
 def test_events_of_different_units_share_a_run():
     mixed = ["gld_request", "fb_subp0_read_sectors", "l2_subp0_write_sector_misses"]
-    assert groups("nvprof", mixed) == [tuple(mixed)]
+    assert group_counters("nvprof", mixed) == [tuple(mixed)]
 
 
 def test_a_name_that_the_tool_may_not_know_takes_no_other_down():
     unsure = {row.name for row in aliases() if row.tool == "ncu" and row.checked == "no"}
-    made = groups("ncu", default_counters("ncu", "8.0"))
+    made = group_counters("ncu", default_counters("ncu", "8.0"))
     assert unsure
     for group in made:
         assert set(group) <= unsure or not set(group) & unsure

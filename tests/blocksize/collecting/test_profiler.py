@@ -5,11 +5,11 @@ import math
 import pytest
 
 from tunedb.advisor.collect.profiler import (
-    complaint,
     counter_command,
-    dominant,
+    dominant_launches,
+    error_message,
     find_tool,
-    merge,
+    merge_launches,
     read_launches,
 )
 from tunedb.errors import FormatError, NotFoundError, UsageError
@@ -27,7 +27,7 @@ def launch(names="a", values=(1.0,), kernel="step(int)", block=BLOCK, grid=(4, 1
 
 
 def test_counters_of_all_runs_are_one_set():
-    (made,) = merge(
+    (made,) = merge_launches(
         [
             [launch("", ())],
             [launch("ab", (1, 2), registers=24)],
@@ -45,7 +45,7 @@ def test_counters_of_all_runs_are_one_set():
 
 def test_launches_of_one_geometry_are_averaged():
     """NaN is what was not measured, and stays that where no launch has a value."""
-    one, other = merge(
+    one, other = merge_launches(
         [
             [launch("ab", (1, math.nan)), launch("ab", (3, math.nan))],
             [launch("a", (10,), grid=(8, 1, 1))],
@@ -59,19 +59,19 @@ def test_launches_of_one_geometry_are_averaged():
 
 
 def test_a_value_that_one_launch_lacks():
-    (made,) = merge([[launch("a", (math.nan,)), launch("a", (4,))]], None, BLOCK)
+    (made,) = merge_launches([[launch("a", (math.nan,)), launch("a", (4,))]], None, BLOCK)
     assert made.values == (4,)
 
 
 def test_other_blocks_and_kernels_are_left_out():
     runs = [[launch(block=(64, 1, 1)), launch(kernel="clear"), launch(kernel="mystep(int)")]]
-    assert merge(runs, "step", BLOCK) == []
-    assert len(merge(runs, None, BLOCK)) == 2
+    assert merge_launches(runs, "step", BLOCK) == []
+    assert len(merge_launches(runs, None, BLOCK)) == 2
 
 
 @pytest.mark.parametrize("name", ["step", "step(int)", "void ns::step<float, 32>(int)"])
 def test_a_kernel_is_known_by_its_name(name):
-    assert len(merge([[launch(kernel=name)]], "step", BLOCK)) == 1
+    assert len(merge_launches([[launch(kernel=name)]], "step", BLOCK)) == 1
 
 
 def command(tool, group, **more):
@@ -82,10 +82,10 @@ def command(tool, group, **more):
 
 
 def test_ncu():
-    words = command("ncu", ("a.sum", "b.sum"), kernel="k", options=["--clock-control", "none"])
+    words = command("ncu", ("a.sum", "b.sum"), kernel="k", options=["--timing-control", "none"])
     assert words[:2] == ["/bin/ncu", "--csv"]
     assert words[-6:] == [
-        "--kernel-name", "k", "--metrics", "a.sum,b.sum", "--clock-control", "none",
+        "--kernel-name", "k", "--metrics", "a.sum,b.sum", "--timing-control", "none",
     ]  # fmt: skip
     first = command("ncu", ("a.sum",), first=True)
     assert "launch__registers_per_thread" in first[first.index("--metrics") + 1].split(",")
@@ -129,16 +129,16 @@ def test_files_that_are_no_profile(tmp_path):
 def test_what_a_profiler_complains_of(tmp_path, text, told):
     path = tmp_path / "log.csv"
     path.write_text(text)
-    assert complaint(path) == told
-    assert complaint(tmp_path / "none") is None
+    assert error_message(path) == told
+    assert error_message(tmp_path / "none") is None
 
 
 def test_without_times_of_its_own_the_largest_launch_stands_for_a_kernel():
     small, large = launch(grid=(4, 1, 1)), launch(grid=(4, 8, 1), number=1)
     other = launch(kernel="b", number=2)
-    made = dominant([small, large, other])
+    made = dominant_launches([small, large, other])
     assert [(one.kernel, one.grid, one.number) for one in made] == [
         ("step(int)", (4, 8, 1), 0), ("b", (4, 1, 1), 1),
     ]  # fmt: skip
     timed = [launch(seconds=1.0), launch(grid=(8, 1, 1), seconds=2.0, number=1)]
-    assert dominant(timed) == timed
+    assert dominant_launches(timed) == timed

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tunedb import limits
-from tunedb.advisor.collect.configuration import Environment
+from tunedb.advisor.collect.configuration import EnvironmentConfig
 from tunedb.advisor.collect.runs import environment_of, run, tail
 
 
@@ -127,7 +127,7 @@ def test_environments(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", "/bin")
     monkeypatch.setenv("MINE", "1")
     made = environment_of(
-        Environment(("tools", "/opt/x"), {"A": "b", "CUDA_VISIBLE_DEVICES": "7"}),
+        EnvironmentConfig(("tools", "/opt/x"), {"A": "b", "CUDA_VISIBLE_DEVICES": "7"}),
         tmp_path,
         {"CUDA_VISIBLE_DEVICES": "1"},
     )

@@ -2,38 +2,38 @@
 
 import pytest
 
-from tunedb.advisor.collect.state import State, locked
+from tunedb.advisor.collect.state import CollectState, locked
 from tunedb.errors import BusyError
 
 
 def test_steps_are_found_again(tmp_path):
-    State(tmp_path).finish("a", {"value": [1.5, None]})
-    state = State(tmp_path)
+    CollectState(tmp_path).finish("a", {"value": [1.5, None]})
+    state = CollectState(tmp_path)
     assert state.get("a") == {"key": "a", "value": [1.5, None]}
     assert state.get("b") is None
 
 
 @pytest.mark.parametrize("cut", range(1, 20))
 def test_a_line_that_was_cut_off_does_not_count(tmp_path, cut):
-    state = State(tmp_path)
+    state = CollectState(tmp_path)
     state.finish("a", {"value": 1})
     state.finish("b", {"value": 2})
     path = tmp_path / "state.jsonl"
     path.write_bytes(path.read_bytes()[:-cut])
-    state = State(tmp_path)
+    state = CollectState(tmp_path)
     assert state.get("a") == {"key": "a", "value": 1}
     assert state.get("b") is None
     state.finish("c", {"value": 3})
-    assert State(tmp_path).get("c") == {"key": "c", "value": 3}
-    assert State(tmp_path).get("a") == {"key": "a", "value": 1}
+    assert CollectState(tmp_path).get("c") == {"key": "c", "value": 3}
+    assert CollectState(tmp_path).get("a") == {"key": "a", "value": 1}
 
 
 def test_the_last_word_counts_and_failures_can_be_forgotten(tmp_path):
-    state = State(tmp_path)
+    state = CollectState(tmp_path)
     state.finish("a", {"failure": None, "n": 1})
     state.finish("a", {"failure": None, "n": 2})
     state.finish("b", {"failure": ["timeout"]})
-    state = State(tmp_path)
+    state = CollectState(tmp_path)
     assert state.get("a")["n"] == 2
     state.forget_failures()
     assert state.get("a")

@@ -9,17 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tunedb import limits
-from tunedb.advisor.collect.configuration import GPU, Configuration, Profiler, Program
-from tunedb.advisor.collect.plan import make_plan, suitable
+from tunedb.advisor.collect.configuration import GPU, Configuration, ProfilerConfig, ProgramConfig
+from tunedb.advisor.collect.plan import choose_tool, make_plan
 from tunedb.advisor.collect.runs import command_for
-from tunedb.advisor.collect.variants import Variant, illegal, variants_of
+from tunedb.advisor.collect.variants import Variant, illegal_reason, make_variants
 from tunedb.errors import LimitError, NotFoundError, UsageError
 
 K40 = GPU("Tesla K40c", 0, "3.5")
 
 
 def program(block, **more):
-    return Program("p", ".", ("./p", "{block_x}"), block=block, **more)
+    return ProgramConfig(name="p", run=("./p", "{block_x}"), block=block, **more)
 
 
 def blocks(made):
@@ -27,18 +27,18 @@ def blocks(made):
 
 
 def test_one_dimension_gets_powers_of_two_of_whole_warps():
-    made = blocks(variants_of(program((256,)), K40))
+    made = blocks(make_variants(program((256,)), K40))
     assert made == [(n, 1, 1) for n in (256, 32, 64, 128, 512, 1024)]
 
 
 def test_an_odd_original_is_among_them_and_first():
-    assert blocks(variants_of(program((100,)), K40))[:2] == [(100, 1, 1), (32, 1, 1)]
+    assert blocks(make_variants(program((100,)), K40))[:2] == [(100, 1, 1), (32, 1, 1)]
 
 
 @pytest.mark.parametrize("dimensions", [2, 3])
 def test_blocks_keep_their_dimensions(dimensions):
     original = (8,) * dimensions
-    made, refused = variants_of(program(original), K40)
+    made, refused = make_variants(program(original), K40)
     found = [variant.block for variant in made]
     assert not refused
     assert len(set(found)) == len(found) > 20
@@ -54,7 +54,7 @@ def test_blocks_keep_their_dimensions(dimensions):
 
 
 def test_named_sizes_are_taken_as_they_are_and_illegal_ones_told():
-    made, refused = variants_of(program((16, 16), sizes={"x": (8, 64), "y": (5, 32)}), K40)
+    made, refused = make_variants(program((16, 16), sizes={"x": (8, 64), "y": (5, 32)}), K40)
     assert sorted(v.block for v in made) == [(8, 5, 1), (8, 32, 1), (16, 16, 1), (64, 5, 1)]
     assert [(r.block, r.reason) for r in refused] == [
         ((64, 32, 1), "2048 threads; the device takes 1024")
@@ -62,7 +62,7 @@ def test_named_sizes_are_taken_as_they_are_and_illegal_ones_told():
 
 
 def test_one_named_axis_leaves_the_other_to_the_device():
-    made = blocks(variants_of(program((16, 16), sizes={"y": (16,)}), K40))
+    made = blocks(make_variants(program((16, 16), sizes={"y": (16,)}), K40))
     assert {block[1] for block in made} == {16}
     assert {block[0] for block in made} == {2, 4, 8, 16, 32, 64}
 
@@ -77,12 +77,12 @@ def test_one_named_axis_leaves_the_other_to_the_device():
     ],
 )
 def test_what_a_device_takes(block, reason):
-    assert illegal(block, K40) == reason
+    assert illegal_reason(block, K40) == reason
 
 
 def test_groups_by_input_and_registers_begin_with_the_original():
-    made, _ = variants_of(
-        program((64,), blocks=((64,), (32,)), registers=(None, 32), inputs=("a", "b")), K40
+    made, _ = make_variants(
+        program((64,), blocks=((64,), (32,)), registers=("default", 32), inputs=("a", "b")), K40
     )
     assert [(v.input, v.registers, v.threads, v.original) for v in made] == [
         (word, limit, threads, threads == 64)
@@ -187,9 +187,9 @@ def test_there_are_not_too_many(monkeypatch):
 )
 def test_a_device_decides_which_profiler(capability, tool):
     device = GPU("x", 0, capability)
-    assert suitable("auto", device) == tool
+    assert choose_tool("auto", device) == tool
     assert plan(program((64,)), tool=None, device=device).tool == tool
-    assert suitable("none", device) == "none"
+    assert choose_tool("none", device) == "none"
 
 
 @pytest.mark.parametrize(("tool", "capability"), [("ncu", "3.5"), ("nvprof", "8.0")])
@@ -200,6 +200,6 @@ def test_a_profiler_that_reads_nothing_there_is_refused(tool, capability):
 
 def test_named_counters_are_those_that_are_read():
     configuration = Configuration(
-        devices=(K40,), programs=(program((64,)),), profiler=Profiler("nvprof", ("a", "b"), 1)
+        devices=(K40,), programs=(program((64,)),), profiler=ProfilerConfig("nvprof", ("a", "b"), 1)
     )
     assert make_plan(configuration).groups == (("a",), ("b",))

@@ -208,7 +208,7 @@ def test_a_run_that_goes_on_adds_its_new_entries(tmp_path):
         assert (report.total.new, report.total.known, report.remarks) == (1, 3, [])
         report = import_log(store, write(tmp_path, gzip.compress(text_of().encode())), source="x")
         assert (report.total.new, report.total.known) == (0, 4)
-        best = [summary.best for summary in store.workloads.summaries()]
+        best = [summary.best for summary in store.workloads.find()]
         assert best == [0.0005]
 
 

@@ -449,6 +449,7 @@ def test_real_files_have_113_metrics(parsed):
 
 
 @needs_gpu_logs
+@pytest.mark.stress
 def test_real_files_import_and_a_second_import_adds_nothing(memory):
     files = find_logs([NVPROF])
     for new in (442, 0):

@@ -187,7 +187,7 @@ def test_a_time_that_is_not_the_mean(tmp_path, value, is_apart):
     with Store(":memory:") as store:
         report = import_log(store, file, source="x")
         assert report.remarks == [remark.text]
-        assert [summary.best for summary in store.workloads.summaries()] == [0.002]
+        assert [summary.best for summary in store.workloads.find()] == [0.002]
 
 
 @pytest.mark.parametrize(
@@ -405,7 +405,7 @@ def test_what_is_written_is_read_as_it_was(tmp_path):
             assert one.measurement.status == two.measurement.status
             assert one.measurement.all_cost in (two.measurement.all_cost, None)
             for before, after in zip(
-                store.launches.of(one.id), other.launches.of(two.id), strict=True
+                store.launches.for_record(one.id), other.launches.for_record(two.id), strict=True
             ):
                 assert (before.block, before.values) == (after.block, after.values)
                 assert before.counter_set == after.counter_set

@@ -155,4 +155,4 @@ def test_an_import_and_a_second_one(tmp_path):
         report = import_log(store, file, source="x")
         assert (report.total.new, report.total.failed, report.quarantined) == (4, 2, 0)
         assert import_log(store, file, source="x").total.new == 0
-        assert [summary.best for summary in store.workloads.summaries()] == [0.00025]
+        assert [summary.best for summary in store.workloads.find()] == [0.00025]

@@ -1,4 +1,4 @@
-"""Numbers behind the advisor's page: components, clusters, trees, times.
+"""Numbers of the advisor's page: components, clusters, trees, run times.
 
-Plain data out; the page itself is made in the room report.
+Returns plain data; the room ``report`` makes the page.
 """

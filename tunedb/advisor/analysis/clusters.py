@@ -1,29 +1,28 @@
-"""Kinds of behaviour: k-means on standardised inputs, and ellipses around what it finds."""
+"""Clusters of launches: k-means on standardised inputs, and ellipses around the clusters."""
 
 from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ...errors import PluginError
+from ..scikit_learn import import_sklearn
 
 Floats = npt.NDArray[np.float64]
 Integers = npt.NDArray[np.int64]
 
-#: Most clusters that are tried.
+#: Largest number of clusters that is tried.
 MOST_CLUSTERS = 10
 
-#: Rows from which the silhouette is taken of a sample: it compares all pairs.
+#: Largest number of rows whose silhouette is exact: it compares all pairs.
 SILHOUETTE_ROWS = 5_000
 
 #: 95 % quantile of the chi-squared distribution with two degrees of freedom.
 _QUANTILE = 5.991
 
-#: Silhouette up to which no structure was found (Kaufman and Rousseeuw, Finding Groups in Data,
+#: Silhouette up to which there is no structure (Kaufman and Rousseeuw, Finding Groups in Data,
 #: 1990, table 2.4).
 NO_STRUCTURE = 0.25
 
@@ -34,53 +33,35 @@ class Clusters:
 
     Parameters
     ----------
-    of : ndarray, shape (m,), int64
-        Cluster of each, from 0, the largest first.
+    assignment : ndarray, shape (m,), int64
+        Number of the cluster of each launch, from 0, the largest first.
     silhouettes : dict of int to float
         Mean silhouette of each number of clusters that was tried, in [-1, 1]; the highest won.
     """
 
-    of: Integers
+    assignment: Integers
     silhouettes: dict[int, float]
 
     @property
     def count(self) -> int:
-        """How many there are."""
-        return int(self.of.max()) + 1
+        """Number of clusters."""
+        return int(self.assignment.max()) + 1
 
     @property
     def silhouette(self) -> float:
-        """The mean silhouette of this partition."""
+        """Mean silhouette of this partition."""
         return self.silhouettes[self.count]
 
 
-def sklearn(part: str) -> Any:
-    """Import a part of scikit-learn.
-
-    Raises
-    ------
-    PluginError
-        It is not installed.
-    """
-    from importlib import import_module
-
-    try:
-        return import_module(f"sklearn.{part}")
-    except ImportError as error:
-        raise PluginError(
-            f"scikit-learn does not load ({error}); run: pip install 'tunedb[advise]'"
-        ) from None
-
-
 def cluster(values: Floats, *, seed: int = 0) -> Clusters | None:
-    """Partition launches into that number of clusters whose silhouette is highest.
+    """Partition launches into the number of clusters with the highest silhouette.
 
     Parameters
     ----------
     values : ndarray, shape (m, p), float64
         Standardised inputs.
     seed : int
-        Of the beginnings of k-means and of the sample whose silhouette is taken.
+        Of the starts of k-means and of the sample for the silhouette.
 
     Returns
     -------
@@ -96,40 +77,42 @@ def cluster(values: Floats, *, seed: int = 0) -> Clusters | None:
     most = min(MOST_CLUSTERS, len(values) - 1, distinct)
     if most < 2:
         return None
-    kmeans, silhouette = sklearn("cluster").KMeans, sklearn("metrics").silhouette_score
+    kmeans = import_sklearn("sklearn.cluster").KMeans
+    silhouette = import_sklearn("sklearn.metrics").silhouette_score
     sample = SILHOUETTE_ROWS if len(values) > SILHOUETTE_ROWS else None
-    found: dict[int, Integers] = {}
+    assignments: dict[int, Integers] = {}
     scores: dict[int, float] = {}
     for k in range(2, most + 1):
         with warnings.catch_warnings():
-            # Nearly equal rows may leave fewer clusters than were asked for.
+            # Nearly equal rows may leave fewer clusters than k.
             warnings.simplefilter("ignore")
-            of = kmeans(k, n_init=10, random_state=seed).fit_predict(values)
-        if not 2 <= len(np.unique(of)) < len(values):
+            assignment = kmeans(k, n_init=10, random_state=seed).fit_predict(values)
+        if not 2 <= len(np.unique(assignment)) < len(values):
             continue
-        found[k] = of.astype(np.int64)
-        # The sample of a small cluster may miss it: then this number of clusters is not judged.
+        assignments[k] = assignment.astype(np.int64)
+        # A sample may miss a small cluster: this number of clusters has no silhouette then.
         try:
-            scores[k] = float(silhouette(values, of, sample_size=sample, random_state=seed))
+            score = silhouette(values, assignment, sample_size=sample, random_state=seed)
         except ValueError:
             continue
+        scores[k] = float(score)
     if not scores:
         return None
     best = max(scores, key=lambda k: (scores[k], -k))
-    return Clusters(_by_size(found[best]), scores)
+    return Clusters(_by_size(assignments[best]), scores)
 
 
-def _by_size(of: Integers) -> Integers:
+def _by_size(assignment: Integers) -> Integers:
     """Return the clusters numbered by size, and equal ones by their first member."""
-    names, first, counts = np.unique(of, return_index=True, return_counts=True)
+    names, first, counts = np.unique(assignment, return_index=True, return_counts=True)
     order = np.lexsort((first, -counts))
     number = dict(zip(names[order].tolist(), range(len(names)), strict=True))
-    return np.array([number[one] for one in of.tolist()], dtype=np.int64)
+    return np.array([number[name] for name in assignment.tolist()], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class Ellipse:
-    """Where 95 % of the points of a cluster lie if they are normally distributed.
+    """Ellipse with 95 % of the points of a cluster, if they are normally distributed.
 
     Parameters
     ----------
@@ -148,7 +131,7 @@ class Ellipse:
     angle: float
 
     def outline(self, points: int = 48) -> Floats:
-        """Return places on it, shape (points, 2)."""
+        """Return points on it, shape (points, 2)."""
         turns = np.linspace(0, 2 * np.pi, points, endpoint=False)
         along, across = self.long * np.cos(turns), self.short * np.sin(turns)
         cosine, sine = np.cos(self.angle), np.sin(self.angle)
@@ -168,7 +151,7 @@ def ellipse(points: Floats) -> Ellipse | None:
     Parameters
     ----------
     points : ndarray, shape (n, 2), float64
-        Places.
+        Positions.
 
     Returns
     -------

@@ -1,4 +1,4 @@
-"""Principal components of launches: which of their numbers go together."""
+"""Principal components of launches: the inputs that vary together."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import numpy.typing as npt
 
 from ..observations import Inputs
 
-# ---- The varimax rotation: axes that each input loads either strongly or hardly at all -----------
+# ---- Varimax rotation: axes that each input loads either strongly or hardly at all ---------------
 
 Floats = npt.NDArray[np.float64]
 
-#: Rounds; real loadings take twenty.
-_ROUNDS = 1_000
+#: Largest number of iterations; real loadings take twenty.
+_MAX_ITERATIONS = 1_000
 
 
 def varimax(
@@ -31,9 +31,9 @@ def varimax(
     loadings : ndarray, shape (p, k), float64
         Loadings of p inputs on k components.
     normalise : bool
-        Whether rows are scaled to length 1 while they are rotated.
+        Scale rows to length 1 for the rotation.
     tolerance : float
-        Relative growth below which it ends.
+        Relative growth below which the iteration ends.
 
     Returns
     -------
@@ -49,7 +49,7 @@ def varimax(
     lengths = np.sqrt((loadings**2).sum(axis=1, keepdims=True))
     scaled = loadings / np.where(lengths > 0, lengths, 1.0) if normalise else loadings
     before = 0.0
-    for _ in range(_ROUNDS):
+    for _ in range(_MAX_ITERATIONS):
         turned = scaled @ rotation
         target = turned**3 - turned * ((turned**2).sum(axis=0) / p)
         left, singular, right = np.linalg.svd(scaled.T @ target)
@@ -64,22 +64,22 @@ def varimax(
 # ---- Principal components ------------------------------------------------------------------------
 
 
-#: Most components that are rotated and drawn; those with an eigenvalue above 1 of the correlation
-#: matrix say more than one input does (Kaiser's criterion).
+#: Largest number of components that are rotated and drawn; those with an eigenvalue above 1 of the
+#: correlation matrix explain more than one input does (Kaiser's criterion).
 MOST_ROTATED = 6
 
 #: Largest value from which an input counts as spread over orders of magnitude. Percentages and
 #: ratios stay below; counts of instructions and bytes do not.
 _COUNTS_FROM = 1_000.0
 
-#: Share of the inputs that a launch must have to take part: one without counters would lie in the
-#: middle of everything.
+#: Smallest share of the inputs that a launch must have: one without counters would lie amid all
+#: others.
 _LEAST_KNOWN = 0.5
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Standardised:
-    """Inputs that can be compared: each of mean 0 and variance 1.
+    """Inputs of mean 0 and variance 1.
 
     Parameters
     ----------
@@ -88,7 +88,7 @@ class Standardised:
     values : ndarray, shape (m, len(names)), float64
         A row for each launch that has enough of them.
     rows : ndarray, shape (m,), int64
-        Which launches those are.
+        Positions of those launches.
     logarithmic : tuple of str
         Inputs of which log(1 + x) was taken.
     """
@@ -100,12 +100,12 @@ class Standardised:
 
 
 def standardise(inputs: Inputs) -> Standardised:
-    """Return inputs of mean 0 and variance 1.
+    """Scale inputs to mean 0 and variance 1.
 
-    Infinite numbers count as not measured. Of a launch that has at least half of the inputs,
-    those that are missing become the median. Inputs that are never negative and exceed 1,000 are
-    counts: log(1 + x) stands for them, because launches of different problems differ by orders of
-    magnitude. Constant inputs are left out.
+    Infinite numbers count as not measured. Launches with less than half of the inputs are left
+    out; the missing inputs of the others become the median. Inputs that are never negative and
+    exceed 1,000 are counts: they become log(1 + x), because launches of different problems differ
+    by orders of magnitude. Constant inputs are left out.
 
     Parameters
     ----------
@@ -115,12 +115,12 @@ def standardise(inputs: Inputs) -> Standardised:
     Returns
     -------
     Standardised
-        Without any row where no launch has enough inputs.
+        Without rows where no launch has enough inputs.
     """
     values = np.where(np.isfinite(inputs.values), inputs.values, np.nan)
     known = ~np.isnan(values)
-    some = known.any(axis=0)
-    share = known[:, some].mean(axis=1) if some.any() else np.zeros(len(values))
+    measured = known.any(axis=0)
+    share = known[:, measured].mean(axis=1) if measured.any() else np.zeros(len(values))
     rows = np.flatnonzero(share >= _LEAST_KNOWN)
     names, columns, logarithmic = [], [], []
     for name, column in zip(inputs.names, values[rows].T, strict=True):
@@ -131,14 +131,14 @@ def standardise(inputs: Inputs) -> Standardised:
             column = np.log1p(column)  # noqa: PLW2901
             logarithmic.append(name)
         deviation = column.std()
-        # What is left of a constant by rounding is no variation.
+        # A constant varies by rounding alone.
         if deviation > 1e-12 * max(1.0, float(np.abs(column).max())):
             names.append(name)
             columns.append((column - column.mean()) / deviation)
-    made = np.column_stack(columns) if columns else np.zeros((len(rows), 0))
+    scaled = np.column_stack(columns) if columns else np.zeros((len(rows), 0))
     kept = set(names)
     counts = tuple(name for name in logarithmic if name in kept)
-    return Standardised(tuple(names), made, rows.astype(np.int64), counts)
+    return Standardised(tuple(names), scaled, rows.astype(np.int64), counts)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -150,14 +150,13 @@ class Components:
     names : tuple of str
         Inputs.
     scores : ndarray, shape (m, k), float64
-        Where the launches lie.
+        Coordinates of the launches.
     loadings : ndarray, shape (len(names), k), float64
         Correlation of each input with each component.
     shares : ndarray, shape (k,), float64
         Of the variance, descending.
     rotated : ndarray, shape (len(names), r), float64
-        Loadings after a varimax rotation of the first `r` components, by the variance they stand
-        for.
+        Loadings after a varimax rotation of the first `r` components, by descending variance.
     rotated_shares : ndarray, shape (r,), float64
         Their shares of the variance.
     """
@@ -170,18 +169,20 @@ class Components:
     rotated_shares: Floats
 
 
-def components(standardised: Standardised, *, rotate: int | None = None) -> Components | None:
+def principal_components(
+    standardised: Standardised, *, rotate: int | None = None
+) -> Components | None:
     """Return the principal components, and some of them rotated.
 
-    By singular values: the loadings are right singular vectors times the components' standard
-    deviations. The sign of a component is that its largest loading is positive.
+    The loadings are right singular vectors times the standard deviations of the components. The
+    largest loading of a component is positive.
 
     Parameters
     ----------
     standardised : Standardised
         Inputs of mean 0 and variance 1.
     rotate : int or None
-        How many components are rotated; None takes those with a variance above that of one input,
+        Number of components to rotate; None takes those with a variance above that of one input,
         at least two and at most :data:`MOST_ROTATED`.
 
     Returns
@@ -203,8 +204,8 @@ def components(standardised: Standardised, *, rotate: int | None = None) -> Comp
     wanted = int((variances > 1).sum()) if rotate is None else rotate
     r = min(max(wanted, 2), MOST_ROTATED, rank)
     rotated, _ = varimax(loadings[:, :r] * signs[:r])
-    parts = (rotated**2).sum(axis=0)
-    order = np.argsort(-parts, kind="stable")
+    rotated_variances = (rotated**2).sum(axis=0)
+    order = np.argsort(-rotated_variances, kind="stable")
     rotated = rotated[:, order]
     return Components(
         names=standardised.names,
@@ -212,11 +213,11 @@ def components(standardised: Standardised, *, rotate: int | None = None) -> Comp
         loadings=loadings * signs,
         shares=variances / width,
         rotated=rotated * signs_of(rotated),
-        rotated_shares=parts[order] / width,
+        rotated_shares=rotated_variances[order] / width,
     )
 
 
 def signs_of(loadings: Floats) -> Floats:
-    """Return ±1 for each column, so that its largest loading becomes positive."""
+    """Return the sign of the largest loading of each column."""
     largest = np.abs(loadings).argmax(axis=0)
     return np.where(loadings[largest, np.arange(loadings.shape[1])] < 0, -1.0, 1.0)

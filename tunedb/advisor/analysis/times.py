@@ -1,4 +1,4 @@
-"""Run time against block size: what the block alone does, all else the same."""
+"""Run time against block size: the effect of the block alone."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from ..observations import Observation
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
-    """What blocks of one size do in the slices of a kernel.
+class SizeTimes:
+    """Run times of the blocks of one size, in all slices of a kernel.
 
     Parameters
     ----------
@@ -36,16 +36,16 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Times:
+class KernelTimes:
     """Run time against block size of one kernel on one device.
 
     Parameters
     ----------
     kernel, device : str
-        Which.
+        Names.
     slices, launches : int
         Slices of at least two block sizes, and their launches.
-    sizes : tuple of Size
+    sizes : tuple of SizeTimes
         By threads.
     """
 
@@ -53,17 +53,17 @@ class Times:
     device: str
     slices: int
     launches: int
-    sizes: tuple[Size, ...]
+    sizes: tuple[SizeTimes, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Stake:
-    """What block size alone buys in one slice.
+class SliceGain:
+    """Gain of the best block in one slice.
 
     Parameters
     ----------
     kernel, device : str
-        Which.
+        Names.
     gain : float
         Time at the size nearest to 256 threads over the best time; at least 1.
     """
@@ -73,50 +73,55 @@ class Stake:
     gain: float
 
 
-def slices_of(observations: Iterable[Observation]) -> list[list[Observation]]:
-    """Return the slices that hold two block sizes at least, ascending in threads each."""
-    found: dict[bytes, list[Observation]] = defaultdict(list)
-    for one in observations:
-        if one.seconds > 0 and np.isfinite(one.seconds):
-            found[one.slice].append(one)
-    held = [sorted(one, key=lambda o: (o.threads, o.record, o.launch)) for one in found.values()]
-    return [one for one in held if one[0].threads != one[-1].threads]
-
-
-def times(observations: Sequence[Observation]) -> list[Times]:
-    """Return run time against block size of each kernel and device, most launches first."""
-    found: dict[tuple[str, str], list[list[Observation]]] = defaultdict(list)
-    for held in slices_of(observations):
-        found[held[0].kernel, held[0].device].append(held)
-    made = [
-        Times(kernel, device, len(held), sum(map(len, held)), tuple(_sizes(held)))
-        for (kernel, device), held in found.items()
+def comparable_slices(observations: Iterable[Observation]) -> list[list[Observation]]:
+    """Return the slices with at least two block sizes, ascending in threads each."""
+    slices: dict[bytes, list[Observation]] = defaultdict(list)
+    for launch in observations:
+        if launch.seconds > 0 and np.isfinite(launch.seconds):
+            slices[launch.slice].append(launch)
+    ordered = [
+        sorted(launches, key=lambda launch: (launch.threads, launch.record, launch.launch))
+        for launches in slices.values()
     ]
-    return sorted(made, key=lambda one: (-one.launches, one.kernel, one.device))
+    return [launches for launches in ordered if launches[0].threads != launches[-1].threads]
 
 
-def _sizes(slices: list[list[Observation]]) -> Iterable[Size]:
-    """Yield what each block size does."""
+def kernel_times(observations: Sequence[Observation]) -> list[KernelTimes]:
+    """Return run time against block size of each kernel and device, most launches first."""
+    groups: dict[tuple[str, str], list[list[Observation]]] = defaultdict(list)
+    for launches in comparable_slices(observations):
+        groups[launches[0].kernel, launches[0].device].append(launches)
+    times = [
+        KernelTimes(kernel, device, len(slices), sum(map(len, slices)), tuple(_sizes(slices)))
+        for (kernel, device), slices in groups.items()
+    ]
+    return sorted(times, key=lambda kernel: (-kernel.launches, kernel.kernel, kernel.device))
+
+
+def _sizes(slices: list[list[Observation]]) -> Iterable[SizeTimes]:
     ratios: dict[int, list[float]] = defaultdict(list)
     best: dict[int, int] = defaultdict(int)
-    for held in slices:
-        least = min(held, key=lambda one: one.seconds)
-        best[least.threads] += 1
-        for one in held:
-            ratios[one.threads].append(one.seconds / least.seconds)
+    for launches in slices:
+        fastest = min(launches, key=lambda launch: launch.seconds)
+        best[fastest.threads] += 1
+        for launch in launches:
+            ratios[launch.threads].append(launch.seconds / fastest.seconds)
     for threads, values in sorted(ratios.items()):
-        low, median, high = (float(one) for one in np.quantile(values, (0.1, 0.5, 0.9)))
-        yield Size(threads, len(values), low, median, high, best[threads])
+        low, median, high = map(float, np.quantile(values, (0.1, 0.5, 0.9)))
+        yield SizeTimes(threads, len(values), low, median, high, best[threads])
 
 
-def stakes(observations: Sequence[Observation], *, base: int = 256) -> list[Stake]:
-    """Return what each slice gains from its best block over that nearest to `base` threads.
+def slice_gains(observations: Sequence[Observation], *, base: int = 256) -> list[SliceGain]:
+    """Return the gain of each slice from its best block over that nearest to `base` threads.
 
     Of two sizes that are as near the smaller one counts, and of equal sizes the faster shape.
     """
-    found = []
-    for held in slices_of(observations):
-        usual = min(held, key=lambda one: (abs(one.threads - base), one.threads, one.seconds))
-        least = min(one.seconds for one in held)
-        found.append(Stake(usual.kernel, usual.device, usual.seconds / least))
-    return found
+    gains = []
+    for launches in comparable_slices(observations):
+        usual = min(
+            launches,
+            key=lambda launch: (abs(launch.threads - base), launch.threads, launch.seconds),
+        )
+        best = min(launch.seconds for launch in launches)
+        gains.append(SliceGain(usual.kernel, usual.device, usual.seconds / best))
+    return gains

@@ -1,4 +1,4 @@
-"""Variants of a user's program, built, run and profiled on this machine (docs/advisor.md).
+"""Collection of training data: variants of a user's program, built, run and profiled.
 
-Imports the advisor's observations; knows nothing of learning.
+Imports the advisor's observations, never its learners (docs/advisor.md).
 """

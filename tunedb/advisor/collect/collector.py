@@ -1,59 +1,60 @@
-"""Running a plan: each variant built, checked, timed and profiled once."""
+"""Collector: it builds, checks, times and profiles each variant of a plan once."""
 
 from __future__ import annotations
 
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from msgspec.structs import asdict
 
 from ...errors import FormatError, TuneDBError, UsageError
 from ...formats.gpu.kernels import gpu_target, kernel_workload
 from ...identity import canonical_json
 from ...launches import CounterSet, Launch
 from ...programs.kernel import split_parameters
-from ...records import Failure, FailureKind, Measurement, Phase, Session, Status
-from ...records import Program as StoredProgram
-from .configuration import AXES, GPU, Configuration, Program
+from ...records import Failure, FailureKind, Measurement, Phase, Program, Session, Status
+from .configuration import AXES, GPU, Configuration, ProgramConfig
 from .output_check import difference
-from .plan import Plan
+from .plan import CollectPlan
 from .profiler import (
-    complaint,
     counter_command,
-    dominant,
+    dominant_launches,
+    error_message,
     find_tool,
-    merge,
+    merge_launches,
     read_launches,
     trace_command,
 )
-from .runs import Builder, Failed, Runner, digest_of, environment_of
-from .state import State
+from .runs import VariantBuilder, VariantError, VariantRunner, digest_of, environment_of
+from .state import CollectState
 from .variants import Variant, capability
 
-# ---- Finished variants as measurements, and as lines of the state --------------------------------
+# ---- Outcomes as measurements, and as lines of the state -----------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What became of one variant.
+class VariantOutcome:
+    """Outcome of one variant.
 
     Parameters
     ----------
     variant : Variant
-        Which.
+        The variant.
     run_secs : tuple of float
-        Seconds of each timed run; empty where it failed.
+        Seconds of each timed run; empty for a failed variant.
     failure : Failure or None
-        Why it failed.
+        Cause of its failure.
     launches : tuple of Launch
-        What the profiler saw of the kernels with the variant's block; without a profiler the launch
-        that the configuration stands for.
+        Profiled launches of the kernels with the variant's block; without a profiler one launch
+        with the kernel and block of the configuration.
     compared : bool
-        Whether its output was compared with the original's.
+        Its output was compared with the original's.
     notes : tuple of str
-        What else is to be said, a line each: groups of counters that could not be read.
+        Problems besides, a line each, such as groups of counters that could not be read.
     measured_at : int
         Microseconds since 1970, UTC.
     """
@@ -68,19 +69,19 @@ class Outcome:
 
 
 def measurement(
-    outcome: Outcome, program: Program, device: GPU, tool: str, session: Session
+    outcome: VariantOutcome, program: ProgramConfig, device: GPU, tool: str, session: Session
 ) -> Measurement:
     """Return an outcome as a measurement.
 
-    The workload is the kernel, or the whole program where none is named, with program and input;
-    the parameters are the block, the limit of registers and the input: variants that differ in the
+    The workload is the kernel (the whole program if none is named) with program and input; the
+    parameters are the block, the limit of registers and the input: variants that differ in the
     block alone are a slice.
     """
     variant = outcome.variant
     extents = zip(AXES[: len(program.block)], variant.block, strict=False)
     parameters: dict[str, Any] = {f"block_{axis}": extent for axis, extent in extents}
     parameters |= {"maxrregcount": variant.registers, "input": variant.input}
-    stored = StoredProgram(
+    stored = Program(
         kernel_workload(
             program.kernel or program.name, {"program": program.name, "input": variant.input}
         ),
@@ -102,7 +103,7 @@ def measurement(
     )
 
 
-def to_json(outcome: Outcome, session: Session) -> dict[str, Any]:
+def to_json(outcome: VariantOutcome, session: Session) -> dict[str, Any]:
     """Return an outcome for a line of the state."""
     failure = outcome.failure
     return {
@@ -121,18 +122,18 @@ def to_json(outcome: Outcome, session: Session) -> dict[str, Any]:
     }
 
 
-def from_json(row: dict[str, Any], variant: Variant) -> tuple[Outcome, Session]:
+def from_json(row: dict[str, Any], variant: Variant) -> tuple[VariantOutcome, Session]:
     """Return the outcome of a line, and its session; the inverse of :func:`to_json`.
 
     Raises
     ------
     FormatError
-        The line was changed by somebody.
+        The line was edited.
     """
     try:
         failure = row["failure"]
         key, started_at, fingerprint = row["session"]
-        outcome = Outcome(
+        outcome = VariantOutcome(
             variant,
             tuple(map(float, row["run_secs"])),
             None
@@ -148,24 +149,24 @@ def from_json(row: dict[str, Any], variant: Variant) -> tuple[Outcome, Session]:
         raise FormatError(f"cannot read a state ({error}); remove it") from None
 
 
-_PLAIN = (
+_PLAIN_FIELDS = (
     *("kernel", "threads", "number", "registers"),
     *("static_shared", "dynamic_shared", "seconds"),
 )
 
 
 def _launch_to_json(launch: Launch) -> dict[str, Any]:
-    told: dict[str, Any] = {name: getattr(launch, name) for name in _PLAIN}
-    told |= {"block": launch.block, "grid": launch.grid}
+    row: dict[str, Any] = {name: getattr(launch, name) for name in _PLAIN_FIELDS}
+    row |= {"block": launch.block, "grid": launch.grid}
     if launch.counter_set is not None:
         counters = launch.counter_set
-        told |= {
+        row |= {
             "tool": [counters.tool, counters.tool_version, counters.compute_capability],
             "counters": [list(pair) for pair in counters.counters],
-            # JSON has no NaN, which is what was not measured.
+            # JSON has no NaN.
             "values": [None if math.isnan(value) else value for value in launch.values],
         }
-    return told
+    return row
 
 
 def _launch_from_json(row: dict[str, Any]) -> Launch:
@@ -175,7 +176,7 @@ def _launch_from_json(row: dict[str, Any]) -> Launch:
         names = tuple((name, unit) for name, unit in row["counters"])
         counters = CounterSet(tool, version, capability, names)
     return Launch(
-        **{name: row[name] for name in _PLAIN},
+        **{name: row[name] for name in _PLAIN_FIELDS},
         block=None if row["block"] is None else tuple(row["block"]),
         grid=None if row["grid"] is None else tuple(row["grid"]),
         counter_set=counters,
@@ -185,41 +186,41 @@ def _launch_from_json(row: dict[str, Any]) -> Launch:
 
 # ---- The collector -------------------------------------------------------------------------------
 
-#: What says which variants there are and not what one of them is; and limits of time, which change
-#: nothing about what stayed below them.
-_NOT_OF_A_VARIANT = ("sizes", "blocks", "registers", "inputs", "timeout", "build_timeout")
+#: Fields that list the variants and describe none of them; and limits of time, which change no
+#: result within them.
+_OTHER_FIELDS = ("sizes", "blocks", "registers", "inputs", "timeout", "build_timeout")
 
 
 class Collector:
-    """Runs the variants of a plan.
+    """Collector of the variants of a plan.
 
     Parameters
     ----------
     configuration : Configuration
         Environment and profiler.
-    plan : Plan
-        What is run.
+    plan : CollectPlan
+        The variants.
     base : Path
         Folder of the configuration, to which its paths are relative.
     work : Path
-        Work folder, absolute; it is held by :func:`.state.locked`.
+        Work folder, absolute; :func:`.state.locked` holds it.
     session : Session
-        Of what is run now.
+        Session of the new runs.
     again : bool
-        Whether what failed in an earlier run is tried again.
+        Try variants again that failed in an earlier run.
 
     Raises
     ------
     UsageError
         The profiler is not found.
     NotFoundError
-        A program's folder is not.
+        There is no folder of a program.
     """
 
     def __init__(
         self,
         configuration: Configuration,
-        plan: Plan,
+        plan: CollectPlan,
         base: Path,
         work: Path,
         session: Session,
@@ -230,15 +231,15 @@ class Collector:
         self._plan = plan
         self._work = work.resolve()
         self._session = session
-        self._state = State(work)
+        self._state = CollectState(work)
         if again:
             self._state.forget_failures()
         # One device is visible, so that a program needs no option to choose it.
-        chosen = {
+        device_variables = {
             "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
             "CUDA_VISIBLE_DEVICES": str(plan.device.index),
         }
-        self._environment = environment_of(configuration.environment, base, chosen)
+        self._environment = environment_of(configuration.environment, base, device_variables)
         tool = plan.tool
         self._tool = "" if tool == "none" else find_tool(tool, self._environment["PATH"])
         if tool != "nvprof" and any(p.timing.source == "trace" for p in plan.programs):
@@ -247,17 +248,22 @@ class Collector:
                 'from = "output" with a pattern'
             )
         self._builders = {
-            program.name: Builder(
-                program, base, self._work, configuration.environment, chosen, self._state
+            program.name: VariantBuilder(
+                program,
+                base,
+                self._work,
+                configuration.environment,
+                device_variables,
+                self._state,
             )
             for program in plan.programs
         }
 
-    def run(self) -> Iterator[tuple[Outcome, Session, bool]]:
-        """Yield each variant's outcome, its session, and whether it was run just now.
+    def run(self) -> Iterator[tuple[VariantOutcome, Session, bool]]:
+        """Yield each variant's outcome, its session, and True for a new run.
 
-        Where the original fails, nothing tells whether the other blocks are right, and its
-        outcome alone is yielded of its group.
+        If the original fails, no reference tells whether the other blocks are right, so they are
+        left out.
         """
         programs = {program.name: program for program in self._plan.programs}
         for variant in self._plan.variants:
@@ -275,144 +281,147 @@ class Collector:
             yield outcome, self._session, True
 
     @staticmethod
-    def _original(program: Program, variant: Variant) -> Variant:
-        """Return the variant whose output is right: default block, default registers."""
+    def _original(program: ProgramConfig, variant: Variant) -> Variant:
+        """Return the reference of a variant: default block, default registers."""
         return Variant(program.name, program.original, None, variant.input, original=True)
 
-    def _has_failed(self, program: Program, variant: Variant) -> bool:
+    def _has_failed(self, program: ProgramConfig, variant: Variant) -> bool:
         row = self._state.get(self._key(program, variant))
         return row is not None and bool(row["failure"])
 
-    def _key(self, program: Program, variant: Variant) -> str:
+    def _key(self, program: ProgramConfig, variant: Variant) -> str:
         profiler = self._configuration.profiler
-        told = digest_of(
-            {
-                name: value
-                for name, value in asdict(program).items()
-                if name not in _NOT_OF_A_VARIANT
-            },
+        fields = asdict(program)
+        fields |= {name: asdict(fields[name]) for name in ("output", "timing")}
+        digest = digest_of(
+            {name: value for name, value in fields.items() if name not in _OTHER_FIELDS},
             self._builders[program.name].source,
             [list(variant.block), variant.registers, variant.input],
             asdict(self._configuration.environment),
             asdict(self._plan.device),
             [self._plan.tool, [list(group) for group in self._plan.groups], profiler.options],
         )
-        return f"variant {told}"
+        return f"variant {digest}"
 
     # ------------------------------------------------------------------ one variant
 
-    def _measure(self, program: Program, variant: Variant, original: Variant) -> Outcome:
-        begun = time.time_ns() // 1000
+    def _measure(
+        self, program: ProgramConfig, variant: Variant, original: Variant
+    ) -> VariantOutcome:
+        started = time.time_ns() // 1000
         folder, failure = self._builders[program.name].build(variant)
         if failure is not None:
-            return Outcome(variant, failure=failure, measured_at=begun)
-        runner = Runner(program, variant, folder, self._work, self._environment)
+            return VariantOutcome(variant, failure=failure, measured_at=started)
+        runner = VariantRunner(program, variant, folder, self._work, self._environment)
         try:
             compared = self._check(program, variant, original, runner)
             times = []
             if program.timing.source != "trace":
                 times = [runner.timed(number) for number in range(program.timing.repeats)]
             launches, notes, traced = self._profile(program, variant, runner)
-        except Failed as error:
-            return Outcome(variant, failure=error.failure, measured_at=begun)
-        return Outcome(
-            variant, tuple(times or traced), None, tuple(launches), compared, tuple(notes), begun
+        except VariantError as error:
+            return VariantOutcome(variant, failure=error.failure, measured_at=started)
+        return VariantOutcome(
+            variant, tuple(times or traced), None, tuple(launches), compared, tuple(notes), started
         )
 
-    def _check(self, program: Program, variant: Variant, original: Variant, runner: Runner) -> bool:
-        """Compare a variant's output with the original's; return whether that can be done."""
-        found = runner.output("check")
+    def _check(
+        self, program: ProgramConfig, variant: Variant, original: Variant, runner: VariantRunner
+    ) -> bool:
+        """Compare a variant's output with the original's; return False without a reference."""
+        output = runner.output("check")
         if program.output.source == "none":
             return False
         name = f"reference-{self._key(program, original).split()[1]}"
         reference = self._work / program.name / name
         if variant == original:
-            if difference(found, runner.output("again"), program.output, program.timing):
+            if difference(output, runner.output("again"), program.output, program.timing):
                 reference.unlink(missing_ok=True)
             else:
-                reference.write_bytes(found)
+                reference.write_bytes(output)
             return reference.exists()
         if not reference.exists():
             return False
-        told = difference(reference.read_bytes(), found, program.output, program.timing)
-        if told is not None:
-            raise Failed(FailureKind.WRONG_RESULT, f"its output is not the original's: {told}")
+        found = difference(reference.read_bytes(), output, program.output, program.timing)
+        if found is not None:
+            message = f"its output is not the original's: {found}"
+            raise VariantError(FailureKind.WRONG_RESULT, message)
         return True
 
     def _profile(
-        self, program: Program, variant: Variant, runner: Runner
+        self, program: ProgramConfig, variant: Variant, runner: VariantRunner
     ) -> tuple[list[Launch], list[str], list[float]]:
-        """Return launches with their counters, what could not be read, and times of a trace."""
+        """Return launches with their counters, notes on unread groups, and times of a trace."""
         tool = self._plan.tool
         if tool == "none":
             name = program.kernel or program.name
             return [Launch(name, variant.threads, variant.block)], [], []
-        seen: list[list[Launch]] = []
+        runs: list[list[Launch]] = []
         notes: list[str] = []
         times: list[float] = []
         trace = None
         traced = program.timing.source == "trace"
         if tool == "nvprof":
             try:
-                trace, times = self._trace(program, variant, runner, seen)
-            except Failed as error:
+                trace, times = self._trace(program, variant, runner, runs)
+            except VariantError as error:
                 if traced:
                     raise
                 notes.append(str(error))
         for number, group in enumerate(self._plan.groups):
             try:
-                seen.append(self._read_group(program, runner, number, group, trace))
-            except Failed as error:
-                # Times and the other groups stand without it.
+                runs.append(self._read_group(program, runner, number, group, trace))
+            except VariantError as error:
+                # Times and the other groups are valid without it.
                 notes.append(f"group {number + 1} ({', '.join(group)}): {error}")
         known = capability(self._plan.device)
-        launches = dominant(merge(seen, program.kernel, variant.block, known))
+        launches = dominant_launches(merge_launches(runs, program.kernel, variant.block, known))
         if len(launches) > 1 and launches[0].seconds is None:
             names = ", ".join(launch.kernel for launch in launches[:3])
             notes.append(f"several kernels have the block ({names}); name one with kernel")
-        if any(seen) and not launches:
-            raise Failed(FailureKind.RUNTIME_ERROR, _other_blocks(seen, variant))
-        if not any(seen):
+        if any(runs) and not launches:
+            raise VariantError(FailureKind.RUNTIME_ERROR, _other_blocks(runs, variant))
+        if not any(runs):
             launches = [Launch(program.kernel or program.name, variant.threads, variant.block)]
             notes.append(f"{tool} saw no launch")
         return launches, notes, times
 
     def _trace(
         self,
-        program: Program,
+        program: ProgramConfig,
         variant: Variant,
-        runner: Runner,
-        seen: list[list[Launch]],
+        runner: VariantRunner,
+        runs: list[list[Launch]],
     ) -> tuple[Path, list[float]]:
-        """Return nvprof's trace and the kernels' seconds in each run; add launches to `seen`."""
+        """Return nvprof's trace and the kernels' seconds in each run; append launches to `runs`."""
         repeats = program.timing.repeats if program.timing.source == "trace" else 1
         times = []
         for number in range(repeats):
             trace = runner.log(f"trace{number}")
             runner.start(trace_command(self._tool, trace), f"trace{number}")
             rows = _read("nvprof", trace, self._plan.device.name)
-            # nvprof measures the durations in a trace without counters, so they are real ones.
-            seen.append([replace(launch, seconds=sum(secs) or None) for launch, secs in rows])
-            kept = merge(seen[-1:], program.kernel, variant.block)
+            # nvprof measures the durations of a trace without counters, so they are run times.
+            runs.append([replace(launch, seconds=sum(secs) or None) for launch, secs in rows])
+            kept = merge_launches(runs[-1:], program.kernel, variant.block)
             names = {(launch.kernel, launch.grid) for launch in kept}
-            ours = [
+            seconds = [
                 sum(durations)
                 for launch, durations in rows
                 if launch.block == variant.block and (launch.kernel, launch.grid) in names
             ]
-            times.append(sum(ours))
+            times.append(sum(seconds))
         return trace, times
 
     def _read_group(
         self,
-        program: Program,
-        runner: Runner,
+        program: ProgramConfig,
+        runner: VariantRunner,
         number: int,
         group: tuple[str, ...],
         trace: Path | None,
     ) -> list[Launch]:
         log = runner.log(f"group{number + 1}")
-        before = counter_command(
+        command = counter_command(
             self._plan.tool,
             self._tool,
             group,
@@ -421,7 +430,7 @@ class Collector:
             options=self._configuration.profiler.options,
             first=number == 0,
         )
-        runner.start(before, f"group{number + 1}")
+        runner.start(command, f"group{number + 1}")
         return [launch for launch, _ in _read(self._plan.tool, log, self._plan.device.name, trace)]
 
 
@@ -431,18 +440,18 @@ def _read(
     try:
         return read_launches(tool, log, device=device, trace=trace)
     except TuneDBError as error:
-        told = complaint(log) or str(error)
-        raise Failed(FailureKind.INFRASTRUCTURE, f"{log.name}: {told}") from None
+        message = error_message(log) or str(error)
+        raise VariantError(FailureKind.INFRASTRUCTURE, f"{log.name}: {message}") from None
 
 
-def _other_blocks(seen: list[list[Launch]], variant: Variant) -> str:
-    """Say which blocks were launched instead of the variant's."""
-    found = {
+def _other_blocks(runs: list[list[Launch]], variant: Variant) -> str:
+    """Return a message with the blocks that were launched instead of the variant's."""
+    launched = {
         f"{launch.kernel} with {'x'.join(map(str, launch.block))}"
-        for run_ in seen
-        for launch in run_
+        for run in runs
+        for launch in run
         if launch.block is not None
     }
-    wanted = "x".join(map(str, variant.block))
-    told = ", ".join(sorted(found)[:3]) or "none"
-    return f"no kernel was launched with a block of {wanted}; launched: {told}"
+    block = "x".join(map(str, variant.block))
+    others = ", ".join(sorted(launched)[:3]) or "none"
+    return f"no kernel was launched with a block of {block}; launched: {others}"

@@ -1,10 +1,9 @@
-"""Which counters are read in one run.
+"""Groups of counters that one run reads.
 
-A multiprocessor has few counters, and each can count the events of its own domain only, so a
-profiler replays a kernel where it is asked for more than fits. The document partitions the events
-so that each group fits one run. Which events fit together is known to the device alone; what is
-used here is conservative. A group that does not fit after all costs time, not results, since both
-tools then replay the kernel.
+A multiprocessor has few counters, and each counts the events of its own domain only, so a profiler
+replays a kernel for more events than fit. The paper partitions the events so that each group fits
+one run. The device alone knows which events fit together; the groups here are conservative. A group
+that does not fit after all costs time, not results, since both tools then replay the kernel.
 """
 
 from __future__ import annotations
@@ -13,8 +12,8 @@ from collections.abc import Sequence
 
 from .. import counters as aliases
 
-#: Beginnings of nvprof's events that are counted outside the multiprocessors, by their units:
-#: ``nvprof --query-events`` lists each under a domain of its own.
+#: Prefixes of nvprof's events that are counted outside the multiprocessors, by their units. Each
+#: has a domain of its own in ``nvprof --query-events``.
 _DOMAINS = ("fb_subp0", "fb_subp1", "l2_subp0", "l2_subp1", "l2_subp2", "l2_subp3")
 
 #: Events of one domain in one run of nvprof. Multiprocessors of Fermi and Maxwell have eight
@@ -29,10 +28,10 @@ _PER_PASS = 8
 
 
 def default_counters(tool: str, compute_capability: str | None) -> tuple[str, ...]:
-    """Return what is read where a configuration names no counters.
+    """Return the counters that are read without a choice of the configuration.
 
-    Those of Table I of the document, and for Nsight Compute the counters of KTT besides, under the
-    names that hold on the device (``aliases.csv``).
+    They are those of Table I of the paper, for Nsight Compute also those of KTT, under their names
+    on the device (``aliases.csv``).
 
     Parameters
     ----------
@@ -55,17 +54,17 @@ def _rows(tool: str, compute_capability: str | None) -> list[aliases.Alias]:
 
 
 def is_event(name: str) -> bool:
-    """Tell whether nvprof calls a counter an event; it calls all others metrics."""
+    """Tell whether a counter is an event of nvprof; all others are metrics."""
     return any(row.name == name for row in _rows("nvprof", None))
 
 
 def domain(counter: str) -> str:
-    """Return the unit that counts an event of nvprof, as far as its name tells."""
+    """Return the unit that counts an event of nvprof, by its name."""
     return next((unit for unit in _DOMAINS if counter.startswith(unit)), "multiprocessor")
 
 
-def groups(tool: str, names: Sequence[str], per_run: int = 0) -> list[tuple[str, ...]]:
-    """Return the counters in groups for one run each, in their order.
+def group_counters(tool: str, names: Sequence[str], per_run: int = 0) -> list[tuple[str, ...]]:
+    """Return the counters in groups, one for each run, in their order.
 
     Parameters
     ----------
@@ -74,20 +73,21 @@ def groups(tool: str, names: Sequence[str], per_run: int = 0) -> list[tuple[str,
     names : sequence of str
         Counters.
     per_run : int
-        How many one run takes; 0 for what is known to fit: eight metrics of Nsight Compute; of
+        Counters of one run; 0 for as many as surely fit: eight metrics of Nsight Compute; of
         nvprof's events four of the multiprocessors and two of each unit of memory.
     """
-    made: list[list[str]] = []
+    groups: list[list[str]] = []
     unsure = {row.name for row in aliases.aliases() if row.tool == tool and row.checked == "no"}
     for name in dict.fromkeys(names):
-        # A name that the tool may not know takes no other down with it.
-        alike = [g for g in made if (g[0] in unsure) == (name in unsure)]
-        place = next((g for g in alike if _fits(tool, g, name, per_run)), None)
-        if place is None:
-            made.append([name])
+        # A run fails for a name that the tool does not know, so unsure names share no group with
+        # others.
+        alike = (g for g in groups if (g[0] in unsure) == (name in unsure))
+        group = next((g for g in alike if _fits(tool, g, name, per_run)), None)
+        if group is None:
+            groups.append([name])
         else:
-            place.append(name)
-    return [tuple(group) for group in made]
+            group.append(name)
+    return [tuple(group) for group in groups]
 
 
 def _fits(tool: str, group: Sequence[str], name: str, per_run: int) -> bool:

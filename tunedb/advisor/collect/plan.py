@@ -1,57 +1,59 @@
-"""All that is going to be run, before anything is."""
+"""Plan of all runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
+
+import msgspec
 
 from ... import limits
 from ...errors import LimitError, NotFoundError, UsageError
-from .configuration import GPU, Configuration, Program
-from .counter_groups import default_counters, groups
-from .variants import Refused, Variant, capability, illegal, variants_of
+from .configuration import GPU, Configuration, ProgramConfig
+from .counter_groups import default_counters, group_counters
+from .variants import IllegalBlock, Variant, capability, illegal_reason, make_variants
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """Variants and how they are measured.
+class CollectPlan:
+    """Variants and their runs.
 
     Parameters
     ----------
     device : GPU
-        What they run on.
+        The device.
     tool : str
-        ``ncu``, ``nvprof`` or ``none``.
+        The profiler: ``ncu``, ``nvprof`` or ``none``.
     groups : tuple of tuple of str
         Counters of each run under the profiler.
-    programs : tuple of Program
-        Those that are meant.
+    programs : tuple of ProgramConfig
+        The chosen programs.
     variants : tuple of Variant
-        Program by program, originals before what is compared with them.
-    refused : tuple of Refused
-        Blocks that the configuration names and the device cannot run.
+        Program by program, originals first.
+    illegal : tuple of IllegalBlock
+        Blocks of the configuration that the device cannot run.
     """
 
     device: GPU
     tool: str
     groups: tuple[tuple[str, ...], ...]
-    programs: tuple[Program, ...]
+    programs: tuple[ProgramConfig, ...]
     variants: tuple[Variant, ...]
-    refused: tuple[Refused, ...]
+    illegal: tuple[IllegalBlock, ...]
 
     def runs(self, variant: Variant) -> int:
-        """Return how often a variant's program is started."""
+        """Return the number of runs of a variant's program."""
         program = next(p for p in self.programs if p.name == variant.program)
-        # Once for its output; the original twice, to see whether that is always the same.
-        once = 1 if variant.registers is not None or not variant.original else 2
+        # The original runs twice for its output, which may change from run to run.
+        outputs = 1 if variant.registers is not None or not variant.original else 2
         trace = 1 if self.tool == "nvprof" and program.timing.source != "trace" else 0
-        return once + program.timing.repeats + trace + len(self.groups)
+        return outputs + program.timing.repeats + trace + len(self.groups)
 
     def to_json(self) -> dict[str, Any]:
         """Return the plan for a file."""
         return {
-            "device": asdict(self.device),
+            "device": msgspec.to_builtins(self.device),
             "profiler": self.tool,
             "groups": [list(group) for group in self.groups],
             "variants": [
@@ -67,7 +69,7 @@ class Plan:
             ],
             "refused": [
                 {"program": r.program, "block": list(r.block), "reason": r.reason}
-                for r in self.refused
+                for r in self.illegal
             ],
         }
 
@@ -78,19 +80,19 @@ def make_plan(
     device: GPU | None = None,
     tool: str | None = None,
     programs: Iterable[str] = (),
-) -> Plan:
-    """Return what a configuration asks for.
+) -> CollectPlan:
+    """Return the plan of a configuration.
 
     Parameters
     ----------
     configuration : Configuration
         Programs, devices, profiler.
     device : GPU or None
-        What to run on; None for the first device of the configuration.
+        The device; None for the first one of the configuration.
     tool : str or None
-        The profiler that is used; None for what suits the device (:func:`suitable`).
+        The profiler; None for the one that suits the device (:func:`choose_tool`).
     programs : iterable of str
-        Names of those that are meant; none for all.
+        Names of the programs; none for all.
 
     Raises
     ------
@@ -101,18 +103,18 @@ def make_plan(
     LimitError
         There are more variants than :data:`tunedb.limits.MAX_VARIANTS`.
     """
-    chosen = _chosen(configuration, programs)
-    device = device or _first(configuration)
-    tool = suitable(configuration.profiler.tool, device) if tool is None else tool
+    chosen = _chosen_programs(configuration, programs)
+    device = device or _first_device(configuration)
+    tool = choose_tool(configuration.profiler.tool, device) if tool is None else tool
     variants: list[Variant] = []
-    refused: list[Refused] = []
+    illegal: list[IllegalBlock] = []
     for program in chosen:
-        reason = illegal(program.original, device)
+        reason = illegal_reason(program.original, device)
         if reason is not None:
             raise UsageError(f"programs.{program.name}.block: {reason} ({device.name})")
-        made, left_out = variants_of(program, device)
-        variants += made
-        refused += left_out
+        legal, others = make_variants(program, device)
+        variants += legal
+        illegal += others
         if len(variants) > limits.MAX_VARIANTS:
             raise LimitError(
                 f"more than {limits.MAX_VARIANTS} variants up to programs.{program.name}; "
@@ -120,20 +122,19 @@ def make_plan(
             )
     counters: tuple[str, ...] = ()
     if tool != "none":
-        named = configuration.profiler.counters
         known = capability(device)
-        counters = named or default_counters(tool, known)
+        counters = configuration.profiler.counters or default_counters(tool, known)
         if not counters:
             raise UsageError(
                 f"{tool} reads no counters on compute capability {known} ({device.name}); use "
                 "another --profiler, or name counters in profiler.counters"
             )
-    parts = groups(tool, counters, configuration.profiler.per_run)
-    return Plan(device, tool, tuple(parts), chosen, tuple(variants), tuple(refused))
+    groups = group_counters(tool, counters, configuration.profiler.per_run or 0)
+    return CollectPlan(device, tool, tuple(groups), chosen, tuple(variants), tuple(illegal))
 
 
-def suitable(tool: str, device: GPU) -> str:
-    """Return the profiler that reads counters of a device.
+def choose_tool(tool: str, device: GPU) -> str:
+    """Return the profiler for a device; for ``auto`` the one that reads its counters.
 
     nvprof reads none from compute capability 7.5 on, Nsight Compute none before 7.0.
     """
@@ -143,7 +144,9 @@ def suitable(tool: str, device: GPU) -> str:
     return "nvprof" if known is not None and int(known.split(".")[0]) < 7 else "ncu"
 
 
-def _chosen(configuration: Configuration, names: Iterable[str]) -> tuple[Program, ...]:
+def _chosen_programs(
+    configuration: Configuration, names: Iterable[str]
+) -> tuple[ProgramConfig, ...]:
     by_name = {program.name: program for program in configuration.programs}
     for name in (names := list(names)):
         if name not in by_name:
@@ -156,7 +159,7 @@ def _chosen(configuration: Configuration, names: Iterable[str]) -> tuple[Program
     return tuple(p for p in configuration.programs if not names or p.name in names)
 
 
-def _first(configuration: Configuration) -> GPU:
+def _first_device(configuration: Configuration) -> GPU:
     if not configuration.devices:
         raise UsageError(
             "no device is configured; name one with --device, "

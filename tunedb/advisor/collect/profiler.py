@@ -1,4 +1,4 @@
-"""Command lines of ncu and nvprof, and what they wrote as launches."""
+"""Command lines of ncu and nvprof, and the launches in their files."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from ...launches import CounterSet, Extents, Launch
 from ...records import Measurement, Quarantined
 from .counter_groups import is_event
 
-#: Under this locale both tools write numbers that mean one thing.
+#: Locale in which the numbers of both tools are unambiguous.
 LOCALE = {"LC_ALL": "C"}
 
-#: What Nsight Compute knows of a launch without counting anything.
+#: Metrics of Nsight Compute that describe a launch and count nothing.
 _LAUNCH_METRICS = (
     "launch__registers_per_thread",
     "launch__shared_mem_per_block_static",
@@ -31,20 +31,20 @@ _LAUNCH_METRICS = (
 
 
 def find_tool(tool: str, path: str) -> str:
-    """Return where a profiler is.
+    """Return the path of a profiler.
 
     Raises
     ------
     UsageError
         It is not on the configured path.
     """
-    found = shutil.which(tool, path=path)
-    if found is None:
+    executable = shutil.which(tool, path=path)
+    if executable is None:
         raise UsageError(
             f"{tool} is not on the PATH; add its folder to environment.path of the configuration "
             "(tunedb advise configure --path DIR), or use --profiler none"
         )
-    return found
+    return executable
 
 
 def counter_command(
@@ -57,47 +57,47 @@ def counter_command(
     options: Sequence[str],
     first: bool,
 ) -> list[str]:
-    """Return what stands before a program's command to read one group of counters.
+    """Return the words before a program's command that read one group of counters.
 
     Parameters
     ----------
     tool : str
         ``ncu`` or ``nvprof``.
     executable : str
-        Where it is.
+        Its path.
     group : sequence of str
         Counters.
     log : Path
-        File that takes the CSV.
+        File for the CSV.
     kernel : str or None
         Kernel whose launches are profiled; None for all.
     options : sequence of str
         Further arguments of the tool.
     first : bool
-        Whether it is the first group, with which the launches themselves are described.
+        It is the first group, which also describes the launches.
     """
     if tool == "ncu":
         names = [*(_LAUNCH_METRICS if first else ()), *group]
-        chosen = [] if kernel is None else ["--kernel-name", kernel]
+        kernels = [] if kernel is None else ["--kernel-name", kernel]
         return [
             *(executable, "--csv", "--page", "raw", "--print-units", "base"),
-            # A line for the shell starts the program as its child.
+            # The program of a line for the shell is a child of the shell.
             *("--target-processes", "all"),
-            *("--log-file", str(log), *chosen, "--metrics", ",".join(names), *options),
+            *("--log-file", str(log), *kernels, "--metrics", ",".join(names), *options),
         ]
     words = [executable, "--csv", "--log-file", str(log), *options]
-    # Filters hold for what comes after them. A colon would begin another kind of filter.
+    # Filters apply to the arguments after them. A colon would begin another kind of filter.
     if kernel is not None and ":" not in kernel:
         words += ["--kernels", f"^{re.escape(kernel)}"]
-    for kind, wanted in (("--events", True), ("--metrics", False)):
-        names = [name for name in group if is_event(name) == wanted]
+    for option, events in (("--events", True), ("--metrics", False)):
+        names = [name for name in group if is_event(name) == events]
         if names:
-            words += [kind, ",".join(names)]
+            words += [option, ",".join(names)]
     return words
 
 
 def trace_command(executable: str, log: Path) -> list[str]:
-    """Return what stands before a program's command to have nvprof write its launches."""
+    """Return the words before a program's command with which nvprof writes its launches."""
     return [executable, "--csv", "--log-file", str(log), "--print-gpu-trace"]
 
 
@@ -106,7 +106,7 @@ def read_launches(
 ) -> list[tuple[Launch, tuple[float, ...]]]:
     """Return the launches in a profiler's file, and the durations of each in seconds.
 
-    The file is read as an import reads it, but for the locale, which is known.
+    The file is read as by an import, but its locale is known.
 
     Parameters
     ----------
@@ -115,43 +115,43 @@ def read_launches(
     log : Path
         Its CSV.
     device : str
-        Its name, where the file does not say it.
+        Name of the device for a file without one.
     trace : Path or None
-        The trace that belongs to counters of nvprof.
+        nvprof's trace, which counters of nvprof need.
 
     Raises
     ------
     FormatError
-        The file is none, or holds what is not understood.
+        The file is no profile, or has a row that cannot be read.
     NotFoundError, StorageError
-        The profiler wrote none, or it cannot be read.
+        The profiler wrote no file, or it cannot be read.
     """
     if tool == "ncu":
         report = parse_report(read_rows(log), is_english=True)
         for row, reason in report.bad:
             raise FormatError(f"line {row.number}: {reason}")
         return [(profiled.launch(), ()) for profiled in report.launches]
-    found: list[tuple[Launch, tuple[float, ...]]] = []
+    launches: list[tuple[Launch, tuple[float, ...]]] = []
     for item in (row.item for row in read_log(LogFile(log, str(log), None, device, trace))):
         if isinstance(item, Quarantined):
             raise FormatError(f"line {item.line}: {item.reason}")
         if isinstance(item, Measurement):
-            found += [(launch, item.run_secs or ()) for launch in item.launches]
-    return found
+            launches += [(launch, item.run_secs or ()) for launch in item.launches]
+    return launches
 
 
-def complaint(log: Path) -> str | None:
-    """Return what a profiler's file says about why there is nothing in it, or None."""
+def error_message(log: Path) -> str | None:
+    """Return the profiler's error message in its file, or None."""
     try:
         with log.open("rb") as file:
             text = file.read(limits.MAX_PRINTED_BYTES).decode(errors="backslashreplace")
     except OSError:
         return None
-    found = re.search(r"^==+(?:\d+==)? ?(?:ERROR==|Error:?) ?(.*)", text, re.MULTILINE)
-    return None if found is None else found[1][: limits.MAX_TAIL_BYTES]
+    match = re.search(r"^==+(?:\d+==)? ?(?:ERROR==|Error:?) ?(.*)", text, re.MULTILINE)
+    return None if match is None else match[1][: limits.MAX_TAIL_BYTES]
 
 
-def merge(
+def merge_launches(
     runs: Iterable[Iterable[Launch]],
     kernel: str | None,
     block: Extents,
@@ -159,55 +159,54 @@ def merge(
 ) -> list[Launch]:
     """Return the launches of one variant with the counters of all its runs.
 
-    Launches of one kernel with equal geometry are one: their counters are averaged over the
-    launches of a run. Only those with the variant's block are kept.
+    Launches of one kernel with equal geometry become one, with the means of their counters. Only
+    those with the variant's block are kept.
 
     Parameters
     ----------
     runs : iterable of iterable of Launch
         The launches of each run under the profiler.
     kernel : str or None
-        Name of the kernel that is meant; None for all.
+        Name of the kernel; None for all.
     block : tuple of int
         The variant's block.
     compute_capability : str or None
         Of the device; nvprof does not write it.
     """
-    kept: dict[tuple[object, ...], Launch] = {}
+    launches: dict[tuple[object, ...], Launch] = {}
     values: dict[tuple[object, ...], dict[tuple[str, str], list[float]]] = {}
     sets: dict[tuple[object, ...], CounterSet] = {}
     for launch in (launch for run in runs for launch in run):
-        if launch.block != block or not _is_meant(launch.kernel, kernel):
+        if launch.block != block or not _is_named(launch.kernel, kernel):
             continue
         key = (launch.kernel, launch.grid)
-        kept[key] = _filled(kept.get(key), launch)
-        if launch.counter_set is None:
+        launches[key] = _filled(launches.get(key), launch)
+        counters = launch.counter_set
+        if counters is None:
             continue
-        said = launch.counter_set
-        sets.setdefault(
-            key, replace(said, compute_capability=said.compute_capability or compute_capability)
-        )
-        mine = values.setdefault(key, {})
-        for name, value in zip(launch.counter_set.counters, launch.values, strict=True):
-            mine.setdefault(name, []).append(value)
+        capability = counters.compute_capability or compute_capability
+        sets.setdefault(key, replace(counters, compute_capability=capability))
+        series = values.setdefault(key, {})
+        for name, value in zip(counters.counters, launch.values, strict=True):
+            series.setdefault(name, []).append(value)
     return [
-        _counted(replace(launch, number=number), sets.get(key), values.get(key, {}))
-        for number, (key, launch) in enumerate(kept.items())
+        _with_means(replace(launch, number=number), sets.get(key), values.get(key, {}))
+        for number, (key, launch) in enumerate(launches.items())
     ]
 
 
-def dominant(launches: Sequence[Launch]) -> list[Launch]:
-    """Return the launches whose times can be told apart.
+def dominant_launches(launches: Sequence[Launch]) -> list[Launch]:
+    """Return the launches that have times of their own, or the largest launch of each kernel.
 
-    Of several launches only those with seconds of their own are learnt from. Where the profiler
-    gives none, the times of the program are taken for those of the largest launch of each kernel.
+    The advisor learns only from launches with seconds of their own. Without them the times of the
+    program are those of the largest launch of each kernel.
     """
     if all(launch.seconds is not None for launch in launches):
         return list(launches)
     largest: dict[str, Launch] = {}
     for launch in launches:
-        before = largest.get(launch.kernel)
-        if before is None or _blocks(before) < _blocks(launch):
+        known = largest.get(launch.kernel)
+        if known is None or _blocks(known) < _blocks(launch):
             largest[launch.kernel] = launch
     return [replace(launch, number=number) for number, launch in enumerate(largest.values())]
 
@@ -216,12 +215,12 @@ def _blocks(launch: Launch) -> int:
     return math.prod(launch.grid or (0,))
 
 
-def _is_meant(name: str, kernel: str | None) -> bool:
+def _is_named(name: str, kernel: str | None) -> bool:
     return kernel is None or re.search(rf"(?<!\w){re.escape(kernel)}(?!\w)", name) is not None
 
 
 def _filled(first: Launch | None, launch: Launch) -> Launch:
-    """Return the first launch with what only a later run says of it."""
+    """Return the first launch with the resources that only a later run has."""
     if first is None:
         return launch
     return replace(
@@ -234,10 +233,10 @@ def _filled(first: Launch | None, launch: Launch) -> Launch:
     )
 
 
-def _counted(
+def _with_means(
     launch: Launch, base: CounterSet | None, values: dict[tuple[str, str], list[float]]
 ) -> Launch:
-    """Return a launch with the means of what was measured."""
+    """Return a launch with the means of its counters."""
     if base is None:
         return replace(launch, counter_set=None, values=())
     counters = tuple(values)

@@ -21,34 +21,41 @@ from ... import limits
 from ...errors import NotFoundError, StorageError
 from ...identity import canonical_json
 from ...records import Failure, FailureKind, Phase
-from .configuration import PLACEHOLDER, UNITS, Clock, Command, Environment, Program
-from .profiler import LOCALE, complaint
-from .state import State
+from .configuration import (
+    PLACEHOLDER,
+    UNITS,
+    Command,
+    EnvironmentConfig,
+    ProgramConfig,
+    TimingConfig,
+)
+from .profiler import LOCALE, error_message
+from .state import CollectState
 from .variants import Variant
 
-# ---- Commands as processes of their own, with a time limit and without survivors -----------------
+# ---- Processes with a time limit, ended with all their children ----------------------------------
 
-#: What runs a line of the configuration.
+#: Shell for the lines of a configuration.
 SHELL = "/bin/sh"
 
 _BY_SIGNAL = 128
 
-#: Seconds that processes get to end after they were asked to.
+#: Seconds between SIGTERM and SIGKILL.
 _GRACE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Ran:
-    """What became of a command.
+class ProcessResult:
+    """Result of a command.
 
     Parameters
     ----------
     code : int or None
-        Its exit status, negative for a signal; None where it ran past its limit.
+        Its exit status, negative for a signal; None if it ran past its limit.
     seconds : float
         Wall-clock seconds.
     stdout, stderr : Path
-        Files with what it printed.
+        Files with its output.
     """
 
     code: int | None
@@ -58,20 +65,20 @@ class Ran:
 
     @property
     def is_ok(self) -> bool:
-        """Whether it ended by itself and says that all is well."""
+        """It ended by itself with status 0."""
         return self.code == 0
 
     @property
     def reason(self) -> str:
-        """Say how it ended, with the last words that it printed."""
+        """How it ended, with the end of its output."""
         if self.code is None:
-            told = f"ran past its limit and was killed after {self.seconds:.3g} s"
+            ending = f"ran past its limit and was killed after {self.seconds:.3g} s"
         elif self.code < 0:
-            told = f"was ended by {_signal_name(-self.code)}"
+            ending = f"was ended by {_signal_name(-self.code)}"
         else:
-            told = f"ended with status {self.code}"
+            ending = f"ended with status {self.code}"
         words = tail(self.stderr) or tail(self.stdout)
-        return f"{told}: {words}" if words else told
+        return f"{ending}: {words}" if words else ending
 
 
 def _signal_name(number: int) -> str:
@@ -82,7 +89,7 @@ def _signal_name(number: int) -> str:
 
 
 def tail(path: Path) -> str:
-    """Return the end of what a command printed."""
+    """Return the end of a command's output."""
     try:
         with path.open("rb") as file:
             length = file.seek(0, os.SEEK_END)
@@ -92,22 +99,24 @@ def tail(path: Path) -> str:
         return ""
 
 
-def environment_of(environment: Environment, base: Path, own: Mapping[str, str]) -> dict[str, str]:
+def environment_of(
+    environment: EnvironmentConfig, base: Path, own: Mapping[str, str]
+) -> dict[str, str]:
     """Return the environment of a command.
 
     Parameters
     ----------
-    environment : Environment
-        What the configuration adds.
+    environment : EnvironmentConfig
+        Environment of the configuration.
     base : Path
         Its folder, to which folders of ``path`` are relative.
     own : mapping
-        Variables that win over all others.
+        Variables that override all others.
     """
-    made = {**os.environ, **environment.variables}
+    variables = {**os.environ, **environment.variables}
     folders = [str(base / Path(folder).expanduser()) for folder in environment.path]
-    made["PATH"] = os.pathsep.join([*folders, made.get("PATH", os.defpath)])
-    return {**made, **own}
+    variables["PATH"] = os.pathsep.join([*folders, variables.get("PATH", os.defpath)])
+    return {**variables, **own}
 
 
 def run(
@@ -117,22 +126,22 @@ def run(
     environment: Mapping[str, str],
     timeout: float,
     logs: Path,
-) -> Ran:
-    """Run a command, and end everything that it started.
+) -> ProcessResult:
+    """Run a command, and end all processes that it started.
 
     Parameters
     ----------
     command : sequence of str
         Words.
     folder : Path
-        Where it runs.
+        Its working folder.
     environment : mapping
         Its whole environment.
     timeout : float
         Seconds.
     logs : Path
-        Beginning of the paths of the files that take what it prints: files and not pipes, so that
-        neither a child that lives on nor a long output makes anybody wait.
+        Prefix of the files for its output: files and not pipes, so that neither a living child nor
+        a long output blocks.
 
     Raises
     ------
@@ -141,7 +150,7 @@ def run(
     """
     stdout, stderr = logs.with_name(logs.name + ".out"), logs.with_name(logs.name + ".err")
     with stdout.open("wb") as out, stderr.open("wb") as err:
-        begun = time.perf_counter()
+        start = time.perf_counter()
         process = subprocess.Popen(  # noqa: S603 - the user's own commands
             list(command),
             cwd=folder,
@@ -157,22 +166,22 @@ def run(
         except subprocess.TimeoutExpired:
             code = None
         finally:
-            seconds = time.perf_counter() - begun
+            seconds = time.perf_counter() - start
             _end_group(process)
     if code is not None and command[0] == SHELL and _BY_SIGNAL < code <= 2 * _BY_SIGNAL:
-        # So a shell says by which signal its command was ended.
+        # The exit status of a shell whose command was ended by a signal.
         code = _BY_SIGNAL - code
-    return Ran(code, seconds, stdout, stderr)
+    return ProcessResult(code, seconds, stdout, stderr)
 
 
 def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """End a command and what it left behind in its group."""
+    """End a command and all other processes of its group."""
     if process.poll() is None:
         _signal_group(process.pid, signal.SIGTERM)
         with suppress(subprocess.TimeoutExpired):
             process.wait(_GRACE_S)
-    # The group lives as long as one of its processes does; its number cannot be another's
-    # while that is so, and where none lives there is nobody to hear.
+    # A group keeps its number while one of its processes lives; without one the signal reaches
+    # nothing.
     _signal_group(process.pid, signal.SIGKILL)
     process.wait()
 
@@ -182,13 +191,13 @@ def _signal_group(group: int, number: signal.Signals) -> None:
         os.killpg(group, number)
 
 
-# ---- Commands of a configuration with a variant's values in them ---------------------------------
+# ---- Commands of a configuration with a variant's values -----------------------------------------
 
 
 def values_of(variant: Variant) -> dict[str, str]:
-    """Return what the words in braces stand for.
+    """Return the values of the words in braces.
 
-    ``maxrregcount`` is missing where the compiler's default is meant.
+    ``maxrregcount`` is missing for the compiler's default.
     """
     x, y, z = variant.block
     values = {
@@ -211,11 +220,11 @@ def command_for(command: Command, variant: Variant) -> tuple[str, ...]:
     Parameters
     ----------
     command : tuple of str or str
-        Words, each of which stays one argument whatever is put into it; a word that names a limit
-        of registers is left out where there is none, and so is ``{register_flag}``. Or a line for
-        the shell, into which values are put quoted.
+        Words, each of which stays one argument whatever its value is; a word with a limit of
+        registers is left out without a limit, and so is ``{register_flag}``. Or a line for the
+        shell, with quoted values.
     variant : Variant
-        Whose values.
+        The variant.
     """
     values = values_of(variant)
     if isinstance(command, str):
@@ -236,15 +245,15 @@ def command_for(command: Command, variant: Variant) -> tuple[str, ...]:
     return tuple(words)
 
 
-# ---- Copies of a program's folder, each built once -----------------------------------------------
+# ---- Builds in copies of a program's folder ------------------------------------------------------
 
 
 def digest_of(*values: object) -> str:
-    """Return a short name for JSON values, equal for equal ones."""
+    """Return a short digest of JSON values."""
     return hashlib.blake2b(canonical_json(list(values)), digest_size=8).hexdigest()
 
 
-def source_folder(program: Program, base: Path) -> Path:
+def source_folder(program: ProgramConfig, base: Path) -> Path:
     """Return a program's folder; `base` is that of the configuration.
 
     Raises
@@ -259,48 +268,48 @@ def source_folder(program: Program, base: Path) -> Path:
 
 
 def fingerprint(folder: Path, apart: Path) -> str:
-    """Return a name for what a folder holds, without what lies in `apart`.
+    """Return a digest of the files in a folder, without those in the folder `apart`.
 
-    By names, sizes and times of change, as make does it: a program may come with gigabytes.
+    It is of names, sizes and times of change, as in make: a program may come with gigabytes.
     """
-    found = []
+    files = []
     for root, folders, names in os.walk(folder):
         folders[:] = sorted(name for name in folders if Path(root, name) != apart)
         for name in sorted(names):
             path = Path(root, name)
-            about = path.lstat()
-            found.append([str(path.relative_to(folder)), about.st_size, about.st_mtime_ns])
+            status = path.lstat()
+            files.append([str(path.relative_to(folder)), status.st_size, status.st_mtime_ns])
     # A name of a file need not be text.
-    return hashlib.blake2b(repr(found).encode(), digest_size=8).hexdigest()
+    return hashlib.blake2b(repr(files).encode(), digest_size=8).hexdigest()
 
 
-class Builder:
-    """Builds the variants of one program in copies of its folder.
+class VariantBuilder:
+    """Builder of the variants of one program, in copies of its folder.
 
     Parameters
     ----------
-    program : Program
-        What is built.
+    program : ProgramConfig
+        The program.
     base : Path
         Folder of the configuration.
     work : Path
         Work folder.
-    environment : Environment
-        What the configuration sets.
+    environment : EnvironmentConfig
+        Environment of the configuration.
     device_variables : dict
         Variables that choose the device.
-    state : State
-        What is finished.
+    state : CollectState
+        Finished steps.
     """
 
     def __init__(
         self,
-        program: Program,
+        program: ProgramConfig,
         base: Path,
         work: Path,
-        environment: Environment,
+        environment: EnvironmentConfig,
         device_variables: dict[str, str],
-        state: State,
+        state: CollectState,
     ) -> None:
         self._program = program
         self._source = source_folder(program, base)
@@ -311,7 +320,7 @@ class Builder:
         self.source = fingerprint(self._source, work)
 
     def build(self, variant: Variant) -> tuple[Path, Failure | None]:
-        """Return the folder in which a variant was built, and why that failed.
+        """Return the folder in which a variant was built, and the failure if there is one.
 
         Variants whose build command is the same share a folder.
         """
@@ -319,21 +328,19 @@ class Builder:
         command = None if program.build is None else command_for(program.build, variant)
         key = digest_of(program.name, self.source, command, program.build_timeout)
         folder = self._work / program.name / f"build-{key}"
-        done = self._state.get(f"build {key}")
-        if done is not None and (folder.is_dir() or done["failure"]):
-            return folder, None if done["failure"] is None else _failure(done["failure"])
+        step = self._state.get(f"build {key}")
+        if step is not None and (folder.is_dir() or step["failure"]):
+            return folder, None if step["failure"] is None else _failure(step["failure"])
         self._copy(folder)
-        failure = None
-        if command is not None:
-            failure = self._run(command, folder)
-        told = None if failure is None else [failure.kind.value, failure.message, failure.seconds]
-        self._state.finish(f"build {key}", {"kind": "build", "failure": told})
+        failure = None if command is None else self._run(command, folder)
+        row = None if failure is None else [failure.kind.value, failure.message, failure.seconds]
+        self._state.finish(f"build {key}", {"kind": "build", "failure": row})
         return folder, failure
 
     def _copy(self, folder: Path) -> None:
         try:
             if folder.exists():
-                # Nobody wrote that it was finished: its run was killed.
+                # The build is not finished: its run was killed.
                 shutil.rmtree(folder)
             folder.parent.mkdir(parents=True, exist_ok=True)
             shutil.copytree(self._source, folder, symlinks=True, ignore=self._ignored)
@@ -346,7 +353,7 @@ class Builder:
 
     def _run(self, command: tuple[str, ...], folder: Path) -> Failure | None:
         try:
-            ran = run(
+            result = run(
                 command,
                 folder=folder,
                 environment=self._environment,
@@ -356,52 +363,52 @@ class Builder:
         except OSError as error:
             reason = f"{command[0]}: {error.strerror}"
             return Failure(FailureKind.INFRASTRUCTURE, Phase.BUILD, reason)
-        if ran.is_ok:
+        if result.is_ok:
             return None
-        kind = FailureKind.TIMEOUT if ran.code is None else FailureKind.COMPILE_ERROR
-        return Failure(kind, Phase.BUILD, f"the build {ran.reason}", ran.seconds)
+        kind = FailureKind.TIMEOUT if result.code is None else FailureKind.COMPILE_ERROR
+        return Failure(kind, Phase.BUILD, f"the build {result.reason}", result.seconds)
 
 
-def _failure(told: list[Any]) -> Failure:
-    kind, message, seconds = told
+def _failure(row: list[Any]) -> Failure:
+    kind, message, seconds = row
     return Failure(FailureKind(kind), Phase.BUILD, message, seconds)
 
 
 # ---- Runs of one variant -------------------------------------------------------------------------
 
-#: How much longer than alone a run may take under a profiler, which runs each kernel once for each
-#: pass, and saves and restores its memory in between.
-_UNDER_PROFILER = 10
+#: Factor of the time limit under a profiler, which runs each kernel once for each pass, and saves
+#: and restores its memory in between.
+_PROFILER_FACTOR = 10
 
 
-class Failed(Exception):
-    """A run of a variant failed; `failure` says why."""
+class VariantError(Exception):
+    """A run of a variant failed; `failure` has the cause."""
 
     def __init__(self, kind: FailureKind, message: str, seconds: float | None = None) -> None:
         super().__init__(message)
         self.failure = Failure(kind, Phase.RUN, message, seconds)
 
 
-class Runner:
-    """Runs the program of one variant.
+class VariantRunner:
+    """Runner of the program of one variant.
 
     Parameters
     ----------
-    program : Program
-        What is run.
+    program : ProgramConfig
+        The program.
     variant : Variant
-        Whose values its command gets.
+        Its values go into the command.
     folder : Path
-        Where it was built.
+        Folder of its build.
     work : Path
-        Work folder; what the runs print goes into a folder there.
+        Work folder; the output of the runs goes into a folder there.
     environment : mapping
-        Of each run.
+        Environment of each run.
     """
 
     def __init__(
         self,
-        program: Program,
+        program: ProgramConfig,
         variant: Variant,
         folder: Path,
         work: Path,
@@ -416,68 +423,73 @@ class Runner:
         self._logs.mkdir(parents=True, exist_ok=True)
 
     def log(self, name: str) -> Path:
-        """Return the file for what a profiler writes in a run; it does not exist."""
+        """Return the path of a profiler's file for a run; an earlier file is removed."""
         path = self._logs / f"{name}.csv"
         path.unlink(missing_ok=True)
         return path
 
-    def start(self, before: list[str], name: str) -> Ran:
-        """Run the program once, below a profiler if `before` says so."""
+    def start(self, profiler: list[str], name: str) -> ProcessResult:
+        """Run the program once, under a profiler if its command line is not empty."""
         try:
-            ran = run(
-                [*before, *self._command],
+            result = run(
+                [*profiler, *self._command],
                 folder=self._folder,
-                environment={**self._environment, **(LOCALE if before else {})},
-                timeout=self._program.timeout * (_UNDER_PROFILER if before else 1),
+                environment={**self._environment, **(LOCALE if profiler else {})},
+                timeout=self._program.timeout * (_PROFILER_FACTOR if profiler else 1),
                 logs=self._logs / name,
             )
         except OSError as error:
-            first = (before or self._command)[0]
-            raise Failed(FailureKind.INFRASTRUCTURE, f"{first}: {error.strerror}") from None
-        if ran.is_ok:
-            return ran
-        if before:
-            # It ran well without: that is the profiler's doing.
+            first = (profiler or self._command)[0]
+            raise VariantError(FailureKind.INFRASTRUCTURE, f"{first}: {error.strerror}") from None
+        if result.is_ok:
+            return result
+        if profiler:
+            # The program ran well without the profiler.
             kind = FailureKind.INFRASTRUCTURE
-        elif ran.code is None:
+        elif result.code is None:
             kind = FailureKind.TIMEOUT
         else:
-            kind = FailureKind.CRASH if ran.code < 0 else FailureKind.RUNTIME_ERROR
-        told = complaint(self._logs / f"{name}.csv") if before else None
-        raise Failed(kind, f"{name}: {told or 'the run ' + ran.reason}", ran.seconds)
+            kind = FailureKind.CRASH if result.code < 0 else FailureKind.RUNTIME_ERROR
+        message = error_message(self._logs / f"{name}.csv") if profiler else None
+        raise VariantError(kind, f"{name}: {message or 'the run ' + result.reason}", result.seconds)
 
     def output(self, name: str) -> bytes:
-        """Return what the program computes: what it prints, or the file that it writes."""
+        """Return the program's output: printed, or in the file that it writes."""
         source = self._program.output.source
-        written = self._folder / source
-        if source not in ("stdout", "none"):
-            # An earlier run's must not be taken for this one's.
-            written.unlink(missing_ok=True)
-        ran = self.start([], name)
+        is_printed = source in ("stdout", "none")
+        path = self._folder / source
+        if not is_printed:
+            # A file of an earlier run is not this run's output.
+            path.unlink(missing_ok=True)
+        result = self.start([], name)
         try:
-            return ran.stdout.read_bytes() if source in ("stdout", "none") else written.read_bytes()
+            return (result.stdout if is_printed else path).read_bytes()
         except OSError as error:
-            raise Failed(
+            raise VariantError(
                 FailureKind.RUNTIME_ERROR, f"it wrote no {source}: {error.strerror}"
             ) from None
 
     def timed(self, number: int) -> float:
         """Return the seconds of one run."""
-        ran = self.start([], f"time{number}")
-        clock = self._program.timing
-        return ran.seconds if clock.source == "wall" else printed_time(ran.stdout, clock)
+        result = self.start([], f"time{number}")
+        timing = self._program.timing
+        return result.seconds if timing.source == "wall" else printed_time(result.stdout, timing)
 
 
-def printed_time(stdout: Path, clock: Clock) -> float:
-    """Return the seconds that a program printed, all matches of the pattern added up."""
+def printed_time(stdout: Path, timing: TimingConfig) -> float:
+    """Return the printed seconds, the sum of all matches of the pattern."""
     with stdout.open("rb") as file:
         text = file.read(limits.MAX_PRINTED_BYTES).decode(errors="replace")
-    found = [match[1] for match in re.finditer(clock.pattern or "", text)]
+    numbers = [match[1] for match in re.finditer(timing.pattern or "", text)]
     try:
-        seconds = sum(float(number) for number in found) * UNITS[clock.unit]
+        seconds = sum(map(float, numbers)) * UNITS[timing.unit]
     except (TypeError, ValueError):
-        raise Failed(FailureKind.RUNTIME_ERROR, "the time that it prints is not a number") from None
+        raise VariantError(
+            FailureKind.RUNTIME_ERROR, "the time that it prints is not a number"
+        ) from None
     if not 0 < seconds < limits.MAX_PRINTED_SECONDS:
-        told = f"{seconds} s" if found else "no time"
-        raise Failed(FailureKind.RUNTIME_ERROR, f"it prints {told}; the pattern is {clock.pattern}")
+        printed = f"{seconds} s" if numbers else "no time"
+        raise VariantError(
+            FailureKind.RUNTIME_ERROR, f"it prints {printed}; the pattern is {timing.pattern}"
+        )
     return seconds

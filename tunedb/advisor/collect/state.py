@@ -1,7 +1,7 @@
-"""What a run has finished, so that it goes on where it was stopped.
+"""Finished steps of a run, so that the next one continues where it was stopped.
 
-One JSON value a line, appended when something is finished and forced to the disk. A line that was
-cut off by a kill is left out when the file is read, and what it stood for is done again.
+The file has one JSON value a line, appended when a step is finished and forced to the disk. A line
+that a kill cut off is skipped when the file is read, and its step is done again.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ _FILE = "state.jsonl"
 _LOCK = "lock"
 
 
-class State:
-    """The finished steps in a work folder: key → what came of it."""
+class CollectState:
+    """Finished steps in a work folder: key → result."""
 
     def __init__(self, folder: Path) -> None:
         self._path = folder / _FILE
@@ -47,15 +47,15 @@ class State:
                 self._done[value["key"]] = value
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return what came of a step, or None where it is not finished."""
+        """Return the result of a step, or None for an unfinished one."""
         return self._done.get(key)
 
     def finish(self, key: str, value: dict[str, Any]) -> None:
-        """Write that a step is finished."""
+        """Write the result of a step."""
         row = {"key": key, **value}
         try:
             with self._path.open("ab+") as file:
-                # What was cut off must not swallow this line.
+                # A line that was cut off must not swallow this one.
                 if file.tell():
                     file.seek(-1, os.SEEK_END)
                     if file.read(1) != b"\n":
@@ -68,7 +68,7 @@ class State:
         self._done[key] = row
 
     def forget_failures(self) -> None:
-        """Let what failed be tried again."""
+        """Forget failed steps, so that they are tried again."""
         self._done = {key: row for key, row in self._done.items() if not row.get("failure")}
 
 

@@ -1,8 +1,8 @@
 """Variants of a program: block sizes, limits of registers, inputs.
 
-A block has to be legal in three ways (the document, part 1.4): the device can run it, it has the
-original's dimensions, and the results stay correct. The first two are decided here, the third by
-running it (:mod:`.checking`).
+A block has to be legal in three ways (the paper, part 1.4): the device can run it, it has the
+original's dimensions, and the results stay correct. The first two are decided here, the third by a
+run (:mod:`.output_check`).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ...launches import Extents
 from .. import devices
 from ..legality import LARGEST, refusal
 from ..occupancy import WARP
-from .configuration import AXES, GPU, Program, extents
+from .configuration import AXES, GPU, ProgramConfig, extents
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +32,9 @@ class Variant:
     registers : int or None
         Limit of registers per thread; None for the compiler's default.
     input : str or None
-        What stands for ``{input}``.
+        Value of ``{input}``.
     original : bool
-        Whether the block is the original one.
+        The block is the original one.
     """
 
     program: str
@@ -50,7 +50,7 @@ class Variant:
 
     @property
     def label(self) -> str:
-        """What it is called in a plan: ``32x8``, ``32x8 r64 1024``."""
+        """Name in a plan: ``32x8``, ``32x8 r64 1024``."""
         words = ["x".join(map(str, self.block))]
         if self.registers is not None:
             words.append(f"r{self.registers}")
@@ -58,46 +58,46 @@ class Variant:
 
 
 @dataclass(frozen=True, slots=True)
-class Refused:
-    """A block that a configuration names and that is not tried."""
+class IllegalBlock:
+    """A block of a configuration that the device cannot run."""
 
     program: str
     block: Extents
     reason: str
 
 
-def variants_of(program: Program, device: GPU) -> tuple[list[Variant], list[Refused]]:
-    """Return a program's variants, those of the original block first, and the refused blocks.
+def make_variants(program: ProgramConfig, device: GPU) -> tuple[list[Variant], list[IllegalBlock]]:
+    """Return a program's variants, those of the original block first, and the illegal blocks.
 
     Parameters
     ----------
-    program : Program
+    program : ProgramConfig
         Without `sizes` and `blocks` it gets the powers of two along each of its dimensions whose
-        product is a warp at least, and along each dimension at least 2 where there are several, so
-        that a block keeps its shape.
+        product is a multiple of a warp; of several dimensions each is at least 2, so that a block
+        keeps its shape.
     device : GPU
-        Decides which blocks are legal.
+        Its limits make blocks illegal.
     """
-    legal, refused = [], []
-    for block in _named(program, device):
-        reason = illegal(block, device)
+    legal, illegal = [], []
+    for block in _blocks(program, device):
+        reason = illegal_reason(block, device)
         if reason is None:
             legal.append(block)
         else:
-            refused.append(Refused(program.name, block, reason))
+            illegal.append(IllegalBlock(program.name, block, reason))
     if program.original in legal:
         legal.remove(program.original)
     ordered = [program.original, *sorted(legal, key=lambda b: (math.prod(b), b))]
     inputs: Iterable[str | None] = program.inputs or (None,)
     return [
         Variant(program.name, block, registers, word, block == program.original)
-        # The original of each group comes first: what it prints is what others must print.
-        for word, registers, block in product(inputs, program.registers, ordered)
-    ], refused
+        # The original of each group comes first: its output is the reference of the others.
+        for word, registers, block in product(inputs, program.register_limits, ordered)
+    ], illegal
 
 
-def _named(program: Program, device: GPU) -> list[Extents]:
-    """Return the blocks that the program's configuration allows."""
+def _blocks(program: ProgramConfig, device: GPU) -> list[Extents]:
+    """Return the blocks that the configuration allows."""
     if program.blocks:
         return [extents(block) for block in program.blocks]
     least = 1 if len(program.block) == 1 else 2
@@ -108,21 +108,21 @@ def _named(program: Program, device: GPU) -> list[Extents]:
     blocks = [extents(block) for block in product(*axes)]
     if len(program.sizes) == len(program.block):
         return blocks
-    # Where sizes are ours and not the user's, nonsense is left out without a word.
-    return [b for b in blocks if math.prod(b) % WARP == 0 and illegal(b, device) is None]
+    # The user did not name these sizes, so illegal blocks are left out without a message.
+    return [b for b in blocks if math.prod(b) % WARP == 0 and illegal_reason(b, device) is None]
 
 
 def _powers(least: int, most: int) -> tuple[int, ...]:
     return tuple(2**n for n in range(least.bit_length() - 1, most.bit_length()))
 
 
-def illegal(block: Extents, device: GPU) -> str | None:
+def illegal_reason(block: Extents, device: GPU) -> str | None:
     """Return why a device cannot run a block, or None."""
     return refusal(block, device.name, capability(device))
 
 
 def capability(device: GPU) -> str | None:
-    """Return a device's compute capability: what is said of it, or what its name tells."""
+    """Return a device's compute capability: the given one, or the known one of its name."""
     if device.compute_capability is not None:
         return device.compute_capability
     known = devices.lookup(device.name)

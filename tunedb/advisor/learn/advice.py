@@ -10,6 +10,7 @@ import numpy as np
 
 from ...formats.gpu.t1 import T1Input
 from ...launches import Extents
+from ..inputs import read_inputs
 from ..labels import Codes, Floats
 from ..legality import legal_blocks, next_block
 from ..loading import t1_of
@@ -17,7 +18,7 @@ from ..observations import LABELS, Label, Observation
 from . import geometry
 from .boosted import Boosted
 from .gain import Gain
-from .model import Advisor, read_inputs, softmax
+from .model import Advisor, softmax
 from .regret import StepOutcomes
 
 #: Reasons that are given.

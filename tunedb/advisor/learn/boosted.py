@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from ...errors import FormatError
 from ..labels import Codes, Floats
-from ._sklearn import import_sklearn
+from ..scikit_learn import import_sklearn
 from .preprocessing import numbers
 
 ROUNDS, DEPTH, RATE = 60, 3, 0.1

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from .. import inputs as inputs_module
+from ..inputs import ratios, read_inputs
 from ..labels import (
     BASE_THREADS,
     NONE,
@@ -21,11 +21,10 @@ from ..labels import (
     to_codes,
 )
 from ..observations import LABELS, Inputs, Labels, Observation
+from ..scikit_learn import import_sklearn
 from ..selection import correlations, select
 from . import baselines
-from ._sklearn import import_sklearn
 from .findings import AdvisorFindings, Score
-from .model import read_inputs
 from .regret import StepOutcomes
 from .splits import Mask, by_group, families, group_folds, slice_numbers
 from .ten_splits import ten_splits
@@ -197,7 +196,7 @@ def _advice(
     told = np.asarray(model.scores(subjects).argmax(axis=1), np.int8)
     if abstain:
         labelled = [one for one, code in zip(chosen, codes, strict=True) if code != NONE]
-        told[~reach(labelled).near(inputs_module.ratios(subjects))] = NONE
+        told[~reach(labelled).near(ratios(subjects))] = NONE
     return told
 
 

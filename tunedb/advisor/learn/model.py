@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +11,7 @@ import orjson
 
 from ...errors import FormatError
 from ...json_checks import parse_json
-from .. import inputs as inputs_module
+from ..inputs import INPUTS, ratios, read_inputs
 from ..labels import NONE, Codes, Floats
 from ..observations import Inputs, Observation
 from .boosted import Boosted
@@ -157,18 +157,6 @@ LEARNERS: dict[str, Any] = {"svm": SVM, "boosted": Boosted, "gain": Gain}
 #: Scores below it are of labels that nothing stands for: a block that is not there.
 _IMPOSSIBLE = -100.0
 
-#: Names of inputs, as the command line takes them.
-INPUTS = ("ratios", "raw")
-
-
-def read_inputs(name: str, observations: Sequence[Observation]) -> Inputs:
-    """Return observations as the columns of one of :data:`INPUTS`."""
-    methods: dict[str, Callable[[Sequence[Observation]], Inputs]] = {
-        "ratios": inputs_module.ratios,
-        "raw": inputs_module.raw,
-    }
-    return methods[name](observations)
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Advisor:
@@ -226,7 +214,7 @@ class Advisor:
         """Return which launches are like something that was learnt from."""
         if self.reach is None:
             return np.ones(len(observations), bool)
-        return self.reach.near(inputs_module.ratios(observations))
+        return self.reach.near(ratios(observations))
 
     def advise(self, observations: Sequence[Observation]) -> Codes:
         """Return a label for each launch that is within reach, and :data:`NONE` for others."""

@@ -15,8 +15,8 @@ import numpy as np
 from ...errors import FormatError
 from ..labels import Floats
 from ..observations import Inputs
+from ..scikit_learn import import_sklearn
 from ..selection import select
-from ._sklearn import import_sklearn
 
 #: Correlations above it drop a column, as the document does.
 THRESHOLD = 0.9

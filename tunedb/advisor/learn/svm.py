@@ -12,7 +12,7 @@ import numpy as np
 
 from ...errors import FormatError
 from ..labels import Codes, Floats
-from ._sklearn import import_sklearn
+from ..scikit_learn import import_sklearn
 from .preprocessing import numbers
 
 #: What tuning chooses from.

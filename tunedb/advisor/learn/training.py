@@ -15,12 +15,12 @@ from typing import Any
 import numpy as np
 
 from ...errors import UsageError
-from .. import inputs as inputs_module
+from ..inputs import INPUTS, ratios, read_inputs
 from ..labels import NONE, Codes, Floats, balanced_accuracy, to_codes
 from ..observations import LABELS, Labels, Observation
+from ..scikit_learn import import_sklearn
 from . import boosted, gain, svm
-from ._sklearn import import_sklearn
-from .model import INPUTS, LEARNERS, Advisor, Reach, calibrate, read_inputs
+from .model import LEARNERS, Advisor, Reach, calibrate
 from .preprocessing import COUNTS_ABOVE, Preparation, transformer
 from .splits import by_group, families, say, slice_numbers, thin, weights
 
@@ -205,7 +205,7 @@ def fit(observations: Sequence[Observation], truth: Codes, learner: str, inputs:
 
 def reach(observations: Sequence[Observation]) -> Reach:
     """Return how far advice reaches that was learnt from some launches, all with labels."""
-    return Reach.fit(inputs_module.ratios(observations), families(observations))
+    return Reach.fit(ratios(observations), families(observations))
 
 
 def log_above(inputs: str) -> float:

@@ -1,15 +1,15 @@
-"""The only way to scikit-learn: imported late, because advice does without."""
+"""The only import of scikit-learn; it is late, because advice needs NumPy alone."""
 
 from __future__ import annotations
 
 from importlib import import_module
 from typing import Any
 
-from ...errors import PluginError
+from ..errors import PluginError
 
 
 def import_sklearn(name: str = "sklearn") -> Any:
-    """Return the module ``sklearn``, or one inside of it.
+    """Return the module ``sklearn``, or one of its modules.
 
     Raises
     ------
