@@ -1,4 +1,4 @@
-"""IRModules as workloads: their stored form, and the names under which they are equal."""
+"""IRModules as workloads: their stored form, and the names of equal modules."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ...records import Alias, Target, Workload, WorkloadFormat
 #: TVM's module equalities (``src/s_tir/meta_schedule/module_equality.cc``).
 EQUALITIES = ("structural", "ignore-tensor", "anchor-block")
 
-#: Scheme of the name under which modules with equal TVMScript are known in every release.
+#: Scheme of the name that modules with equal TVMScript share in every release.
 SCRIPT = "script"
 
 _find_anchor = tvm_ffi.get_global_func("s_tir.analysis.find_anchor_sblock")
@@ -65,25 +65,26 @@ def modules_equal(left: Any, right: Any, equality: str) -> bool:
 
 
 def alias(mod: Any, equality: str) -> Alias:
-    """Return the name under which a module is known to be equal to others."""
+    """Return the name that a module shares with those that are equal under an equality."""
     return Alias(f"tvm:{tvm_version()}:{equality}", f"{structural_hash(mod, equality):016x}")
 
 
 def aliases(mod: Any, script: str) -> list[Alias]:
-    """Return all names under which a module is known."""
-    found = [alias(mod, equality) for equality in EQUALITIES]
-    return [*found, script_alias(script)]
+    """Return all names of a module with a script."""
+    hashes = [alias(mod, equality) for equality in EQUALITIES]
+    return [*hashes, script_alias(script)]
 
 
 def script_alias(script: str) -> Alias:
-    """Return the name under which every release knows a module with this TVMScript text."""
+    """Return the name of modules with this TVMScript text in every release."""
     return Alias(SCRIPT, digest("script", script.encode()).hex())
 
 
 def script_of(record: Workload, mod: Any) -> str:
-    """Return the script of a stored workload, whose module is `mod`.
+    """Return the script of a stored workload with the module `mod`.
 
-    What this release has stored is what it would print, and to print takes ten times as long.
+    A script that this release has stored is used as it is, because printing takes ten times as
+    long.
     """
     if record.script is not None and record.tvm_version == str(tvm.__version__):
         return record.script
@@ -104,17 +105,22 @@ def to_workload(mod: Any) -> Workload:
 
 
 def structure_of_module(mod: Any) -> Structure:
-    """Return the structure of a module, as it is read from the graph of a stored one."""
+    """Return the structure of a module, as one reads it from the graph of a stored workload."""
     return structure_of(Workload(WorkloadFormat.GRAPH, str(tvm.ir.save_json(mod)).encode()))
 
 
 def to_module(workload: Workload) -> Any:
-    """Return the module of a stored graph. Never call it with a foreign source's.
+    """Return the module of a stored graph, which must be of an own source.
+
+    Parameters
+    ----------
+    workload : Workload
+        A workload with a graph.
 
     Raises
     ------
     ValueError
-        TVM 0.27 could crash on it, whatever version its label names.
+        TVM 0.27 could crash on the graph, whatever version its label names.
     """
     if not is_current_graph(orjson.loads(workload.body)):
         raise ValueError("a graph of another TVM")
@@ -133,12 +139,17 @@ def is_readable(workload: Workload) -> bool:
 def from_script(script: str) -> Any:
     """Return the module of a TVMScript text, which TVM evaluates like a program.
 
-    Only ever call it with a script of an own source.
+    The script must be of an own source.
+
+    Parameters
+    ----------
+    script : str
+        TVMScript of an IRModule.
 
     Raises
     ------
     Exception
-        Whatever TVM's parser, or the text itself, raises.
+        TVM's parser, or the text itself, raises any class.
     """
     mod = tvm.script.from_source(script)
     if not isinstance(mod, tvm.IRModule):
@@ -147,9 +158,9 @@ def from_script(script: str) -> Any:
 
 
 def name_of(mod: Any) -> str:
-    """Return a module's name for people: its function's symbol, and the work it does.
+    """Return a module's name for reports: its function's symbol, or that of its anchor block.
 
-    Tuning renames every function to ``main``, so the name of the anchor block says more.
+    Tuning renames every function to ``main``, so the name of the anchor block is used for that.
     """
     names = [str(var.name_hint) for var in mod.get_global_vars()]
     symbol = names[0] if names else "main"
@@ -168,7 +179,7 @@ def to_target(target: Any) -> Target:
 
 
 def plain(value: Any) -> Any:
-    """Return an object of TVM's containers as plain JSON."""
+    """Return TVM's containers as plain JSON values."""
     if isinstance(value, str):
         return str(value)
     if isinstance(value, bool | int | float) or value is None:

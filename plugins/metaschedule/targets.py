@@ -1,4 +1,4 @@
-"""Targets: which ones a handle serves, and TVM's objects for them."""
+"""Targets of a store that a handle serves, and TVM's objects for them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,20 @@ class TargetTable:
     Parameters
     ----------
     store : Store
-        Where they are.
+        Store of the targets.
     fallback : {"exact", "compatible"}
-        Whether targets of the same kind and architecture may answer where the exact one has
-        nothing.
+        ``compatible`` lets targets of the same kind and architecture answer if the exact one has
+        no records.
+
+    Attributes
+    ----------
+    bound : Target or None
+        Target that the handle is bound to.
+
+    Raises
+    ------
+    UsageError
+        The fallback is unknown.
     """
 
     def __init__(self, store: Store, fallback: str) -> None:
@@ -42,10 +52,10 @@ class TargetTable:
 
     def bind(self, target: Any) -> None:
         """Serve this TVM target from now on."""
-        self.bound = self.meet(target)
+        self.bound = self.use_object(target)
 
-    def meet(self, target: Any) -> Target:
-        """Let a TVM target stand for its row; return its stored form."""
+    def use_object(self, target: Any) -> Target:
+        """Use a TVM target as the object of its row; return its stored form."""
         stored = self.stored(target)
         row = self._row(stored)
         if row is not None:
@@ -56,11 +66,11 @@ class TargetTable:
         """Return the stored form of a TVM target; each object is exported once."""
         if target is None:
             return NO_TARGET
-        met = self._stored.get(target.__chandle__())
-        if met is None:
-            met = (target, modules.to_target(target))
-            self._stored[target.__chandle__()] = met
-        return met[1]
+        known = self._stored.get(target.__chandle__())
+        if known is None:
+            known = (target, modules.to_target(target))
+            self._stored[target.__chandle__()] = known
+        return known[1]
 
     def object_of(self, id_: int) -> Any:
         """Return the TVM target of a row, or None for records without target."""
@@ -70,7 +80,7 @@ class TargetTable:
         return self._objects[id_]
 
     def _row(self, target: Target) -> int | None:
-        """Return the row of a target; rows stay, so one that was found is remembered."""
+        """Return the row of a target; rows never go, so it is remembered."""
         row = self._rows.get(target.digest)
         if row is None:
             row = self._store.targets.id_of(target.digest)
@@ -91,14 +101,21 @@ class TargetTable:
         return [id_ for id_ in self._store.targets.compatible(target) if id_ != exact]
 
     def groups(self, target: Target) -> list[list[int]]:
-        """Return groups of rows for a target; a later one answers only where earlier ones cannot.
+        """Return groups of rows for a target; a later one answers only if earlier ones cannot.
 
-        The target's own row, and those of compatible targets where the user allowed it.
+        They are the target's own row, and those of compatible targets where the user allows them.
         """
         return [self.group(target, level) for level in self.levels]
 
     def serving(self, workload_ids: Sequence[int], level: int) -> list[int]:
         """Return the rows of a group that answer for workloads.
+
+        Parameters
+        ----------
+        workload_ids : sequence of int
+            Local numbers of the workloads.
+        level : int
+            One of :attr:`levels`.
 
         Raises
         ------
@@ -113,7 +130,7 @@ class TargetTable:
         return self._one_kind(ids, "of this workload")
 
     def shown(self) -> list[int] | None:
-        """Return the rows whose records the handle shows, or None for all there are."""
+        """Return the rows whose records the handle shows, or None for all."""
         ids = self._store.lookup.targets()
         if self.bound is not None:
             mine = self._row(self.bound)
@@ -126,13 +143,13 @@ class TargetTable:
         shown = self._one_kind(ids, "")
         return None if shown == self._store.lookup.targets() else shown
 
-    def _one_kind(self, ids: list[int], what: str) -> list[int]:
+    def _one_kind(self, ids: list[int], scope: str) -> list[int]:
         """Return rows of one kind, without those of records that name no target."""
         kinds = {id_: self._store.targets.get(id_).kind for id_ in ids}
         named = set(kinds.values()) - {NO_TARGET.kind}
         if len(named) > 1:
             raise TargetError(
-                f"{self._store.location}: it holds programs {what + ' ' if what else ''}for "
+                f"{self._store.location}: it holds programs {scope + ' ' if scope else ''}for "
                 f"{', '.join(sorted(named))}; choose one with Database(..., target=...)"
             )
         return [id_ for id_ in ids if kinds[id_] in named] if named else ids
@@ -141,10 +158,15 @@ class TargetTable:
 def as_target(target: Any) -> Any:
     """Return a TVM target from one, or from a configuration.
 
+    Parameters
+    ----------
+    target : Target, dict or str
+        A target of TVM, or anything that ``tvm.target.Target`` accepts.
+
     Raises
     ------
     TargetError
-        TVM does not know it.
+        TVM does not know the target.
     """
     if isinstance(target, tvm.target.Target):
         return target
@@ -158,7 +180,7 @@ def as_target(target: Any) -> Any:
 
 
 def first_line(error: Exception) -> str:
-    """Return the line of TVM's message that says what is wrong."""
+    """Return the line of TVM's message that names the error, at most 300 characters."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     named = [line for line in lines if "Error" in line]
     return (named or lines or [type(error).__name__])[-1][:300]

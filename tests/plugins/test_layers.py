@@ -233,7 +233,7 @@ def test_a_layer_that_is_not_there_is_told_once(own_path, tmp_path, tools, monke
         assert database.get_top_k(workload, 5) == []
         # It is asked again after some time.
         (layer,) = database._handle.layers
-        monkeypatch.setattr(layer, "_again_at", 0.0)
+        monkeypatch.setattr(layer, "_retry_at", 0.0)
         assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
         assert len(told) == 1
 
@@ -261,7 +261,7 @@ def test_a_server_that_goes_and_comes_back(own_path, postgres_server, tools, mon
         assert "\n" not in message
         postgres_server.execute(f"ALTER DATABASE {name}_away RENAME TO {name}")
         (layer,) = database._handle.layers
-        monkeypatch.setattr(layer, "_again_at", 0.0)
+        monkeypatch.setattr(layer, "_retry_at", 0.0)
         assert tools.seconds(database.get_top_k(workload, 5)) == [[0.25]]
     postgres_server.drop(url)
 

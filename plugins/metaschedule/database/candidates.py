@@ -15,7 +15,7 @@ from cachetools import FIFOCache
 from ....identity import canonical_json
 from ....records import Measurement, Origin
 
-#: Candidates that are kept; a batch has 16 to 64, and each task of a run has one at a time.
+#: Most candidates that are kept; a batch has 16 to 64, and each task of a run has one at a time.
 _MOST = 4096
 
 _CROSSOVER = "crossover"
@@ -86,8 +86,8 @@ class Lineage:
 
 
 @dataclass(slots=True, eq=False)
-class _Live:
-    """A candidate on its way; the trace is kept so that nothing else gets its address."""
+class _LiveCandidate:
+    """A candidate with its trace, which is kept so that no other trace gets its address."""
 
     trace: Any
     lineage: Lineage | None = None
@@ -96,23 +96,23 @@ class _Live:
 
 
 class CandidateRegistry:
-    """The live candidates of a handle. May be used from any thread.
+    """Live candidates of a handle; it may be used from any thread.
 
-    TVM's ``AddToDatabase`` and our ``MeasureCallback`` both see each measured candidate, in either
-    order; the registry keeps what the first has stored, so that the second does not.
+    TVM's ``AddToDatabase`` and our ``MeasureCallback`` both get each measured candidate, in either
+    order; the registry notes which candidates the first has stored, so that the second does not.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._live: FIFOCache[int, _Live] = FIFOCache(_MOST)
+        self._live: FIFOCache[int, _LiveCandidate] = FIFOCache(_MOST)
 
     def announce(self, trace: Any, lineage: Lineage) -> None:
-        """Note where a candidate comes from, before it is measured."""
+        """Note the lineage of a candidate, before it is measured."""
         with self._lock:
             self._entry(trace).lineage = lineage
 
     def lineage_of(self, trace: Any) -> Lineage | None:
-        """Return where a candidate comes from; None if no search of ours made it."""
+        """Return the lineage of a candidate; None if no search of ours made it."""
         with self._lock:
             live = self._live.get(trace.__chandle__())
             return None if live is None else live.lineage
@@ -122,30 +122,30 @@ class CandidateRegistry:
         self._take(trace, "lineage", None)
 
     def commit(self, trace: Any, measurement: Measurement) -> None:
-        """Note what ``AddToDatabase`` has stored of a candidate."""
+        """Note the measurement that ``AddToDatabase`` has stored for a candidate."""
         with self._lock:
             self._entry(trace).committed = measurement
 
     def take_committed(self, trace: Any) -> Measurement | None:
-        """Return what ``AddToDatabase`` has stored of a candidate, and forget it."""
+        """Return the measurement that ``AddToDatabase`` has stored, and forget it."""
         measurement: Measurement | None = self._take(trace, "committed", None)
         return measurement
 
     def record(self, trace: Any) -> None:
-        """Note that ``MeasureCallback`` is done with a candidate."""
+        """Note that ``MeasureCallback`` has recorded a candidate."""
         with self._lock:
             self._entry(trace).is_recorded = True
 
     def take_recorded(self, trace: Any) -> bool:
-        """Return whether ``MeasureCallback`` is done with a candidate, and forget that."""
+        """Return True if ``MeasureCallback`` has recorded a candidate, and forget that."""
         return bool(self._take(trace, "is_recorded", False))
 
     def begin_batch(self) -> None:
-        """Forget with which candidates ``MeasureCallback`` is done."""
+        """Forget the candidates that ``MeasureCallback`` has recorded."""
         self._take_all("is_recorded", False)
 
     def end_batch(self) -> None:
-        """Forget what ``AddToDatabase`` has stored."""
+        """Forget the measurements that ``AddToDatabase`` has stored."""
         self._take_all("committed", None)
 
     def _take(self, trace: Any, name: str, empty: Any) -> Any:
@@ -158,13 +158,13 @@ class CandidateRegistry:
             for live in list(self._live.values()):
                 self._taken(live, name, empty)
 
-    def _taken(self, live: _Live, name: str, empty: Any) -> Any:
-        """Empty an attribute and return its value; a candidate of which nothing is left goes."""
+    def _taken(self, live: _LiveCandidate, name: str, empty: Any) -> Any:
+        """Empty an attribute and return its value; remove a candidate that is empty then."""
         value = getattr(live, name)
         setattr(live, name, empty)
         if live.lineage is None and live.committed is None and not live.is_recorded:
             del self._live[live.trace.__chandle__()]
         return value
 
-    def _entry(self, trace: Any) -> _Live:
-        return self._live.setdefault(trace.__chandle__(), _Live(trace))
+    def _entry(self, trace: Any) -> _LiveCandidate:
+        return self._live.setdefault(trace.__chandle__(), _LiveCandidate(trace))

@@ -1,4 +1,4 @@
-"""The MetaSchedule database whose records live in tunedb."""
+"""MetaSchedule database whose records are stored in tunedb."""
 
 from __future__ import annotations
 
@@ -24,39 +24,39 @@ register_errors()
 class Database(_PyDatabase):
     """A MetaSchedule database in SQLite or PostgreSQL, bound to a target.
 
-    It is a ``PyDatabase`` to TVM, made directly on its object class instead of with
-    ``derived_object``: that decorator passes no module equality to C++.
+    It is a ``PyDatabase`` to TVM, built on TVM's object class instead of with ``derived_object``,
+    because that decorator passes no module equality to C++.
 
     Parameters
     ----------
     url : str or Path
         A path, ``sqlite:///…``, ``:memory:`` or ``postgresql+psycopg://…``.
     target : tvm.target.Target, dict or None
-        The target whose programs are served. Without it the handle serves a store that holds one
-        kind of device for the workload, and binds to the target of its first commit.
+        Target whose programs are served. Without it the handle serves a store that holds one kind
+        of device for the workload, and binds to the target of its first commit.
     fallback : {"exact", "compatible"}
         ``compatible`` answers with programs for targets of the same kind and architecture where
         there are none for the exact target. Another kind is never served.
     module_equality : {"structural", "ignore-tensor", "anchor-block"}
-        When two modules count as one workload, here and in C++.
+        Equality under which two modules are one workload, here and in C++.
     read_only : bool
-        Never write. ``commit_workload`` answers for workloads that are stored.
+        Never write. ``commit_workload`` then works for stored workloads only.
     live_records : int
         Records kept as TVM objects (some 5 KB each).
     features : sequence of str
         Feature sets whose rows ``MeasureCallback`` stores with each batch, so that training never
-        replays; ``()`` for none. A failure there is logged and stops nothing.
+        replays; ``()`` for none. An error there is logged and stops nothing.
     layers : sequence of str or Path
         Databases that answer, in this order, where this one has no record to serve for a workload
-        and target: paths or URLs, which are only read. One that cannot be read is told once and
-        left out for a minute.
+        and target: paths or URLs, which are only read. One that cannot be read is left out for a
+        minute, with one warning.
 
     Attributes
     ----------
     store : tunedb.storage.store.Store
-        The store behind the handle.
+        Store behind the handle.
     url : str
-        What opens it again; a handle cannot be copied or pickled.
+        URL or path that opens it again; a handle cannot be copied or pickled.
 
     Raises
     ------
@@ -65,14 +65,14 @@ class Database(_PyDatabase):
 
     Notes
     -----
-    ``get_top_k`` never replays a trace; a record that does not replay is found out by
-    ``query_schedule``, quarantined and passed over. An empty database is false (``len`` is 0):
-    never write ``database or default``.
+    ``get_top_k`` never replays a trace; ``query_schedule`` quarantines a record that does not
+    replay and takes the next. An empty database is false (``len`` is 0): never write
+    ``database or default``.
 
-    What the owner of a layer trusts is served, since the user names it. Its programs are looked at
-    first (``tunedb.programs.allowlist``), and put on the user's own module: nothing else of it
-    reaches TVM.
-    ``len``, ``get_all_tuning_records`` and ``dump_pruned`` are of this database alone.
+    Records that the owner of a layer trusts are served, because the user names the layer. Its
+    programs must pass the allow-list (``tunedb.programs.allowlist``) and are put on the user's own
+    module: nothing else of a layer reaches TVM. ``len``, ``get_all_tuning_records`` and
+    ``dump_pruned`` cover this database alone.
 
     Examples
     --------
@@ -134,12 +134,12 @@ class Database(_PyDatabase):
 
     @property
     def tvm_target(self) -> Any:
-        """The target that the handle is bound to, as a TVM object; None while it is not."""
+        """Target that the handle is bound to, as a TVM object; None while it is unbound."""
         target = self._handle.targets.bound
         return None if target is None else as_target(target.attributes)
 
     def record_batch(self, candidates: list[Candidate]) -> None:
-        """Store measured candidates in one transaction (what ``MeasureCallback`` calls)."""
+        """Store measured candidates in one transaction, as ``MeasureCallback`` does."""
         self._handle.record_batch(candidates)
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ _handles: weakref.WeakValueDictionary[int, Handle] = weakref.WeakValueDictionary
 
 
 def handle_of(database: Any) -> Handle | None:
-    """Return the handle behind any TVM object that stands for a tunedb database, or None."""
+    """Return the handle of any TVM object that is a tunedb database, or None."""
     if isinstance(database, Database):
         return database._handle
     return None if database is None else _handles.get(database.__chandle__())

@@ -1,4 +1,4 @@
-"""Rows of features of the candidates that a tuning run has just measured."""
+"""Feature rows of measured candidates, computed and stored beside their records."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ if TYPE_CHECKING:
 
 _log = logging.getLogger("tunedb")
 
-#: What is committed unless the user says otherwise.
+#: Feature sets that are committed by default.
 DEFAULT = ("tunedb.scheduled",)
 
 
 class FeatureCommits:
-    """Computes and stores features beside records; no failure of it reaches the tuning run.
+    """Features beside records; an error is logged and never reaches the tuning run.
 
     Parameters
     ----------
     store : Store
-        Where to.
+        Store that they are written to.
     names : sequence of str
-        The feature sets; none for no features.
+        Names of the feature sets; empty for no features.
     source : Source
-        Under which to quarantine.
+        Source of quarantined programs.
 
     Raises
     ------
@@ -40,7 +40,7 @@ class FeatureCommits:
         A feature set does not exist or does not load. One of :data:`DEFAULT` that does not load
         is logged and left out.
     UsageError
-        `names` is a text.
+        `names` is a string.
     """
 
     def __init__(self, store: Store, names: Sequence[str], source: Source) -> None:
@@ -51,43 +51,43 @@ class FeatureCommits:
         self._names = tuple(names)
         self._sets: list[FeatureSet] | None = None
         self._warned: set[str] = set()
-        #: Feature set → what remembers rows of candidates (a cost model's), while it lives.
+        #: Feature set → the rows that a cost model remembers, while it lives.
         self.remembered: dict[str, weakref.ref[CandidateRows]] = {}
         if self._names != DEFAULT:
             self._sets = [feature_set(name) for name in self._names]
 
     @property
     def wanted(self) -> bool:
-        """Whether any feature set is."""
+        """True if there is a feature set."""
         return bool(self._names)
 
     def commit(
         self, programs: Sequence[Program | None], candidates: Sequence[Any], target: Any
     ) -> None:
-        """Store the rows of programs; what fails is quarantined and logged once.
+        """Store the rows of programs; a failure is quarantined and logged once.
 
         Parameters
         ----------
         programs : sequence of Program or None
-            Programs that are stored; None for a candidate that is not.
+            Stored programs; None for a candidate that is not stored.
         candidates : sequence of tvm MeasureCandidate
-            What was measured of each.
+            Measured candidate of each program.
         target : tvm Target
-            Their target.
+            Target of the candidates.
         """
         try:
             # The same program may be in a batch twice.
-            pairs = {p.digest: one for p, one in zip(programs, candidates, strict=True) if p}
-            ids = self._store.programs.ids(pairs)
-            known = {id_: one for id_, one in zip(ids, pairs.values(), strict=True) if id_}
+            by_digest = {p.digest: c for p, c in zip(programs, candidates, strict=True) if p}
+            ids = self._store.programs.ids(by_digest)
+            by_id = {id_: c for id_, c in zip(ids, by_digest.values(), strict=True) if id_}
         except Exception as error:
             self._warn("features", error)
             return
-        for one in self._loaded() if known else ():
+        for features in self._loaded() if by_id else ():
             try:
-                self._commit(one, known, target)
+                self._commit(features, by_id, target)
             except Exception as error:
-                self._warn(one.name, error)
+                self._warn(features.name, error)
 
     def _loaded(self) -> list[FeatureSet]:
         """Return the feature sets; numpy and the kernels are loaded with the first batch."""
@@ -100,35 +100,35 @@ class FeatureCommits:
                     self._warn(name, error)
         return self._sets
 
-    def _commit(self, one: FeatureSet, known: dict[int, Any], target: Any) -> None:
-        stored = self._store.programs.get(list(known))
-        if isinstance(one, StepFeatures):
-            outcomes = rows_of_steps(one, stored)
-        elif isinstance(one, NestFeatures):
-            rows = self._rows(one, [known[program.id] for program in stored], target)
+    def _commit(self, features: FeatureSet, candidates: dict[int, Any], target: Any) -> None:
+        stored = self._store.programs.get(list(candidates))
+        if isinstance(features, StepFeatures):
+            outcomes = rows_of_steps(features, stored)
+        elif isinstance(features, NestFeatures):
+            rows = self._rows(features, [candidates[program.id] for program in stored], target)
             outcomes = list(zip(stored, rows, strict=True))
         else:
             raise TypeError("it is neither StepFeatures nor NestFeatures")
-        good, bad = sort_out(one, outcomes)
-        self._store.features.add(one, good)
+        good, bad = sort_out(features, outcomes)
+        self._store.features.add(features, good)
         if bad:
             self._store.quarantine.add(bad, self._source)
-            self._warn(one.name, bad[0].reason)
+            self._warn(features.name, bad[0].reason)
 
-    def _rows(self, one: NestFeatures, candidates: Sequence[Any], target: Any) -> list[Any]:
-        """Return the rows of candidates; those that a cost model has asked for are remembered."""
+    def _rows(self, features: NestFeatures, candidates: Sequence[Any], target: Any) -> list[Any]:
+        """Return the rows of candidates, computed where no cost model remembers them."""
         from ..features.rows import rows_of
 
-        remembered = self.remembered.get(one.name, lambda: None)()
-        met = [None if remembered is None else remembered.recall(c) for c in candidates]
-        found = [None if known is None else known.rows for known in met]
-        missing = [c.sch.mod for c, rows in zip(candidates, found, strict=True) if rows is None]
-        computed = iter(rows_of(missing, target, one) if missing else [])
-        return [next(computed) if rows is None else rows for rows in found]
+        remembered = self.remembered.get(features.name, lambda: None)()
+        recalled = [None if remembered is None else remembered.recall(c) for c in candidates]
+        known = [None if scored is None else scored.rows for scored in recalled]
+        missing = [c.sch.mod for c, rows in zip(candidates, known, strict=True) if rows is None]
+        computed = iter(rows_of(missing, target, features) if missing else [])
+        return [next(computed) if rows is None else rows for rows in known]
 
     def _warn(self, name: str, error: Exception | str) -> None:
-        """Say once that features of a set cannot be had."""
+        """Log that features of a set are missing, as a warning the first time."""
         level = logging.DEBUG if name in self._warned else logging.WARNING
         self._warned.add(name)
-        words = " ".join(str(error).split())[:300]
-        _log.log(level, "%s: features left out: %s: %s", self._store.location, name, words)
+        reason = " ".join(str(error).split())[:300]
+        _log.log(level, "%s: features left out: %s: %s", self._store.location, name, reason)

@@ -1,4 +1,4 @@
-"""What :class:`Database` does, in plain Python; TVM calls it through function objects."""
+"""Handle: :class:`Database` in plain Python, which TVM calls through function objects."""
 
 from __future__ import annotations
 
@@ -38,24 +38,23 @@ from .. import modules, trace_codec
 from ..intrinsics import load_intrinsics
 from ..targets import TargetTable, as_target
 from ..threads import inherited_threads
-from .answers import Answers, Found
 from .candidates import CandidateRegistry
 from .feature_commits import DEFAULT, FeatureCommits
-from .layers import Layers
+from .layers import Layers, ServedRecord, StoreAnswers
 from .records import RecordTable
 from .spool import Spool
-from .workloads import Known, WorkloadTable
+from .workloads import StoredWorkload, WorkloadTable
 
-# ---- Measured candidates, as measure callbacks know them -----------------------------------------
+# ---- Measured candidates -------------------------------------------------------------------------
 
 _arg_info_as_json = tvm_ffi.get_global_func("s_tir.meta_schedule.ArgInfoAsJSON")
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """One measured candidate, as a measure callback knows it.
+    """One measured candidate, as a measure callback gets it.
 
-    One that is served stands for a program that was measured before: nothing of it is stored.
+    A served one stands for a program that was measured before and is not stored.
     """
 
     workload: Any
@@ -68,26 +67,26 @@ class Candidate:
 
 
 def args_json(args: Any) -> bytes:
-    """Return canonical JSON of argument descriptions."""
+    """Return argument descriptions as canonical JSON."""
     # ArgInfo.as_json() converts the same tree in Python, 10 times slower.
-    parts = [trace_codec.dumps(_arg_info_as_json(arg)) for arg in trace_codec.items_of(args)]
-    return b"[" + b",".join(parts) + b"]"
+    items = [trace_codec.dumps(_arg_info_as_json(arg)) for arg in trace_codec.items_of(args)]
+    return b"[" + b",".join(items) + b"]"
 
 
 # ---- The handle ----------------------------------------------------------------------------------
 
 
 class LearnsFromFailures(Protocol):
-    """A cost model that is told of the candidates that failed to build."""
+    """A cost model that takes the candidates that failed to build."""
 
     def not_built(self, failed: Sequence[tuple[Program, Any]], began: int) -> None:
-        """Note the failed candidates of the batch whose first one was stored at `began`."""
+        """Take the failed candidates of a batch; its first candidate was stored at `began`."""
 
 
 class Handle:
-    """One tuning handle: a store seen through a target and a module equality.
+    """A store with a target and a module equality, as TVM's tuning uses it.
 
-    See :class:`tunedb.plugins.metaschedule.Database`, which documents the parameters.
+    :class:`tunedb.plugins.metaschedule.Database` documents the parameters.
     """
 
     def __init__(
@@ -102,8 +101,8 @@ class Handle:
         layers: Sequence[str | Path] = (),
     ) -> None:
         if module_equality not in modules.EQUALITIES:
-            known = ", ".join(modules.EQUALITIES)
-            raise UsageError(f"module_equality must be one of {known}, not {module_equality!r}")
+            choices = ", ".join(modules.EQUALITIES)
+            raise UsageError(f"module_equality must be one of {choices}, not {module_equality!r}")
         self.store = store
         self.lock = threading.RLock()
         store.answers.prepare()
@@ -113,7 +112,7 @@ class Handle:
         if target is not None:
             self.targets.bind(as_target(target))
         self.records = RecordTable(store, self.workloads, self.targets, self.source, live_records)
-        self._own = Answers(store, self.workloads, self.targets, self.records)
+        self._own = StoreAnswers(store, self.workloads, self.targets, self.records)
         self.layers = Layers(
             layers, self._own, equality=module_equality, fallback=fallback, most=live_records
         )
@@ -123,8 +122,9 @@ class Handle:
         self._sequence: Iterator[int] = itertools.count()
         self._sequences: dict[str, Iterator[int]] = {}
         self.candidates = CandidateRegistry()
-        #: Cost models of this handle, and when the last batch's first candidate was stored.
+        #: Cost models of this handle.
         self.models: weakref.WeakSet[LearnsFromFailures] = weakref.WeakSet()
+        #: Time when the first candidate of the last batch was stored, microseconds since 1970.
         self.batch_began = 0
 
     # ------------------------------------------------------------------ TVM's interface
@@ -132,12 +132,12 @@ class Handle:
     def has_workload(self, mod: Any) -> bool:
         """Tell whether a module equal to this one is stored, or served by a layer."""
         with self.lock:
-            return self.workloads.find(mod) is not None or self.layers.know(mod)
+            return self.workloads.find(mod) is not None or self.layers.have(mod)
 
     def commit_workload(self, mod: Any) -> Any:
         """Return the Workload of exactly this module, adding it where it is missing."""
         with self.lock:
-            if self.store.read_only and self.workloads.find(mod) is None and self.layers.know(mod):
+            if self.store.read_only and self.workloads.find(mod) is None and self.layers.have(mod):
                 return ms.database.Workload(mod)
             return self.workloads.commit(mod).workload
 
@@ -161,8 +161,13 @@ class Handle:
     def record_batch(self, candidates: Iterable[Candidate]) -> list[Program | None]:
         """Store the candidates of one batch in one transaction.
 
-        Those that TVM's ``AddToDatabase`` has committed before are not stored again, but their
-        failures get their cause; those that it will commit after are passed over then.
+        Candidates that TVM's ``AddToDatabase`` has committed before are not stored again, but their
+        failures get a cause; those that it commits later are skipped then.
+
+        Parameters
+        ----------
+        candidates : iterable of Candidate
+            Measured candidates.
 
         Returns
         -------
@@ -172,13 +177,13 @@ class Handle:
         Raises
         ------
         StorageError
-            The database does not take the batch; it is in a file, which the message names.
+            The batch cannot be stored; it is in a file, which the message names.
         """
         programs: list[Program | None] = []
         with self.lock:
             self.candidates.begin_batch()
             self.batch_began = time.time_ns() // 1000
-            learnt: list[tuple[Measurement, Failure]] = []
+            causes: list[tuple[Measurement, Failure]] = []
             new: list[tuple[Candidate, Measurement]] = []
             for candidate in candidates:
                 if candidate.is_served:
@@ -196,12 +201,12 @@ class Handle:
                 if committed is None:
                     new.append((candidate, measurement))
                 elif candidate.failure is not None:
-                    learnt.append((measurement, candidate.failure))
+                    causes.append((measurement, candidate.failure))
             self.candidates.end_batch()
             batch = [measurement for _, measurement in new]
             with self._spool.guarding(batch, self.session()):
-                if learnt:
-                    self.store.batches.add_failures(learnt)
+                if causes:
+                    self.store.batches.add_failures(causes)
                 if batch:
                     self._add(batch)
             for candidate, _ in new:
@@ -211,24 +216,24 @@ class Handle:
     def get_top_k(self, workload: Any, top_k: int) -> list[Any]:
         """Return the best records of a workload for the handle's target, best first.
 
-        Where the store has none, those of the first layer that has some.
+        If the store has none, they are those of the first layer that has some.
         """
         if top_k < 0:
             raise ValueError(f"top_k must not be negative, got {top_k}")
         with self.lock:
             known = self.workloads.resolve(workload) if top_k else None
-            asked = (known, workload.mod, workload)
-            for group in self._groups(asked, None, top_k) if top_k else ():
-                found = list(itertools.islice(group, top_k))
-                if found:
-                    return [one.record for one in found]
+            groups = self._groups(known, workload.mod, workload, None, top_k) if top_k else ()
+            for group in groups:
+                served = list(itertools.islice(group, top_k))
+                if served:
+                    return [each.record for each in served]
             return []
 
     def best_records(self, mod: Any, target: Any, most: int) -> list[tuple[int, Any]]:
         """Return the numbers and TuningRecords of the store's best records of a module."""
         with self.lock:
-            found = self._query(mod, target, most, layers=False)
-            return [(one.id, one.record) for one in itertools.islice(found, most)]
+            served = self._query(mod, target, most, layers=False)
+            return [(each.id, each.record) for each in itertools.islice(served, most)]
 
     def get_all_tuning_records(self) -> list[Any]:
         """Return the records of the handle's target in order of insertion, failed ones included."""
@@ -239,30 +244,30 @@ class Handle:
     def query_tuning_record(self, mod: Any, target: Any, _name: str | None = None) -> Any:
         """Return the best record of a module for a target, or None."""
         with self.lock:
-            return next((one.record for one in self._query(mod, target)), None)
+            return next((served.record for served in self._query(mod, target)), None)
 
     def query_schedule(self, mod: Any, target: Any, _name: str | None = None) -> Any:
         """Return the best schedule of a module for a target, or None.
 
         A record that does not replay is quarantined and the next best one is tried.
         """
-        found = self.best_schedule(mod, target)
-        return None if found is None else found[1]
+        best = self.best_schedule(mod, target)
+        return None if best is None else best[1]
 
-    def best_schedule(self, mod: Any, target: Any) -> tuple[Found, Any] | None:
+    def best_schedule(self, mod: Any, target: Any) -> tuple[ServedRecord, Any] | None:
         """Return the best record that replays, and its schedule, or None."""
         with self.lock:
-            for found in self._query(mod, target):
-                record = found.record
-                if any(one.kind.name == "Tensorize" for one in record.trace.insts):
+            for served in self._query(mod, target):
+                record = served.record
+                if any(each.kind.name == "Tensorize" for each in record.trace.insts):
                     load_intrinsics()
                 schedule = Schedule(record.workload.mod)
                 try:
                     record.trace.apply_to_schedule(schedule, remove_postproc=False)
                 except Exception as error:  # TVM raises ScheduleError, InternalError, …
-                    found.discard(error)
+                    served.discard(error)
                     continue
-                return found, schedule
+                return served, schedule
             return None
 
     def query_ir_module(self, mod: Any, target: Any, name: str | None = None) -> Any:
@@ -272,45 +277,38 @@ class Handle:
 
     def _query(
         self, mod: Any, target: Any, chunk: int = 1, *, layers: bool = True
-    ) -> Iterator[Found]:
-        """Yield the records of a module for a target, best first.
-
-        All are of one store and one group of targets: the first that has any.
-        """
+    ) -> Iterator[ServedRecord]:
+        """Yield the records of a module in the first store and group of targets that have any."""
         bound, stored = self.targets.bound, self.targets.stored(target)
         if bound is not None and bound.kind != stored.kind:
             return
-        asked = (self.workloads.find(mod), mod, None)
-        for group in self._groups(asked, target, chunk, layers=layers):
-            found = False
-            for one in group:
-                found = True
-                yield one
-            if found:
+        known = self.workloads.find(mod)
+        for group in self._groups(known, mod, None, target, chunk, layers=layers):
+            is_empty = True
+            for served in group:
+                is_empty = False
+                yield served
+            if not is_empty:
                 return
 
     def _groups(
         self,
-        asked: tuple[Known | None, Any, Any],
+        known: StoredWorkload | None,
+        mod: Any,
+        workload: Any,
         target: Any,
         chunk: int,
         *,
         layers: bool = True,
-    ) -> Iterator[Iterator[Found]]:
-        """Yield what each store answers for each group of targets, what counts most first.
-
-        The store itself comes before its layers, the target (None: that of the handle) before
-        those that are compatible. Asked is for a workload: as the store knows it, its module, and
-        its Workload object where there is one.
-        """
-        known, mod, workload = asked
+    ) -> Iterator[Iterator[ServedRecord]]:
+        """Yield the records by group of targets, then store: own before layers, best first."""
         stored = None if target is None else self.targets.stored(target)
         for level in self.targets.levels:
             if known is not None:
-                yield self._own.of(known, stored, level, chunk)
+                yield self._own.best(known, stored, level, chunk)
             if layers:
-                mine = workload if known is None else known.workload
-                yield from self.layers.of(mod, mine, target, level, chunk)
+                own = workload if known is None else known.workload
+                yield from self.layers.best(mod, own, target, level, chunk)
 
     def size(self) -> int:
         """Return the number of records, failed ones included."""
@@ -333,14 +331,14 @@ class Handle:
         return self._session
 
     def use_session(self, session: Session) -> None:
-        """Record under another session from now on, as where a remote device measures."""
+        """Record under another session from now on, e.g. that of a remote device."""
         if self._session is not None:
             self._sequences[self._session.key] = self._sequence
         self._session = session
         self._sequence = self._sequences.get(session.key) or itertools.count()
 
     def digest_of(self, mod: Any, target: Any, trace: Any) -> bytes | None:
-        """Return the identity of a program of a stored module; None for one that has none."""
+        """Return the digest of a program of a stored module; None for one without stored form."""
         with self.lock:
             known = self.workloads.commit(mod)
             try:
@@ -350,7 +348,7 @@ class Handle:
             return Program(known.record, self.targets.stored(target), encoded).digest
 
     def _measured(self, candidate: Candidate, *, has_times: bool = True) -> Measurement | None:
-        """Return the stored form of a candidate, or None, with a warning, where it has none."""
+        """Return the stored form of a candidate; None, with a warning, where it has none."""
         try:
             return self._measurement(candidate, has_times=has_times)
         except trace_codec.UnknownInstructionError as error:
@@ -367,7 +365,7 @@ class Handle:
             self.targets.bind(candidate.target)
         args = candidate.args_info
         status = status_of(candidate.run_secs) if candidate.failure is None else Status.FAILED
-        descent = self.candidates.lineage_of(candidate.trace)
+        lineage = self.candidates.lineage_of(candidate.trace)
         return Measurement(
             program=Program(known.record, target, trace_codec.encode(candidate.trace)),
             run_secs=candidate.run_secs if has_times else None,
@@ -376,14 +374,14 @@ class Handle:
             occurrence=next(self._sequence),
             session=self.session(),
             args_info=None if args is None else args_json(args),
-            origin=Origin.UNKNOWN if descent is None else descent.origin,
-            donor=None if descent is None else descent.donor,
-            extra=None if descent is None else descent.extra(),
+            origin=Origin.UNKNOWN if lineage is None else lineage.origin,
+            donor=None if lineage is None else lineage.donor,
+            extra=None if lineage is None else lineage.extra(),
             failure=candidate.failure,
         )
 
     def _add(self, batch: list[Measurement], records: Sequence[Any] = ()) -> bool:
-        """Store a batch; records are the live objects, which then answer without being built."""
+        """Store a batch; keep its live TVM objects, which then answer without being built."""
         try:
             ids, _ = self.store.batches.add(batch, self.source)
         except FormatError as error:
@@ -395,7 +393,7 @@ class Handle:
         return True
 
     def _quarantine_batch(self, batch: list[Measurement], error: FormatError) -> None:
-        """Keep what cannot be stored, one record at a time; tuning goes on."""
+        """Store a batch record by record, and quarantine those that cannot be stored."""
         if len(batch) > 1:
             for measurement in batch:
                 self._add([measurement])

@@ -1,8 +1,9 @@
-"""Databases of others that answer where one's own does not.
+"""Records that answer a handle: those of its own store, then those of its layers.
 
-Naming a layer is the user's trust: what its owner serves is served. Still only programs of it reach
-TVM, and of these only what foreign programs may hold (:mod:`tunedb.programs.allowlist`). Its
-modules and scripts are never parsed; the module of an answer is the one that was asked about.
+Layers are databases of others that answer where the own store does not. Naming a layer is the
+user's trust: records that its owner serves are served. Still only its programs reach TVM, and they
+must pass the allow-list of foreign programs (:mod:`tunedb.programs.allowlist`). Its modules and
+scripts are never parsed; an answer has the module of the question.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,27 +23,109 @@ from ....storage.answers import Donor
 from ....storage.store import Store
 from ....storage.workloads import Neighbour
 from ..targets import TargetTable, first_line
-from .answers import Answers, Found
 from .records import RecordTable
-from .workloads import Known, WorkloadTable
+from .workloads import StoredWorkload, WorkloadTable
 
 _log = logging.getLogger("tunedb")
 
-#: Seconds after which a layer that could not be read is asked again.
+#: Seconds after which a layer that could not be read is opened again.
 RETRY_S = 60.0
 
-#: Under which name a layer's records would be quarantined, if it were written to.
+#: Source of quarantined records, which a layer never gets: it is not written to.
 _SOURCE = Source("layer")
+
+#: Records that a query reads at a time while it skips those that do not replay.
+_CHUNK = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ServedRecord:
+    """A record that answers a question.
+
+    Parameters
+    ----------
+    id : int
+        Local number in its store.
+    record : tvm TuningRecord
+        The record as TVM gets it.
+    answers : StoreAnswers
+        Store of the record.
+    """
+
+    id: int
+    record: Any
+    answers: StoreAnswers
+
+    def discard(self, error: Exception) -> None:
+        """Pass over the record from now on, because it does not replay."""
+        self.answers.records.discard(self.record, error)
+
+
+@dataclass(frozen=True, slots=True)
+class StoreAnswers:
+    """Answers of one store to a handle.
+
+    Parameters
+    ----------
+    store : Store
+        Store of the records.
+    workloads, targets, records : WorkloadTable, TargetTable, RecordTable
+        TVM's objects for its rows.
+    """
+
+    store: Store
+    workloads: WorkloadTable
+    targets: TargetTable
+    records: RecordTable
+
+    def best(
+        self, workload: StoredWorkload, target: Target | None, level: int, chunk: int = 1
+    ) -> Iterator[ServedRecord]:
+        """Yield the records of a workload for one group of targets, best first.
+
+        Parameters
+        ----------
+        workload : StoredWorkload
+            The workload.
+        target : Target or None
+            Target of the question; None for that of the handle.
+        level : int
+            One of :attr:`TargetTable.levels`.
+        chunk : int
+            Records that are read at first.
+        """
+        equal = self.workloads.equal_ids(workload)
+        if target is None:
+            ids = self.targets.serving(equal, level)
+        else:
+            ids = self.targets.group(target, level)
+        if ids:
+            yield from self._best(workload, equal, ids, chunk)
+
+    def _best(
+        self, workload: StoredWorkload, equal: Sequence[int], targets: Sequence[int], chunk: int
+    ) -> Iterator[ServedRecord]:
+        """Yield the records of equal workloads, best first, without those that are broken."""
+        seen, most = 0, chunk
+        while True:
+            ids = self.store.answers.best_ids(equal, targets, most)
+            for id_ in ids[seen:]:
+                record = self.records.get(id_, workload)
+                if record is not None:
+                    yield ServedRecord(id_, record, self)
+            if len(ids) < most:
+                return
+            seen, most = len(ids), most + max(chunk, _CHUNK)
 
 
 class Layer:
-    """One of them. Nothing that is wrong with it ends a run: it is left out for some time.
+    """A database of others. An error leaves it out for some time and never ends a run.
 
     Parameters
     ----------
     url : str or Path
         As for :func:`tunedb.open`.
-    own : Answers
+    own : StoreAnswers
         The handle's own store.
     equality, fallback, most
         As for :class:`.Handle`.
@@ -54,11 +138,11 @@ class Layer:
     Raises
     ------
     UsageError
-        The URL is none.
+        The URL is invalid.
     """
 
     def __init__(
-        self, url: str | Path, own: Answers, *, equality: str, fallback: str, most: int
+        self, url: str | Path, own: StoreAnswers, *, equality: str, fallback: str, most: int
     ) -> None:
         self.location = check_layer(url)
         self._url = url
@@ -66,45 +150,46 @@ class Layer:
         self._equality = equality
         self._fallback = fallback
         self._most = most
-        self._answers: Answers | None = None
-        self._again_at = 0.0
-        self._told = ""
+        self._answers: StoreAnswers | None = None
+        self._retry_at = 0.0
+        self._last_warning = ""
 
-    def open(self) -> Answers | None:
-        """Return what the layer answers; None, after one warning, where it cannot be read."""
-        if self._answers is None and time.monotonic() >= self._again_at:
+    def open(self) -> StoreAnswers | None:
+        """Return the layer's answers; None, after one warning, where it cannot be read."""
+        if self._answers is None and time.monotonic() >= self._retry_at:
             try:
                 self._answers = self._opened()
             except Exception as error:  # whatever somebody else's database raises
                 self.leave_out(error)
         return self._answers
 
-    def _opened(self) -> Answers | None:
+    def _opened(self) -> StoreAnswers | None:
         store = open_layer(self._url, self._own.store)
         if store is None:
-            self._again_at = float("inf")
+            self._retry_at = float("inf")
             _log.info("%s: a layer must not be the database itself", self.location)
             return None
         workloads = WorkloadTable(store, self._equality, reads=False)
         targets = TargetTable(store, self._fallback)
         records = RecordTable(store, workloads, targets, _SOURCE, self._most, is_layer=True)
-        if self._told:
+        if self._last_warning:
             _log.info("%s: this layer answers again", self.location)
-        self._told = ""
-        return Answers(store, workloads, targets, records)
+        self._last_warning = ""
+        return StoreAnswers(store, workloads, targets, records)
 
     def leave_out(self, error: Exception) -> None:
-        """Warn, unless that was said before, and ask again after :data:`RETRY_S`."""
-        words = skipped_message(self.location, first_line(error))
-        _log.log(logging.DEBUG if words == self._told else logging.WARNING, "%s", words)
-        self._told = words
-        # The database is there; it is the question that it cannot answer.
+        """Warn, once for equal errors, and open the layer again after :data:`RETRY_S`."""
+        warning = skipped_message(self.location, first_line(error))
+        level = logging.DEBUG if warning == self._last_warning else logging.WARNING
+        _log.log(level, "%s", warning)
+        self._last_warning = warning
+        # With a TargetError the database is there; only this question has no answer.
         if not isinstance(error, TargetError):
             self.close()
-            self._again_at = time.monotonic() + RETRY_S
+            self._retry_at = time.monotonic() + RETRY_S
 
     def close(self) -> None:
-        """Close its store. It is opened again when it is asked."""
+        """Close the store; the next question opens it again."""
         answers, self._answers = self._answers, None
         if answers is not None:
             try:
@@ -112,8 +197,8 @@ class Layer:
             except Exception as error:  # a connection that was cut
                 _log.debug("%s: %s", self.location, error)
 
-    def find(self, mod: Any, workload: Any = None) -> Known | None:
-        """Return a module as the layer knows it, None where it serves nothing for it."""
+    def find(self, mod: Any, workload: Any = None) -> StoredWorkload | None:
+        """Return the layer's row for a module; None where it has no records to serve for it."""
         answers = self.open()
         try:
             return None if answers is None else answers.workloads.find(mod, workload)
@@ -121,19 +206,21 @@ class Layer:
             self.leave_out(error)
             return None
 
-    def of(self, mod: Any, workload: Any, target: Any, level: int, chunk: int) -> Iterator[Found]:
-        """Yield its records of a module for a group of targets, best first."""
+    def best(
+        self, mod: Any, workload: Any, target: Any, level: int, chunk: int
+    ) -> Iterator[ServedRecord]:
+        """Yield the layer's records of a module for a group of targets, best first."""
         known = self.find(mod, workload)
         answers = self._answers
         if known is None or answers is None:
             return
         try:
-            wanted = self._own.targets.bound
+            stored = self._own.targets.bound
             if target is not None:
-                wanted = self._own.targets.stored(target)
-                # Records for it get the user's object, not one that is made of what is stored.
-                answers.targets.meet(target)
-            yield from answers.of(known, wanted, level, chunk)
+                # Records get the user's target object, not one that is made from the row.
+                answers.targets.use_object(target)
+                stored = self._own.targets.stored(target)
+            yield from answers.best(known, stored, level, chunk)
         except Exception as error:  # as in open
             self.leave_out(error)
 
@@ -142,16 +229,16 @@ class Layer:
     ) -> list[tuple[Neighbour, list[Donor]]]:
         """Return the workloads that are most like one, itself too, with their best programs.
 
-        Programs that hold what no foreign program may are left out.
+        Programs that do not pass the allow-list are left out.
 
         Parameters
         ----------
         signature : Signature
-            Of the workload.
+            Signature of the workload.
         target : Target
-            Where programs are to run.
+            Target of the tuning run.
         workloads, programs : int
-            How many workloads, and programs of each, at most.
+            Most workloads, and most programs of each.
         """
         answers = self.open()
         if answers is None:
@@ -159,15 +246,15 @@ class Layer:
         store = answers.store
         try:
             near = store.workloads.neighbours(signature, target, workloads)
-            return [(one, donors_of(store, one, programs, is_layer=True)) for one in near]
+            return [(each, donors_of(store, each, programs, is_layer=True)) for each in near]
         except Exception as error:  # as in open
             self.leave_out(error)
             return []
 
 
 def donors_of(store: Store, neighbour: Neighbour, most: int, *, is_layer: bool) -> list[Donor]:
-    """Return a neighbour's best programs, without foreign ones that hold what none may."""
-    found = []
+    """Return a neighbour's best programs, without foreign ones that fail the allow-list."""
+    donors = []
     for donor in store.answers.donors(neighbour, most):
         try:
             if is_layer or not donor.is_own:
@@ -175,17 +262,18 @@ def donors_of(store: Store, neighbour: Neighbour, most: int, *, is_layer: bool) 
         except FormatError as error:
             _log.debug("a donor is left out: %s", error)
             continue
-        found.append(donor)
-    return found
+        donors.append(donor)
+    return donors
 
 
 class Layers:
-    """The layers of a handle, in the order in which they are asked.
+    """The layers of a handle, in the order in which they answer.
 
     Parameters
     ----------
     urls : sequence of str or Path
-        Where they are; each is opened at once, so that one that is away is told at the beginning.
+        Paths or URLs; each is opened at once, so that the warning for a missing one comes at the
+        beginning.
     own, equality, fallback, most
         As for :class:`Layer`.
     """
@@ -193,7 +281,7 @@ class Layers:
     def __init__(
         self,
         urls: Sequence[str | Path],
-        own: Answers,
+        own: StoreAnswers,
         *,
         equality: str,
         fallback: str,
@@ -208,30 +296,30 @@ class Layers:
     def __iter__(self) -> Iterator[Layer]:
         return iter(self._layers)
 
-    def know(self, mod: Any) -> bool:
+    def have(self, mod: Any) -> bool:
         """Tell whether some layer has records to serve for a module."""
         return any(layer.find(mod) is not None for layer in self._layers)
 
-    def of(
+    def best(
         self, mod: Any, workload: Any, target: Any, level: int, chunk: int
-    ) -> Iterator[Iterator[Found]]:
-        """Yield what each layer answers.
+    ) -> Iterator[Iterator[ServedRecord]]:
+        """Yield the records of each layer, best first.
 
         Parameters
         ----------
         mod : IRModule
-            What is asked about.
+            Module of the question.
         workload : tvm Workload or None
-            The object that stands for it, which the records then have.
+            Workload object of the module, which the records then have.
         target : tvm Target or None
-            The target that is asked for; None for that of the handle.
+            Target of the question; None for that of the handle.
         level, chunk : int
-            As for :meth:`.Answers.of`.
+            As for :meth:`StoreAnswers.best`.
         """
         for layer in self._layers:
-            yield layer.of(mod, workload, target, level, chunk)
+            yield layer.best(mod, workload, target, level, chunk)
 
     def close(self) -> None:
-        """Close their stores."""
+        """Close the stores of all layers."""
         for layer in self._layers:
             layer.close()

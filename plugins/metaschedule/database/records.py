@@ -1,4 +1,4 @@
-"""TVM's TuningRecord objects from stored records, bounded in number."""
+"""Record table: TVM's TuningRecord objects of stored records, bounded in number."""
 
 from __future__ import annotations
 
@@ -22,41 +22,40 @@ from ....storage.store import Store
 from .. import trace_codec
 from ..targets import TargetTable, first_line
 from ..trace_codec import TraceBuilder
-from .workloads import Known, WorkloadTable
+from .workloads import StoredWorkload, WorkloadTable
 
 _log = logging.getLogger("tunedb")
 
 
 class RecordTable:
-    """Builds TuningRecords without replaying them, and keeps the last ones that were asked for.
+    """TuningRecords that are built without replaying; the last ones used are kept.
 
     Traces of older releases are upgraded to today's instruction set. Records of workloads that
-    are no modules of this TVM are for models and people: they are passed over.
+    are no modules of this TVM are skipped; only models and reports use them.
 
-    A record that cannot be built, or that turned out not to replay, is quarantined and passed
-    over by this table from then on. It stays stored: another TVM may be able to use it.
+    A record that cannot be built or does not replay is quarantined, and this table skips it from
+    then on. It stays stored: another TVM may be able to use it.
 
     Parameters
     ----------
     store : Store
-        Where the records are.
+        Store of the records.
     workloads : WorkloadTable
-        The Workload objects that they refer to.
+        Workload objects of the records.
     targets : TargetTable
-        The Target objects that they refer to.
+        Target objects of the records.
     source : Source
-        Under which to quarantine.
+        Source of quarantined records.
     most : int
-        How many records to keep.
+        Most records to keep.
     is_layer : bool
         Whether the store is somebody else's, whose own sources are foreign ones here.
 
     Notes
     -----
-    Before anything of a record reaches TVM, its digests must be those of what is stored, and its
-    source a trusted one. A program of any source but this store's own ones holds only what foreign
-    programs may (:mod:`tunedb.programs.allowlist`). That is looked at once for each record that is
-    kept.
+    A record reaches TVM only if its digests match its contents and its source is trusted. A
+    program of any source but this store's own ones must pass the allow-list
+    (:mod:`tunedb.programs.allowlist`). Kept records are checked once.
     """
 
     def __init__(
@@ -78,9 +77,9 @@ class RecordTable:
         # No LRUCache: a top-16 of live records would take half as long again.
         self._live: OrderedDict[int, Any] = OrderedDict()
         self._broken: set[int] = set()
-        # Records of others' workloads, which are built on the module that asks: those that are
-        # kept, and (record, address of the Workload) → the Workload on which it does not replay.
-        self._lent: set[int] = set()
+        # Records of foreign workloads, which are built on the module of the question: those that
+        # are kept, and (record, address of the Workload) → the Workload that it does not replay on.
+        self._borrowing: set[int] = set()
         self._misfits: dict[tuple[int, int], Any] = {}
         self._targets = targets
         self._args: LRUCache[bytes, Any] = LRUCache(limits.BATCH_ROWS)
@@ -89,9 +88,9 @@ class RecordTable:
         return len(self._live)
 
     def keep(self, id_: int, record: Any) -> None:
-        """Remember the TuningRecord of a row, so that it answers without being built.
+        """Keep the TuningRecord of a row, so that it answers without being built.
 
-        It gets the one Workload object of its row, by which ``dump_pruned`` groups.
+        It gets the one Workload object of its row, because ``dump_pruned`` groups by that.
         """
         known = self._workloads.resolve(record.workload)
         if known is not None and not known.workload.same_as(record.workload):
@@ -103,23 +102,23 @@ class RecordTable:
     def _keep(self, id_: int, record: Any) -> None:
         self._live[id_] = record
         if len(self._live) > self._most:
-            gone, _ = self._live.popitem(last=False)
-            self._lent.discard(gone)
+            oldest, _ = self._live.popitem(last=False)
+            self._borrowing.discard(oldest)
 
-    def get(self, id_: int, asker: Known | None = None) -> Any:
+    def get(self, id_: int, asker: StoredWorkload | None = None) -> Any:
         """Return the TuningRecord of a row, or None for a broken one.
 
         Parameters
         ----------
         id_ : int
-            The row.
-        asker : Known or None
-            The workload that is asked about, whose module stands in for one that TVM must not
-            read (:meth:`WorkloadTable.get`).
+            Local number of the record.
+        asker : StoredWorkload or None
+            Workload of the question; its module replaces one that TVM must not read
+            (:meth:`WorkloadTable.get`).
         """
         record = self._live.get(id_)
         if record is not None and (
-            id_ not in self._lent or asker is None or record.workload.same_as(asker.workload)
+            id_ not in self._borrowing or asker is None or record.workload.same_as(asker.workload)
         ):
             self._live.move_to_end(id_)
             return record
@@ -130,13 +129,13 @@ class RecordTable:
         known, record = self._build(self._store.answers.get(id_), asker)
         if record is not None and known is not None:
             self._keep(id_, record)
-            (self._lent.discard if known.is_exact else self._lent.add)(id_)
+            (self._borrowing.discard if known.is_exact else self._borrowing.add)(id_)
         return record
 
     def build_all(self, answers: Iterable[Answer]) -> Iterator[Any]:
         """Yield the TuningRecords of stored records without keeping them.
 
-        Those of workloads without a module that TVM may have are left out, with one warning.
+        Records of workloads without a module for TVM are left out, with one warning.
         """
         lost: dict[int, int] = {}
         for answer in answers:
@@ -157,21 +156,23 @@ class RecordTable:
             )
 
     def discard(self, record: Any, error: Exception) -> None:
-        """Pass over a record that was handed out and does not replay."""
+        """Skip a record that was handed out and does not replay from now on."""
         for id_, live in list(self._live.items()):
             if live.same_as(record):
                 self._live.pop(id_)
-                if id_ in self._lent:
+                if id_ in self._borrowing:
                     # Another module under the same name may have the blocks that it names.
-                    self._lent.discard(id_)
+                    self._borrowing.discard(id_)
                     self._misfits[id_, record.workload.__chandle__()] = record.workload
                     self._quarantine(id_, error)
                 else:
                     self._give_up(id_, error)
                 return
 
-    def _build(self, answer: Answer, asker: Known | None = None) -> tuple[Known | None, Any]:
-        """Return workload and TuningRecord of a stored record, None for what there is not."""
+    def _build(
+        self, answer: Answer, asker: StoredWorkload | None = None
+    ) -> tuple[StoredWorkload | None, Any]:
+        """Return the workload and the TuningRecord of a stored record, None where there is none."""
         known = None
         try:
             known = self._workloads.get(answer.workload_id, asker)
@@ -191,7 +192,7 @@ class RecordTable:
             self._give_up(answer.id, error)
             return known, None
 
-    def _check(self, answer: Answer, known: Known) -> None:
+    def _check(self, answer: Answer, known: StoredWorkload) -> None:
         """Raise unless TVM may get a record (see the notes of the class)."""
         if not self._store.answers.is_whole(answer, known.record.digest):
             raise IntegrityError("its digest does not match its contents; see: tunedb db check")
@@ -201,11 +202,11 @@ class RecordTable:
             check_trace(answer.trace, known.record.format)
 
     def _give_up(self, id_: int, error: Exception) -> None:
-        """Pass over a record from now on, whoever asks."""
+        """Skip a record from now on, for all workloads."""
         self._broken.add(id_)
         self._quarantine(id_, error)
 
-    def _trace(self, trace: Trace, known: Known) -> Any:
+    def _trace(self, trace: Trace, known: StoredWorkload) -> Any:
         """Return TVM's trace, built without replaying it where every instruction is known."""
         trace = upgrade(trace)
         try:
@@ -222,15 +223,15 @@ class RecordTable:
         return self._args[body]
 
     def _quarantine(self, id_: int, error: Exception) -> None:
-        """Note that a stored record is of no use to this TVM."""
+        """Quarantine a stored record that this TVM cannot use."""
         reason = f"record {id_} cannot be rebuilt: {first_line(error)}"
         _log.warning("%s: %s", self._store.location, reason)
-        # Nothing is asked of a layer here: it may be away by now.
+        # A layer is not read here: it may be unreachable by now.
         if self._store.read_only:
             return
         trace = self._store.answers.get(id_).trace
-        parts = (trace.sketch, trace.tail or b"", trace.decisions)
-        data = canonical_json([part.decode(errors="backslashreplace") for part in parts])
+        fields = (trace.sketch, trace.tail or b"", trace.decisions)
+        data = canonical_json([field.decode(errors="backslashreplace") for field in fields])
         self._store.quarantine.add(
             [Quarantined(self._store.location, id_, reason, data)], self._source
         )

@@ -1,9 +1,9 @@
-"""Where measured batches go when the database does not take them.
+"""Spool: files for measured batches that the database cannot store.
 
-Times that were measured cost more than the run that ends, so a batch that cannot be stored is
-written to a file beside the database, which ``tunedb import logs`` reads: lines of MetaSchedule's
-JSON files, workloads before the records that refer to them. Such lines have no place for sessions,
-causes of failure and origins; these are lost.
+Measurements are expensive, so a batch that cannot be stored is written to a file beside the
+database, which ``tunedb import logs`` reads: lines of MetaSchedule's JSON files, workloads before
+the records that refer to them. The format has no fields for sessions, causes of failure and
+origins; these are lost.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from ....storage.store import Store
 
 __all__ = ["Spool"]
 
-#: What a database raises that cannot be written.
+#: Errors of a database that cannot be written.
 _FAILURES = (StorageError, BusyError, SchemaError)
 
 
 class Spool:
-    """Keeps what a store does not take.
+    """Files for batches that a store cannot take.
 
     Parameters
     ----------
     store : Store
-        The database; which file it is, is noted now.
+        Store of the database; its file is identified now.
 
     Examples
     --------
@@ -51,27 +51,28 @@ class Spool:
 
     @contextmanager
     def guarding(self, batch: Sequence[Measurement], session: Session) -> Iterator[None]:
-        """Let a block store a batch, and keep the batch in a file where it cannot.
+        """Guard a block that stores a batch: write the batch to a file if the block fails.
 
         Parameters
         ----------
         batch : sequence of Measurement
-            What the block stores.
+            Batch that the block stores.
         session : Session
-            Whose earlier records are kept too, where the database's file has gone: SQLite goes on
-            writing to a file that was deleted, and all of it is lost when the process ends.
+            Session of the batch. If the database's file was deleted, its earlier records are
+            written too: SQLite goes on writing to a deleted file, and all of it is lost when the
+            process ends.
 
         Raises
         ------
         StorageError
-            The batch could not be stored. The message names the file where it is.
+            The batch could not be stored. The message names the file that has it.
         """
         try:
             self.check()
             yield
             self.check()
         except _FAILURES as error:
-            raise self._kept(error, batch, session) from error
+            raise self._spooled(error, batch, session) from error
 
     def check(self) -> None:
         """Raise StorageError if the database's file was deleted or replaced."""
@@ -81,21 +82,23 @@ class Spool:
             )
 
     def write(self, batch: Iterable[Measurement], session: Session) -> Path:
-        """Write a batch to a file of its session, after what is there; return the file.
+        """Append a batch to the file of its session, and return the path.
 
-        Beside the database, else in the working directory, else in that for temporary files.
+        The file is beside the database, else in the working directory, else in the folder for
+        temporary files.
 
         Parameters
         ----------
         batch : iterable of Measurement
-            Those whose workload is no module are left out: the file has no place for them.
+            Measurements; those whose workload is no module are left out, because the format
+            cannot hold them.
         session : Session
-            Names the file.
+            Session that the file is named after.
 
         Raises
         ------
         StorageError
-            No place can be written.
+            No folder can be written.
         """
         text = _lines(batch)
         name = f"{self._name()}.spool-{session.key[:8]}.json"
@@ -110,14 +113,14 @@ class Spool:
             f"the last batch is lost; no location could store it ({'; '.join(reasons)})"
         )
 
-    def _kept(
+    def _spooled(
         self, error: TuneDBError, batch: Sequence[Measurement], session: Session
     ) -> StorageError:
-        """Write a batch that was refused; return the error that says where it is."""
+        """Write a batch that was not stored; return the error that names the file."""
         stored: list[Measurement] = []
         if self._database is not None and self._identity() != self._file:
-            with suppress(TuneDBError):  # what cannot be read any more
-                stored = [one.measurement for one in self._store.runs.records(session)]
+            with suppress(TuneDBError):  # the deleted file may be unreadable
+                stored = [record.measurement for record in self._store.runs.records(session)]
         known = {measurement.digest for measurement in stored}
         missing = [measurement for measurement in batch if measurement.digest not in known]
         try:
@@ -127,14 +130,14 @@ class Spool:
         return StorageError(f"{error}; the measurements are kept; run: tunedb import logs {path}")
 
     def _identity(self) -> tuple[int, int] | None:
-        """Return device and number of the database's file, or None where it is not there."""
+        """Return device and inode of the database's file, or None where it is missing."""
         if self._database is None:
             return None
         try:
-            found = self._database.stat()
+            status = self._database.stat()
         except OSError:
             return None
-        return found.st_dev, found.st_ino
+        return status.st_dev, status.st_ino
 
     def _name(self) -> str:
         if self._database is not None:
@@ -150,7 +153,7 @@ def _lines(batch: Iterable[Measurement]) -> bytes:
     for measurement in batch:
         workload = measurement.program.workload
         try:
-            # The other fields are not written.
+            # Only the measurement is written.
             fields = record_fields(Record(0, 0, 0, measurement, Source("tuning"), None))
             if workload.digest not in index:
                 workloads.append(workload_line(workload))
@@ -171,10 +174,10 @@ def _append(path: Path, text: bytes) -> Path:
             # A line that was cut off by a kill must not swallow the next one.
             if file.read(1) != b"\n":
                 text = b"\n" + text
-        left = memoryview(text)
+        rest = memoryview(text)
         try:
-            while left:
-                left = left[file.write(left) :]
+            while rest:
+                rest = rest[file.write(rest) :]
             os.fsync(file.fileno())
         except OSError:
             file.truncate(before)

@@ -1,9 +1,9 @@
-"""Modules and TVM's Workload objects against the rows of a store.
+"""Workload table: modules and TVM's Workload objects for the rows of a store.
 
-Whether TVM may read what a row holds is decided here and nowhere else: only where an own source
-vouches for it. A row that came from another database is never parsed. It is equal to a module of
-the user's where a name says so (a structural hash of this TVM, or the digest of the script) and its
-structure confirms the name; what TVM gets then is the user's module.
+Only this module decides whether TVM may read the body of a row: an own source must vouch for it. A
+row that came from another database is never parsed. It equals a module of the user if a name says
+so (a structural hash of this TVM, or the digest of the script) and its structure confirms the name;
+TVM then gets the user's module.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from ..targets import first_line
 
 _log = logging.getLogger("tunedb")
 
-#: Objects remembered by their address; more are found by hash (20 µs).
+#: Objects remembered by their address; others are found by hash (20 µs).
 _MOST_HANDLES = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
-    """A workload that a handle has met.
+class StoredWorkload:
+    """A row with the Workload object that stands for it.
 
     Parameters
     ----------
     id : int
-        Its row.
+        Local number of the row.
     record : Workload
-        Its stored form.
+        Stored form.
     workload : tvm Workload
-        The one object that stands for the row: ``dump_pruned`` groups records by it.
+        The one object that stands for the row, because ``dump_pruned`` groups records by it.
     alias : Alias
-        The name under which the handle's equality knows it.
+        Name of the module under the handle's equality.
     is_exact : bool
         Whether the module is that of the row; otherwise it is an own one that is equal by name.
     """
@@ -57,31 +57,30 @@ class Known:
 
 
 class WorkloadTable:
-    """Finds and adds workloads under one of TVM's module equalities.
+    """Workloads of a store under one of TVM's module equalities.
 
-    Which rows count as equal is found by alias (a structural hash) or script, and confirmed with
-    TVM's equality where TVM may read them, otherwise by structure
-    (:mod:`tunedb.storage.names`). The exact module of each row is kept: block names
-    are outside TVM's hash, but traces refer to blocks by name.
+    Equal rows are found by alias (a structural hash) or script, and confirmed with TVM's equality
+    where TVM may read them, otherwise by structure (:mod:`tunedb.storage.names`). The exact module
+    of each row is kept: block names are outside TVM's hash, but traces refer to blocks by name.
 
     Parameters
     ----------
     store : Store
-        Where the rows are.
+        Store of the rows.
     equality : str
         One of :data:`~.modules.EQUALITIES`.
     reads : bool
-        Whether TVM may read what own sources wrote; False for somebody else's store.
+        Whether TVM may read rows of own sources; False for somebody else's store.
 
     Raises
     ------
     ApprovalError
-        TVM was to read it, and the user has not approved the database.
+        `reads` is set, and the user has not approved the database.
 
     Attributes
     ----------
     equality : str
-        Which of TVM's equalities it is.
+        The equality.
     """
 
     def __init__(self, store: Store, equality: str, *, reads: bool = True) -> None:
@@ -91,56 +90,58 @@ class WorkloadTable:
         self._reads = reads
         self.equality = equality
         self._scheme = f"tvm:{modules.tvm_version()}:{equality}"
-        self._by_id: dict[int, Known] = {}
+        self._by_id: dict[int, StoredWorkload] = {}
         # Address → (object, row): the object is kept so that its address is not used again.
-        self._by_handle: FIFOCache[int, tuple[Any, Known]] = FIFOCache(_MOST_HANDLES)
+        self._by_handle: FIFOCache[int, tuple[Any, StoredWorkload]] = FIFOCache(_MOST_HANDLES)
         self._classes: dict[int, tuple[list[tuple[int, AliasTrust]], list[int]]] = {}
         self._aliased_up_to = -1
-        # Names of imported workloads of a read-only store, where they cannot be written down.
+        # Names of imported workloads of a read-only store, which cannot be stored.
         self._names: dict[Alias, list[int]] = {}
-        # Rows of which this TVM can make no module, and why.
+        # Row without a module for this TVM → reason.
         self._lost: dict[int, str] = {}
         # Digests of the scripts of modules, by the address of their Workload object.
         self._scripts: FIFOCache[int, tuple[Any, str]] = FIFOCache(_MOST_HANDLES)
-        # Rows of others, and whether foreign names count → an own row that is equal, or how many
-        # rows were read without one.
-        self._stand_ins: dict[tuple[int, bool], Known | int] = {}
-        # Rows with records of own sources, and the last row when they were looked up.
+        # (Foreign row, whether foreign names count) → an equal own row, or the number of rows that
+        # were read without finding one.
+        self._stand_ins: dict[tuple[int, bool], StoredWorkload | int] = {}
+        # Last row when they were looked up, and the rows with records of own sources.
         self._own: tuple[int, set[int]] = (-1, set())
 
     # ------------------------------------------------------------------ the module of a row
 
-    def get(self, id_: int, asker: Known | None = None, *, foreign: bool = False) -> Known | None:
-        """Return the workload of a row with a module that TVM may have, or None without one.
+    def get(
+        self, id_: int, asker: StoredWorkload | None = None, *, foreign: bool = False
+    ) -> StoredWorkload | None:
+        """Return the workload of a row with a module that TVM may read; None without one.
 
         Parameters
         ----------
         id_ : int
-            The row.
-        asker : Known or None
-            A workload that is known to be equal (:meth:`equal_ids`). Its module stands in where
-            TVM must not read the row; without it, that of an own row under one of the row's names.
+            Local number of the row.
+        asker : StoredWorkload or None
+            An equal workload (:meth:`equal_ids`). Its module replaces one that TVM must not read;
+            without it, an own row under one of the row's names gives the module.
         foreign : bool
-            The word of foreign sources counts for that name too: only for programs that are
-            measured before they count.
+            Whether names of foreign sources count too. That is only for programs that are measured
+            before they count.
         """
-        found = self._read(id_)
-        if found is not None:
-            return found
+        stored = self._read(id_)
+        if stored is not None:
+            return stored
         asker = asker or self._stand_in(id_, foreign=foreign)
         if asker is None or asker.id == id_:
             return asker
         record = self._store.workloads.get(id_)
-        return Known(id_, record, asker.workload, asker.alias, is_exact=False)
+        return StoredWorkload(id_, record, asker.workload, asker.alias, is_exact=False)
 
     def why_lost(self, id_: int) -> str | None:
-        """Return why :meth:`get` has no module for a row, in one line."""
+        """Return the reason why :meth:`get` has no module for a row, in one line."""
         return self._lost.get(id_)
 
-    def _read(self, id_: int) -> Known | None:
+    def _read(self, id_: int) -> StoredWorkload | None:
         """Return the workload of a row with its own module, None where TVM cannot or must not."""
-        found = self._by_id.get(id_)
-        if found is None and id_ not in self._lost:
+        known = self._by_id.get(id_)
+        if known is None and id_ not in self._lost:
             record = self._store.workloads.get(id_)
             reason = "it needs another TVM, and no own source has its script"
             if not self._is_vouched_for(id_, record):
@@ -154,40 +155,35 @@ class WorkloadTable:
                     "%s: TVM does not get workload %d: %s", self._store.location, id_, reason
                 )
                 return None
-            for make in self._ways(id_, record):
+            for read_module in self._readers(id_, record):
                 try:
-                    return self._remember(id_, record, ms.database.Workload(make()))
-                except Exception as error:  # TVM's parsers raise whatever they meet
+                    return self._remember(id_, record, ms.database.Workload(read_module()))
+                except Exception as error:  # TVM's parsers raise any class
                     reason = first_line(error)
                     _log.warning(
                         "%s: TVM cannot read workload %d: %s", self._store.location, id_, reason
                     )
             self._lost[id_] = reason
-        return found
+        return known
 
     def _is_vouched_for(self, id_: int, record: Workload) -> bool:
-        """Tell whether a body is an own source's word.
-
-        Only this plugin stores scripts, with the graphs that it writes; they are never exchanged.
-        """
+        """Tell whether an own source vouches for a body."""
         if not self._reads:
             return False
         store = self._store
+        # Only this plugin stores scripts, with the graphs that it writes; they are never exchanged.
         if record.script is not None or store.provenance.is_own_workload(id_):
             return True
-        # An own log of which all records failed. That takes a look at all records.
+        # An own log whose records all failed: that takes a look at all records.
         last = store.names.last_workload()
         if self._own[0] != last:
             self._own = (last, store.provenance.own_workloads())
         return id_ in self._own[1]
 
-    def _ways(self, id_: int, record: Workload) -> Iterator[Callable[[], Any]]:
-        """Yield what may make the module of a row: reading its graph, or its script.
-
-        The graph is for the release that wrote it: another may crash on it (0.27 on one of 0.26).
-        The script outlives releases, but it is code: it is read only where an own source has
-        records to serve.
-        """
+    # A graph is for the release that wrote it: another may crash on it (0.27 on one of 0.26). A
+    # script outlives releases, but it is code: it is read only where an own source has records.
+    def _readers(self, id_: int, record: Workload) -> Iterator[Callable[[], Any]]:
+        """Yield functions that make the module of a row: from its graph, and from its script."""
         if modules.is_readable(record):
             yield lambda: modules.to_module(record)
         script = record.script
@@ -197,16 +193,16 @@ class WorkloadTable:
             or not self._store.provenance.is_own_workload(id_)
         ):
             return
-        # Tensors among attributes are graphs inside of the script.
+        # Tensors among attributes are graphs inside the script.
         if "load_json(" not in script or modules.is_readable(record):
             yield lambda: modules.from_script(script)
 
-    def _stand_in(self, id_: int, *, foreign: bool) -> Known | None:
-        """Return an own workload that is equal to a row of others, or None."""
-        met = self._stand_ins.get((id_, foreign))
-        if isinstance(met, Known):
-            return met
-        if met == len(self._by_id):
+    def _stand_in(self, id_: int, *, foreign: bool) -> StoredWorkload | None:
+        """Return an own workload that is equal to a foreign row, or None."""
+        remembered = self._stand_ins.get((id_, foreign))
+        if isinstance(remembered, StoredWorkload):
+            return remembered
+        if remembered == len(self._by_id):
             return None
         store = self._store
 
@@ -229,34 +225,34 @@ class WorkloadTable:
         return None
 
     def _agrees(self, id_: int, structure: Structure) -> bool:
-        """Tell whether the structure of a row is another one, as far as the equality looks."""
+        """Tell whether the structure of a row equals another one under the equality."""
         anchor = self.equality == "anchor-block"
         return self._store.names.structure(id_).agrees(structure, anchor=anchor)
 
-    def _remember(self, id_: int, record: Workload, workload: Any) -> Known:
-        known = Known(id_, record, workload, modules.alias(workload.mod, self.equality))
+    def _remember(self, id_: int, record: Workload, workload: Any) -> StoredWorkload:
+        known = StoredWorkload(id_, record, workload, modules.alias(workload.mod, self.equality))
         self._by_id[id_] = known
         self._link(workload, known)
         return known
 
-    def _link(self, handle: Any, known: Known) -> None:
+    def _link(self, handle: Any, known: StoredWorkload) -> None:
         """Remember that a Workload or module object stands for a row."""
         self._by_handle[handle.__chandle__()] = (handle, known)
 
     # ------------------------------------------------------------------ the row of a module
 
-    def find(self, mod: Any, workload: Any = None) -> Known | None:
+    def find(self, mod: Any, workload: Any = None) -> StoredWorkload | None:
         """Return the row that stands for a module under the handle's equality, or None.
 
-        An exact copy of the module is preferred, because its block names are the module's own; then
-        one that TVM may read. Rows of others count where they have records to serve.
+        An exact copy of the module comes first, because its block names are the module's own; then
+        one that TVM may read. Foreign rows count if they have records to serve.
 
         Parameters
         ----------
         mod : IRModule
-            What is asked about.
+            The module.
         workload : tvm Workload or None
-            Its object, where there is one: that which stands for it where no row's own does.
+            Workload object of the module, which is used if no row has one of its own.
         """
         self._alias_imported()
         name = modules.alias(mod, self.equality)
@@ -273,22 +269,23 @@ class WorkloadTable:
         if not same:
             return None
         own = next((known for known in map(self._read, same) if known is not None), None)
-        return own or self._lent(same[0], mod, workload, name)
+        return own or self._with_module(same[0], mod, workload, name)
 
-    def _lent(self, id_: int, mod: Any, workload: Any, name: Alias) -> Known:
-        """Return a row of others with the module that asks."""
-        asker = mod if workload is None else workload
-        met = self._by_handle.get(asker.__chandle__())
-        if met is not None and met[1].id == id_ and met[1].alias == name:
-            return met[1]
+    def _with_module(self, id_: int, mod: Any, workload: Any, name: Alias) -> StoredWorkload:
+        """Return a foreign row with the module of the question."""
+        handle = mod if workload is None else workload
+        linked = self._by_handle.get(handle.__chandle__())
+        if linked is not None and linked[1].id == id_ and linked[1].alias == name:
+            return linked[1]
         record = self._store.workloads.get(id_)
-        known = Known(id_, record, workload or ms.database.Workload(mod), name, is_exact=False)
-        self._link(asker, known)
+        own_workload = workload or ms.database.Workload(mod)
+        known = StoredWorkload(id_, record, own_workload, name, is_exact=False)
+        self._link(handle, known)
         self._link(known.workload, known)
         return known
 
     def _with_answers(self, ids: list[int]) -> list[int]:
-        """Return those of some rows that TVM may read or that have records to serve."""
+        """Return the rows that TVM may read or that have records to serve."""
         served = self._store.answers.targets
         return [id_ for id_ in ids if self._read(id_) is not None or served([id_])]
 
@@ -302,11 +299,11 @@ class WorkloadTable:
                 return modules.modules_equal(known.workload.mod, mod, self.equality)
             return self._agrees(id_, structure())
 
-        found = self._store.names.confirmed(names, confirm, foreign=foreign)
-        more = {id_ for name in names for id_ in self._names.get(name, ())} - {*found}
-        return sorted([*found, *filter(confirm, more)]) if more else found
+        ids = self._store.names.confirmed(names, confirm, foreign=foreign)
+        more = {id_ for name in names for id_ in self._names.get(name, ())} - {*ids}
+        return sorted([*ids, *filter(confirm, more)]) if more else ids
 
-    def commit(self, mod: Any) -> Known:
+    def commit(self, mod: Any) -> StoredWorkload:
         """Return the row of exactly this module, adding it where it is missing.
 
         Raises
@@ -314,14 +311,14 @@ class WorkloadTable:
         StorageError
             It is missing and the store is read-only.
         """
-        met = self._by_handle.get(mod.__chandle__())
-        # A module can be changed in place; its hash then tells.
+        linked = self._by_handle.get(mod.__chandle__())
+        # A module can be changed in place; its hash then differs.
         if (
-            met is not None
-            and met[1].is_exact
-            and met[1].alias == modules.alias(mod, self.equality)
+            linked is not None
+            and linked[1].is_exact
+            and linked[1].alias == modules.alias(mod, self.equality)
         ):
-            return met[1]
+            return linked[1]
         self._alias_imported()
         record = modules.to_workload(mod)
         id_ = self._store.workloads.id_of(record.digest)
@@ -334,7 +331,7 @@ class WorkloadTable:
         self._link(mod, known)
         return known
 
-    def _commit_read_only(self, mod: Any, id_: int | None) -> Known:
+    def _commit_read_only(self, mod: Any, id_: int | None) -> StoredWorkload:
         if id_ is None:
             known = self.find(mod)
         else:
@@ -345,28 +342,28 @@ class WorkloadTable:
             raise StorageError(f"{self._store.location}: it is read-only and has no such workload")
         return known
 
-    def resolve(self, workload: Any, *, commit: bool = False) -> Known | None:
+    def resolve(self, workload: Any, *, commit: bool = False) -> StoredWorkload | None:
         """Return the row of a Workload object, which need not be one of this table's.
 
         Parameters
         ----------
         workload : tvm Workload
-            Any.
+            Any Workload object.
         commit : bool
             Add its module where it is missing.
         """
-        met = self._by_handle.get(workload.__chandle__())
-        if met is not None and met[1].is_exact:
-            return met[1]
+        linked = self._by_handle.get(workload.__chandle__())
+        if linked is not None and linked[1].is_exact:
+            return linked[1]
         known = self.commit(workload.mod) if commit else self.find(workload.mod, workload)
         if known is not None:
             self._link(workload, known)
         return known
 
-    def equal_ids(self, known: Known) -> list[int]:
+    def equal_ids(self, known: StoredWorkload) -> list[int]:
         """Return the rows whose records answer for a workload, itself included.
 
-        Asked anew each time (30 µs), because other processes add rows too.
+        They are looked up each time (30 µs), because other processes add rows too.
         """
         names = [known.alias, Alias(modules.SCRIPT, self._script_of(known))]
         standings = self._store.names.workloads(names)
@@ -379,29 +376,28 @@ class WorkloadTable:
         self._classes[known.id] = (standings, equal)
         return equal
 
-    def proposing_ids(self, known: Known) -> list[int]:
-        """Return :meth:`equal_ids` with the rows under names that only foreign sources say.
+    def proposing_ids(self, known: StoredWorkload) -> list[int]:
+        """Return :meth:`equal_ids` with the rows under names of foreign sources alone.
 
         Their programs may be measured on the workload's module; they never answer for it.
         """
         names = [known.alias, Alias(modules.SCRIPT, self._script_of(known))]
         return sorted({known.id, *self._named(names, known.workload.mod, foreign=True)})
 
-    def _script_of(self, known: Known) -> str:
-        """Return the digest of a module's script, as it stands among the names of workloads."""
+    def _script_of(self, known: StoredWorkload) -> str:
+        """Return the digest of a module's script, as the names of workloads have it."""
         address = known.workload.__chandle__()
-        met = self._scripts.get(address)
-        if met is None:
+        remembered = self._scripts.get(address)
+        if remembered is None:
             script = modules.script_of(known.record, known.workload.mod)
-            met = self._scripts[address] = (known.workload, modules.script_alias(script).key)
-        return met[1]
+            key = modules.script_alias(script).key
+            remembered = self._scripts[address] = (known.workload, key)
+        return remembered[1]
 
     def _alias_imported(self) -> None:
-        """Give names to workloads that were imported without TVM, or are of another release.
-
-        Only those with records to serve, which a foreign source's are not: TVM never reads
-        anything of a source that is not trusted, nor what came from another database.
-        """
+        """Give names to workloads that were imported without TVM, or are of another release."""
+        # Only to those with records to serve: TVM never reads workloads of sources that are not
+        # trusted, nor of other databases.
         store = self._store
         last = store.names.last_workload()
         if not self._reads or last == self._aliased_up_to:

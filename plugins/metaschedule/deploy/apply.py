@@ -25,9 +25,9 @@ from ....errors import PluginError, StorageError, TuneDBError, UsageError
 from ....run_times import mean_of
 from ....system.files import new_file
 from ....system.host import threads_of
-from ..database.answers import Found
 from ..database.database import Database
 from ..database.handle import Handle
+from ..database.layers import ServedRecord
 from ..module_source import is_relax, prim_funcs
 from ..targets import as_target, first_line
 from ..threads import use_threads
@@ -112,7 +112,7 @@ def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, A
     return {str(task.task_name): task.dispatched[0] for task in tasks}
 
 
-def find_record(handle: Handle, mod: Any, target: Any) -> Found | None:
+def find_record(handle: Handle, mod: Any, target: Any) -> ServedRecord | None:
     """Return the best record of a module that replays.
 
     Records that do not are quarantined and passed over, as :meth:`Handle.query_schedule` does.
@@ -128,7 +128,7 @@ def find_record(handle: Handle, mod: Any, target: Any) -> Found | None:
 
     Returns
     -------
-    Found or None
+    ServedRecord or None
     """
     found = handle.best_schedule(mod, target)
     return None if found is None else found[0]
@@ -165,7 +165,7 @@ class _Answers(_PyDatabase):
         self.uses = uses
 
 
-def _use(handle: Handle, name: str, found: Found) -> Use:
+def _use(handle: Handle, name: str, found: ServedRecord) -> Use:
     """Return what a function got."""
     store = found.answers.store
     if store is handle.store:

@@ -23,7 +23,7 @@ from ....run_times import mean_of
 from ....storage.programs import MeasuredProgram
 from .. import modules
 from ..database.handle import Handle
-from ..database.workloads import Known as Workload
+from ..database.workloads import StoredWorkload
 from ..targets import first_line
 from ..threads import usable_cpus
 from ..workers.replay import Replayer
@@ -85,7 +85,7 @@ class _Entry:
 class _Task:
     """A workload for a target, and which of its programs are known."""
 
-    workload: Workload
+    workload: StoredWorkload
     target: bytes
     #: The last measurements that were read: of all sessions, and of those of others.
     last: int = 0
