@@ -12,7 +12,11 @@ from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, bold, output_options, print_fields, print_rows
 
 if TYPE_CHECKING:
-    from ...plugins.metaschedule.deploy.explain import Difference, Finding, Near
+    from ...plugins.metaschedule.deploy.explain import (
+        FunctionFinding,
+        ModuleDifference,
+        NearWorkload,
+    )
 
 COLUMNS = tuple(
     map(
@@ -72,7 +76,7 @@ def explain_module(
     )
 
 
-def _row(finding: Finding, target: str) -> dict[str, Any]:
+def _row(finding: FunctionFinding, target: str) -> dict[str, Any]:
     record = finding.record
     return {
         "function": finding.function,
@@ -86,7 +90,7 @@ def _row(finding: Finding, target: str) -> dict[str, Any]:
     }
 
 
-def _near_row(near: Near) -> dict[str, Any]:
+def _near_row(near: NearWorkload) -> dict[str, Any]:
     difference = near.difference
     return {
         "workload_id": near.workload_id,
@@ -105,7 +109,7 @@ def _near_row(near: Near) -> dict[str, Any]:
     }
 
 
-def _show(findings: list[Finding], target: str) -> None:
+def _show(findings: list[FunctionFinding], target: str) -> None:
     for number, finding in enumerate(findings):
         if number:
             click.echo()
@@ -121,7 +125,7 @@ def _show(findings: list[Finding], target: str) -> None:
         print_fields(fields)
 
 
-def _near_fields(near: Near) -> list[tuple[str, str]]:
+def _near_fields(near: NearWorkload) -> list[tuple[str, str]]:
     records = text.count(near.records, "record")
     away = "" if near.octaves is None else f", {near.octaves:.1f} octaves away"
     head = f"{near.workload_id} {near.name} ({records}{away})"
@@ -132,7 +136,7 @@ def _near_fields(near: Near) -> list[tuple[str, str]]:
     return [("nearest", text.clean(head)), *_lines(difference)]
 
 
-def _lines(difference: Difference) -> list[tuple[str, str]]:
+def _lines(difference: ModuleDifference) -> list[tuple[str, str]]:
     """Return the lines of TVMScript that differ, where both are one."""
     if difference.here_line is None or difference.there_line is None:
         return []

@@ -7,7 +7,7 @@ from test_apply import OTHER, SCRIPT, tune
 
 import tunedb
 from tunedb.plugins.metaschedule.deploy import revalidation
-from tunedb.plugins.metaschedule.deploy.build_and_run import Outcome
+from tunedb.plugins.metaschedule.deploy.build_and_run import RunOutcome
 from tunedb.records import Failure, FailureKind, Phase, Source, SourceKind, Trust
 
 
@@ -23,7 +23,7 @@ def runs(monkeypatch):
     """What programs give when they are compared, and how the runs were set up."""
 
     class Runs:
-        compared = Outcome((1e-7, 1e-4), None)
+        compared = RunOutcome((1e-7, 1e-4), None)
         settings = None
 
         def __init__(self, **settings):
@@ -33,7 +33,7 @@ def runs(monkeypatch):
             pass
 
         def outcomes(self, jobs, target, run=None):
-            return [Outcome((2e-3,), None) if run is None else Runs.compared for _ in jobs]
+            return [RunOutcome((2e-3,), None) if run is None else Runs.compared for _ in jobs]
 
     monkeypatch.setattr(revalidation, "BuildAndRun", Runs)
     return Runs
@@ -61,7 +61,7 @@ def test_functions_of_a_module(run, run_json, sqlite_file, kernels, runs):
 
 
 def test_wrong_results(run, run_json, sqlite_file, kernels, runs):
-    runs.compared = Outcome((0.5, 1e-4), None)
+    runs.compared = RunOutcome((0.5, 1e-4), None)
     tune(sqlite_file, kernels, "twice")
     done = run("--db", sqlite_file, "revalidate", code=1)
     assert "Warning: record 1 wrong: wrong_result: wrong result: it deviates" in done.stderr
@@ -72,7 +72,7 @@ def test_wrong_results(run, run_json, sqlite_file, kernels, runs):
 
 
 def test_failures(run, sqlite_file, kernels, runs):
-    runs.compared = Outcome((), Failure(FailureKind.TIMEOUT, Phase.RUN, "TimeoutError: 3 s"))
+    runs.compared = RunOutcome((), Failure(FailureKind.TIMEOUT, Phase.RUN, "TimeoutError: 3 s"))
     tune(sqlite_file, kernels, "twice")
     done = run("--db", sqlite_file, "revalidate", code=1)
     assert "record 1 unchecked: timeout: the untuned program does not run" in done.stderr

@@ -49,8 +49,6 @@ from tunedb.formats.importer import import_log
 from tunedb.maintenance import check
 from tunedb.plugins.metaschedule import Database, modules, trace_codec
 from tunedb.plugins.metaschedule.deploy import revalidation
-from tunedb.plugins.metaschedule.deploy import revalidation as best_programs
-from tunedb.plugins.metaschedule.deploy import revalidation as refusing
 from tunedb.programs.allowlist import check_trace
 from tunedb.records import Trust, WorkloadFormat
 from tunedb.storage.store import Store
@@ -322,9 +320,9 @@ class Campaign:
             for mod in victim.ASKED.values():
                 for ids in asked.workloads_of(mod, victim.TARGET, foreign=True):
                     for target in store.programs.targets(ids):
-                        found = best_programs.foreign_programs(store, ids, target, 20)
+                        found = revalidation.foreign_programs(store, ids, target, 20)
                         for record in found:
-                            if refusing.why_refused(record, mod) is None:
+                            if revalidation.rejection_of(record, mod) is None:
                                 trace = record.measurement.program.trace
                                 check_trace(trace, WorkloadFormat.GRAPH)
                                 self.tally["proposed"] += 1

@@ -20,7 +20,7 @@ import tunedb
 from tunedb.errors import NotFoundError, UsageError
 from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.deploy import numerics, revalidation
-from tunedb.plugins.metaschedule.deploy.build_and_run import Outcome
+from tunedb.plugins.metaschedule.deploy.build_and_run import RunOutcome
 from tunedb.plugins.metaschedule.deploy.revalidation import (
     Revalidation,
     foreign_programs,
@@ -342,7 +342,7 @@ class FakeRuns:
     """Stands for the processes: program by its first tile → what comes of it."""
 
     outcomes_by_tile: dict[tuple[int, ...], Any]
-    reference = Outcome((0.0,), None)
+    reference = RunOutcome((0.0,), None)
 
     def __init__(self, **settings):
         self.settings = settings
@@ -358,9 +358,9 @@ class FakeRuns:
         if order["trace"] is None:
             return self.reference
         (_, tile), *_ = json.loads(order["trace"][2])[0]
-        found = self.outcomes_by_tile.get(tuple(tile), Outcome((0.0, 1e-4), None))
-        if isinstance(found, Outcome):
-            return found if run is not None else Outcome((2e-3, 4e-3), None)
+        found = self.outcomes_by_tile.get(tuple(tile), RunOutcome((0.0, 1e-4), None))
+        if isinstance(found, RunOutcome):
+            return found if run is not None else RunOutcome((2e-3, 4e-3), None)
         return found[0] if run is not None else found[1]
 
 
@@ -377,7 +377,7 @@ def revalidated(path, **fields):
 
 
 def failed(kind):
-    return Outcome((), Failure(kind, Phase.RUN, f"Traceback\nValueError: {kind}\n"))
+    return RunOutcome((), Failure(kind, Phase.RUN, f"Traceback\nValueError: {kind}\n"))
 
 
 def test_a_program_that_passes(path, tools, runs):
@@ -397,7 +397,7 @@ def test_a_program_that_passes(path, tools, runs):
 
 
 def test_wrong_results_are_not_served_any_more(path, tools, runs):
-    runs.outcomes_by_tile[4, 4] = Outcome((0.0, 0.0, 3e-3, 1e-4), None)
+    runs.outcomes_by_tile[4, 4] = RunOutcome((0.0, 0.0, 3e-3, 1e-4), None)
     commit(path, tools, ([1e-3], (4, 4)), ([1.5e-3], (4, 4)), ([2e-3], (2, 8)))
     wrong, good = revalidated(path)
     assert (wrong.outcome, wrong.retracted, wrong.mean) == ("wrong", (1, 2), None)
@@ -420,7 +420,7 @@ def test_wrong_results_are_not_served_any_more(path, tools, runs):
 
 
 def test_other_integers_are_told_in_words(path, tools, runs):
-    runs.outcomes_by_tile[4, 4] = Outcome((numerics.FARTHEST, 0.0), None)
+    runs.outcomes_by_tile[4, 4] = RunOutcome((numerics.FARTHEST, 0.0), None)
     commit(path, tools, ([1e-3], (4, 4)))
     (verdict,) = revalidated(path)
     assert "other integers, or NaN" in verdict.reason
@@ -430,7 +430,7 @@ def test_other_integers_are_told_in_words(path, tools, runs):
 def test_a_program_that_fails_stays_served(path, tools, runs, late):
     """Another machine may run it; what it says is stored."""
     crash = failed(FailureKind.CRASH)
-    runs.outcomes_by_tile[4, 4] = (Outcome((0.0, 0.0), None), crash) if late else crash
+    runs.outcomes_by_tile[4, 4] = (RunOutcome((0.0, 0.0), None), crash) if late else crash
     commit(path, tools, ([1e-3], (4, 4)))
     (verdict,) = revalidated(path)
     assert (verdict.outcome, verdict.reason, verdict.retracted) == (
@@ -454,7 +454,7 @@ def test_without_results_to_compare_with_nothing_is_measured(path, tools, runs):
 
 
 def test_foreign_programs_that_pass_are_served(path, theirs, tools, runs):
-    runs.outcomes_by_tile[2, 8] = Outcome((1.0, 1e-4), None)
+    runs.outcomes_by_tile[2, 8] = RunOutcome((1.0, 1e-4), None)
     runs.outcomes_by_tile[8, 2] = failed(FailureKind.CRASH)
     commit(path, tools, ([9e-3], (1, 16)))
     import_as_foreign(path, theirs, tools, ([1e-3], (4, 4)), ([2e-3], (2, 8)), ([3e-3], (8, 2)))

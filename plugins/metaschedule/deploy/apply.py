@@ -1,7 +1,7 @@
-"""Modules scheduled and compiled with the best programs of a database.
+"""Scheduling and compiling of modules with the best programs of a database.
 
 ``with database:`` around TVM's ``MetaScheduleApplyDatabase``, ``compile_tir`` and ``compile_relax``
-does the same for functions as they are, without telling which function got which record.
+does the same for functions as they are, without a report of the records that they got.
 """
 
 from __future__ import annotations
@@ -54,28 +54,28 @@ __all__ = [
     "write_library",
 ]
 
-#: Endings of libraries.
+#: File suffixes of libraries.
 LIBRARIES = (".so", ".dylib", ".dll", ".tar")
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """What a function got from the database.
+    """The record that a function of a module uses.
 
     Parameters
     ----------
     function : str
-        Its name in the module; in a Relax program after fusion.
+        Name in the module; in a Relax program after fusion.
     record_id : int or None
-        The record whose program it became; None where the database has none for it.
+        Local number of the record; None where the database has none for the function.
     workload_id : int or None
-        The row of its workload, where a record of the database itself was found.
+        Local number of the workload; None for a record of a layer.
     mean : float or None
-        Mean time of that record in seconds.
+        Mean time of the record in seconds.
     layer : str or None
-        The layer of the database whose record it is; numbers are that layer's then.
+        Layer that has the record; `record_id` is a number of that layer then.
     threads : int or None
-        Threads of TVM's runtime that the record was measured with, where its session says.
+        Threads of TVM's runtime that the record was measured with; None where unknown.
     """
 
     function: str
@@ -87,16 +87,20 @@ class Use:
 
 
 def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, Any]:
-    """Return what is tuned of a module: name → module of one function, as TVM asks for it.
+    """Return the tasks of a module: name → module of one function, as TVM looks it up.
 
     Parameters
     ----------
     mod : tvm.IRModule
-        PrimFuncs, or a Relax program, whose fused functions are meant.
+        PrimFuncs, or a Relax program, whose fused functions are the tasks.
     target : tvm.target.Target or dict
-        What it is compiled for.
+        Target of the compilation.
     lowering : Lowering
-        How a Relax program is lowered.
+        Lowering of a Relax program.
+
+    Returns
+    -------
+    dict of str to tvm.IRModule
 
     Raises
     ------
@@ -106,7 +110,7 @@ def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, A
     if not is_relax(mod):
         return {name: _normalize_mod(func) for name, func in prim_funcs(mod).items()}
     target = as_target(target)
-    with _told("TVM cannot extract the functions of this program"):
+    with _converted_errors("TVM cannot extract the functions of this program"):
         mod = lower(mod, target, lowering).mod
         tasks = ms.relax_integration.extract_tasks(mod, target)
     return {str(task.task_name): task.dispatched[0] for task in tasks}
@@ -115,27 +119,28 @@ def tasks_of(mod: Any, target: Any, lowering: Lowering = DEFAULT) -> dict[str, A
 def find_record(handle: Handle, mod: Any, target: Any) -> ServedRecord | None:
     """Return the best record of a module that replays.
 
-    Records that do not are quarantined and passed over, as :meth:`Handle.query_schedule` does.
+    Others are quarantined and skipped, as :meth:`Handle.query_schedule` does.
 
     Parameters
     ----------
     handle : Handle
-        The database.
+        Handle of the database.
     mod : tvm.IRModule
-        With one function, normalised as :func:`tasks_of` does.
+        Module of one function, normalised as :func:`tasks_of` does.
     target : tvm.target.Target
-        For which target.
+        Target of the question.
 
     Returns
     -------
     ServedRecord or None
+        None where no record replays.
     """
-    found = handle.best_schedule(mod, target)
-    return None if found is None else found[0]
+    best = handle.best_schedule(mod, target)
+    return None if best is None else best[0]
 
 
-class _Answers(_PyDatabase):
-    """A database for TVM's pass that notes what it answered, and answers with nothing broken."""
+class _UseDatabase(_PyDatabase):
+    """A database for TVM's pass that notes the uses of its records, all of which replay."""
 
     __slots__ = ("__dict__", "__weakref__")
 
@@ -143,12 +148,12 @@ class _Answers(_PyDatabase):
         uses: dict[str, Use] = {}
 
         def query(mod: Any, target: Any, name: str) -> Any:
-            found = find_record(handle, mod, target)
-            if found is None:
+            served = find_record(handle, mod, target)
+            if served is None:
                 uses[str(name)] = Use(str(name))
                 return None
-            uses[str(name)] = _use(handle, str(name), found)
-            return found.record
+            uses[str(name)] = _use(handle, str(name), served)
+            return served.record
 
         super().__init__(
             handle.has_workload,
@@ -165,30 +170,29 @@ class _Answers(_PyDatabase):
         self.uses = uses
 
 
-def _use(handle: Handle, name: str, found: ServedRecord) -> Use:
-    """Return what a function got."""
-    store = found.answers.store
+def _use(handle: Handle, name: str, served: ServedRecord) -> Use:
+    store = served.answers.store
     if store is handle.store:
-        answer = store.records.get(found.id)
-        threads = threads_of(answer.measurement.session)
-        return Use(name, answer.id, answer.workload_id, answer.mean, threads=threads)
-    # The layer is not asked again: it may be gone.
-    mean = mean_of(floats_of(found.record.run_secs))
-    return Use(name, found.id, None, mean, store.location)
+        record = store.records.get(served.id)
+        threads = threads_of(record.measurement.session)
+        return Use(name, record.id, record.workload_id, record.mean, threads=threads)
+    # The layer is not read again: it may be gone.
+    mean = mean_of(floats_of(served.record.run_secs))
+    return Use(name, served.id, None, mean, store.location)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Compiled:
-    """What :func:`compile` made.
+    """A compiled module (:func:`compile`).
 
     Parameters
     ----------
     executable : tvm.runtime.Executable or tvm.relax.VMExecutable
-        What :func:`write_library` writes.
+        Executable that :func:`write_library` writes.
     uses : tuple of Use
-        What each function got, by name.
+        Record of each function, by name.
     notes : tuple of str
-        What users should know, in one line each: a layout that TVM refused, a function that packs
+        Notes for the user, in one line each: a layout that TVM rejected, a function that packs
         weights.
     """
 
@@ -209,16 +213,16 @@ def schedule(
     layout: Layout = "auto",
     prepack: bool | None = None,
 ) -> tuple[Any, list[Use]]:
-    """Return a module whose functions are scheduled as their best records say.
+    """Return a module whose functions are scheduled by their best records.
 
     Parameters
     ----------
     mod : tvm.IRModule
         PrimFuncs, or a Relax program, which is lowered and fused first.
     database : Database
-        Where the records are.
+        Database of the records.
     target : tvm.target.Target, dict or None
-        For which target; None takes the database's.
+        Target of the module; None takes the database's.
     layout, prepack
         As for :func:`compile`. Weights are not packed yet.
 
@@ -227,7 +231,7 @@ def schedule(
     mod : tvm.IRModule
         Functions without a record are as they were.
     uses : list of Use
-        What each function got, by name.
+        Record of each function, by name.
 
     Raises
     ------
@@ -237,21 +241,21 @@ def schedule(
         TVM cannot lower the program.
     """
     target = _target_of(database, target)
-    with _told("TVM cannot lower it"):
+    with _converted_errors("TVM cannot lower it"):
         if is_relax(mod):
             mod = lower(mod, target, Lowering(layout, prepack)).mod
     return _scheduled(mod, database, target)
 
 
 def _scheduled(mod: Any, database: Database, target: Any) -> tuple[Any, list[Use]]:
-    """Return a lowered module with its best programs, and what each function got."""
+    """Return a lowered module with its best programs, and the record of each function."""
     handle = database._handle
-    answers = _Answers(handle)
-    with _told("TVM cannot lower it"):
+    use_database = _UseDatabase(handle)
+    with _converted_errors("TVM cannot lower it"):
         mod = _as_measured(mod, handle, target)
-        with target, answers, tvm.transform.PassContext(opt_level=3):
+        with target, use_database, tvm.transform.PassContext(opt_level=3):
             mod = relax.transform.MetaScheduleApplyDatabase()(mod)
-    return mod, sorted(answers.uses.values(), key=lambda use: use.function)
+    return mod, sorted(use_database.uses.values(), key=lambda use: use.function)
 
 
 def _as_measured(mod: Any, handle: Handle, target: Any) -> Any:
@@ -289,45 +293,45 @@ def compile(
     mod : tvm.IRModule
         PrimFuncs, each of which the library has under its name, or a Relax program.
     database : Database
-        Where the records are.
+        Database of the records.
     target : tvm.target.Target, dict or None
-        For which target; None takes the database's.
+        Target of the module; None takes the database's.
     layout : {"auto", "keep"} or mapping
-        Layout of activations and weights of a Relax program: ``auto`` puts channels of ``conv2d``
-        last on CPUs; a mapping is that of TVM's ``ConvertLayout``. That of the tuning run.
+        Layout of activations and weights of a Relax program, as in the tuning run: ``auto`` puts
+        channels of ``conv2d`` last on CPUs; a mapping is that of TVM's ``ConvertLayout``.
     prepack : bool or None
-        Whether weights are packed as the best programs want them: constants here, parameters by a
-        function of the library, which :attr:`Compiled.notes` names. None: on CPUs. What was
-        measured without packing is used without it.
+        Whether weights are packed in the layout of the best programs: constants here, parameters
+        by a function of the library, which :attr:`Compiled.notes` names. None: on CPUs. Programs
+        that were measured without packing are used without it.
 
     Returns
     -------
     Compiled
-        The executable, and what each function got.
+        The executable, and the record of each function.
 
     Raises
     ------
     UsageError
-        No target, or another layout.
+        There is no target, or the layout is unknown.
     PluginError
-        TVM cannot compile it.
+        TVM cannot compile the module.
 
     Examples
     --------
-    >>> made = compile(mod, database)  # doctest: +SKIP
-    >>> relax.VirtualMachine(made.executable, tvm.cpu())["main"](data)  # doctest: +SKIP
+    >>> compiled = compile(mod, database)  # doctest: +SKIP
+    >>> relax.VirtualMachine(compiled.executable, tvm.cpu())["main"](data)  # doctest: +SKIP
     """
     target = _target_of(database, target)
     use_threads()
     lowering = Lowering(layout, prepack)
     notes: list[str] = []
     if is_relax(mod):
-        with _told("TVM cannot compile it"):
+        with _converted_errors("TVM cannot compile it"):
             lowered = lower(mod, target, lowering)
         mod, notes = lowered.mod, list(lowered.notes)
     is_network = is_relax(mod)
     mod, uses = _scheduled(mod, database, target)
-    with _told("TVM cannot compile it"):
+    with _converted_errors("TVM cannot compile it"):
         if is_network and lowering.packs(target):
             notes += [
                 f"weights are parameters: {name} of the library packs them"
@@ -336,25 +340,25 @@ def compile(
             with target, tvm.transform.PassContext(opt_level=3):
                 mod = pack_weights(mod)
         mod = _with_defaults(mod, target)
-        made = tvm.compile(mod if is_network else _with_symbols(mod), target=target)
-    return Compiled(made, tuple(uses), tuple(notes))
+        executable = tvm.compile(mod if is_network else _with_symbols(mod), target=target)
+    return Compiled(executable, tuple(uses), tuple(notes))
 
 
-def write_library(made: Any, path: str | Path) -> None:
-    """Write what was compiled as a library that ``tvm.runtime.load_module`` reads.
+def write_library(executable: Any, path: str | Path) -> None:
+    """Write an executable as a library that ``tvm.runtime.load_module`` reads.
 
     Parameters
     ----------
-    made : tvm.runtime.Executable or tvm.relax.VMExecutable
+    executable : tvm.runtime.Executable or tvm.relax.VMExecutable
         ``Compiled.executable``.
     path : str or Path
-        The file; its ending is one of :data:`LIBRARIES`. It appears as a whole or not at all.
+        Path of the file, with a suffix of :data:`LIBRARIES`. It appears as a whole or not at all.
         ``.tar`` is linked when it is loaded.
 
     Raises
     ------
     UsageError
-        Another ending.
+        The suffix is not that of a library.
     PluginError
         The linker fails.
     StorageError
@@ -370,20 +374,20 @@ def write_library(made: Any, path: str | Path) -> None:
     fcompile = tar if path.suffix == ".tar" else None
 
     try:
-        with new_file(path, force=True) as file, _told("the library cannot be linked"):
-            made.export_library(str(file), fcompile=fcompile)
+        with new_file(path, force=True) as file, _converted_errors("the library cannot be linked"):
+            executable.export_library(str(file), fcompile=fcompile)
     except OSError as error:
         raise StorageError(f"{path}: cannot be written ({error.strerror})") from None
 
 
 def require_library(path: Path) -> None:
-    """Raise UsageError for a file whose name is not that of a library."""
+    """Raise UsageError for a path without the suffix of a library."""
     if path.suffix not in LIBRARIES:
         raise UsageError(f"{path}: a library's name ends in one of {', '.join(LIBRARIES)}")
 
 
 def _with_defaults(mod: Any, target: Any) -> Any:
-    """Schedule the functions without a record, where the target cannot run them as they are."""
+    """Schedule the functions without a record, if the target cannot run them as they are."""
     if not pipeline.BackendDispatcher.is_gpu_target(target):
         return mod
     rules = (dl.gpu.Matmul, dl.gpu.GEMV, dl.gpu.Reduction, dl.gpu.GeneralReduction, dl.gpu.Fallback)
@@ -409,11 +413,11 @@ def _target_of(database: Database, target: Any) -> Any:
 
 
 @contextmanager
-def _told(what: str) -> Iterator[None]:
-    """Turn what TVM raises into one line."""
+def _converted_errors(message: str) -> Iterator[None]:
+    """Convert errors of TVM to PluginError with one line."""
     try:
         yield
     except TuneDBError:
         raise
-    except Exception as error:  # TVM raises whatever it meets
-        raise PluginError(f"{what}: {first_line(error)}") from error
+    except Exception as error:  # TVM raises any class
+        raise PluginError(f"{message}: {first_line(error)}") from error

@@ -1,4 +1,4 @@
-"""Programs built and run in processes of their own, one after another."""
+"""Building and running of programs in other processes, one program after another."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ class Job:
     mod : tvm.IRModule
         The untuned module.
     order : str
-        What to make of it (:func:`.numerics.order_of`).
+        Order of a worker for the module (:func:`.numerics.order_of`).
     args_info : list of ArgInfo or None
-        Its arguments; None for those of the module.
+        Arguments of the program; None for those of the module.
     """
 
     mod: Any
@@ -45,8 +45,8 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """What the evaluator gave, or why there is nothing."""
+class RunOutcome:
+    """Results of the evaluator, or the failure."""
 
     costs: tuple[float, ...]
     failure: Failure | None
@@ -60,13 +60,13 @@ class BuildAndRun:
     Parameters
     ----------
     repeat : int
-        How many times to measure; each is the mean of three runs at least, and of 100 ms.
+        Number of measurements; each is the mean over at least three runs and 100 ms.
     draws : int
-        How many lists of arguments an evaluator of ours gets.
+        Lists of arguments for an evaluator of ours.
     seed : int
-        Of these arguments.
+        Seed of these arguments.
     timeout_sec : float
-        For one build and for one run.
+        Time limit of one build and of one run.
     max_workers : int or None
         Processes that build; one for each processor by default.
     """
@@ -91,22 +91,22 @@ class BuildAndRun:
 
     def outcomes(
         self, jobs: Sequence[Job], target: Any, run: Evaluator | None = None
-    ) -> list[Outcome]:
+    ) -> list[RunOutcome]:
         """Build all programs, then run one after another.
 
         Parameters
         ----------
         jobs : sequence of Job
-            The programs.
+            Programs to build and run.
         target : tvm.target.Target
-            What to build for; its device must be in this machine.
+            Target of the builds; its device must be in this machine.
         run : callable or None
-            What runs each in place of TVM's evaluator, with equal random arguments.
+            Evaluator in place of TVM's, with equal random arguments.
 
         Returns
         -------
-        list of Outcome
-            In order of the jobs. Times in seconds with TVM's evaluator.
+        list of RunOutcome
+            In order of the jobs. The results of TVM's evaluator are times in seconds.
         """
         if not jobs:
             return []
@@ -117,12 +117,13 @@ class BuildAndRun:
         device = str(tvm.runtime.device(target.get_target_device_type()).type)
         runner = ms.runner.LocalRunner(self._timeout, self._config, **options)
         return [
-            self._ran(runner, job, result, device) for job, result in zip(jobs, built, strict=True)
+            self._outcome(runner, job, result, device)
+            for job, result in zip(jobs, built, strict=True)
         ]
 
-    def _ran(self, runner: Any, job: Job, result: Any, device: str) -> Outcome:
+    def _outcome(self, runner: Any, job: Job, result: Any, device: str) -> RunOutcome:
         if result.error_msg is not None:
-            return Outcome((), classify(Phase.BUILD, str(result.error_msg)))
+            return RunOutcome((), classify(Phase.BUILD, str(result.error_msg)))
         args = job.args_info
         if args is None:
             args = ms.arg_info.ArgInfo.from_entry_func(job.mod)
@@ -130,4 +131,4 @@ class BuildAndRun:
         shutil.rmtree(Path(str(result.artifact_path)).parent, ignore_errors=True)
         ran = future.result()
         failure = failure_of(result, ran)
-        return Outcome(() if failure else run_secs_of(ran), failure)
+        return RunOutcome(() if failure else run_secs_of(ran), failure)

@@ -1,4 +1,4 @@
-"""Why a module finds no record in a database, or which one it finds."""
+"""Explanation of the record that a module uses, or of the reasons why it has none."""
 
 from __future__ import annotations
 
@@ -27,9 +27,17 @@ from ..targets import as_target
 from .apply import find_record, tasks_of
 from .network import Layout, Lowering, without_packing
 
-# ---- Where two modules differ, in words ----------------------------------------------------------
+__all__ = [
+    "FunctionFinding",
+    "ModuleDifference",
+    "NearWorkload",
+    "NoRecordReason",
+    "equal_but_for_attributes",
+    "explain",
+    "first_difference",
+]
 
-__all__ = ["Difference", "equal_but_for_attributes", "first_difference"]
+# ---- Differences of two modules, in words --------------------------------------------------------
 
 _MISSING = (
     AccessKind.ATTR_MISSING,
@@ -37,14 +45,15 @@ _MISSING = (
     AccessKind.MAP_ITEM_MISSING,
 )
 
-#: What stands for a part that one of two modules does not have.
+#: Text for a part that one of two modules does not have.
 NOTHING = "nothing"
 
-_MOST = 160  # characters of a value or a line
+#: Most characters of a value or a line.
+_MOST = 160
 
 
 @dataclass(frozen=True, slots=True)
-class Difference:
+class ModuleDifference:
     """The first place where two modules are not structurally equal.
 
     Parameters
@@ -52,9 +61,9 @@ class Difference:
     where : str
         The place: an argument, an attribute, or TVM's path from the function.
     here, there : str
-        What stands there in either module, or :data:`NOTHING`.
+        Value at the place in either module, or :data:`NOTHING`.
     here_line, there_line : str or None
-        The line of TVMScript that has it, where it is one line.
+        Line of TVMScript with the value; None where it has several lines.
     """
 
     where: str
@@ -64,33 +73,33 @@ class Difference:
     there_line: str | None = None
 
 
-def first_difference(here: Any, there: Any) -> Difference | None:
+def first_difference(here: Any, there: Any) -> ModuleDifference | None:
     """Return the first place where two modules of one function differ; None if they are equal.
 
-    Attributes of the function come last: its symbol differs wherever its name does.
+    Attributes of the function come last, because its symbol differs wherever its name does.
 
     Parameters
     ----------
     here, there : tvm.IRModule
-        Normalised as TVM's tuner does: their functions are called ``main``.
+        Modules normalised as by TVM's tuner: their functions are called ``main``.
 
     Notes
     -----
-    Found by ``tvm_ffi.get_first_structural_mismatch``. Names of variables and blocks are no part
-    of it, as in TVM's equality.
+    The place is that of ``tvm_ffi.get_first_structural_mismatch``. As in TVM's equality, names of
+    variables and blocks do not count.
     """
     bare = [_bare(here), _bare(there)]
     for sides in (bare, [here, there]):
-        found = tvm_ffi.get_first_structural_mismatch(*sides)
-        if found is not None:
-            return _told(*(_Side(mod, path) for mod, path in zip(sides, found, strict=True)))
+        paths = tvm_ffi.get_first_structural_mismatch(*sides)
+        if paths is not None:
+            return _difference(*(_Side(mod, path) for mod, path in zip(sides, paths, strict=True)))
     return None
 
 
-def _told(here: _Side, there: _Side) -> Difference:
-    # The longer path says more: the other one may end where something is missing.
+def _difference(here: _Side, there: _Side) -> ModuleDifference:
+    # The longer path is more precise: the other one may end where something is missing.
     longer = here if len(here.steps) >= len(there.steps) else there
-    return Difference(longer.where(), here.value(), there.value(), here.line(), there.line())
+    return ModuleDifference(longer.where(), here.value(), there.value(), here.line(), there.line())
 
 
 def _bare(mod: Any) -> Any:
@@ -98,25 +107,25 @@ def _bare(mod: Any) -> Any:
     return tvm.IRModule({var: _without_attributes(f) for var, f in mod.functions.items()})
 
 
-def equal_but_for_attributes(here: Any, there: Any) -> list[Difference] | None:
-    """Return the attributes by which two equal functions differ; None where more differs.
+def equal_but_for_attributes(here: Any, there: Any) -> list[ModuleDifference] | None:
+    """Return the attributes by which two equal functions differ; None if more differs.
 
-    Attributes are part of TVM's equality, so a fused function with one that the tuned function did
-    not have finds no record.
+    Attributes are part of TVM's equality, so a fused function with an attribute that the tuned
+    function did not have finds no record.
 
     Parameters
     ----------
     here, there : tvm.IRModule
-        With one function each.
+        Modules of one function each.
     """
-    mine, theirs = _only_function(here), _only_function(there)
-    if mine is None or theirs is None:
+    own, other = _only_function(here), _only_function(there)
+    if own is None or other is None:
         return None
-    if not modules_equal(_without_attributes(mine), _without_attributes(theirs), "structural"):
+    if not modules_equal(_without_attributes(own), _without_attributes(other), "structural"):
         return None
-    left, right = _attributes(mine), _attributes(theirs)
+    left, right = _attributes(own), _attributes(other)
     return [
-        Difference(f"attribute {key}", left.get(key, NOTHING), right.get(key, NOTHING))
+        ModuleDifference(f"attribute {key}", left.get(key, NOTHING), right.get(key, NOTHING))
         for key in sorted(left.keys() | right.keys())
         if left.get(key) != right.get(key)
     ]
@@ -134,13 +143,13 @@ def _without_attributes(func: Any) -> Any:
 
 
 def _attributes(func: Any) -> dict[str, str]:
-    """Return the attributes of a function, but for the one that says which dialect it is."""
+    """Return the attributes of a function, without the one that names its dialect."""
     attrs = ((str(key), value) for key, value in (func.attrs or {}).items())
     return {key: _cut(str(value)) for key, value in attrs if key != "s_tir"}
 
 
 class _Side:
-    """One module and the place in it."""
+    """One module and a place in it."""
 
     def __init__(self, mod: Any, path: Any) -> None:
         self._mod = mod
@@ -148,7 +157,7 @@ class _Side:
         self._marked = list(_marked(mod, path))
 
     def value(self) -> str:
-        """Return what stands there."""
+        """Return the value at the place."""
         if self.steps and self.steps[-1][0] in _MISSING:
             return NOTHING
         attribute = self._attribute()
@@ -160,7 +169,7 @@ class _Side:
         return _first_line(self._walk()[-1])
 
     def line(self) -> str | None:
-        """Return the line of the script that has it, where it is one."""
+        """Return the line of the script with the value; None where it has several."""
         if len(self._marked) != 1:
             return None
         return _cut(self._marked[0][0].strip())
@@ -174,15 +183,15 @@ class _Side:
             case [(_, "functions"), _, (_, "params"), (_, index), *rest]:
                 return _joined(f"argument {index + 1}{self._parameter(index)}", rest)
             case [(_, "functions"), _, *rest]:
-                found = self._innermost_block()
-                if found is None:
+                block = self._innermost_block()
+                if block is None:
                     return _dotted(rest) or "function"
-                return _joined(f"block {found[0]}", self.steps[found[1] :])
+                return _joined(f"block {block[0]}", self.steps[block[1] :])
             case _:
                 return _dotted(self.steps) or "module"
 
     def _attribute(self) -> str | None:
-        """Return the name of the function's attribute that the path leads to."""
+        """Return the name of the function's attribute at the place, or None."""
         match self.steps:
             case [(_, "functions"), _, (_, "attrs"), (_, "__dict__"), (_, key), *_] if (
                 _only_function(self._mod) is not None
@@ -196,15 +205,15 @@ class _Side:
         return f" ({params[index].name})" if index < len(params) else ""
 
     def _innermost_block(self) -> tuple[str, int] | None:
-        """Return the name of the block that the place is in, and how many steps lead to it."""
-        found = None
+        """Return the name of the block around the place, and the number of steps to it."""
+        block = None
         for number, value in enumerate(self._walk()):
             if isinstance(value, SBlock) and value.name_hint != "root":
-                found = str(value.name_hint), number
-        return found
+                block = str(value.name_hint), number
+        return block
 
     def _walk(self) -> list[Any]:
-        """Return the module and what each step leads to, up to what is missing."""
+        """Return the module and the value after each step, up to a missing one."""
         values = [self._mod]
         for kind, key in self.steps:
             if kind in _MISSING:
@@ -215,10 +224,10 @@ class _Side:
 
 
 def _joined(start: str, rest: Sequence[tuple[AccessKind, Any]]) -> str:
-    """Return a place and what is inside of it, without steps that say nothing to people."""
-    told = [step for step in rest if step[1] not in ("ty", "body", "value")]
+    """Return a place with the informative steps inside it."""
+    informative = [step for step in rest if step[1] not in ("ty", "body", "value")]
     # A type's dtype is in a field of that name.
-    inside = _dotted([step for step, _ in groupby(told)])
+    inside = _dotted([step for step, _ in groupby(informative)])
     return f"{start}, {inside}" if inside else start
 
 
@@ -252,26 +261,24 @@ def _cut(text: str) -> str:
     return text if len(text) <= _MOST else text[: _MOST - 1] + "…"
 
 
-# ---- Why a module finds no record ----------------------------------------------------------------
+# ---- Reasons why a module finds no record --------------------------------------------------------
 
-__all__ = ["Finding", "Near", "Reason", "explain"]
-
-#: Workloads whose modules are looked at beside the module that is explained.
+#: Nearest workloads whose modules are compared with the explained one.
 _MOST_READ = 64
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
-    """One thing that keeps records from a module.
+class NoRecordReason:
+    """A reason why a module finds no record.
 
     Parameters
     ----------
     code : str
         ``unknown`` (no workload is equal), ``attributes``, ``equality`` (equal under a looser
         equality), ``target``, ``failed``, ``foreign``, ``retracted``, ``empty`` (no record, or
-        only such as do nothing), ``broken`` (none replays).
+        only records without steps), ``broken`` (none replays).
     text : str
-        What it is and how to go on, in one line.
+        The reason and the next step, in one line.
     """
 
     code: str
@@ -279,54 +286,54 @@ class Reason:
 
 
 @dataclass(frozen=True, slots=True)
-class Near:
+class NearWorkload:
     """A stored workload that is nearly the module.
 
     Parameters
     ----------
     workload_id : int
-        Its row.
+        Local number.
     name : str
-        Its name.
+        Name.
     records : int
-        How many records it has.
+        Number of its records.
     octaves : float or None
         Distance of the shapes (:mod:`tunedb.programs.workload_info.distance`); None where it is of
         another kind.
-    difference : Difference or None
-        The first place where they differ; None where TVM can make no module of it.
+    difference : ModuleDifference or None
+        First difference from the module; None where TVM cannot read the workload.
     """
 
     workload_id: int
     name: str
     records: int
     octaves: float | None
-    difference: Difference | None
+    difference: ModuleDifference | None
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
-    """What a function of the module finds.
+class FunctionFinding:
+    """The record for a function of a module, or the reasons why there is none.
 
     Parameters
     ----------
     function : str
-        Its name.
+        Name of the function.
     record : Record or None
-        The record that answers for it.
+        Record that answers for it.
     workload_ids : tuple of int
-        Rows of workloads that are equal to it.
-    reasons : tuple of Reason
-        Why there is none, what says most first; empty where there is one.
-    nearest : tuple of Near
-        Nearest first, where no workload is equal.
+        Local numbers of equal workloads.
+    reasons : tuple of NoRecordReason
+        The most important first; empty where there is a record.
+    nearest : tuple of NearWorkload
+        Nearest first; empty where some workload is equal.
     """
 
     function: str
     record: Record | None
     workload_ids: tuple[int, ...] = ()
-    reasons: tuple[Reason, ...] = ()
-    nearest: tuple[Near, ...] = ()
+    reasons: tuple[NoRecordReason, ...] = ()
+    nearest: tuple[NearWorkload, ...] = ()
 
 
 def explain(
@@ -339,27 +346,27 @@ def explain(
     most: int = 3,
     layout: Layout = "auto",
     prepack: bool | None = None,
-) -> list[Finding]:
-    """Say for each function of a module which record answers for it, or why none does.
+) -> list[FunctionFinding]:
+    """Return the record for each function of a module, or the reasons why there is none.
 
     Parameters
     ----------
     store : Store
-        The database; it is only read where it was opened so.
+        Store of the database, which may be read-only.
     mod : tvm.IRModule
-        PrimFuncs, or a Relax program, whose fused functions are asked about.
+        PrimFuncs, or a Relax program, whose fused functions are explained.
     target : tvm.target.Target or dict
-        For which target.
+        Target of the module.
     fallback, module_equality : str
         As for :class:`~tunedb.plugins.metaschedule.Database`.
     most : int
-        How many of the nearest workloads to name.
+        Most of the nearest workloads to name.
     layout, prepack
         As for :func:`~.apply.compile`.
 
     Returns
     -------
-    list of Finding
+    list of FunctionFinding
         By name of the function.
 
     Raises
@@ -371,13 +378,13 @@ def explain(
     """
     target = as_target(target)
     handle = Handle(store, target=target, fallback=fallback, module_equality=module_equality)
-    search = _Search(handle, target, most)
+    explainer = _Explainer(handle, target, most)
     tasks = tasks_of(mod, target, Lowering(layout, prepack))
-    return [search.finding(name, task) for name, task in sorted(tasks.items())]
+    return [explainer.finding(name, task) for name, task in sorted(tasks.items())]
 
 
-class _Search:
-    """A database that is asked about one function after another."""
+class _Explainer:
+    """Findings of a database for one function after another."""
 
     def __init__(self, handle: Handle, target: Any, most: int) -> None:
         self._handle = handle
@@ -386,45 +393,47 @@ class _Search:
         self._stored = handle.targets.stored(target)
         self._most = most
 
-    def finding(self, name: str, mod: Any) -> Finding:
-        """Return what a function finds, with its weights packed, or else as they are."""
-        found = find_record(self._handle, mod, self._target)
+    def finding(self, name: str, mod: Any) -> FunctionFinding:
+        """Return the finding for a function with packed weights, or else for it as it is."""
+        served = find_record(self._handle, mod, self._target)
         plain = without_packing(mod)
-        if found is None and plain is not None:
-            found = find_record(self._handle, plain, self._target)
-            mod = mod if found is None else plain
-        ids = tuple(self._equal(mod))
-        if found is not None:
-            return Finding(name, self._store.records.get(found.id), ids)
+        if served is None and plain is not None:
+            served = find_record(self._handle, plain, self._target)
+            mod = mod if served is None else plain
+        ids = tuple(self._equal_ids(mod))
+        if served is not None:
+            return FunctionFinding(name, self._store.records.get(served.id), ids)
         if ids:
-            return Finding(name, None, ids, tuple(self._of_known(ids)))
+            return FunctionFinding(name, None, ids, tuple(self._reasons_of_known(ids)))
         nearest = self._nearest(mod)
-        reasons = tuple(self._of_unknown(mod, nearest))
-        return Finding(name, None, (), reasons, nearest)
+        reasons = tuple(self._reasons_of_unknown(mod, nearest))
+        return FunctionFinding(name, None, (), reasons, nearest)
 
-    def _equal(self, mod: Any) -> list[int]:
-        """Return the rows of equal workloads, also of those that TVM never gets."""
+    def _equal_ids(self, mod: Any) -> list[int]:
+        """Return the rows of equal workloads, also of those that TVM must not read."""
         known = self._handle.workloads.find(mod)
         ids = set() if known is None else set(self._handle.workloads.equal_ids(known))
-        # One that only foreign sources have is under no name.
+        # A workload of foreign sources alone has no names that count.
         exact = self._store.workloads.id_of(modules.to_workload(mod).digest)
         return sorted(ids if exact is None else ids | {exact})
 
     # ------------------------------------------------------------------ an equal workload
 
-    def _of_known(self, ids: Sequence[int]) -> Iterator[Reason]:
-        """Yield why none of the records of equal workloads answers."""
+    def _reasons_of_known(self, ids: Sequence[int]) -> Iterator[NoRecordReason]:
+        """Yield the reasons why no record of the equal workloads answers."""
         for group in self._handle.targets.groups(self._stored):
-            yield from self._of_target(ids, group)
-        targets = [self._store.targets.get(id_) for id_ in self._store.answers.targets(ids)]
-        others = [one for one in targets if one.digest != self._stored.digest]
-        for other in others:
-            yield Reason("target", self._other_target(other))
+            yield from self._reasons_for_targets(ids, group)
+        for id_ in self._store.answers.targets(ids):
+            target = self._store.targets.get(id_)
+            if target.digest != self._stored.digest:
+                yield NoRecordReason("target", self._target_difference(target))
         if not self._store.programs.targets(ids):
-            yield Reason("empty", "its workload has no record; tune it")
+            yield NoRecordReason("empty", "its workload has no record; tune it")
 
-    def _of_target(self, ids: Sequence[int], target_ids: Sequence[int]) -> Iterator[Reason]:
-        """Yield what became of the records for the target."""
+    def _reasons_for_targets(
+        self, ids: Sequence[int], target_ids: Sequence[int]
+    ) -> Iterator[NoRecordReason]:
+        """Yield the reasons why records for some targets do not answer, the most frequent first."""
         if not target_ids:
             return
         counts: Counter[str] = Counter()
@@ -437,71 +446,74 @@ class _Search:
                     failure = record.measurement.failure
                     causes[failure.kind.value if failure else "unknown"] += 1
         for code, number in counts.most_common():
-            yield Reason(code, _words(code, number, causes))
+            yield NoRecordReason(code, _reason_text(code, number, causes))
 
-    def _other_target(self, other: Target) -> str:
-        """Return in words that there are records for another target, and how it differs."""
-        mine, theirs = self._stored.attributes or {}, other.attributes or {}
+    def _target_difference(self, target: Target) -> str:
+        """Return the sentence for records of another target, with its differences."""
+        here, there = self._stored.attributes or {}, target.attributes or {}
         differing = [
-            f"{key} {mine.get(key, 'not given')} here, {theirs.get(key, 'not given')} there"
-            for key in sorted(mine.keys() | theirs.keys())
-            if mine.get(key) != theirs.get(key)
+            f"{key} {here.get(key, 'not given')} here, {there.get(key, 'not given')} there"
+            for key in sorted(here.keys() | there.keys())
+            if here.get(key) != there.get(key)
         ]
-        words = f"there are records for {other.label}: {'; '.join(differing)}"
-        if other.kind != self._stored.kind:
-            return f"{words}; programs for another kind of device are never served"
-        if other.architecture != self._stored.architecture:
-            return words
-        return f'{words}; fallback="compatible" (--compatible) serves them'
+        sentence = f"there are records for {target.label}: {'; '.join(differing)}"
+        if target.kind != self._stored.kind:
+            return f"{sentence}; programs for another kind of device are never served"
+        if target.architecture != self._stored.architecture:
+            return sentence
+        return f'{sentence}; fallback="compatible" (--compatible) serves them'
 
     # ------------------------------------------------------------------ no equal workload
 
-    def _of_unknown(self, mod: Any, nearest: Sequence[Near]) -> Iterator[Reason]:
+    def _reasons_of_unknown(
+        self, mod: Any, nearest: Sequence[NearWorkload]
+    ) -> Iterator[NoRecordReason]:
         if nearest and nearest[0].difference is not None:
             other = self._handle.workloads.get(nearest[0].workload_id)
-            found_in = other and equal_but_for_attributes(mod, other.workload.mod)
-            if found_in:
-                told = "; ".join(
-                    f"{one.where} is {one.here} here, {one.there} there" for one in found_in
+            attributes = other and equal_but_for_attributes(mod, other.workload.mod)
+            if attributes:
+                differences = "; ".join(
+                    f"{each.where} is {each.here} here, {each.there} there" for each in attributes
                 )
-                yield Reason(
+                yield NoRecordReason(
                     "attributes",
                     f"workload {nearest[0].workload_id} differs only in attributes of the "
-                    f"function, which TVM compares too: {told}",
+                    f"function, which TVM compares too: {differences}",
                 )
         for equality in modules.EQUALITIES:
-            if (found := WorkloadTable(self._handle.store, equality).find(mod)) is not None:
-                yield Reason(
+            known = WorkloadTable(self._handle.store, equality).find(mod)
+            if known is not None:
+                yield NoRecordReason(
                     "equality",
-                    f'workload {found.id} is equal only under module_equality="{equality}"; '
+                    f'workload {known.id} is equal only under module_equality="{equality}"; '
                     "pass it to Database",
                 )
                 break
-        yield Reason("unknown", "no stored workload is equal to it; tune it: tunedb tune")
+        yield NoRecordReason("unknown", "no stored workload is equal to it; tune it: tunedb tune")
 
-    def _nearest(self, mod: Any) -> tuple[Near, ...]:
+    def _nearest(self, mod: Any) -> tuple[NearWorkload, ...]:
         """Return the workloads that are most like a module, those first that TVM can read."""
         signature = signature_of(modules.to_workload(mod))
         known = [
-            one for one in self._store.workloads.find() if one.format in MODULES and one.records
+            summary
+            for summary in self._store.workloads.find()
+            if summary.format in MODULES and summary.records
         ]
-        octaves = distances(signature, [one.signature for one in known])
+        octaves = distances(signature, [summary.signature for summary in known])
         order = sorted(range(len(known)), key=lambda i: (octaves[i], known[i].id))[:_MOST_READ]
         near = [self._near(mod, known[i], float(octaves[i])) for i in order]
         return tuple(sorted(near, key=_rank)[: self._most])
 
-    def _near(self, mod: Any, summary: WorkloadSummary, octaves: float) -> Near:
-        found = self._handle.workloads.get(summary.id) if summary.best is not None else None
-        difference = None if found is None else first_difference(mod, found.workload.mod)
+    def _near(self, mod: Any, summary: WorkloadSummary, octaves: float) -> NearWorkload:
+        known = self._handle.workloads.get(summary.id) if summary.best is not None else None
+        difference = None if known is None else first_difference(mod, known.workload.mod)
         finite = octaves if octaves != float("inf") else None
-        return Near(summary.id, summary.name, summary.records, finite, difference)
+        return NearWorkload(summary.id, summary.name, summary.records, finite, difference)
 
 
-def _rank(near: Near) -> tuple[bool, bool, float]:
-    """Return what orders the nearest workloads.
-
-    One that differs in nothing but an attribute comes first: shapes and operator are the same.
-    """
+def _rank(near: NearWorkload) -> tuple[bool, bool, float]:
+    """Return the sort key of a near workload."""
+    # One that differs only in an attribute comes first: shapes and operator are the same.
     difference = near.difference
     only_attribute = difference is not None and difference.where.startswith("attribute")
     octaves = float("inf") if near.octaves is None else near.octaves
@@ -509,7 +521,7 @@ def _rank(near: Near) -> tuple[bool, bool, float]:
 
 
 def _code_of(record: Record) -> str:
-    """Return why a record does not answer."""
+    """Return the code of the reason why a record does not answer."""
     measurement = record.measurement
     if record.retracted:
         return "retracted"
@@ -520,20 +532,20 @@ def _code_of(record: Record) -> str:
     return "empty" if measurement.program.trace.is_empty else "broken"
 
 
-def _words(code: str, number: int, causes: Counter[str]) -> str:
-    """Return in words what became of records, and how to go on."""
+def _reason_text(code: str, number: int, causes: Counter[str]) -> str:
+    """Return the reason of some records and the next step, in one line."""
     records = f"{number:,} record{'' if number == 1 else 's'} for this target"
     match code:
         case "failed":
-            told = ", ".join(f"{count:,} {kind}" for kind, count in causes.most_common())
-            return f"{records} failed ({told}); tune it longer"
+            kinds = ", ".join(f"{count:,} {kind}" for kind, count in causes.most_common())
+            return f"{records} failed ({kinds}); tune it longer"
         case "foreign":
             return (
                 f"{records} of foreign sources, which TVM never gets; to try them on this machine: "
                 "tunedb revalidate --foreign"
             )
         case "retracted":
-            return f"{records} retracted; tunedb show RECORD says so of each"
+            return f"{records} retracted; see: tunedb show RECORD"
         case "empty":
             return f"{records} without any step; tune it"
     return f"{records} cannot be replayed by this TVM; see: tunedb quarantine"

@@ -1,8 +1,9 @@
-"""The one path of a Relax program: to the functions that are tuned, and from there to a library.
+"""Lowering of a Relax program to the functions that are tuned, and packing of its weights.
 
 ``tune``, ``compile``, ``schedule``, ``explain`` and ``revalidate`` lower a program here, so that
-what was tuned is what is asked for. The chain is that of TVM's ``static_shape_tuning_pipeline``
-(``relax/pipeline.py``) with batch norms folded and a layout chosen before.
+they look up the functions that were tuned. The passes are those of TVM's
+``static_shape_tuning_pipeline`` (``relax/pipeline.py``), after batch norms are folded and a layout
+is chosen.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Whether two programs compute the same; what runs inside worker processes.
+"""Numerical comparison of programs, inside worker processes.
 
 Programs get equal random arguments, and all arguments are compared afterwards: outputs, and inputs
-that a program must not change. The untuned program's results lie in a file between the runs.
+that a program must not change. A file holds the untuned program's results between the runs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .. import trace_codec
 from ..intrinsics import load_intrinsics, needs_intrinsics
 from ..workers.build_worker import default_build
 
-#: Attribute of a module that travels to a worker: what to do there, as JSON.
+#: Attribute of a module with the order for a worker, as JSON.
 ORDER = "tunedb.revalidation"
 
 #: Relative tolerance of a program's results, by the coarsest floating type among its arguments.
@@ -29,38 +29,38 @@ ORDER = "tunedb.revalidation"
 #: sqrt(K) of them.
 TOLERANCES = {"float64": 1e-9, "float32": 1e-4, "float16": 1e-2, "bfloat16": 5e-2}
 
-#: That of a floating type which is not named (float8).
+#: Relative tolerance of other floating types (float8).
 _COARSE = 0.2
 
-#: Integers are drawn below it, and below the least extent: they may be indices.
+#: Bound of random integers, besides the least extent: they may be indices.
 _MOST_INTEGER = 8
 
-#: Stands for an infinite deviation: a runner's result is a finite number.
+#: Number for an infinite deviation, because a runner's result must be finite.
 FARTHEST = 1e30
 
 Arrays = list[NDArray[Any]]
 
 
 def order_of(trace: Trace | None, *, keep_preproc: bool) -> str:
-    """Return what :func:`build` is to do with a module.
+    """Return an order for :func:`build`, as JSON.
 
     Parameters
     ----------
     trace : Trace or None
-        How to schedule it; None leaves it as it is.
+        Trace that schedules the module; None leaves it as it is.
     keep_preproc : bool
-        Whether the program itself changes the layout of its weights, as it must where its results
-        are to be compared. A tuner measures programs without.
+        Whether the program itself changes the layout of its weights, as it must if its results are
+        compared. A tuner measures programs without that.
     """
-    parts = None
+    fields = None
     if trace is not None:
         tail = None if trace.tail is None else trace.tail.decode()
-        parts = [trace.sketch.decode(), tail, trace.decisions.decode()]
-    return orjson.dumps({"trace": parts, "keep_preproc": keep_preproc}).decode()
+        fields = [trace.sketch.decode(), tail, trace.decisions.decode()]
+    return orjson.dumps({"trace": fields, "keep_preproc": keep_preproc}).decode()
 
 
 def build(mod: Any, target: Any, params: Any) -> Any:
-    """Schedule and build a module as its :data:`ORDER` says; an ``f_build`` of a builder."""
+    """Schedule and build a module by its :data:`ORDER`; an ``f_build`` of a builder."""
     order = orjson.loads(str(mod.attrs[ORDER]))
     mod = mod.without_attr(ORDER)
     if order["trace"] is not None:
@@ -75,20 +75,27 @@ def build(mod: Any, target: Any, params: Any) -> Any:
 def scheduled(mod: Any, trace: Trace) -> Any:
     """Return a module as its trace schedules it.
 
+    Parameters
+    ----------
+    mod : tvm.IRModule
+        The untuned module.
+    trace : Trace
+        Trace in today's instructions.
+
     Raises
     ------
     Exception
-        What TVM raises on a trace that does not fit.
+        The trace does not apply to the module; TVM raises several classes.
     """
     if needs_intrinsics(trace):
         load_intrinsics()
     try:
-        made = trace_codec.TraceBuilder().build(trace)
+        tvm_trace = trace_codec.TraceBuilder().build(trace)
     except trace_codec.UnknownInstructionError:
-        made = trace_codec.replay(trace, mod)
+        tvm_trace = trace_codec.replay(trace, mod)
     # A decision that the trace lacks is drawn; equal programs then get equal ones.
     schedule = Schedule(mod, seed=1, debug_mask="none")
-    made.apply_to_schedule(schedule, remove_postproc=False)
+    tvm_trace.apply_to_schedule(schedule, remove_postproc=False)
     return schedule.mod
 
 
@@ -103,11 +110,11 @@ def allocate(
     Parameters
     ----------
     device : tvm Device
-        Where to.
+        Device of the arguments.
     args_info : sequence
         ``["TENSOR", dtype, shape]`` of each argument.
     draws : int
-        How many lists of arguments.
+        Number of lists of arguments.
     seed : int
         Equal seeds give equal arguments.
 
@@ -115,8 +122,8 @@ def allocate(
     -------
     list of list of Tensor
         Floating values of even draws are in [-1, 1), of odd ones in [0.5, 1.5), where logarithms
-        and roots are defined; but where a type has less than 32 bits always in [-1, 1), because a
-        long sum of positive float16 stands still at 2048. Integers are small and not negative:
+        and roots are defined. If a type has less than 32 bits they are always in [-1, 1), because
+        a long sum of positive float16 stands still at 2048. Integers are small and not negative:
         they may be indices.
     """
     return [
@@ -164,12 +171,12 @@ def _is_float(dtype: str) -> bool:
 def run_reference(
     rt_mod: Any, device: Any, _config: Any, repeated_args: Sequence[Sequence[Any]], *, path: str
 ) -> list[float]:
-    """Run the untuned program and keep its results; an ``f_run_evaluator`` of a runner."""
-    found = {}
+    """Run the untuned program and write its results; an ``f_run_evaluator`` of a runner."""
+    results = {}
     for draw, args in enumerate(repeated_args):
         for number, array in enumerate(_run(rt_mod, device, args)):
-            found[_name(draw, number)] = array
-    np.savez(path, **found)  # type: ignore[arg-type]
+            results[_name(draw, number)] = array
+    np.savez(path, **results)  # type: ignore[arg-type]
     return [0.0]
 
 
@@ -185,13 +192,14 @@ def run_compared(
         at most :data:`FARTHEST`), and the deviation that its type allows.
     """
     tolerance = tolerance_of([str(arg.dtype) for arg in repeated_args[0]])
-    found: list[float] = []
+    deviations: list[float] = []
     with np.load(path) as expected:
         for draw, args in enumerate(repeated_args):
             for number, array in enumerate(_run(rt_mod, device, args)):
-                apart = deviation(expected[_name(draw, number)], array)
-                found += [min(apart, FARTHEST), tolerance if array.dtype.kind == "f" else 0.0]
-    return found
+                distance = deviation(expected[_name(draw, number)], array)
+                allowed = tolerance if array.dtype.kind == "f" else 0.0
+                deviations += [min(distance, FARTHEST), allowed]
+    return deviations
 
 
 def _run(rt_mod: Any, device: Any, args: Sequence[Any]) -> Arrays:
@@ -201,7 +209,7 @@ def _run(rt_mod: Any, device: Any, args: Sequence[Any]) -> Arrays:
 
 
 def _plain(array: NDArray[Any]) -> NDArray[Any]:
-    """Return an array in a type that NumPy itself has: bfloat16 and float8 as float32."""
+    """Return an array in a type of NumPy itself: bfloat16 and float8 as float32."""
     return array if array.dtype.kind in "fiub" else array.astype(np.float32)
 
 
@@ -215,32 +223,32 @@ def _name(draw: int, number: int) -> str:
 def tolerance_of(dtypes: Sequence[str]) -> float:
     """Return the relative tolerance for the floating results of a program with these arguments.
 
-    That of the coarsest type: a product of float16 that is summed in float32 has no more digits
-    than float16 gave it.
+    It is that of the coarsest type: a product of float16 that is summed in float32 has no more
+    digits than float16 gave it.
     """
     return max((TOLERANCES.get(d, _COARSE) for d in dtypes if _is_float(d)), default=0.0)
 
 
-def deviation(expected: NDArray[Any], found: NDArray[Any]) -> float:
-    """Return how far results are from what is expected.
+def deviation(expected: NDArray[Any], actual: NDArray[Any]) -> float:
+    """Return the relative deviation of results.
 
     Parameters
     ----------
-    expected, found : ndarray, equal shapes
+    expected, actual : ndarray, equal shapes
         Results of the untuned program and of another.
 
     Returns
     -------
     float
-        Largest difference as a share of the largest absolute value that is expected: what cancels
-        in a sum has the rounding of what was summed. For integers 0, or infinity where any
+        Largest difference as a share of the largest absolute expected value, because a sum with
+        cancellation has the rounding errors of its terms. For integers 0, or infinity where any
         differs. NaN and infinities must be in the same places; otherwise infinity.
     """
-    if expected.shape != found.shape:
+    if expected.shape != actual.shape:
         return np.inf
     if expected.dtype.kind != "f":
-        return 0.0 if np.array_equal(expected, found) else np.inf
-    left, right = expected.astype(np.float64), found.astype(np.float64)
+        return 0.0 if np.array_equal(expected, actual) else np.inf
+    left, right = expected.astype(np.float64), actual.astype(np.float64)
     finite = np.isfinite(left)
     same = np.array_equal(left[~finite], right[~finite], equal_nan=True)
     if not (same and np.isfinite(right[finite]).all()):

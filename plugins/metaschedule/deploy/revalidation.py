@@ -1,8 +1,8 @@
-"""The best programs measured again, and their results compared with the untuned program's.
+"""Revalidation: the best programs are measured again, and their results compared.
 
-A foreign source's program is code of somebody else. Its steps are replayed, built and run in worker
-processes only, and only where the caller says so; one that holds what TVM's rules never write
-(:mod:`tunedb.programs.allowlist`) not even then.
+The program of a foreign source is code of somebody else. It is replayed, built and run in worker
+processes only, and only on the caller's request; a program that fails the allow-list
+(:mod:`tunedb.programs.allowlist`) never is.
 """
 
 from __future__ import annotations
@@ -48,22 +48,22 @@ from .apply import tasks_of
 from .build_and_run import BuildAndRun, Job
 from .network import DEFAULT, Lowering
 
-# ---- Foreign programs that are not even tried ----------------------------------------------------
+# ---- Foreign programs that must not be replayed --------------------------------------------------
 
-#: How many times as many values as the module's arguments those of a record may have: weights in a
+#: Greatest ratio of the values in a record's arguments to those in the module's: weights in a
 #: layout of their own are padded to whole tiles.
 _PADDING = 4
 
 
-def why_refused(record: Record, mod: Any) -> str | None:
-    """Return why a foreign program must not be replayed, or None.
+def rejection_of(record: Record, mod: Any) -> str | None:
+    """Return the reason why a foreign program must not be replayed, or None.
 
     Parameters
     ----------
     record : Record
-        A record of it.
+        A record of the program.
     mod : tvm.IRModule
-        The user's own module, which it would be applied to.
+        The user's own module that it would be applied to.
     """
     measurement = record.measurement
     program = measurement.program
@@ -77,11 +77,9 @@ def why_refused(record: Record, mod: Any) -> str | None:
 
 
 def _check_arguments(described: Any, mod: Any) -> None:
-    """Raise FormatError unless arguments have the types of the module's, and about their size.
-
-    They are what memory is allocated for; a vector of a type would be as good as a long shape.
-    """
-    own = [one.as_json() for one in ms.arg_info.ArgInfo.from_entry_func(mod)]
+    """Raise FormatError unless arguments have the types of the module's, and about their size."""
+    # Memory is allocated for them; a vector type could be as large as a long shape.
+    own = [info.as_json() for info in ms.arg_info.ArgInfo.from_entry_func(mod)]
     types = {str(dtype) for _, dtype, _ in own}
     most = _PADDING * sum(math.prod(map(int, shape)) for _, _, shape in own)
     total = 0
@@ -97,9 +95,9 @@ def _check_arguments(described: Any, mod: Any) -> None:
         raise FormatError(f"its arguments have {total:.3g} values, over {most:,} for this module")
 
 
-# ---- Which programs are measured again: the best ones of a workload, each by its best record -----
+# ---- Best programs of a workload, each with its best record --------------------------------------
 
-#: Records looked up at a time, until they have enough programs.
+#: Records that are read at a time, until there are enough programs.
 _CHUNK = 32
 
 
@@ -111,13 +109,13 @@ def served_programs(
     Parameters
     ----------
     store : Store
-        The database.
+        Store of the database.
     workload_ids : sequence of int
         Workloads that count as one.
     target_id : int
-        The target.
+        Local number of the target.
     k : int
-        How many programs at most.
+        Most programs to return.
     """
     return _first_of_each(_served(store, workload_ids, target_id), k)
 
@@ -127,64 +125,64 @@ def foreign_programs(
 ) -> list[Record]:
     """Return the best record of each of the k best programs that only foreign sources have.
 
-    Those of which a record was taken back here are left out, because it was wrong. What others
-    take back of their own is no word about the same program of somebody else. The parameters are
-    those of :func:`served_programs`; all records of the workloads are read.
+    A program with a record that this database retracted is left out, because it was wrong. A
+    retraction by others concerns their own records only. The parameters are those of
+    :func:`served_programs`; all records of the workloads are read.
     """
     return _first_of_each(_foreign(store, workload_ids, target_id), k)
 
 
 def _first_of_each(records: Iterable[Record], k: int) -> list[Record]:
-    found: dict[bytes, Record] = {}
+    by_program: dict[bytes, Record] = {}
     for record in records:
-        found.setdefault(record.measurement.program.digest, record)
-        if len(found) == k:
+        by_program.setdefault(record.measurement.program.digest, record)
+        if len(by_program) == k:
             break
-    return list(found.values())
+    return list(by_program.values())
 
 
 def _served(store: Store, workload_ids: Sequence[int], target_id: int) -> Iterator[Record]:
-    seen, wanted = 0, _CHUNK
+    seen, most = 0, _CHUNK
     while True:
-        ids = store.answers.best_ids(workload_ids, [target_id], wanted)
+        ids = store.answers.best_ids(workload_ids, [target_id], most)
         yield from map(store.records.get, ids[seen:])
-        if len(ids) < wanted:
+        if len(ids) < most:
             return
-        seen, wanted = wanted, 2 * wanted
+        seen, most = most, 2 * most
 
 
 def _foreign(store: Store, workload_ids: Sequence[int], target_id: int) -> Iterator[Record]:
     best: list[tuple[float, int]] = []
-    passed_over: set[bytes] = set()
+    excluded: set[bytes] = set()
     for id_ in workload_ids:
         for record in store.records.iterate(id_, [target_id]):
-            if record.source.trust >= Trust.VERIFIED or _is_taken_back_here(store, record):
-                passed_over.add(record.measurement.program.digest)
+            if record.source.trust >= Trust.VERIFIED or _is_retracted_here(store, record):
+                excluded.add(record.measurement.program.digest)
             elif record.retracted:
                 continue
             elif record.measurement.is_valid and record.mean is not None:
                 best.append((record.mean, record.id))
     for _, number in sorted(best):
         record = store.records.get(number)
-        if record.measurement.program.digest not in passed_over:
+        if record.measurement.program.digest not in excluded:
             yield record
 
 
-def _is_taken_back_here(store: Store, record: Record) -> bool:
-    """Tell whether this database says of a record itself that it must not be served."""
+def _is_retracted_here(store: Store, record: Record) -> bool:
+    """Tell whether this database itself has retracted a record."""
     if not record.retracted:
         return False
-    word = Retraction(record.measurement.digest, store.key, "measurement", "")
-    return bool(store.exchange.known_retractions([word]))
+    retraction = Retraction(record.measurement.digest, store.key, "measurement", "")
+    return bool(store.exchange.known_retractions([retraction]))
 
 
 def is_named(store: Store, mod: Any, equality: str) -> bool:
-    """Tell whether a module is stored, or a name under which it is known, by whomever.
+    """Tell whether a module is stored, or a name of it by any source.
 
     Parameters
     ----------
     store : Store
-        The database.
+        Store of the database.
     mod : tvm.IRModule
         A module.
     equality : str
@@ -201,10 +199,10 @@ def is_named(store: Store, mod: Any, equality: str) -> bool:
 
 __all__ = ["Revalidation", "Verdict"]
 
-Outcome = Literal["passed", "wrong", "failed", "unchecked", "refused"]
+VerdictOutcome = Literal["passed", "wrong", "failed", "unchecked", "refused"]
 
-#: Sources of what is measured here. A foreign program that passes is verified; one that does not
-#: stays foreign, because a measurement of a trusted source would let TVM have it.
+#: Sources of the measurements. A foreign program that passes is verified; one that does not stays
+#: foreign, because a measurement of a trusted source would let TVM have it.
 OWN = Source("revalidation", SourceKind.LIVE)
 VERIFIED = Source("foreign programs that passed revalidation", SourceKind.LIVE, Trust.VERIFIED)
 REJECTED = Source("foreign programs that failed revalidation", SourceKind.LIVE, Trust.FOREIGN)
@@ -212,30 +210,30 @@ REJECTED = Source("foreign programs that failed revalidation", SourceKind.LIVE, 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one program.
+    """Result of the revalidation of one program.
 
     Parameters
     ----------
     record : Record
-        Its best record so far.
+        Best record of the program before.
     outcome : {"passed", "wrong", "failed", "unchecked", "refused"}
         ``wrong``: it computes something else. ``failed``: it could not be built or run.
-        ``unchecked``: the untuned program could not, so nothing was measured. ``refused``: it holds
-        what no foreign program may, so it was not even replayed.
+        ``unchecked``: the untuned program could not, so nothing was measured. ``refused``: it fails
+        the allow-list of foreign programs, so it was not even replayed.
     deviation : float or None
-        The largest one from the untuned results, as a share of the largest value.
+        Largest deviation from the untuned results, as a share of the largest value.
     mean : float or None
         Mean of the new times in seconds.
     failure : Failure or None
-        Why it did not pass.
+        Reason why it did not pass.
     retracted : tuple of int
-        Records that are not served any more.
+        Records that are no longer served.
     threads : int or None
         Threads of TVM's runtime that the new times were measured with.
     """
 
     record: Record
-    outcome: Outcome
+    outcome: VerdictOutcome
     deviation: float | None = None
     mean: float | None = None
     failure: Failure | None = None
@@ -244,42 +242,44 @@ class Verdict:
 
     @property
     def reason(self) -> str | None:
-        """Why it did not pass, in one line."""
+        """Reason why it did not pass, in one line."""
         if self.failure is None:
             return None
         if self.outcome == "refused":
             return self.failure.message
-        told = _headline(self.failure)
-        return f"the untuned program does not run: {told}" if self.outcome == "unchecked" else told
+        reason = _headline(self.failure)
+        if self.outcome == "unchecked":
+            return f"the untuned program does not run: {reason}"
+        return reason
 
 
 @dataclass(slots=True)
-class _Trial:
-    """One program on its way."""
+class _PendingVerdict:
+    """One program while it is revalidated."""
 
     record: Record
     mod: Any
     deviation: float | None = None
     times: tuple[float, ...] | None = None
     failure: Failure | None = None
-    outcome: Outcome = field(default="unchecked")
+    outcome: VerdictOutcome = field(default="unchecked")
 
 
 class Revalidation:
-    """Measures programs of a store again and compares what they compute.
+    """New measurements of stored programs, whose results are compared.
 
     Parameters
     ----------
     store : Store
-        Where the programs are, and where the measurements go, under a session of their own.
+        Store of the programs, which gets the measurements under a session of their own.
     repeat : int
-        How many times to measure; each is the mean of three runs at least, and of 100 ms.
+        Number of measurements; each is the mean over at least three runs and 100 ms.
     draws : int
-        How many random arguments to compare with (:func:`.numerics.allocate`).
+        Lists of random arguments to compare with (:func:`.numerics.allocate`).
     seed : int
-        Of the arguments.
+        Seed of the arguments.
     timeout_sec : float
-        For one build and for one run.
+        Time limit of one build and of one run.
     max_workers : int or None
         Processes that build; one for each processor by default.
 
@@ -290,10 +290,10 @@ class Revalidation:
 
     Notes
     -----
-    A program whose results are wrong gets a failed measurement of kind ``wrong_result``, and its
-    records are retracted: they stay stored and are never served again, also if they are imported
-    once more. A program that fails or crashes gets a failed measurement with its cause; its records
-    stay, because another machine may run it.
+    A program with wrong results gets a failed measurement of kind ``wrong_result``, and its records
+    are retracted: they stay stored and are never served again, also if they are imported once more.
+    A program that fails or crashes gets a failed measurement with its cause; its records stay,
+    because another machine may run it.
 
     Examples
     --------
@@ -328,7 +328,7 @@ class Revalidation:
         )
 
     def close(self) -> None:
-        """End the workers and remove what they made."""
+        """End the workers and remove their files."""
         self._runs.close()
         self._folder.close()
 
@@ -348,14 +348,14 @@ class Revalidation:
         Parameters
         ----------
         mod : tvm.IRModule
-            PrimFuncs, or a Relax program, whose fused functions are meant.
+            PrimFuncs, or a Relax program, whose fused functions count.
         target : tvm.target.Target or dict
-            What it is compiled for.
+            Target of the module.
         foreign : bool
-            Also those that only foreign sources have. The module given here then is an own one,
+            Whether workloads of foreign sources alone count. This module then becomes an own one,
             which TVM may read.
         lowering : Lowering
-            How a Relax program is lowered.
+            Lowering of a Relax program.
 
         Returns
         -------
@@ -365,10 +365,10 @@ class Revalidation:
         workloads, groups = self._handle.workloads, []
         for task in tasks_of(mod, target, lowering).values():
             known = workloads.find(task)
-            # What came from others has no module that TVM may read: the one given here is a row of
-            # our own from now on, and stands in.
-            is_lent = known is not None and not known.is_exact
-            if is_lent or (foreign and is_named(self._store, task, workloads.equality)):
+            # A foreign workload has no module that TVM may read: the user's becomes a row of our
+            # own and replaces it.
+            is_foreign = known is not None and not known.is_exact
+            if is_foreign or (foreign and is_named(self._store, task, workloads.equality)):
                 known = workloads.commit(task)
             if known is not None:
                 equal = workloads.proposing_ids if foreign else workloads.equal_ids
@@ -380,19 +380,19 @@ class Revalidation:
     def run(
         self, workload_ids: Sequence[int], target_id: int, k: int = 5, *, foreign: bool = False
     ) -> list[Verdict]:
-        """Measure the k best programs again and compare what they compute.
+        """Measure the k best programs again and compare their results.
 
         Parameters
         ----------
         workload_ids : sequence of int
             Workloads that count as one.
         target_id : int
-            The target; its device must be in this machine.
+            Local number of the target, whose device must be in this machine.
         k : int
-            How many programs at most.
+            Most programs to measure.
         foreign : bool
-            Programs of foreign sources in place of those that are served. Those that pass are
-            verified from then on: their new record is served, the foreign source's still is not.
+            Take programs of foreign sources instead of served ones. Those that pass are verified:
+            their new record is served, the foreign source's still is not.
 
         Returns
         -------
@@ -402,9 +402,9 @@ class Revalidation:
         Raises
         ------
         NotFoundError
-            No such program, or TVM can make no module of the workload.
+            There is no such program, or TVM cannot read the workload.
         StorageError
-            What was measured cannot be stored.
+            The measurements cannot be stored.
         """
         find = foreign_programs if foreign else served_programs
         records = find(self._store, workload_ids, target_id, k)
@@ -414,31 +414,32 @@ class Revalidation:
                 f"{workload_ids[0]} for target {target_id}"
             )
         target = as_target(self._store.targets.get(target_id).attributes)
-        trials = [
-            _Trial(record, self._module(record.workload_id, foreign=foreign)) for record in records
+        pending = [
+            _PendingVerdict(record, self._module(record.workload_id, foreign=foreign))
+            for record in records
         ]
-        for trial in trials:
-            self._settle_refused(trial)
-        allowed = [trial for trial in trials if trial.outcome != "refused"]
-        checked = [trial for trial in allowed if self._has_reference(trial)]
+        for program in pending:
+            self._reject(program)
+        allowed = [program for program in pending if program.outcome != "refused"]
+        checked = [program for program in allowed if self._has_reference(program)]
         self._check(checked, target)
-        self._measure([trial for trial in checked if trial.outcome == "passed"], target)
-        return [self._store_verdict(trial, foreign=foreign) for trial in trials]
+        self._measure([program for program in checked if program.outcome == "passed"], target)
+        return [self._store_verdict(program, foreign=foreign) for program in pending]
 
-    def _settle_refused(self, trial: _Trial) -> None:
-        """Settle a trial of a program that must not be tried."""
-        answer = self._store.answers.get(trial.record.id)
+    def _reject(self, program: _PendingVerdict) -> None:
+        """Set the outcome of a program that must not be replayed."""
+        answer = self._store.answers.get(program.record.id)
         reason = None
         if not self._store.answers.is_whole(answer):
             reason = "its digest does not match its contents; see: tunedb db check"
         elif not answer.is_own:
-            reason = why_refused(trial.record, trial.mod)
+            reason = rejection_of(program.record, program.mod)
         if reason is not None:
-            trial.outcome = "refused"
-            trial.failure = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, reason)
+            program.outcome = "refused"
+            program.failure = Failure(FailureKind.UNKNOWN, Phase.UNKNOWN, reason)
 
     def _module(self, workload_id: int, *, foreign: bool) -> Any:
-        """Return the untuned module of a workload; never one that only foreign sources gave."""
+        """Return the untuned module of a workload, which is never that of a foreign source."""
         store = self._store
         known = None
         if store.names.aliases(workload_id) or store.answers.targets([workload_id]):
@@ -450,80 +451,82 @@ class Revalidation:
             )
         return known.workload.mod
 
-    def _has_reference(self, trial: _Trial) -> bool:
+    def _has_reference(self, program: _PendingVerdict) -> bool:
         """Run the untuned program on this machine's processor, once for each workload."""
-        id_ = trial.record.workload_id
+        id_ = program.record.workload_id
         if id_ not in self._references:
             path = self._folder.path / f"{id_}.npz"
-            job = Job(trial.mod, numerics.order_of(None, keep_preproc=True))
+            job = Job(program.mod, numerics.order_of(None, keep_preproc=True))
             run = partial(numerics.run_reference, path=str(path))
             (outcome,) = self._runs.outcomes([job], tvm.target.Target("llvm"), run)
             self._references[id_] = (path, outcome.failure)
-        trial.failure = self._references[id_][1]
-        return trial.failure is None
+        program.failure = self._references[id_][1]
+        return program.failure is None
 
-    def _check(self, trials: Sequence[_Trial], target: Any) -> None:
+    def _check(self, programs: Sequence[_PendingVerdict], target: Any) -> None:
         """Compare results with those of the untuned program."""
-        for id_ in dict.fromkeys(trial.record.workload_id for trial in trials):
-            mine = [trial for trial in trials if trial.record.workload_id == id_]
+        for id_ in dict.fromkeys(program.record.workload_id for program in programs):
+            own = [program for program in programs if program.record.workload_id == id_]
             run = partial(numerics.run_compared, path=str(self._references[id_][0]))
-            jobs = [_job(trial.mod, trial.record, keep_preproc=True) for trial in mine]
-            for trial, found in zip(mine, self._runs.outcomes(jobs, target, run), strict=True):
-                trial.outcome, trial.failure = "failed", found.failure
-                if found.failure is None:
-                    trial.deviation = max(found.costs[::2])
-                    trial.failure = _wrong_result(found.costs)
-                    trial.outcome = "passed" if trial.failure is None else "wrong"
+            jobs = [_job(program.mod, program.record, keep_preproc=True) for program in own]
+            for program, ran in zip(own, self._runs.outcomes(jobs, target, run), strict=True):
+                program.outcome, program.failure = "failed", ran.failure
+                if ran.failure is None:
+                    program.deviation = max(ran.costs[::2])
+                    program.failure = _wrong_result(ran.costs)
+                    program.outcome = "passed" if program.failure is None else "wrong"
 
-    def _measure(self, trials: Sequence[_Trial], target: Any) -> None:
+    def _measure(self, programs: Sequence[_PendingVerdict], target: Any) -> None:
         """Measure as a tuner does."""
-        jobs = [_job(trial.mod, trial.record, keep_preproc=False) for trial in trials]
-        for trial, found in zip(trials, self._runs.outcomes(jobs, target), strict=True):
-            trial.failure = found.failure
-            if found.failure is None:
-                trial.times = found.costs
+        jobs = [_job(program.mod, program.record, keep_preproc=False) for program in programs]
+        for program, ran in zip(programs, self._runs.outcomes(jobs, target), strict=True):
+            program.failure = ran.failure
+            if ran.failure is None:
+                program.times = ran.costs
             else:
-                trial.outcome = "failed"
+                program.outcome = "failed"
 
-    # ------------------------------------------------------------------ what is stored
+    # ------------------------------------------------------------------ storing
 
-    def _store_verdict(self, trial: _Trial, *, foreign: bool) -> Verdict:
-        """Store what was found out about a program."""
-        record, outcome = trial.record, trial.outcome
+    def _store_verdict(self, program: _PendingVerdict, *, foreign: bool) -> Verdict:
+        """Store the measurement, retractions and names that follow from an outcome."""
+        record, outcome = program.record, program.outcome
         retracted: tuple[int, ...] = ()
         if outcome not in ("unchecked", "refused"):
             # A record of an own source would vouch for the body of its workload.
             is_own = not foreign and self._store.provenance.is_own_workload(record.workload_id)
             source = OWN if is_own else VERIFIED if outcome == "passed" else REJECTED
-            self._store.batches.add([self._measurement(trial)], source)
+            self._store.batches.add([self._measurement(program)], source)
             if foreign and outcome == "passed":
-                # Until now only foreign sources called the workload so.
-                script = str(trial.mod.script(show_meta=True))
-                names = modules.aliases(trial.mod, script)
+                # Until now only foreign sources gave the workload these names.
+                script = str(program.mod.script(show_meta=True))
+                names = modules.aliases(program.mod, script)
                 self._store.names.add(record.workload_id, names, source)
-        if outcome == "wrong" and trial.failure is not None:
+        if outcome == "wrong" and program.failure is not None:
             retracted = tuple(self._records_of(record))
-            self._store.trust.retract(retracted, f"revalidation: {_headline(trial.failure)}")
+            self._store.trust.retract(retracted, f"revalidation: {_headline(program.failure)}")
         mean = threads = None
-        if trial.times is not None:
-            mean, threads = mean_of(trial.times), threads_of(self._handle.session())
-        return Verdict(record, outcome, trial.deviation, mean, trial.failure, retracted, threads)
+        if program.times is not None:
+            mean, threads = mean_of(program.times), threads_of(self._handle.session())
+        return Verdict(
+            record, outcome, program.deviation, mean, program.failure, retracted, threads
+        )
 
-    def _measurement(self, trial: _Trial) -> Measurement:
-        before = trial.record.measurement
-        found = {"deviation": trial.deviation, "record": before.digest.hex()}
+    def _measurement(self, program: _PendingVerdict) -> Measurement:
+        before = program.record.measurement
+        extra = {"deviation": program.deviation, "record": before.digest.hex()}
         number, self._occurrence = self._occurrence, self._occurrence + 1
         return Measurement(
             program=before.program,
-            run_secs=trial.times or (NO_TIME,),
-            status=Status.OK if trial.times else Status.FAILED,
+            run_secs=program.times or (NO_TIME,),
+            status=Status.OK if program.times else Status.FAILED,
             measured_at=time.time_ns() // 1000,
             occurrence=number,
             session=self._handle.session(),
             args_info=before.args_info,
             origin=Origin.MEASURED,
-            extra=canonical_json({"revalidation": found}),
-            failure=trial.failure,
+            extra=canonical_json({"revalidation": extra}),
+            failure=program.failure,
         )
 
     def _records_of(self, record: Record) -> Iterator[int]:
@@ -536,19 +539,19 @@ class Revalidation:
 
 
 def _job(mod: Any, record: Record, *, keep_preproc: bool) -> Job:
-    """Return what builds the program of a record."""
+    """Return the job for the program of a record."""
     trace = upgrade(record.measurement.program.trace)
     body, args = record.measurement.args_info, None
     if body is not None and not keep_preproc:
         # A tuned program may take weights in a layout of its own.
-        args = [ms.arg_info.ArgInfo.from_json(one) for one in orjson.loads(body)]
+        args = [ms.arg_info.ArgInfo.from_json(info) for info in orjson.loads(body)]
     return Job(mod, numerics.order_of(trace, keep_preproc=keep_preproc), args)
 
 
 def _wrong_result(costs: Sequence[float]) -> Failure | None:
-    """Return what is wrong with the results that :func:`.numerics.run_compared` compared."""
+    """Return the failure of results with deviations of :func:`.numerics.run_compared`, or None."""
     pairs = zip(costs[::2], costs[1::2], strict=True)
-    wrong = [apart for apart, allowed in pairs if not apart <= allowed]
+    wrong = [deviation for deviation, allowed in pairs if not deviation <= allowed]
     if not wrong:
         return None
     message = (
@@ -561,6 +564,6 @@ def _wrong_result(costs: Sequence[float]) -> Failure | None:
 
 
 def _headline(failure: Failure) -> str:
-    """Return the line of a message that says what is wrong."""
+    """Return the line of a message that names the error."""
     lines = [line.strip() for line in failure.message.splitlines() if line.strip()] or ["unknown"]
     return ([line for line in lines if "Error:" in line] or lines)[-1][:300]
