@@ -10,6 +10,7 @@ from tunedb.plugins.metaschedule import Database
 from tunedb.plugins.metaschedule.database.database import handle_of
 from tunedb.plugins.metaschedule.database.handle import Candidate
 from tunedb.plugins.metaschedule.measure.measured import Known
+from tunedb.plugins.metaschedule.threads import inherited_threads
 from tunedb.records import Failure, FailureKind, Phase, Session
 from tunedb.system.host import new_session
 
@@ -262,6 +263,7 @@ def new_session_like():
         tvm=str(tvm.__version__),
         tvm_ffi=str(tvm_ffi.__version__),
         llvm=str(tvm.target.codegen.llvm_version_major()),
+        threads=inherited_threads().as_json(),
     )
 
 
