@@ -128,11 +128,11 @@ def test_debug_shows_the_traceback(run, tmp_path):
         assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
-def test_error_numbersbody_thought_of(run, filled, monkeypatch):
+def test_an_error_that_nobody_thought_of(run, filled, monkeypatch):
     def fail(*_):
         raise ZeroDivisionError("one\ntwo\x1b[2J")
 
-    monkeypatch.setattr("tunedb.storage.workloads.Workloads.summaries", fail)
+    monkeypatch.setattr("tunedb.storage.workloads.Workloads.find", fail)
     message = one_line(run("--db", filled, "workloads", code=1))
     assert "ZeroDivisionError: one\\ntwo\\x1b[2J" in message
     assert "--debug" in message
@@ -163,7 +163,7 @@ def test_interrupted(run, filled, monkeypatch):
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("tunedb.storage.workloads.Workloads.summaries", interrupt)
+    monkeypatch.setattr("tunedb.storage.workloads.Workloads.find", interrupt)
     assert "Interrupted" in run("--db", filled, "workloads", code=app.INTERRUPTED).stderr
 
 

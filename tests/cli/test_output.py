@@ -18,7 +18,7 @@ EVIL_SHOWN = "mat\\x1b[31mmul\\x9b2J\\u202ecod\\n"
 
 KEYS = {
     "top": "rank id digest workload_id workload arguments target_id target mean median minimum "
-    "repeats spread source trust layer decisions",
+    "repeats spread threads source trust layer decisions",
     "workloads": "id digest name function family arguments flops format tvm_version records failed "
     "best flops_per_second targets rebuildable",
     "targets": "id digest kind architecture config records workloads",

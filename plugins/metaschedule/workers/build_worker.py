@@ -89,7 +89,7 @@ def build(candidate: bytes, directory: str) -> tuple[bool, str]:
 
 def default_build(mod: Any, target: Any, _params: Any) -> Any:
     """Do what TVM's ``default_build`` does, without its import of the tensor intrinsics."""
-    from tvm.driver import build as tvm_build
+    from tvm.tirx import build as tvm_build
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
 
     mod = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
