@@ -89,8 +89,8 @@ def build(candidate: bytes, directory: str) -> tuple[bool, str]:
 
 def default_build(mod: Any, target: Any, _params: Any) -> Any:
     """Do what TVM's ``default_build`` does, without its import of the tensor intrinsics."""
-    from tvm.tirx import build as tvm_build
     from tvm.s_tir.transform import RemoveWeightLayoutRewriteBlock
+    from tvm.tirx import build as tvm_build
 
     mod = RemoveWeightLayoutRewriteBlock(skip_tensor_rewrite=True)(mod)
     return tvm_build(mod, target=target)
