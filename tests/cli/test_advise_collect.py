@@ -154,7 +154,7 @@ def test_a_run_that_was_stopped_goes_on(start, collect, sqlite_file, tmp_path, n
     os.kill(process.pid, number)
     _, stderr = process.communicate(timeout=300)
     if number == signal.SIGINT:
-        assert process.returncode == 130
+        assert process.returncode == 130, stderr
         assert "of 4 variants; run the same command again to continue" in stderr
     rows, told = collect(path)
     assert "2 variants run, 2 of an earlier run" in told
