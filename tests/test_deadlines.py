@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager, suppress
 import pytest
 from builders import OWN, make_measurement
 from click.testing import CliRunner
+from effort import long
 from sqlalchemy.engine import make_url
 
 from tunedb import limits
@@ -211,7 +212,7 @@ def test_who_has_not_answered_is_said(proxy, hurried):
         assert f"did not answer for 0.45 s; {deadlines.VARIABLE} sets" in str(error)
 
 
-@pytest.mark.parametrize("trouble", ["locked", "silent", "falls silent"])
+@pytest.mark.parametrize("trouble", ["locked", long("silent"), long("falls silent")])
 def test_a_run_goes_on_with_its_file(
     own, trouble, postgres_server, postgres_url, silent, proxy, hurried
 ):

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 from builders import OWN, make_batch, make_measurement
+from effort import long
 from sqlalchemy.engine import make_url
 
 from tunedb.errors import NotFoundError, SchemaError, StorageError, TuneDBError, UsageError
@@ -253,6 +254,7 @@ def test_a_truncated_file(filled, share):
     assert not use(filled)
 
 
+@pytest.mark.stress
 def test_a_file_with_pages_of_noise(filled):
     data = filled.read_bytes()
     good = 0
@@ -374,7 +376,7 @@ def test_a_disk_too_small_for_a_new_database(mount):
 # ---------------------------------------------------------------------- processes
 
 
-@pytest.mark.parametrize("there", ["nothing", "an empty file"])
+@pytest.mark.parametrize("there", ["nothing", long("an empty file")])
 def test_eight_processes_make_one_file(tmp_path, there):
     folder = tmp_path / "made"
     folder.mkdir()

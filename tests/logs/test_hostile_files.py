@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import spread
 
 from tunedb.storage.store import Store
 from tunedb.system.compression import zstd
@@ -87,7 +88,7 @@ HOSTILE = {
 }
 
 
-@pytest.mark.parametrize("name", HOSTILE)
+@pytest.mark.parametrize("name", spread(HOSTILE, 4))
 def test_peak_memory_of_importing_a_hostile_file(name, sqlite_file, tmp_path):
     make, suffix = HOSTILE[name]
     path = tmp_path / f"log{suffix}"

@@ -244,6 +244,7 @@ def test_errors_keep_their_type_through_tvm(tools, tmp_path, monkeypatch):
     database.close()
 
 
+@pytest.mark.stress
 def test_real_run_end_to_end(tools, tmp_path, watched):
     """Build and measure on this machine; a model of what came out ranks it, saved and loaded."""
     cpu = tvm.target.codegen.llvm_get_system_cpu()

@@ -10,6 +10,7 @@ from pathlib import Path
 import orjson
 import pytest
 import tvm
+from effort import long
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
 
@@ -321,7 +322,7 @@ def test_features_of_their_programs_come_from_own_modules(path, live, tools, mon
         assert "T.parallel" in Replayer(store).module(program).script()
 
 
-@pytest.mark.parametrize("source", [THEIRS, FOREIGN], ids=["trusted", "foreign"])
+@pytest.mark.parametrize("source", [long(THEIRS), FOREIGN], ids=["trusted", "foreign"])
 def test_measuring_again_does_not_vouch_for_a_body(path, live, tools, source):
     """A program that passes is verified; whose workload it is stays as it was."""
     mod, measurement = live

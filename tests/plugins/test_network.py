@@ -4,6 +4,7 @@ import networks
 import numpy as np
 import pytest
 import tvm
+from effort import long
 from tvm import relax
 from tvm.relax.frontend.onnx import from_onnx
 
@@ -130,8 +131,10 @@ def test_other_layouts_are_refused():
         Lowering("NHWC")
 
 
-@pytest.mark.parametrize("prepack", [None, False])
-@pytest.mark.parametrize("layout", ["auto", "keep"])
+@pytest.mark.parametrize(
+    ("layout", "prepack"),
+    [("auto", None), long("auto", False), long("keep", None), ("keep", False)],
+)
 def test_the_result_is_that_of_the_program_as_it_is(mod, expected, database, layout, prepack):
     made = compile(mod, database, layout=layout, prepack=prepack)
     assert all(use.record_id is None for use in made.uses)
@@ -153,7 +156,7 @@ def test_weights_that_are_constants_are_packed_when_it_is_compiled(mod, expected
     np.testing.assert_allclose(run(made.executable), expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize("layout", ["keep", "auto"])
+@pytest.mark.parametrize("layout", ["keep", long("auto")])
 def test_weights_that_are_parameters_are_packed_by_a_function(database, layout):
     mod = from_onnx(networks.mobile(), keep_params_in_input=True)
     mod, params = relax.frontend.detach_params(mod)

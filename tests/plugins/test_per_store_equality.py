@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import te_programs
 import tvm
+from effort import spread
 from te_programs import KINDS, WORKLOADS, candidate
 from tvm import tirx
 from tvm.s_tir import meta_schedule as ms
@@ -56,7 +57,7 @@ def check_workloads(kind, count, seed):
     return programs
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", spread(KINDS, 2))
 def test_random_candidates(kind):
     assert check_workloads(kind, 1, seed=11) >= 60
 

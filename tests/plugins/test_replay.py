@@ -150,6 +150,7 @@ def test_a_pool_answers_for_each_program_in_order(make, tools, loops, sqlite_fil
         assert not Path(f"/proc/{pid}").exists()
 
 
+@pytest.mark.stress
 def test_a_crash_and_a_hang_cost_one_program_each(make, loops, sqlite_file):
     batch = [make(16, (t, 16 // t))[0] for t in (1, 2, 4)]
     batch += [make(13, (1, 13))[0], make(16, (8, 2))[0], make(17, (17, 1))[0], make(32, (4, 8))[0]]

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from effort import long
 from fake_measuring import FakeBuilder, FakeRunner, hash_of, seconds_of, tune
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
@@ -234,7 +235,7 @@ def test_callbacks_see_served_results_as_ordinary_ones(sqlite_file, tools, tmp_p
             assert (error is not None) == bool(failed)
 
 
-@pytest.mark.parametrize(("behaviour", "kind"), [("hang", "timeout"), ("die", "crash")])
+@pytest.mark.parametrize(("behaviour", "kind"), [long("hang", "timeout"), ("die", "crash")])
 def test_programs_that_hang_or_die_are_not_tried_again(
     sqlite_file, tools, tmp_path, behaviour, kind
 ):

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from effort import long
 
 from tunedb.plugins.metaschedule.threads import RuntimeThreads
 from tunedb.records import Session
@@ -63,9 +64,9 @@ def test_one_thread_for_each_whole_core():
     ("cpus", "variables", "count"),
     [
         ([CPUS[-1]], {}, 1),
-        (None, {"LOKY_MAX_CPU_COUNT": "1"}, 1),
+        long(None, {"LOKY_MAX_CPU_COUNT": "1"}, 1),
         (None, {"TVM_NUM_THREADS": "3"}, 3),
-        ([CPUS[0]], {"TVM_NUM_THREADS": "2"}, 2),
+        long([CPUS[0]], {"TVM_NUM_THREADS": "2"}, 2),
     ],
 )
 def test_what_bounds_them(cpus, variables, count):

@@ -171,6 +171,7 @@ def test_callback_finds_the_database_of_the_run(tools, tmp_path):
     database.close()
 
 
+@pytest.mark.stress
 def test_real_run_end_to_end(tools, tmp_path):
     """Build, measure, ask, compile: the best program computes what NumPy computes."""
     target = tvm.target.Target(

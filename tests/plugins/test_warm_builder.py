@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import psutil
 import pytest
+from effort import long
 
 tvm = pytest.importorskip("tvm")
 
@@ -197,7 +198,7 @@ def test_exceptions_keep_the_worker(ready):
     assert ready.worker_pids() == before
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+@pytest.mark.parametrize("number", [long(signal.SIGKILL), signal.SIGSTOP])
 def test_no_candidate_is_blamed_for_what_befell_an_idle_worker(ready, number):
     before = ready.worker_pids()
     for pid in before:
@@ -393,6 +394,7 @@ def test_real_candidates_are_built_without_what_no_build_needs():
         assert parent.parent != Path(tempfile.gettempdir())
 
 
+@pytest.mark.stress
 def test_one_builder_serves_several_tuning_runs(tmp_path):
     runner = ms.runner.LocalRunner(
         evaluator_config=ms.runner.EvaluatorConfig(number=1, repeat=1, min_repeat_ms=0)

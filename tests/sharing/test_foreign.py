@@ -19,6 +19,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pytest
 from builders import OWN, make_measurement
+from effort import long
 
 from tunedb import limits
 from tunedb.errors import (
@@ -416,7 +417,7 @@ print(rows, peak_bytes() - before)
 """
 
 
-@pytest.mark.parametrize("where", ["extra", "run_secs", "body", "message"])
+@pytest.mark.parametrize("where", ["extra", *map(long, ("run_secs", "body", "message"))])
 def test_huge_values_take_little_memory(filled, where):
     """CHUNK_BYTES: many rows of 12 MB each; the bodies would unpack to a gigabyte each."""
     from tunedb.system.compression import zstd

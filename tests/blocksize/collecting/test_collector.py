@@ -111,6 +111,7 @@ def test_a_crash_is_kept(tmp_path):
     assert found["64x2"].failure is None
 
 
+@pytest.mark.stress
 def test_a_hung_program_is_ended_with_its_children(tmp_path):
     path = toy_gpu.configuration(tmp_path, rest="hang")
     path.write_text(path.read_text().replace("timeout = 20", "timeout = 4"))

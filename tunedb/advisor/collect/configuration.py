@@ -24,8 +24,9 @@ from ...formats.gpu.profilers import profilers
 from ...launches import Extents
 from ...system.files import read_regular, write_whole
 
-# The garbage collection at the end of the interpreter frees twice what msgspec 0.22 keeps of nested
-# Structs, in about one run of five (github.com/msgspec/msgspec/issues/717). It skips frozen objects.
+# The garbage collection at the end of the interpreter frees twice what msgspec 0.22 keeps of
+# nested Structs, in about one run of five (github.com/msgspec/msgspec/issues/717). It skips frozen
+# objects.
 atexit.register(gc.freeze)
 
 #: Letters of the axes, in the order of a block's extents.
