@@ -2,7 +2,7 @@
 
 ``workload(shash text, mod text)``
     A row for each workload; a record's ``workload_index`` is its place in order of ``rowid``,
-    from 0. ``mod`` is the base64 of :mod:`tunedb.logs.graph_lines`.
+    from 0. ``mod`` is the base64 of the graph of TVM (:mod:`tunedb.programs.workload_info.graphs`).
 ``tuning_record(workload_index int, trace text, run_secs text, target text, args_info text)``
     The fields as JSON texts; ``None`` stands for null.
 
