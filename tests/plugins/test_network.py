@@ -12,7 +12,7 @@ from tunedb.errors import UsageError
 from tunedb.plugins.metaschedule import Database, compile, modules
 from tunedb.plugins.metaschedule.deploy.apply import schedule, tasks_of
 from tunedb.plugins.metaschedule.deploy.explain import explain
-from tunedb.plugins.metaschedule.deploy.network import Lowering, lower
+from tunedb.plugins.metaschedule.deploy.network import Lowering, fold_constants, lower
 from tunedb.plugins.metaschedule.module_source import prim_funcs
 from tunedb.programs.workload_info import signature_of
 from tunedb.programs.workload_info.distance import distance
@@ -43,6 +43,23 @@ def database(tmp_path):
 def run(executable, *weights):
     machine = relax.VirtualMachine(executable, tvm.cpu())
     return machine["main"](tvm.runtime.tensor(IMAGE), *weights).numpy()
+
+
+def test_constants_are_folded_to_the_bit_as_by_tvm(mod):
+    passes = relax.transform
+    before = [
+        passes.FoldBatchnormToConv2D(),
+        passes.DecomposeOpsForInference(),
+        passes.CanonicalizeBindings(),
+    ]
+    after = [passes.CanonicalizeBindings(), passes.DeadCodeElimination()]
+    with TARGET:
+        ours, tvms = (
+            tvm.transform.Sequential([*before, fold, *after])(mod)
+            for fold in (fold_constants, passes.FoldConstant())
+        )
+    tvm.ir.assert_structural_equal(ours, tvms)
+    assert all("subtract" not in str(one) for one in (ours, tvms))
 
 
 def free_layouts(mod):
