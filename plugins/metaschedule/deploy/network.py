@@ -260,7 +260,7 @@ def fold_constants(mod: Any, _context: Any) -> Any:
 
 
 @relax.expr_functor.mutator
-class _ConstantFolder(relax.PyExprMutator):  # type: ignore[misc]
+class _ConstantFolder(relax.PyExprMutator):
     """Replaces calls whose arguments are constants by their results."""
 
     def visit_call_(self, call: Any) -> Any:
@@ -279,7 +279,7 @@ class _ConstantFolder(relax.PyExprMutator):  # type: ignore[misc]
             return self._computed(
                 call, call.args, lambda data: np.ascontiguousarray(data.transpose(axes))
             )
-        compute = _ARITHMETIC.get(name)
+        compute = _ARITHMETIC.get(str(name))
         return call if compute is None else self._computed(call, call.args, compute)
 
     def _computed(self, call: Any, arguments: Sequence[Any], compute: Callable[..., Any]) -> Any:

@@ -33,6 +33,8 @@ _EMPTY_ROUNDS = 5
 #: Adapted programs of neighbours that the first batch measures as they are: inside of one
 #: instruction set the five best of a neighbour are the best first guess.
 _FIRST_WARM = 5
+#: Programs of a population for each trial of a batch, at most.
+_SCREENED = 16
 #: Best stored programs among which one is looked for that need not be measured again.
 _SERVED_FROM = 8
 
@@ -241,7 +243,8 @@ class TaskSearch:
             self._prior,
             schedule_queries.most_parallel(self._target),
         )
-        size = self._options.population_size
+        # The search costs as much for each trial, however small the batch.
+        size = min(self._options.population_size, _SCREENED * self._limits.batch)
         with ms.Profiler.timeit("tunedb/Search/Begin"):
             breeding.enter(self._measured())
             warm = breeding.enter(self._neighbours)

@@ -1,0 +1,322 @@
+"""Task scheduler for TVM: batches go where the database expects the largest gain."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from math import prod
+from typing import Any
+
+from tvm.s_tir import meta_schedule as ms
+from tvm.s_tir.meta_schedule.search_strategy.search_strategy import _PySearchStrategy
+from tvm.s_tir.meta_schedule.space_generator.space_generator import _PySpaceGenerator
+from tvm.s_tir.meta_schedule.task_scheduler.task_scheduler import _PyTaskScheduler
+
+from ....errors import PluginError, TuneDBError, UsageError
+from ....programs.workload_info import signature_of
+from ....records import Signature, Status
+from ....run_times import mean_of, status_of
+from ....search.forecast import similar_curves
+from ....search.scheduling import Machine, Objective, TaskState, batch_size, next_task
+from ....storage.workloads import Neighbour
+from .. import modules
+from ..compat import register_errors
+from ..database.database import Database, handle_of
+from ..database.handle import Handle
+from ..measure.measure_callback import run_secs_of
+from ..targets import first_line
+
+__all__ = ["TaskScheduler"]
+
+register_errors()
+
+#: Bytes of an element; dtypes of other widths are rare enough to be taken for four bytes.
+_BYTES = {"float64": 8, "int64": 8, "float16": 2, "bfloat16": 2, "int8": 1, "uint8": 1, "bool": 1}
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of a run besides its trials.
+
+    Parameters
+    ----------
+    seconds : float or None
+        Wall time from the start of TVM's loop; a batch that has begun is finished.
+    objective : Objective
+        Goal of the run.
+    epsilon : float
+        Probability that chance chooses the next task.
+    seed : int or None
+        Seed of that chance.
+    """
+
+    seconds: float | None = None
+    objective: Objective = Objective()
+    epsilon: float = 0.05
+    seed: int | None = None
+
+
+class TaskScheduler(_PyTaskScheduler):
+    """A task scheduler that reads the database.
+
+    MetaSchedule's schedulers tune each task once before they compare any two. This one begins with
+    an estimate for each task (the best stored program, else operations and bytes), and gives each
+    batch to the task whose expected gain, times its weight, is largest per second of tuning
+    (:func:`tunedb.search.scheduling.next_task`). A batch is as small as the budget asks for. A task
+    whose search raises an error is left out, and the others go on.
+
+    Parameters
+    ----------
+    database : Database
+        Database of the run.
+    minutes : float, optional
+        Time of the run; by default the trials alone end it.
+    objective : Objective, optional
+        Latency that suffices, or least gain of a batch.
+    epsilon : float
+        Probability that chance chooses the next task.
+    seed : int, optional
+        Seed of that chance.
+
+    Attributes
+    ----------
+    problems : dict of int to str
+        Tasks that are left out, with the reason, in one line each.
+
+    Raises
+    ------
+    UsageError
+        A parameter is out of its range.
+    PluginError
+        The database is not tunedb's.
+
+    Examples
+    --------
+    >>> ms.relax_integration.tune_relax(
+    ...     mod, {}, target, work_dir, 256, database=database, cost_model=CostModel(database),
+    ...     task_scheduler=TaskScheduler(database, minutes=10))  # doctest: +SKIP
+    """
+
+    # TVM's objects have no dictionary of their own.
+    __slots__ = ("__dict__", "__weakref__")
+
+    def __init__(
+        self,
+        database: Database,
+        *,
+        minutes: float | None = None,
+        objective: Objective | None = None,
+        epsilon: float = 0.05,
+        seed: int | None = None,
+    ) -> None:
+        handle = handle_of(database)
+        if handle is None:
+            raise PluginError(
+                f"TaskScheduler needs a tunedb database, not {type(database).__name__}"
+            )
+        if minutes is not None and not minutes > 0:
+            raise UsageError(f"minutes must be positive, not {minutes}")
+        if not 0 <= epsilon <= 1:
+            raise UsageError(f"epsilon must be from 0 to 1, not {epsilon}")
+        seconds = None if minutes is None else 60 * minutes
+        limits = Limits(seconds, objective or Objective(), epsilon, seed)
+        self.problems: dict[int, str] = {}
+        problems = self.problems
+
+        # TVM holds this function, which holds nothing of TVM's object.
+        def tune(contexts: Any, weights: Any, trials: int, per_task: int, *rest: Any) -> None:
+            _tune(handle, limits, problems, list(contexts), [float(w) for w in weights])(
+                int(trials), int(per_task), *rest
+            )
+
+        super().__init__(lambda: -1, None, tune)
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    """A task while it is tuned."""
+
+    state: TaskState
+    strategy: Any
+    spaces: list[Any] | None = None
+    problem: str | None = None
+    began: float = 0.0
+    is_running: bool = False
+
+    def guard(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """Call a function of the task; an error ends the task and not the run."""
+        try:
+            return function(*arguments)
+        except (TuneDBError, KeyboardInterrupt):
+            raise
+        except Exception as error:  # whatever TVM raises on a module that it does not understand
+            self.problem = first_line(error)
+            self.state.is_finished = True
+            return None
+
+    def generate(self) -> list[Any] | None:
+        """Return the next batch of candidates, or None at the task's end."""
+        self.began = time.perf_counter()
+        candidates = None
+        if not self.state.is_finished:
+            candidates = self.guard(self.strategy.generate_measure_candidates)
+        if not candidates:
+            self.state.is_finished = True
+            return None
+        self.is_running = True
+        return list(candidates)
+
+    def notify(self, candidates: Sequence[Any], results: Sequence[Any]) -> None:
+        """Take the results of a batch."""
+        self.is_running = False
+        runs = [run_secs_of(result) for result in results if result.error_msg is None]
+        times = [mean_of(run) for run in runs if status_of(run) is Status.OK]
+        self.state.add(times, len(candidates), time.perf_counter() - self.began)
+        self.guard(self.strategy.notify_runner_results, candidates, results)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Loop:
+    """TVM's loop over the tasks of one run."""
+
+    tasks: list[_Task]
+    limits: Limits
+    trials_per_task: int
+    batch: int
+    began: float = field(default_factory=time.monotonic)
+
+    def next(self, scheduler: Any, rng: random.Random) -> int:
+        """Return the number of the task that gets the next batch, or -1 at the end."""
+        for number, task in enumerate(self.tasks):
+            if task.is_running:
+                scheduler.touch_task(number)
+            if task.state.trials >= self.trials_per_task:
+                task.state.is_finished = True
+        seconds = self.limits.seconds
+        if seconds is not None and time.monotonic() - self.began >= seconds:
+            return -1
+        states = [task.state for task in self.tasks]
+        number = next_task(
+            states, self.batch, self.limits.objective, rng, epsilon=self.limits.epsilon
+        )
+        if number is None:
+            return -1
+        if self.tasks[number].is_running:
+            scheduler.join_running_task(number)
+        return number
+
+
+def _tune(
+    handle: Handle,
+    limits: Limits,
+    problems: dict[int, str],
+    contexts: list[Any],
+    weights: list[float],
+) -> Callable[..., None]:
+    """Return TVM's ``tune`` for these tasks."""
+
+    def tune(trials: int, trials_per_task: int, batch: int, *rest: Any) -> None:
+        tasks = [
+            _Task(task_state(handle, context.mod, context.target, weight), context.search_strategy)
+            for context, weight in zip(contexts, weights, strict=True)
+        ]
+        loop = _Loop(
+            tasks, limits, trials_per_task, batch_size(trials, len(tasks), batch)
+        )
+        rng = random.Random(limits.seed)  # noqa: S311  chance, not security
+        inner: list[Any] = []
+        inner.append(_PyTaskScheduler(lambda: loop.next(inner[0], rng), None, None))
+        try:
+            guarded = [_guarded(c, task) for c, task in zip(contexts, tasks, strict=True)]
+            inner[0].tune(guarded, weights, trials, trials_per_task, loop.batch, *rest)
+        finally:
+            # The function and the scheduler hold one another, beyond the garbage collector.
+            inner.clear()
+            problems.update({n: t.problem for n, t in enumerate(tasks) if t.problem is not None})
+
+    return tune
+
+
+def task_state(handle: Handle, mod: Any, target: Any, weight: float) -> TaskState:
+    """Return a task as the database knows it.
+
+    Parameters
+    ----------
+    handle : Handle
+        The database.
+    mod : tvm.IRModule
+        Module of the task.
+    target : tvm.target.Target
+        Target of the run.
+    weight : float
+        Times that the network calls it.
+    """
+    signature = signature_of(modules.to_workload(mod))
+    stored = handle.targets.stored(target)
+    best, trials = None, 0
+    with handle.lock:
+        found = handle.workloads.find(mod)
+        here = handle.store.targets.id_of(stored.digest)
+        if found is not None and here is not None:
+            equal = handle.workloads.equal_ids(found)
+            record = handle.store.records.best(equal, [here])
+            best = None if record is None else record.mean
+            own = [Neighbour(id_, (here,), 0.0, "exact") for id_ in equal]
+            trials = sum(len(course) for course in handle.store.answers.courses(own))
+        curves = similar_curves(handle.store, signature, stored)
+    return TaskState(
+        weight,
+        float(signature.flops or 0),
+        _bytes_of(signature),
+        Machine(),
+        str(signature.family),
+        curves,
+        best,
+        trials,
+    )
+
+
+def _bytes_of(signature: Signature) -> float:
+    """Return the bytes of the arguments."""
+    return float(
+        sum(prod(shape) * _BYTES.get(str(dtype), 4) for dtype, shape in signature.arguments or ())
+    )
+
+
+def _guarded(context: Any, task: _Task) -> Any:
+    """Return a tuning context whose errors end its task only.
+
+    Its design space is generated here, since an error in TVM's own loop would end the run.
+    """
+    space, strategy = context.space_generator, context.search_strategy
+    task.spaces = task.guard(space.generate_design_space, context.mod)
+
+    def begin(most: int, batch: int, spaces: Any, database: Any, model: Any) -> None:
+        if not task.state.is_finished:
+            task.guard(strategy.pre_tuning, most, batch, spaces, database, model)
+
+    return ms.TuneContext(
+        context.mod,
+        target=context.target,
+        space_generator=_PySpaceGenerator(
+            space.sch_rules or [],
+            space.postprocs or [],
+            space.mutator_probs or {},
+            lambda _context: None,
+            lambda _mod: list(task.spaces or ()),
+            None,
+        ),
+        search_strategy=_PySearchStrategy(
+            lambda _context: None,
+            begin,
+            lambda: task.guard(strategy.post_tuning),
+            task.generate,
+            task.notify,
+            None,
+        ),
+        task_name=context.task_name,
+        rand_state=context.rand_state,
+        num_threads=context.num_threads,
+    )

@@ -1,0 +1,257 @@
+"""Choice of the task that gets the next batch of a tuning run.
+
+Ansor's task scheduler (arXiv 2006.06762, section 6 and appendix A) with three changes: every task
+begins with an estimate, so that no round goes once around all tasks; gains are taken per second of
+tuning; and they come from the courses of similar searches where a database has them.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from math import inf
+from statistics import median
+
+from ..errors import UsageError
+from .forecast import Curve
+
+__all__ = ["Machine", "Objective", "TaskState", "batch_size", "next_task"]
+
+#: Share of the recent gain in what is expected of the next batch; Ansor's alpha.
+_RECENT = 0.2
+#: Share of the throughput of similar tasks that a task is expected to reach; 1 / Ansor's beta.
+_SIMILAR = 0.5
+#: A batch without a gain of this share is a miss; each miss halves what is expected.
+_LEAST_GAIN = 0.01
+#: Run time of a program after n random trials, over that of the best: 1 + n ** -0.5.
+_EXPONENT = 0.5
+#: How much slower than the machine's limit the best program of a first batch is expected to be.
+_FIRST = 2.0
+#: Batches of each task for which the budget has room.
+_BATCHES = 3
+#: Trials of the smallest batch: builders work beside each other.
+_LEAST_BATCH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """Limits of a machine, for estimates before anything is measured.
+
+    Parameters
+    ----------
+    flops : float
+        Floating-point operations per second of all threads.
+    bandwidth : float
+        Bytes per second.
+    slowdown : float
+        How much slower untuned loops are.
+    """
+
+    flops: float = 1e11
+    bandwidth: float = 1e10
+    slowdown: float = 30.0
+
+    def seconds(self, flop: float, size: float) -> float:
+        """Return the least time of so many operations on so many bytes (the roofline model)."""
+        return max(flop / self.flops, size / self.bandwidth)
+
+
+@dataclass(frozen=True, slots=True)
+class Objective:
+    """Goal of a run, after section 6.1 of Ansor's paper.
+
+    Parameters
+    ----------
+    latency : float or None
+        Seconds that suffice (f2): the run ends when the estimate is no longer than that.
+    least_gain : float
+        Share of the estimated latency; the run ends where no batch is expected to gain as much.
+
+    Raises
+    ------
+    UsageError
+        A value is out of its range.
+    """
+
+    latency: float | None = None
+    least_gain: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.latency is not None and not self.latency > 0:
+            raise UsageError(f"the latency must be positive, not {self.latency}")
+        if not 0 <= self.least_gain < 1:
+            raise UsageError(f"the least gain must be from 0 to 1, not {self.least_gain}")
+
+    def is_reached(self, tasks: Sequence[TaskState]) -> bool:
+        """Return whether the estimated latency suffices."""
+        return self.latency is not None and estimated_latency(tasks) <= self.latency
+
+
+@dataclass(slots=True)
+class TaskState:
+    """State of one task.
+
+    Parameters
+    ----------
+    weight : float
+        Times that the network calls it.
+    flop, size : float
+        Operations and bytes of one call.
+    machine : Machine
+        Limits of the device.
+    family : str
+        Tasks of one family are similar.
+    curves : sequence of Curve
+        Courses of stored searches for similar workloads.
+    best : float or None
+        Seconds of the best program: stored before the run, or measured by it.
+    known_trials : int
+        Trials of earlier runs.
+    """
+
+    weight: float
+    flop: float
+    size: float
+    machine: Machine = Machine()
+    family: str = ""
+    curves: Sequence[Curve] = ()
+    best: float | None = None
+    known_trials: int = 0
+    trials: int = 0
+    batches: int = 0
+    tuning_seconds: float = 0.0
+    misses: int = 0
+    recent: float = 0.0
+    is_finished: bool = False
+    _courses: list[list[float]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._courses = [list(accumulate(curve.seconds, min)) for curve in self.curves]
+
+    @property
+    def latency(self) -> float:
+        """Seconds of one call: the best measured, or an estimate of the untuned program."""
+        limit = self.machine.seconds(self.flop, self.size)
+        return limit * self.machine.slowdown if self.best is None else self.best
+
+    def add(self, times: Sequence[float], trials: int, tuning_seconds: float) -> None:
+        """Add a batch.
+
+        Parameters
+        ----------
+        times : sequence of float
+            Mean seconds of the programs that ran.
+        trials : int
+            Programs that were proposed.
+        tuning_seconds : float
+            Wall time of the batch.
+        """
+        before = self.latency
+        self.trials += trials
+        self.batches += 1
+        self.tuning_seconds += tuning_seconds
+        if times:
+            self.best = min(times) if self.best is None else min(self.best, *times)
+        self.recent = max(before - self.latency, 0.0)
+        self.misses = 0 if self.recent >= _LEAST_GAIN * before else self.misses + 1
+
+    def expected_gain(self, batch: int, fastest: float) -> float:
+        """Return the expected decrease of the latency of one call by a batch, in seconds.
+
+        Parameters
+        ----------
+        batch : int
+            Trials of the batch.
+        fastest : float
+            Operations per second of the fastest similar task; 0 for none.
+        """
+        halved: float = 0.5**self.misses
+        limit = self.machine.seconds(self.flop, self.size)
+        if self.best is None:
+            return max(self.latency - _FIRST * limit, 0.0) * halved
+        course = self.best * self._relative_gain(batch)
+        similar = self.best - self.flop / (fastest * _SIMILAR) if fastest > 0 else 0.0
+        expected = max(course, similar)
+        if self.batches:
+            expected = _RECENT * self.recent + (1 - _RECENT) * expected
+        return min(expected * halved, max(self.best - limit, 0.0))
+
+    def _relative_gain(self, batch: int) -> float:
+        """Return the share of the run time that a batch is expected to gain."""
+        done = self.known_trials + self.trials
+        gains = [
+            1 - course[min(done + batch, len(course)) - 1] / course[done - 1]
+            for course in self._courses
+            if 0 < done < len(course) and course[done - 1] < inf
+        ]
+        if gains:
+            return median(gains)
+        after: float = 1 + (done + batch) ** -_EXPONENT
+        return 1 - after / (1 + max(done, 1) ** -_EXPONENT)
+
+
+def estimated_latency(tasks: Sequence[TaskState]) -> float:
+    """Return the sum of the tasks' latencies by their weights, in seconds."""
+    return sum(task.weight * task.latency for task in tasks)
+
+
+def batch_size(trials: int, tasks: int, most: int) -> int:
+    """Return the trials of a batch: two or more, with room for three batches of each task."""
+    return min(most, max(_LEAST_BATCH, trials // (_BATCHES * max(tasks, 1))))
+
+
+def next_task(
+    tasks: Sequence[TaskState],
+    batch: int,
+    objective: Objective,
+    rng: random.Random,
+    *,
+    epsilon: float = 0.05,
+) -> int | None:
+    """Return the number of the task whose next batch is worth most per second of tuning.
+
+    Parameters
+    ----------
+    tasks : sequence of TaskState
+        All tasks of the run.
+    batch : int
+        Trials of a batch.
+    objective : Objective
+        Goal of the run.
+    rng : random.Random
+        Source of chance.
+    epsilon : float
+        Probability that chance chooses, in proportion to the tasks' shares of the latency.
+
+    Returns
+    -------
+    int or None
+        None when the run is done.
+    """
+    open_tasks = [n for n, task in enumerate(tasks) if not task.is_finished]
+    if not open_tasks or objective.is_reached(tasks):
+        return None
+    fastest: dict[str, float] = {}
+    for task in tasks:
+        if task.best:
+            fastest[task.family] = max(fastest.get(task.family, 0.0), task.flop / task.best)
+    gains = {
+        n: tasks[n].weight * tasks[n].expected_gain(batch, fastest.get(tasks[n].family, 0.0))
+        for n in open_tasks
+    }
+    if max(gains.values()) < objective.least_gain * estimated_latency(tasks):
+        return None
+    if rng.random() < epsilon:
+        shares = [tasks[n].weight * tasks[n].latency for n in open_tasks]
+        return rng.choices(open_tasks, shares)[0] if any(shares) else rng.choice(open_tasks)
+    spent = [task.tuning_seconds / task.batches for task in tasks if task.batches]
+    usual = median(spent) if spent else 1.0
+
+    def worth(n: int) -> float:
+        task = tasks[n]
+        seconds = task.tuning_seconds / task.batches if task.batches else usual
+        return gains[n] / max(seconds, 1e-9)
+
+    return max(open_tasks, key=worth)
