@@ -21,7 +21,7 @@ from tunedb.storage import schema, versions
 from tunedb.storage.engine import parse_url
 from tunedb.storage.store import Store
 
-WORKERS = Path(__file__).parent / "stress" / "workers.py"
+WORKERS = Path(__file__).parents[1] / "stress" / "workers.py"
 
 
 def run_worker(*arguments):
