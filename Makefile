@@ -6,6 +6,8 @@ EXTRAS ?= dev
 # Files of tests side by side, each file in one process; "PARALLEL=" runs them one after another.
 PARALLEL ?= -n 2 --dist loadfile
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# Without stored bytecode each process of a run rewrites 9,700 assertions and compiles tunedb anew.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: setup demo test stress fuzz lint bench bench-ranking bench-models bench-search bench-advisor links clean
 

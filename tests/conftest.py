@@ -4,9 +4,7 @@ import logging
 import os
 import signal
 import subprocess
-import sys
 import tempfile
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -15,8 +13,6 @@ from hypothesis import HealthCheck, settings
 # wait. It is read when the library is loaded.
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
-# --import-mode=importlib leaves sys.path alone; builders.py and postgres.py are next to this file.
-sys.path.insert(0, str(Path(__file__).parent))
 
 import leftovers
 from builders import copied

@@ -142,15 +142,10 @@ True
 import dataclasses
 import doctest
 import re
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import OWN, make_measurement, make_session, make_target, make_workload
-
-sys.path.insert(0, str(Path(__file__).parent / "features"))
-
 from fake_sets import Steps
 
 from tunedb.launches import Launch

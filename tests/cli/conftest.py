@@ -3,21 +3,14 @@
 import json
 import os
 import subprocess
-import sys
-from pathlib import Path
 
+import legacy
 import pytest
+import workdirs
 from builders import copied
 from click.testing import CliRunner
 
 from tunedb.cli import main
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "logs"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "logs" / "gpu"))
-sys.path.insert(0, str(Path(__file__).parent))
-
-import legacy
-import workdirs
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,8 @@
 import json
 import math
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "blocksize"))
-
 from builders import OWN
 from observing import NCU, measure
 

@@ -5,12 +5,8 @@ import os
 import signal
 import sys
 import time
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "blocksize" / "collecting"))
-
 import toy_gpu
 
 from tunedb.advisor.loading import load

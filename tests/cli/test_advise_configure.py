@@ -1,14 +1,10 @@
 """``tunedb advise configure``: by options, by answers, step by step."""
 
 import json
-import sys
 import tomllib
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "blocksize" / "collecting"))
-
 import toy_gpu
 
 PROGRAM = (

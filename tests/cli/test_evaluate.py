@@ -1,15 +1,10 @@
 """``tunedb evaluate``."""
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
-from click.testing import CliRunner
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
 from builders import OWN
+from click.testing import CliRunner
 from small_data import SMALL_STEPS, WORKLOADS, fill, matmul, measure, sessions_of, trials
 from small_data import make_tiled as tiled
 

@@ -1,14 +1,9 @@
 """``tunedb explain model``."""
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
 from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, fill, measure, seconds_of
 from small_data import make_tiled as tiled
 

@@ -1,13 +1,8 @@
 """``tunedb extract`` and ``tunedb features``."""
 
-import sys
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "features"))
-
 from fake_sets import Rebuilder, Scheduled, Steps
 
 from tunedb.features import base

@@ -3,12 +3,11 @@
 import json
 import shutil
 import sqlite3
-import sys
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from builders import make_measurement
+from exchanges import rename
 
 from tunedb.exchange.bundle import new_manifest, write_bundle
 from tunedb.exchange.database_peer import DatabasePeer
@@ -16,10 +15,6 @@ from tunedb.maintenance.check import check
 from tunedb.records import Source, Trust
 from tunedb.storage.exchange_types import EVERYTHING
 from tunedb.storage.store import Store
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
-
-from exchanges import rename
 
 
 @pytest.fixture

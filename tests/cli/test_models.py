@@ -1,12 +1,6 @@
 """``tunedb models``."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
 from builders import OWN
 from small_data import SMALL_STEPS, WORKLOADS, fill, measure, trials
 from small_data import make_tiled as tiled

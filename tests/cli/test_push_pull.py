@@ -1,13 +1,9 @@
 """``tunedb push`` and ``tunedb pull``."""
 
 import re
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
-
 from exchanges import away, digests, rename
 from sqlalchemy.engine import make_url
 

@@ -2,13 +2,8 @@
 
 import re
 import shutil
-import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
-
 from exchanges import digests, fill, rename
 from server_roles import PAGE, SQL
 from test_help import COMMANDS, main

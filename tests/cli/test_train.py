@@ -2,12 +2,8 @@
 
 import dataclasses
 import sys
-from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
 from builders import OWN
 from small_data import SMALL_STEPS, WORKLOADS, SmallSteps, fill, measure, trials
 from small_data import make_tiled as tiled

@@ -4,17 +4,11 @@ import os
 import re
 import signal
 import subprocess
-import sys
 import time
-from pathlib import Path
-
-import onnx
-import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "plugins"))
-sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
 
 import networks
+import onnx
+import pytest
 import workdirs
 from exchanges import away
 from fake_measuring import FakeBuilder, FakeRunner

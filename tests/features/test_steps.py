@@ -1,14 +1,9 @@
 """Features of steps: rows computed by hand for each tool, and what damaged programs get."""
 
 import math
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "signatures"))
-
 from by_hand import DIALECTS, contraction
 
 from tunedb.errors import FormatError

@@ -31,7 +31,7 @@ from pathlib import Path
 from unittest import mock
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
-sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
+sys.path.insert(0, str(Path(__file__).parents[1] / "exchange"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "stress"))
 sys.path.insert(0, str(Path(__file__).parent))
 

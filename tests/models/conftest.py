@@ -1,14 +1,7 @@
 """A small database that models are trained on."""
 
-import sys
-from pathlib import Path
-
 import pytest
 from builders import copied
-
-# --import-mode=importlib leaves sys.path alone; shared helpers are next to this file.
-sys.path.insert(0, str(Path(__file__).parent))
-
 from small_data import fill
 
 from tunedb.storage.store import Store

@@ -2,14 +2,9 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-
-# --import-mode=importlib leaves sys.path alone; te_programs.py is next to this file.
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 def _matmul(n=16, block="C", post=None):

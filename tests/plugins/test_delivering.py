@@ -8,12 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from exchanges import away, digests, fill
 from fake_measuring import FakeBuilder, FakeRunner
 from sqlalchemy.engine import make_url
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
-
-from exchanges import away, digests, fill
 
 from tunedb import limits
 from tunedb.errors import SchemaError, StorageError, UsageError

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "features"))
-
 from fake_sets import Scheduled, Steps
 
 from tunedb.errors import NotFoundError, UsageError

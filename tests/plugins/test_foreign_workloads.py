@@ -29,7 +29,7 @@ VERIFIED = Source("their tuner", SourceKind.LIVE, Trust.VERIFIED)
 FOREIGN = Source("their tuner", SourceKind.LIVE, Trust.FOREIGN)
 OWN = Source("own", SourceKind.LIVE, Trust.OWN)
 
-GOLDEN = Path(__file__).parents[1] / "signatures" / "goldens" / "matmul-0.26.0.json"
+GOLDEN = Path(__file__).parents[1] / "programs" / "workload_info" / "goldens" / "matmul-0.26.0.json"
 
 
 def crashing(mod):

@@ -11,6 +11,7 @@ import pytest
 import te_programs
 import tvm
 import tvm_ffi
+from effort import spread
 from tvm import IRModule, te, topi
 from tvm.s_tir import Schedule
 from tvm.s_tir import meta_schedule as ms
@@ -410,7 +411,7 @@ def run(mod, inputs):
     return arrays[-1].numpy()
 
 
-@pytest.mark.parametrize("name", WORKLOADS)
+@pytest.mark.parametrize("name", spread(WORKLOADS, 3))
 def test_offspring_compute_the_same(name):
     rng = random.Random(5)
     parent = drafts(name, "llvm")[3]

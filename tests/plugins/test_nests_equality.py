@@ -6,9 +6,6 @@ Both extractors then start from the same module.
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
 from effort import examples
@@ -17,7 +14,6 @@ from hypothesis import strategies as st
 
 tvm = pytest.importorskip("tvm")
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "features"))
 
 from nests import nests  # noqa: E402
 from te_programs import candidate, per_store  # noqa: E402

@@ -117,9 +117,9 @@ def test_weights_are_free_and_nothing_else_is_marked(mod):
     ("target", "layout", "channels_last", "packs"),
     [
         (TARGET, "auto", True, True),
-        (TARGET, "keep", False, True),
+        long(TARGET, "keep", False, True),
         (CUDA, "auto", False, False),
-        (CUDA, {"relax.nn.conv2d": ["NHWC", "HWIO"]}, True, False),
+        long(CUDA, {"relax.nn.conv2d": ["NHWC", "HWIO"]}, True, False),
     ],
 )
 def test_what_is_chosen_for_a_target(mod, target, layout, channels_last, packs):

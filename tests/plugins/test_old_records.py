@@ -279,7 +279,7 @@ def test_foreign_records_are_not_among_all(path, live, tools):
     database.close()
 
 
-GOLDEN = Path(__file__).parents[1] / "signatures" / "goldens" / "matmul-0.26.0.json"
+GOLDEN = Path(__file__).parents[1] / "programs" / "workload_info" / "goldens" / "matmul-0.26.0.json"
 
 
 def test_a_graph_is_judged_by_what_it_holds(path, live, tools):

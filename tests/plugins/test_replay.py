@@ -9,15 +9,12 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import fake_plugin
 import numpy as np
 import orjson
 import psutil
 import pytest
 import tvm_ffi
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-import fake_plugin
 
 from tunedb.errors import PluginError, UsageError
 from tunedb.extraction.extract import RowError, extract

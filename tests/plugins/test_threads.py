@@ -85,7 +85,7 @@ def test_a_variable_of_openmp_that_leaves_cores_idle_is_told():
     )
 
 
-@pytest.mark.parametrize("cpus", [CPUS, [CPUS[-1]]], ids=["all CPUs", "one CPU"])
+@pytest.mark.parametrize("cpus", [CPUS, long([CPUS[-1]])], ids=["all CPUs", "one CPU"])
 def test_nothing_of_ours_runs_on_the_cpu_that_tvm_pins_a_thread_to(cpus):
     found = said("pinned", cpus)
     count, all_ = found["threads"]["count"], len(cpus)

@@ -5,7 +5,7 @@ from math import inf
 from builders import OWN, make_target
 from hypothesis import given
 from hypothesis import strategies as st
-from models.small_data import matmul, trials
+from small_data import matmul, trials
 
 from tunedb.records import Signature
 from tunedb.search.forecast import Curve, forecast, similar_curves

@@ -7,14 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import OWN
-
-from tunedb.storage.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
-
 from external_worker import WIDE
 from small_data import WORKLOADS, make_tiled, measure
+
+from tunedb.storage.store import Store
 
 pytestmark = pytest.mark.stress
 

@@ -1,19 +1,15 @@
 """An extraction that is killed at any moment and run again ends as one that was left alone."""
 
-import sys
 from pathlib import Path
 
 import pytest
 from builders import OWN, make_measurement
+from extract_worker import FAILS, SET
+from kills import lines_of
 
 from tunedb.extraction.extract import extract
 from tunedb.maintenance.check import check
 from tunedb.storage.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from extract_worker import FAILS, SET
-from kills import lines_of
 
 WORKER = Path(__file__).with_name("extract_worker.py")
 

@@ -1,12 +1,12 @@
 """An import that is killed at any moment and run again ends as one that was left alone."""
 
 import gzip
-import sys
 from pathlib import Path
 
 import pytest
 import small_logs
 from effort import long
+from kills import lines_of
 
 from tunedb.formats.base import LogFile
 from tunedb.formats.find import find_logs
@@ -14,10 +14,6 @@ from tunedb.formats.importer import import_log
 from tunedb.maintenance.check import check
 from tunedb.storage import schema
 from tunedb.storage.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from kills import lines_of
 
 WORKER = Path(__file__).with_name("import_worker.py")
 

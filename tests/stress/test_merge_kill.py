@@ -1,23 +1,18 @@
 """A merge that is killed at any moment and made again ends as one that was left alone."""
 
-import sys
 from contextlib import closing
 from pathlib import Path
 
 import pytest
 from builders import make_measurement, make_session
+from kills import lines_of
+from unions import Makes, contents, launch
 
 from tunedb.exchange.database_peer import DatabasePeer
 from tunedb.exchange.merge import merge
 from tunedb.maintenance.check import check
 from tunedb.records import Alias, Failure, FailureKind, Phase, Source
 from tunedb.storage.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent))
-sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
-
-from kills import lines_of
-from unions import Makes, contents, launch
 
 WORKER = Path(__file__).with_name("merge_worker.py")
 CRASH = Failure(FailureKind.CRASH, Phase.RUN, "Segmentation fault")

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from builders import OWN, make_measurement, make_session
+from unions import launch
 
 from tunedb.exchange.bundle import new_manifest, write_bundle
 from tunedb.exchange.database_peer import DatabasePeer
@@ -15,10 +16,6 @@ from tunedb.records import Failure, FailureKind, Phase
 from tunedb.storage import schema
 from tunedb.storage.exchange_types import EVERYTHING
 from tunedb.storage.store import Store
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "sharing"))
-
-from unions import launch
 
 WORKER = Path(__file__).with_name("union_worker.py")
 TIMEOUT = Failure(FailureKind.TIMEOUT, Phase.RUN, "30 s")

@@ -1,22 +1,18 @@
 """A pruning that is killed at any moment leaves a whole database, and the next one ends it."""
 
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 from builders import OWN, make_measurement
+from kills import lines_of
+from prune_worker import WANTED
 
 from tunedb.features.base import feature_set
 from tunedb.maintenance.check import check
 from tunedb.maintenance.prune import plan
 from tunedb.records import Failure, FailureKind, Phase
 from tunedb.storage.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from kills import lines_of
-from prune_worker import WANTED
 
 WORKER = Path(__file__).with_name("prune_worker.py")
 

@@ -32,7 +32,7 @@ from ..system.one_line import printable
 # ---- Definitions of tables and indexes, for comparison with a file -------------------------------
 
 #: Digests of the definitions of each table or index, by the revision that introduced them; None if
-#: it was removed. ``python tests/sharing/test_foreign.py`` prints them; a test checks them.
+#: it was removed. ``python tests/exchange/test_foreign.py`` prints them; a test checks them.
 DEFINITIONS: dict[str, tuple[tuple[str, str | None], ...]] = {
     "account": (("0007", "b8af3b704836bd37e5e2c7ea5e69fa59"),),
     "alembic_version": (("0001", "f36ba38fdd826aac6646ff6d5b38503f"),),

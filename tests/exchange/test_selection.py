@@ -14,7 +14,7 @@ from effort import examples
 from gathering import digests, gather
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_columns import rows_of
+from test_column_codec import rows_of
 
 from tunedb import limits
 from tunedb.errors import LimitError, NotFoundError, StorageError

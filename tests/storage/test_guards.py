@@ -5,19 +5,14 @@ import math
 import random
 import re
 import shutil
-import sys
 from contextlib import closing
-from pathlib import Path
 
 import psycopg
 import pytest
 from builders import FOREIGN, OWN, make_measurement, make_session, make_workload
 from click.testing import CliRunner
-from sqlalchemy.engine import make_url
-
-sys.path.insert(0, str(Path(__file__).parent / "sharing"))
-
 from exchanges import digests, fill, rename
+from sqlalchemy.engine import make_url
 
 from tunedb import identity
 from tunedb.cli import main

@@ -1,6 +1,6 @@
 """Somebody else's SQLite file: what is read, what is refused and why, and that nothing changes.
 
-    python tests/sharing/test_foreign.py
+    python tests/exchange/test_foreign.py
 
 prints the definitions for tunedb/exchange/foreign_file.py.
 """

@@ -4,7 +4,7 @@ from math import inf
 
 import pytest
 from builders import FOREIGN, OWN, make_target
-from models.small_data import conv2d, make_tiled, matmul, measure, trials
+from small_data import conv2d, make_tiled, matmul, measure, trials
 from sqlalchemy import update
 
 from tunedb.errors import NotFoundError

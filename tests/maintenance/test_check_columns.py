@@ -8,11 +8,12 @@ import json
 import math
 import shutil
 import sqlite3
-import sys
 from contextlib import closing, suppress
 from functools import cache
 from pathlib import Path
 
+import legacy
+import make_frozen
 import numpy as np
 import pytest
 
@@ -31,13 +32,7 @@ from tunedb.storage.engine import parse_url
 from tunedb.storage.store import Store
 from tunedb.system.compression import compress
 
-sys.path.insert(0, str(Path(__file__).parent / "migrations"))
-sys.path.insert(0, str(Path(__file__).parent / "cli"))
-
-import legacy
-import make_frozen
-
-HERE = Path(__file__).parent
+FROZEN = Path(__file__).parents[1] / "migrations" / "frozen"
 TABLES = schema.metadata.sorted_tables
 
 _LABEL = "a label for people"
@@ -251,7 +246,7 @@ def test_attack_7_a_store_that_takes_another_name(filled, file):
 
 
 def test_an_upgrade_gives_a_file_the_mark_of_its_store(tmp_path):
-    path = Path(shutil.copyfile(HERE / "migrations" / "frozen" / "0004.db", tmp_path / "old.db"))
+    path = Path(shutil.copyfile(FROZEN / "0004.db", tmp_path / "old.db"))
     versions.upgrade(parse_url(path))
     assert not [one for one in check.check(path).problems if one.table == "meta"]
     with closing(sqlite3.connect(path)) as db, db:

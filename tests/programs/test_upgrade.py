@@ -217,7 +217,7 @@ def test_real_traces() -> None:
     assert count == 1092
 
 
-GOLDENS = Path(__file__).parent / "signatures" / "goldens"
+GOLDENS = Path(__file__).parent / "workload_info" / "goldens"
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,11 @@
 """Servers that go away while somebody works with them."""
 
-import sys
 import time
 from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 from builders import make_measurement, make_session
+from exchanges import OWN, away, fill
 from sqlalchemy.engine import make_url
 
 from tunedb import limits
@@ -15,10 +14,6 @@ from tunedb.records import Failure, FailureKind, Phase
 from tunedb.storage.database import Database
 from tunedb.storage.retry import retry
 from tunedb.storage.store import Store
-
-sys.path.insert(0, str(Path(__file__).parent / "sharing"))
-
-from exchanges import OWN, away, fill
 
 
 def test_a_store_that_waits(postgres_server, postgres_url):

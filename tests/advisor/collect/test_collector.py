@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import toy_gpu
+from effort import long
 from msgspec.structs import replace
 
 from tunedb import limits
@@ -393,7 +394,7 @@ def test_a_missing_folder(tmp_path):
 # ------------------------------------------------------------------------ into the database
 
 
-@pytest.mark.parametrize("tool", ["ncu", "nvprof", "none"])
+@pytest.mark.parametrize("tool", ["ncu", long("nvprof"), "none"])
 def test_variants_that_differ_in_the_block_alone_are_a_slice(tmp_path, tool):
     path = toy_gpu.configuration(tmp_path, tool=tool, rest="wrong", registers='["default", 32]')
     configuration = read(path)

@@ -1,13 +1,6 @@
 """The runs of KTT with counters, imported once."""
 
-import sys
-from pathlib import Path
-
 import pytest
-
-# --import-mode=importlib leaves sys.path alone; shared helpers are next to this file.
-sys.path.insert(0, str(Path(__file__).parent))
-
 from observing import PROFILED
 from public_logs import GPU
 

@@ -1,13 +1,7 @@
 """Filling in the launches of TVM's own GPU programs."""
 
-import sys
-from pathlib import Path
-
 import numpy as np
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parents[1]))
-
 from builders import FOREIGN, OWN, make_measurement, make_target, make_workload
 
 from tunedb import limits

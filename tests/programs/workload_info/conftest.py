@@ -1,11 +1,8 @@
 """Where the hand-written graphs and the public logs are."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,7 @@ from bundle_bytes import (
 from effort import examples
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_columns import rows_of
+from test_column_codec import rows_of
 
 from tunedb import limits
 from tunedb.errors import (

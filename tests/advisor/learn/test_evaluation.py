@@ -5,6 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from effort import long
 from made_kernels import kernel, three
 
 from tunedb.advisor.labels import slice_best, to_codes
@@ -45,7 +46,7 @@ def test_findings_are_json():
     assert len(told["gains"]) == 18 and len(told["correlation"]) == len(told["kept"])
 
 
-@pytest.mark.parametrize("learner", ["svm", "boosted"])
+@pytest.mark.parametrize("learner", [long("svm"), "boosted"])
 def test_a_feature_that_names_the_kernel_tells_nothing_of_a_held_out_one(learner):
     """A sentinel: columns that name the kernel explain every label, until it is held out."""
     pytest.importorskip("sklearn")
