@@ -11,7 +11,7 @@ import click
 from .. import text
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_rows
-from ..progress import bar
+from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...advisor.collect.collector import VariantOutcome
@@ -185,15 +185,15 @@ def _store(
     from ...records import Source, SourceKind
 
     programs = {program.name: program for program in plan.programs}
-    with writing(settings) as store, bar(settings, len(plan.variants)) as shown:
+    with writing(settings) as store, progress_bar(settings, len(plan.variants)) as progress:
         for outcome, session, is_new in outcomes:
             variant = outcome.variant
             made = measurement(outcome, programs[variant.program], plan.device, plan.tool, session)
             # What an earlier run finished is known already, unless that was killed just then.
             store.records.add([made], Source(source, SourceKind.LIVE))
             rows.append(_row(outcome, rows, is_new=is_new))
-            shown.describe(f"{variant.program} {variant.label}")
-            shown.at(len(rows))
+            progress.describe(f"{variant.program} {variant.label}")
+            progress.update(len(rows))
             if settings.verbosity > 0 and is_new:
                 told = outcome.failure.message if outcome.failure else "ok"
                 settings.note(f"{variant.program} {variant.label}: {told}")

@@ -12,7 +12,7 @@ from .. import text
 from ..card import share
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
-from ..progress import bar
+from ..progress import progress_bar
 from .train import label_options
 
 if TYPE_CHECKING:
@@ -96,7 +96,7 @@ def evaluate(
         raise NotFoundError(f"{report}: there is no folder {report.absolute().parent}; make it")
     with reading(settings) as store:
         observations = load(store)
-    with bar(settings, None) as shown:
+    with progress_bar(settings, None) as progress:
         found = judge(
             observations,
             label(observations, labels, tolerance),
@@ -105,7 +105,7 @@ def evaluate(
             inputs=inputs,
             name=labels,
             tolerance=tolerance,
-            on_step=shown.describe,
+            on_step=progress.describe,
         )
     if report is not None:
         import json

@@ -11,7 +11,7 @@ from .. import text
 from ..choose import complete_workload, find_targets, target_option
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_object
-from ..progress import bar
+from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...advisor.tvm_launches import FillReport
@@ -58,12 +58,12 @@ def launches(settings: Settings, workload: str | None, target: str | None) -> No
         workloads = None if workload is None else store.lookup.workload(workload)
         total = store.records.count(gpu_targets(store, chosen)) if workload is None else None
         try:
-            with bar(settings, total) as shown:
+            with progress_bar(settings, total) as progress:
                 fill_launches(
                     store,
                     workload_ids=workloads,
                     target_ids=chosen,
-                    on_record=shown.at,
+                    on_record=progress.update,
                     report=report,
                 )
         except KeyboardInterrupt:

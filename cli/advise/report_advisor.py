@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ..options import Settings, common_options, pass_settings, reading
-from ..progress import bar
+from ..progress import progress_bar
 from ..text import clean
 
 if TYPE_CHECKING:
@@ -106,12 +106,12 @@ def advisor(
     if not folder.is_dir():
         raise NotFoundError(f"{output}: there is no folder {folder}; make it")
     found = _load(settings, kernels, devices)
-    with bar(settings, None) as shown:
-        shown.describe("analysing")
+    with progress_bar(settings, None) as progress:
+        progress.describe("analysing")
         analysis = _analyse(found, threshold, options)
         judged: AdvisorFindings | str | None = None
         if not no_evaluation:
-            judged = _judge(found, analysis, splits or ("kernel", "random"), shown.describe)
+            judged = _judge(found, analysis, splits or ("kernel", "random"), progress.describe)
     from ...report.advisor import write
     from ...system.files import write_whole
 

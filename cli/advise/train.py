@@ -11,7 +11,7 @@ from .. import text
 from ..card import listed, share
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_fields, print_object
-from ..progress import bar
+from ..progress import progress_bar
 from ..text import clean
 
 if TYPE_CHECKING:
@@ -99,14 +99,14 @@ def train(settings: Settings, labels: str, tolerance: float, inputs: str, learne
     """
     from ...advisor.learn.store import train_advisor
 
-    with updating(settings) as store, bar(settings, None) as shown:
+    with updating(settings) as store, progress_bar(settings, None) as progress:
         found = train_advisor(
             store,
             labels=labels,
             tolerance=tolerance,
             learner=learner,
             inputs=inputs,
-            on_step=shown.describe,
+            on_step=progress.describe,
         )
     row = _row(found)
     print_object(settings, tuple(map(Column, KEYS)), row, lambda: print_fields(advisor_fields(row)))

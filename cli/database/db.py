@@ -11,7 +11,7 @@ from .. import text
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, bold, output_options, print_fields, print_object, print_table
-from ..progress import Bar, bar
+from ..progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
     from ...maintenance.check import CheckReport
@@ -175,21 +175,21 @@ def check(settings: Settings, sample: int | None) -> None:
     """
     from ...maintenance.check import check as check_database
 
-    with bar(settings, 0) as shown:
-        report = check_database(settings.locate().url, sample=sample, on_row=_follow(shown))
+    with progress_bar(settings, 0) as progress:
+        report = check_database(settings.locate().url, sample=sample, on_row=_follow(progress))
     print_object(settings, CHECK_COLUMNS, _check_row(report), lambda: _show_check(report))
     if report.found:
         raise click.exceptions.Exit(1)
 
 
-def _follow(shown: Bar) -> Any:
+def _follow(progress: ProgressBar) -> Any:
     """Return a function that moves the bar to a row of a known number of rows."""
 
-    def at(done: int, total: int) -> None:
-        shown.resize(total)
-        shown.at(done)
+    def update(done: int, total: int) -> None:
+        progress.resize(total)
+        progress.update(done)
 
-    return at
+    return update
 
 
 def _check_row(report: CheckReport) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ..confirm import confirm
 from ..exchange.selection import MOST
 from ..options import Settings, common_options, pass_settings, reading, updating
 from ..output import Column, output_options, print_object, print_table
-from ..progress import bar
+from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...maintenance.prune import Plan, Wanted
@@ -180,8 +180,8 @@ def _prune(settings: Settings, chosen: Plan) -> tuple[RemovedRows, float]:
     from ...maintenance.prune import prune
 
     started = time.monotonic()
-    with updating(settings) as store, bar(settings, chosen.rows) as shown:
-        removed = prune(store, chosen, on_progress=shown.at)
+    with updating(settings) as store, progress_bar(settings, chosen.rows) as progress:
+        removed = prune(store, chosen, on_progress=progress.update)
     return removed, time.monotonic() - started
 
 

@@ -11,7 +11,7 @@ import click
 from .. import text
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_fields, print_object
-from ..progress import bar
+from ..progress import progress_bar
 from .selection import selection_options
 
 if TYPE_CHECKING:
@@ -104,14 +104,14 @@ def _write(
         try:
             manifest = new_manifest(peer.store_key, selection)
             out = sys.stdout.buffer if file is None else file
-            with bar(settings, peer.total) as shown:
+            with progress_bar(settings, peer.total) as progress:
 
-                def progress(done: int) -> None:
-                    shown.resize(peer.total)  # known when the records are chosen
-                    shown.at(done)
+                def on_progress(done: int) -> None:
+                    progress.resize(peer.total)  # known when the records are chosen
+                    progress.update(done)
 
                 chunks = peer.chunks(selection)
-                info = write_bundle(out, chunks, manifest, force=force, on_progress=progress)
+                info = write_bundle(out, chunks, manifest, force=force, on_progress=on_progress)
             if file is None:
                 sys.stdout.buffer.flush()
         finally:

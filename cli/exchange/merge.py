@@ -10,7 +10,7 @@ import click
 
 from ..options import Settings, common_options, pass_settings
 from ..output import output_options, print_rows
-from ..progress import Bar, bar
+from ..progress import ProgressBar, progress_bar
 from .options import COLUMNS, receiving, report_row, show_sources, tell
 from .selection import selection_options
 
@@ -86,8 +86,11 @@ class _Run:
         from ...exchange.peers import open_peer
 
         reports: list[MergeReport] = []
-        with closing(open_peer(other)) as peer, bar(self._settings, peer.total) as shown:
-            shown.describe(peer.location)
+        with (
+            closing(open_peer(other)) as peer,
+            progress_bar(self._settings, peer.total) as progress,
+        ):
+            progress.describe(peer.location)
             try:
                 reports.append(
                     merge(
@@ -96,7 +99,7 @@ class _Run:
                         selection=self._selection,
                         accept_trusted_names=self._accept_trusted_names,
                         dry_run=self._dry_run,
-                        on_progress=_shown_by(shown, reports),
+                        on_progress=_shown_by(progress, reports),
                     )
                 )
             finally:
@@ -114,12 +117,12 @@ class _Run:
             self._settings.note("dry run: nothing was written")
 
 
-def _shown_by(shown: Bar, reports: list[MergeReport]) -> Callable[[MergeReport], None]:
+def _shown_by(progress: ProgressBar, reports: list[MergeReport]) -> Callable[[MergeReport], None]:
     """Return what shows the progress of a merge, and keeps its report."""
 
     def show(report: MergeReport) -> None:
         reports[:] = [report]
-        shown.resize(report.total)
-        shown.at(report.read)
+        progress.resize(report.total)
+        progress.update(report.read)
 
     return show

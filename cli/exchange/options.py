@@ -12,7 +12,7 @@ import click
 from .. import text
 from ..options import Settings, reading, updating, writing
 from ..output import Column, print_object, print_table
-from ..progress import bar
+from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...exchange.merge import MergeReport
@@ -95,11 +95,11 @@ def exchange(
 
     there = locate_server(url).url
     opened = receiving(settings, dry_run=dry_run) if is_pull else updating(settings)
-    with opened as store, bar(settings, None) as shown:
+    with opened as store, progress_bar(settings, None) as progress:
 
         def show(report: MergeReport) -> None:
-            shown.resize(report.total)
-            shown.at(report.read)
+            progress.resize(report.total)
+            progress.update(report.read)
 
         report = work(store, there, show)
         ours = store.key

@@ -11,7 +11,7 @@ import click
 from .. import choose, text
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_object, print_table
-from ..progress import bar, counter
+from ..progress import counter, progress_bar
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -108,8 +108,8 @@ def command(
             "target_ids": choose.find_targets(store, target),
             "workload_ids": None if workload is None else store.lookup.workload(workload),
         }
-        with bar(settings, store.records.count(chosen["target_ids"])) as shown:
-            chosen["on_record"] = counter(shown)
+        with progress_bar(settings, store.records.count(chosen["target_ids"])) as progress:
+            chosen["on_record"] = counter(progress)
             if directory is not None:
                 from ...formats.export import export_metaschedule
 

@@ -21,7 +21,7 @@ from .. import text
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, reading, writing
 from ..output import Column, output_options, print_rows, print_table
-from ..progress import Bar, bar
+from ..progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
     from ...formats.base import LogFile
@@ -385,9 +385,12 @@ def logs(
     try:
         with _store(settings, dry_run=dry_run) as store:
             importer.check_trust(store)
-            with bar(settings, _total(run.files), counts="records") as shown, _stopping() as stop:
+            with (
+                progress_bar(settings, _total(run.files), counts="records") as progress,
+                _stopping() as stop,
+            ):
                 for file in run.files:
-                    importer.add(settings, store, file, shown, stop)
+                    importer.add(settings, store, file, progress, stop)
     except KeyboardInterrupt:
         tell(settings, run)
         click.echo(f"Interrupted {run.stopped_at()}", err=True)
@@ -483,7 +486,7 @@ class _Importer:
         settings: Settings,
         store: Store,
         file: LogFile,
-        shown: Bar,
+        progress: ProgressBar,
         stop: Callable[[], None],
     ) -> None:
         """Import one file; `stop` is called between its batches."""
@@ -491,13 +494,13 @@ class _Importer:
 
         source = self.source_of(file)
         report = self._run.begin(file, source)
-        shown.describe(file.name if file.path is None else file.path.name)
+        progress.describe(file.name if file.path is None else file.path.name)
         if file.path is None and sys.stdin.isatty():
             settings.note("Reading a log from the terminal; end it with Ctrl-D")
         before = self._run.read
 
         def after_batch() -> None:
-            shown.count(before + report.total.read)
+            progress.count(before + report.total.read)
             stop()
 
         try:
@@ -507,14 +510,14 @@ class _Importer:
                 source=source,
                 trust=self.trust,
                 dry_run=self._run.dry_run,
-                on_position=shown.at,
+                on_position=progress.update,
                 on_batch=after_batch,
                 report=report,
             )
         finally:
             self._run.finish(report)
-        shown.finish(_size(file))
-        shown.count(self._run.read)
+        progress.finish(_size(file))
+        progress.count(self._run.read)
         stop()
 
 

@@ -20,7 +20,7 @@ from ..output import (
     print_rows,
     print_table,
 )
-from ..progress import bar, counter
+from ..progress import counter, progress_bar
 
 if TYPE_CHECKING:
     from ...formats.importer import RetryReport
@@ -252,8 +252,8 @@ def retry_lines(settings: Settings, ids: tuple[int, ...], file: str | None) -> N
     if missing:
         raise NotFoundError(f"no quarantined line {missing[0]}; see: tunedb quarantine list")
     wanted = ids or known
-    with writing(settings) as store, bar(settings, len(wanted)) as shown:
-        report = retry_quarantine(store, wanted, on_row=counter(shown))
+    with writing(settings) as store, progress_bar(settings, len(wanted)) as progress:
+        report = retry_quarantine(store, wanted, on_row=counter(progress))
     row = {column.key: getattr(report, column.key) for column in _RETRIED}
     print_object(settings, _RETRIED, row, lambda: _show_retried(settings, report))
 

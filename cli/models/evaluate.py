@@ -14,7 +14,7 @@ from .. import text
 from ..choose import find_scope, scope_options
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows, print_table
-from ..progress import bar
+from ..progress import progress_bar
 from .recipes import chosen_features, recipe_field
 
 if TYPE_CHECKING:
@@ -344,12 +344,12 @@ def _read(settings: Settings, store: Store, recipe: Recipe, scope: Scope) -> tup
 
     _warn_of_sessions(settings, store, scope.target_ids)
     chosen = feature_set(recipe.features)
-    with bar(settings, None) as shown:
-        shown.describe("reading features")
+    with progress_bar(settings, None) as progress:
+        progress.describe("reading features")
 
         def on_read(done: int, total: int) -> None:
-            shown.resize(total)
-            shown.at(done)
+            progress.resize(total)
+            progress.update(done)
 
         examples = load(
             store,
@@ -386,12 +386,12 @@ def _evaluate(
     from ...models.evaluation import evaluate
 
     training_set = next(iter(recipes.values())).training_set
-    with bar(settings, None) as shown:
+    with progress_bar(settings, None) as progress:
 
         def on_step(done: int, total: int, what: str) -> None:
-            shown.describe(what)
-            shown.resize(total)
-            shown.at(done)
+            progress.describe(what)
+            progress.resize(total)
+            progress.update(done)
 
         try:
             return evaluate(

@@ -22,7 +22,7 @@ from ..output import (
     print_rows,
     print_table,
 )
-from ..progress import bar
+from ..progress import progress_bar
 from .registry import find_model
 
 if TYPE_CHECKING:
@@ -152,8 +152,8 @@ def explain_model(
             asked = _asked(store, record, program)
             _explain_program(settings, store, found, loaded, asked, top)
             return
-        with bar(settings, None) as shown:
-            shown.describe("reading records")
+        with progress_bar(settings, None) as progress:
+            progress.describe("reading records")
             columns = _importance(store, found, loaded)
     rows = [_row(one) for one in columns]
     print_rows(settings, COLUMNS, rows, show=lambda: _show_importance(found, columns, top))

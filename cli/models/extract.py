@@ -13,7 +13,7 @@ from .. import text
 from ..choose import complete_workload, find_targets, target_option
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_rows
-from ..progress import bar, counter
+from ..progress import counter, progress_bar
 
 if TYPE_CHECKING:
     from ...extraction.extract import ExtractReport, Rebuilder
@@ -146,19 +146,19 @@ def _extract(
     reports.append(report)
     with ExitStack() as stack:
         rebuilder = stack.enter_context(_rebuilder(store, one, workers))
-        shown = stack.enter_context(bar(settings, None))
-        shown.describe(one.name)
+        progress = stack.enter_context(progress_bar(settings, None))
+        progress.describe(one.name)
 
         def begin(report: ExtractReport) -> None:
             limit = where["limit"]
-            shown.resize(report.missing if limit is None else min(limit, report.missing))
+            progress.resize(report.missing if limit is None else min(limit, report.missing))
 
         extract(
             store,
             one,
             rebuilder=rebuilder,
             on_begin=begin,
-            on_program=counter(shown),
+            on_program=counter(progress),
             report=report,
             **where,
         )

@@ -14,7 +14,7 @@ from ..card import show_model
 from ..choose import find_scope, scope_options
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_object
-from ..progress import bar
+from ..progress import progress_bar
 from .recipes import chosen_features, recipe_field
 from .registry import KEYS, row_of
 
@@ -231,7 +231,7 @@ def _recipe(
 @contextmanager
 def _progress(settings: Settings) -> Iterator[Callable[[str, int, int], None]]:
     """Yield what shows each step in a bar; features that are computed are told of."""
-    with bar(settings, None) as shown:
+    with progress_bar(settings, None) as progress:
         now = ""
 
         def on_step(step: str, done: int, total: int) -> None:
@@ -240,10 +240,10 @@ def _progress(settings: Settings) -> Iterator[Callable[[str, int, int], None]]:
                 settings.note(f"Computing the features of {text.count(total, 'program')} first")
             if step != now:
                 now = step
-                shown.finish(0)
-            shown.describe(_STEPS.get(step, step))
+                progress.finish(0)
+            progress.describe(_STEPS.get(step, step))
             if total:
-                shown.resize(total)
-            shown.at(done)
+                progress.resize(total)
+            progress.update(done)
 
         yield on_step

@@ -11,14 +11,14 @@ import click
 
 from .. import choose, text
 from ..layers import (
-    Answered,
+    AnsweredWorkloads,
     Key,
-    keys_of,
     layer_name,
     layer_option,
-    layers_of,
-    opened,
+    open_layers,
+    resolve_layers,
     targets_in,
+    workload_keys,
     workloads_in,
 )
 from ..options import Settings, common_options, pass_settings, reading
@@ -89,7 +89,7 @@ def command(
     corrected: bool,
     layers: tuple[str, ...],
 ) -> None:
-    """Show the best programs of a workload, or of each.
+    """Show the best programs of one workload, or of every workload.
 
     WORKLOAD is an id, a name, or the beginning of a digest. Workloads that are known to be the
     same computation count as one. The rank is by mean time within each target; times of two
@@ -108,8 +108,8 @@ def command(
         raise click.UsageError(
             "--session-corrected covers this database only: use it without --layer"
         )
-    behind = () if corrected else layers_of(settings, layers)
-    with reading(settings) as store, opened(settings, store, behind) as others:
+    behind = () if corrected else resolve_layers(settings, layers)
+    with reading(settings) as store, open_layers(settings, store, behind) as others:
         count = most or (1 if workload is None else 10)
         wanted = None if step is None else _Wanted(store, step)
         best = _Best(store, count, wanted, corrected=corrected)
@@ -308,13 +308,13 @@ def _rows_behind(
     from ...errors import TuneDBError
     from ...exchange.peers import skipped_message
 
-    answered = Answered()
+    answered = AnsweredWorkloads()
     for group in groups:
         for target_id in own.answers.targets(group):
             answered.add(own, group, target_id)
     keys = None
     if asked.workload is not None and groups:
-        keys = keys_of(own, groups[0])
+        keys = workload_keys(own, groups[0])
     rows = []
     for store in others:
         try:
@@ -328,7 +328,7 @@ def _rows_behind(
 
 
 def _rows_of_layer(
-    store: Store, own: Store, keys: set[Key] | None, answered: Answered, asked: _Asked
+    store: Store, own: Store, keys: set[Key] | None, answered: AnsweredWorkloads, asked: _Asked
 ) -> list[dict[str, Any]]:
     if asked.workload is None:
         groups = _groups(store)

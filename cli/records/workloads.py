@@ -95,14 +95,14 @@ def _why_empty(summaries: list[WorkloadSummary], family: str | None) -> str:
 def _rows(store: Store, summaries: list[WorkloadSummary]) -> Iterator[dict[str, Any]]:
     import orjson
 
-    from ..steps import described
+    from ..steps import args_info_of
 
     # Records say it too, where the workload itself does not.
     needed = any(summary.signature.arguments is None for summary in summaries)
     said = store.programs.args_info() if needed else {}
     for summary in summaries:
         signature, best = summary.signature, summary.best
-        arguments = described(signature) or orjson.loads(said.get(summary.id, b"null"))
+        arguments = args_info_of(signature) or orjson.loads(said.get(summary.id, b"null"))
         yield {
             "id": summary.id,
             "digest": summary.digest.hex(),

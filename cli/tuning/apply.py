@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
-from ..layers import layer_name, layer_option, layered_target, layers_of
+from ..layers import layer_name, layer_option, layered_target, resolve_layers
 from ..module import compile_target_option, label, lowering_of, lowering_options
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
@@ -78,7 +78,7 @@ def command(
       tunedb apply net.onnx -o net.so --target llvm --all
       tunedb apply model.py -o model.so --layer team.db
     """
-    layers = layers_of(settings, layers)
+    layers = resolve_layers(settings, layers)
     with reading(settings) as store:
         found = layered_target(settings, store, target, layers)
     lowering = lowering_of(layout, no_prepack)

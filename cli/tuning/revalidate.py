@@ -10,7 +10,7 @@ from .. import text
 from ..module import label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_rows
-from ..progress import bar
+from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...plugins.metaschedule.deploy.network import Lowering
@@ -130,10 +130,10 @@ def command(
         lowering = Lowering(**lowering_of(layout, no_prepack))
         jobs = _jobs(store, found, modules, target, revalidation, lowering, foreign=foreign)
         try:
-            with bar(settings, len(jobs)) as shown:
+            with progress_bar(settings, len(jobs)) as progress:
                 for done, (group, target_id) in enumerate(jobs):
-                    shown.describe(f"workload {group[0]}")
-                    shown.at(done)
+                    progress.describe(f"workload {group[0]}")
+                    progress.update(done)
                     try:
                         verdicts = revalidation.run(group, target_id, most, foreign=foreign)
                     except NotFoundError as error:

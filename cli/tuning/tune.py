@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
-from ..layers import layer_option, layers_of
+from ..layers import layer_option, resolve_layers
 from ..module import lowering_of, lowering_options
 from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_rows
@@ -104,7 +104,7 @@ def _tune(
         evaluator=evaluator,
         warm=not choices.pop("no_warm"),
         **lowering_of(choices.pop("layout"), choices.pop("no_prepack")),
-        layers=layers_of(settings, choices.pop("layers")),
+        layers=resolve_layers(settings, choices.pop("layers")),
         on_progress=on_progress,
         **choices,
     )

@@ -109,10 +109,10 @@ def test_the_card(small, run, run_json):
     text = shown.stdout
     for words in (
         *("Model 1: ranker on small.steps version 1", digest, row["created_at"]),
-        *("All of the recipe", "hessian_power", "Made with", "xgboost"),
+        *("Full recipe", "hessian_power", "Versions", "xgboost"),
         *(row["card"]["data"]["digest"], row["card"]["body"]["digest"]),
         *("Unseen workloads: ", "this model", "nearest neighbour", "random order"),
-        *("Spearman", "recall@30", "Drift: a pairwise accuracy below"),
+        *("Spearman", "recall@30", "Drift alarm: pairwise accuracy below"),
     ):
         assert words in text
     assert "3 compile error" in text or "compile error" in text
