@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Characters of a database's key that a table shows.
+#: Characters of a database's key in a table.
 _SHORT = 8
 
 #: Reasons for which records were refused that are named for people; JSON has all.
