@@ -40,8 +40,8 @@ COMMANDS = {
     "import": ("logs.import_logs", "command", "Import logs of other tools into the database."),
     "export": ("logs.export", "command", "Export records as logs of other tools."),
     "bundle": ("exchange.bundle", "command", "Write records into one file that others can merge."),
-    "push": ("exchange.push", "command", "Send new records to a server."),
-    "pull": ("exchange.pull", "command", "Fetch new records from a server."),
+    "push": ("exchange.sync", "push", "Send new records to a server."),
+    "pull": ("exchange.sync", "pull", "Fetch new records from a server."),
     "merge": ("exchange.merge", "command", "Merge the records of other databases and bundles."),
     "top": (
         "records.top",

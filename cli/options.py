@@ -195,6 +195,22 @@ def writing(settings: Settings, url: str | None = None) -> Iterator[Store]:
         yield store
 
 
+@contextmanager
+def receiving(settings: Settings, *, dry_run: bool) -> Iterator[Store]:
+    """Open the database for new records; a dry run uses an empty one if there is none."""
+    from ..storage.engine import parse_url, sqlite_path
+    from ..storage.store import Store
+
+    path = sqlite_path(parse_url(settings.locate().url))
+    if dry_run and path is not None and not path.exists():
+        settings.note(f"{path} does not exist yet: everything is new")
+        with Store(":memory:") as store:
+            yield store
+        return
+    with (reading if dry_run else writing)(settings) as store:
+        yield store
+
+
 def prepare_streams() -> None:
     """Escape characters that stdout and stderr cannot encode, instead of raising."""
     for stream in (sys.stdout, sys.stderr):

@@ -19,7 +19,7 @@ import click
 
 from .. import text
 from ..lazy import LazyGroup
-from ..options import Settings, common_options, pass_settings, reading, writing
+from ..options import Settings, common_options, pass_settings, receiving
 from ..output import Column, output_options, print_rows, print_table
 from ..progress import ProgressBar, progress_bar
 
@@ -383,7 +383,7 @@ def logs(
     run.files = [replace(file, trace=trace, device=device, kernel=kernel) for file in found]
     importer = _Importer(run, source, trust)
     try:
-        with _store(settings, dry_run=dry_run) as store:
+        with receiving(settings, dry_run=dry_run) as store:
             importer.check_trust(store)
             with (
                 progress_bar(settings, _total(run.files), counts="records") as progress,
@@ -404,26 +404,6 @@ def logs(
     run.check()
     if strict and (run.quarantined or run.refused):
         raise click.exceptions.Exit(1)
-
-
-@contextmanager
-def _store(settings: Settings, *, dry_run: bool) -> Iterator[Store]:
-    """Open the database; a dry run compares with an empty one where there is none."""
-    from ...storage.engine import parse_url, sqlite_path
-    from ...storage.store import Store
-
-    if not dry_run:
-        with writing(settings) as store:
-            yield store
-        return
-    path = sqlite_path(parse_url(settings.locate().url))
-    if path is not None and not path.exists():
-        settings.note(f"{path} does not exist yet: everything is new")
-        with Store(":memory:") as store:
-            yield store
-        return
-    with reading(settings) as store:
-        yield store
 
 
 def _size(file: LogFile) -> int:
