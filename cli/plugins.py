@@ -55,14 +55,14 @@ def command(settings: Settings) -> None:
 
 def _formats() -> Iterator[dict[str, Any]]:
     from ..formats.base import GROUP, LineFormat, load_formats
-    from .logs.export import is_written
+    from .logs.export import is_exportable
 
     loaded, errors = load_formats()
     for entry, log_format, row in _entries(GROUP, loaded, errors):
         reads = exports = None
         if log_format is not None:
             reads = "lines" if isinstance(log_format, LineFormat) else "whole files"
-            exports = is_written(entry.name, log_format)
+            exports = is_exportable(entry.name, log_format)
         yield {**row, "kind": "log format", "reads": reads, "exports": exports, "needs": None}
 
 
