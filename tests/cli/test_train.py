@@ -39,7 +39,7 @@ def small(sqlite_file):
 def test_a_model_is_made_and_found_again(small, run, run_json):
     made = run("--db", small, "train", *QUICK)
     assert made.stderr.splitlines() == [
-        "Features: small.steps (--features SET takes another set)",
+        "Features: small.steps (choose another set with --features SET)",
         "Computing the features of 1 program first",
         "Full card: tunedb models show 1",
     ]
