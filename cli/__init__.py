@@ -1,7 +1,7 @@
-"""The command line ``tunedb``: click commands, one file each, without SQL.
+"""The command line ``tunedb``: click commands, one package per group, without SQL.
 
-Only this package prints. Commands are imported when they are called, and they import the library
-inside their functions: ``tunedb --help`` takes a tenth of a second.
+Only this package prints. A command's module is imported when the command is called, and imports the
+library inside its functions: ``tunedb --help`` takes a tenth of a second.
 """
 
 from __future__ import annotations

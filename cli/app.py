@@ -1,4 +1,4 @@
-"""The command ``tunedb`` itself: its commands, its options, and how errors end."""
+"""The command ``tunedb``: its subcommands, its options, and the exit codes of errors."""
 
 from __future__ import annotations
 
@@ -40,10 +40,14 @@ COMMANDS = {
     "import": ("logs.import_logs", "command", "Import logs of other tools into the database."),
     "export": ("logs.export", "command", "Export records as logs of other tools."),
     "bundle": ("exchange.bundle", "command", "Write records into one file that others can merge."),
-    "push": ("exchange.push", "command", "Send new records to a server."),
-    "pull": ("exchange.pull", "command", "Fetch new records from a server."),
+    "push": ("exchange.sync", "push", "Send new records to a server."),
+    "pull": ("exchange.sync", "pull", "Fetch new records from a server."),
     "merge": ("exchange.merge", "command", "Merge the records of other databases and bundles."),
-    "top": ("records.top", "command", "Show the best programs of a workload, or of each."),
+    "top": (
+        "records.top",
+        "command",
+        "Show the best programs of one workload, or of every workload.",
+    ),
     "show": ("records.show", "command", "Show everything about one record."),
     "history": ("records.history", "command", "Show how the best time improved with each record."),
     "workloads": ("records.workloads", "command", "List the workloads."),
@@ -103,23 +107,23 @@ COMMANDS = {
     "plugins": (
         "plugins",
         "command",
-        "List the log formats, feature sets and parts of models, and whether they load.",
+        "List the log formats, feature sets and model components, and whether they load.",
     ),
     "completion": ("completion", "command", "Print the completion script of a shell."),
 }
 
 
-class _Failed(click.ClickException):
-    """An error of the library as click prints it: one line, and the exit code of its class."""
+class _CommandError(click.ClickException):
+    """An error as click prints it: one line, and the exit code of the error's class."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(clean(message))
-        # click calls it a class variable and reads it from the instance.
+        # click declares a class variable and reads it from the instance.
         self.exit_code = exit_code  # type: ignore[misc]
 
 
 class _App(LazyGroup):
-    """The top group, where every error becomes one line and an exit code."""
+    """The top group, which turns every error into one line and an exit code."""
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command."""
@@ -136,8 +140,8 @@ class _App(LazyGroup):
         except OSError as error:
             if error.errno == errno.EPIPE:  # `tunedb top | head`; click ends quietly
                 raise
-            named = f"{error.filename}: " if error.filename else ""
-            _fail(ctx, error, f"{named}{error.strerror or error}", 1)
+            prefix = f"{error.filename}: " if error.filename else ""
+            _fail(ctx, error, f"{prefix}{error.strerror or error}", 1)
         except Exception as error:
             advice = (
                 "this is a bug in tunedb; run the command again with --debug and report the output"
@@ -145,30 +149,30 @@ class _App(LazyGroup):
             _fail(ctx, error, f"{type(error).__name__}: {error} ({advice})", 1)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the table of exit codes and where the database comes from."""
+        """Write how the database is chosen, the output formats and the exit codes."""
         with formatter.section("Which database"):
             formatter.write_text(
-                "--db, then TUNEDB_URL, then url in a tunedb.toml of this directory or one above "
-                "it, then tune.db in the user's data directory."
+                "The first of: --db, TUNEDB_URL, url in a tunedb.toml of this directory or a "
+                "parent directory, tune.db in the user's data directory."
             )
         with formatter.section("Output"):
             formatter.write_text(
-                "Tables on a terminal, plain aligned text in a pipe; --json, --jsonl and --csv "
-                "for programs. Data on stdout, everything else on stderr."
+                "A terminal gets tables, a pipe gets plain aligned text; --json, --jsonl and --csv "
+                "are for programs. Data goes to stdout, messages go to stderr."
             )
         with formatter.section("Exit codes"):
             formatter.write_dl([(str(code), text) for code, text in EXIT_CODES.items()])
 
 
 def _fail(ctx: click.Context, error: Exception, message: str, exit_code: int) -> NoReturn:
-    """End with one line, after the traceback where it is wanted."""
+    """Exit with one line, after the traceback with ``--debug``."""
     if settings_of(ctx).debug:
         click.echo(clean_trace("".join(traceback.format_exception(error))), err=True)
-    raise _Failed(message, exit_code) from None
+    raise _CommandError(message, exit_code) from None
 
 
 def clean_trace(text: str) -> str:
-    """Return a traceback with control characters escaped but for its line breaks."""
+    """Return a traceback with all control characters but line breaks escaped."""
     return "\n".join(clean(line) for line in text.split("\n"))
 
 
@@ -185,6 +189,6 @@ def main() -> None:
     Example:
       tunedb import logs ./work_dirs      # import tuning logs
       tunedb top                          # the best program of each workload
-      tunedb top matmul -k 5              # the five best of one
-      tunedb show 42                      # everything about a record
+      tunedb top matmul -k 5              # its five best programs
+      tunedb show 42                      # everything about one record
     """

@@ -1,4 +1,4 @@
-"""A model's card as people read it."""
+"""Text form of a model's card."""
 
 from __future__ import annotations
 
@@ -15,29 +15,32 @@ if TYPE_CHECKING:
 
 
 def share(value: float | None) -> str:
-    """Return a figure between 0 and 1."""
+    """Format a figure between 0 and 1 with three digits."""
     return text.NOTHING if value is None else f"{value:.3f}"
 
 
-#: Why programs that were read are not learnt from (``Fitted.left_out``).
+#: Words for the reasons that leave programs out of the training data (``Fitted.left_out``).
 _REASONS = {
-    "only failures": "of workloads that never worked",
+    "only failures": "of workloads without a working program",
     "training set": "not in the training set",
 }
 
 
 def show_model(stored: StoredModel, *, whole: bool) -> None:
-    """Print a card for people: what a training has to tell, or all of it."""
+    """Print a card: its data, recipe and figures, or with `whole` everything."""
     card = stored.card
     features = card["features"]
     heading = (
         f"Model {stored.id}: {stored.kind} on {features['name']} version {features['version']}"
     )
-    sections = [(text.clean(heading), [*_data(card), *_recipe(card), *_course(card)])]
+    sections = [(text.clean(heading), [*_data(card), *_recipe(card), *_training_fields(card)])]
     if whole:
-        sections[0][1][:0] = [("digest", stored.digest.hex()), ("made", _made(stored))]
-        sections.append(("All of the recipe", _parameters(card)))
-        sections.append(("Made with", _versions(card)))
+        sections[0][1][:0] = [
+            ("digest", stored.digest.hex()),
+            ("created", text.plain(text.moment(stored.created_at))),
+        ]
+        sections.append(("Full recipe", _parameters(card)))
+        sections.append(("Versions", _versions(card)))
     for number, (title, fields) in enumerate(sections):
         if number:
             click.echo()
@@ -45,27 +48,23 @@ def show_model(stored: StoredModel, *, whole: bool) -> None:
     _show_figures(stored, whole=whole)
 
 
-def _made(stored: StoredModel) -> str:
-    return text.plain(text.moment(stored.created_at))
-
-
 def _data(card: dict[str, Any]) -> list[tuple[str, str]]:
     data, learnt = card["data"], card["learnt"]
     fields = [
         ("trained on", f"{_programs(learnt)}, {text.count(learnt['rows'], 'row')}"),
-        ("of", f"{_programs(data)}{_failures(data)}"),
+        ("data", f"{_programs(data)}{_failures(data)}"),
     ]
     left_out = {**(data.get("left_out") or {}), **(card["training"].get("left_out") or {})}
-    told = [
+    reasons = [
         f"{number:,} {text.clean(_REASONS.get(reason, reason))}"
         for reason, number in left_out.items()
         if number
     ]
-    if told:
-        fields.append(("left out", ", ".join(told)))
+    if reasons:
+        fields.append(("left out", ", ".join(reasons)))
     for kind, names in card["scope"].items():
         if names is not None:
-            fields.append((f"only {kind}", listed([one["name"] for one in names])))
+            fields.append((f"only {kind}", listed([entity["name"] for entity in names])))
     return fields
 
 
@@ -81,12 +80,12 @@ def _programs(data: dict[str, Any]) -> str:
 def _failures(data: dict[str, Any]) -> str:
     failed = sum(data["failed"].values())
     kinds = sorted(data["failed"].items(), key=lambda item: -item[1])
-    told = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in kinds)
-    return f"; {failed:,} failed ({told})" if failed else ""
+    causes = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in kinds)
+    return f"; {failed:,} failed ({causes})" if failed else ""
 
 
 def listed(names: Sequence[str], most: int = 5) -> str:
-    """Return the first names, and how many more there are."""
+    """Return the first names, and the number of the others."""
     rest = len(names) - most
     more = f" and {rest} more" if rest > 0 else ""
     return text.clean(", ".join(names[:most])) + more
@@ -100,20 +99,20 @@ def _recipe(card: dict[str, Any]) -> list[tuple[str, str]]:
     return [("recipe", text.clean(f"{words}, training set {recipe['training_set']}"))]
 
 
-def _course(card: dict[str, Any]) -> list[tuple[str, str]]:
-    course, cost = card["training"], card["cost"]
+def _training_fields(card: dict[str, Any]) -> list[tuple[str, str]]:
+    training, cost = card["training"], card["cost"]
     fields = []
-    if "rounds" in course:
-        most, held_out = card["recipe"]["rounds"], course.get("held_out")
-        by = f" (best on {text.count(held_out, 'held-out workload')})" if held_out else ""
-        members = f", {course['members']} boosters" if course.get("members", 1) > 1 else ""
-        fields.append(("rounds", f"{course['rounds']} of {most}{by}{members}"))
+    if "rounds" in training:
+        limit, held_out = card["recipe"]["rounds"], training.get("held_out")
+        stopping = f" (best on {text.count(held_out, 'held-out workload')})" if held_out else ""
+        members = f", {training['members']} boosters" if training.get("members", 1) > 1 else ""
+        fields.append(("rounds", f"{training['rounds']} of {limit}{stopping}{members}"))
     if "seconds" in cost:
-        taken = text.span(cost["seconds"])
-        fitting = f", {text.span(course['seconds'])} of it training" if "seconds" in course else ""
+        total = text.span(cost["seconds"])
+        fit = f" ({text.span(training['seconds'])} in training)" if "seconds" in training else ""
         peak = f"; peak memory {text.size(cost['peak_bytes'])}"
-        method = "; features streamed from disk" if course.get("external") else ""
-        fields.append(("took", f"{taken}{fitting}{peak}{method}"))
+        method = "; features streamed from disk" if training.get("external") else ""
+        fields.append(("time", f"{total}{fit}{peak}{method}"))
     return fields
 
 
@@ -122,8 +121,8 @@ def _parameters(card: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def _versions(card: dict[str, Any]) -> list[tuple[str, str]]:
-    course = card["training"]
-    threads = [("threads", text.plain(course["threads"]))] if "threads" in course else []
+    training = card["training"]
+    threads = [("threads", text.plain(training["threads"]))] if "threads" in training else []
     return [
         *((name, text.clean(version)) for name, version in sorted(card["versions"].items())),
         *threads,
@@ -135,7 +134,7 @@ def _versions(card: dict[str, Any]) -> list[tuple[str, str]]:
 
 # ---------------------------------------------------------------------- figures
 
-#: Figure → its title, and how it is shown.
+#: Figure → its title.
 _FIGURES = {
     "pairwise": "pairwise",
     "top1": "top-1",
@@ -146,27 +145,31 @@ _FIGURES = {
     "spearman": "Spearman",
 }
 _FEW = ("pairwise", "top1", "top5", "trials90")
-_NAMES = {"model": "this model", "nearest": "nearest neighbour", "random": "random order"}
-_NAMES["noise floor"] = "measured once"
+_NAMES = {
+    "model": "this model",
+    "nearest": "nearest neighbour",
+    "random": "random order",
+    "noise floor": "noise floor (measured once)",
+}
 
 
 def _show_figures(stored: StoredModel, *, whole: bool) -> None:
-    """Print how the model ranks unseen workloads, beside what it has to beat."""
+    """Print the model's ranking of unseen workloads beside its baselines."""
     card = stored.card
     if card.get("failures"):
         click.echo()
-        print_fields(_foreseen(card["failures"]), heading="Failures of unseen workloads")
+        print_fields(_failure_fields(card["failures"]), heading="Failures of unseen workloads")
     elif stored.kind == "failures":
         click.echo("\nNot evaluated: failures, or working programs, come from one workload only")
-    judged = card["evaluation"]
-    if judged is None:
+    evaluation = card["evaluation"]
+    if evaluation is None:
         return
     click.echo()
-    if judged.get("impossible"):
-        reason = text.clean(judged["impossible"])
+    if evaluation.get("impossible"):
+        reason = text.clean(evaluation["impossible"])
         click.echo(reason[:1].upper() + reason[1:])
         return
-    for number, (pool, values) in enumerate(judged.get("pools", {}).items()):
+    for number, (pool, values) in enumerate(evaluation.get("pools", {}).items()):
         if number and not whole:
             return
         if number:
@@ -179,20 +182,20 @@ def _show_figures(stored: StoredModel, *, whole: bool) -> None:
         print_table(columns, rows)
     if whole and card["drift"]["pairwise_p5"] is not None:
         alarm = share(card["drift"]["pairwise_p5"])
-        click.echo(f"\nDrift: a pairwise accuracy below {alarm}")
+        click.echo(f"\nDrift alarm: pairwise accuracy below {alarm}")
 
 
-def _foreseen(judged: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return how well failures are foreseen (:mod:`tunedb.models.failure_store`)."""
-    groups = text.count(judged["groups"], "workload")
-    low = judged["auroc_p10"]
+def _failure_fields(figures: dict[str, Any]) -> list[tuple[str, str]]:
+    """Return the quality of failure predictions (:mod:`tunedb.models.failure_store`)."""
+    groups = text.count(figures["groups"], "workload")
+    low = figures["auroc_p10"]
     tenth = "" if low is None else f", 10th percentile {share(low)}"
-    brier = f"{judged['brier']:.4f}, of a constant {judged['brier_of_rate']:.4f}"
+    brier = f"{figures['brier']:.4f}; constant prediction {figures['brier_of_rate']:.4f}"
     return [
-        ("AUROC", f"{share(judged['auroc'])} (mean of {groups}{tenth})"),
+        ("AUROC", f"{share(figures['auroc'])} (mean of {groups}{tenth})"),
         ("Brier score", brier),
-        ("avoided", f"{text.percent(judged['avoided'])} of the failures for 2 % of the others"),
-        ("fail", text.percent(judged["rate"])),
+        ("avoided", f"{text.percent(figures['avoided'])} of failures, for 2 % of working programs"),
+        ("failure rate", text.percent(figures["rate"])),
     ]
 
 
@@ -207,7 +210,7 @@ def _figure_row(
 
 
 def _with_interval(figure: str, mean: float | None, low: float | None, high: float | None) -> str:
-    """Return a mean with half of the width of its interval."""
+    """Format a mean with half the width of its interval."""
     if mean is None:
         return text.NOTHING
     digits = 1 if figure.startswith("trials") else 3

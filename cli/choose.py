@@ -37,7 +37,7 @@ def target_option() -> Callable[[F], F]:
 
 
 def scope_options(function: F) -> F:
-    """Give a command ``--target``, ``--workload`` and ``--source``, for :func:`find_scope`."""
+    """Add ``--target``, ``--workload`` and ``--source`` to a command, for :func:`find_scope`."""
     options = (
         target_option(),
         click.option(
@@ -63,7 +63,7 @@ def scope_options(function: F) -> F:
 def find_scope(
     store: Store, target: str | None, workloads: Sequence[str], sources: Sequence[str]
 ) -> Scope:
-    """Return the records to which the options of :func:`scope_options` restrict a command.
+    """Return the scope of records that the options of :func:`scope_options` select.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def find_scope(
 
 
 def find_targets(store: Store, words: str | None) -> list[int] | None:
-    """Return the ids of the matching targets; None, for all, without words.
+    """Return the ids of the matching targets; None, for all, where `words` is None.
 
     Raises
     ------
@@ -99,28 +99,28 @@ def complete_workload(
 ) -> list[CompletionItem]:
     """Complete names and ids of workloads."""
 
-    def items(store: Store) -> Iterable[tuple[str, str]]:
+    def candidates(store: Store) -> Iterable[tuple[str, str]]:
         summaries = store.workloads.find()
         for name in sorted({summary.name for summary in summaries}):
-            yield name, _numbers([s for s in summaries if s.name == name])
+            yield name, _record_count([s for s in summaries if s.name == name])
         for summary in summaries:
             yield str(summary.id), summary.name
 
-    return _complete(context, items, incomplete)
+    return _complete(context, candidates, incomplete)
 
 
-def _numbers(summaries: list[WorkloadSummary]) -> str:
+def _record_count(summaries: list[WorkloadSummary]) -> str:
     return text.count(sum(summary.records for summary in summaries), "record")
 
 
 def _complete_target(
     context: click.Context, _: click.Parameter, incomplete: str
 ) -> list[CompletionItem]:
-    def items(store: Store) -> Iterable[tuple[str, str]]:
+    def candidates(store: Store) -> Iterable[tuple[str, str]]:
         for kind in sorted({summary.target.kind for summary in store.targets.find()}):
             yield kind, ""
 
-    return _complete(context, items, incomplete)
+    return _complete(context, candidates, incomplete)
 
 
 def complete_source(
@@ -128,16 +128,16 @@ def complete_source(
 ) -> list[CompletionItem]:
     """Complete names and ids of sources."""
 
-    def items(store: Store) -> Iterable[tuple[str, str]]:
-        known = store.sources.numbered()
-        yield from sorted({(source.name, source.trust.name.lower()) for _, _, source in known})
-        yield from ((str(id_), source.name) for id_, _, source in known)
+    def candidates(store: Store) -> Iterable[tuple[str, str]]:
+        rows = store.sources.numbered()
+        yield from sorted({(source.name, source.trust.name.lower()) for _, _, source in rows})
+        yield from ((str(id_), source.name) for id_, _, source in rows)
 
-    return _complete(context, items, incomplete)
+    return _complete(context, candidates, incomplete)
 
 
-def _complete(context: click.Context, items: Any, incomplete: str) -> list[CompletionItem]:
-    """Return completions from the database, or none where it cannot be read."""
+def _complete(context: click.Context, candidates: Any, incomplete: str) -> list[CompletionItem]:
+    """Return completions from the database; none if it cannot be read."""
     from click.shell_completion import CompletionItem
 
     from ..errors import TuneDBError
@@ -146,7 +146,7 @@ def _complete(context: click.Context, items: Any, incomplete: str) -> list[Compl
         with reading(settings_of(context)) as store:
             return [
                 CompletionItem(value, help=help_)
-                for value, help_ in items(store)
+                for value, help_ in candidates(store)
                 # A name with a control character cannot be typed; its id can.
                 if value.startswith(incomplete) and text.clean(value) == value
             ]

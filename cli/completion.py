@@ -14,7 +14,7 @@ from .options import common_options
 def command(context: click.Context, shell: str) -> None:
     """Print the completion script of a shell.
 
-    The script completes commands, options, and names of workloads of the database.
+    The script completes commands, options, and the database's workloads, targets and sources.
 
     Example:
       eval "$(tunedb completion bash)"                          # in ~/.bashrc
@@ -25,8 +25,8 @@ def command(context: click.Context, shell: str) -> None:
 
     from ..errors import UsageError
 
-    found = get_completion_class(shell)
-    if found is None:
+    completion_class = get_completion_class(shell)
+    if completion_class is None:
         raise UsageError(f"no completion for {shell}")
     app = context.find_root().command
-    click.echo(found(app, {}, "tunedb", "_TUNEDB_COMPLETE").source())
+    click.echo(completion_class(app, {}, "tunedb", "_TUNEDB_COMPLETE").source())

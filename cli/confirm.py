@@ -1,4 +1,4 @@
-"""Asking before something is removed for good."""
+"""Confirmation of a change that cannot be undone."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ import click
 
 
 def confirm(question: str, *, yes: bool) -> None:
-    """Ask on a terminal; elsewhere ``--yes`` must have been given.
+    """Ask for confirmation on a terminal; elsewhere require ``--yes``.
 
     Parameters
     ----------
     question : str
-        What is about to happen; it is asked whether to do so.
+        The question, which names the change.
     yes : bool
         The value of ``--yes``.
 
     Raises
     ------
     click.Abort
-        The answer is no.
+        The user declined.
     UsageError
-        Nobody can be asked.
+        There is no terminal, and `yes` is false.
     """
     from ..errors import UsageError
 
     if yes:
         return
-    # None where the descriptor was closed, as some services start programs.
+    # None if the descriptor is closed: some services start programs so.
     if sys.stdin is None or not sys.stdin.isatty():
         raise UsageError(
             "cannot ask for confirmation without a terminal; give --yes, or preview with --dry-run"

@@ -1,4 +1,4 @@
-"""Databases of others behind one's own: ``--layer``, and what they answer."""
+"""Layers: read-only databases behind the user's own (``--layer``)."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: A workload's digest, or a name of it with the structure that confirms the name.
+#: A workload's digest, or one of its names with the structure that confirms the name.
 Key: TypeAlias = "bytes | tuple[Alias, Structure]"
 
 
 def layer_option(function: F) -> F:
-    """Give a command ``--layer``, which arrives as ``layers``, for :func:`layers_of`."""
+    """Add ``--layer`` to a command, as ``layers`` for :func:`resolve_layers`."""
     return click.option(
         "--layer",
         "layers",
@@ -35,24 +35,23 @@ def layer_option(function: F) -> F:
     )(function)
 
 
-def layers_of(settings: Settings, named: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the layers that are meant."""
+def resolve_layers(settings: Settings, urls: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the layers of the command line, or else of ``tunedb.toml``."""
     from ..storage.config import locate_layers
 
-    # A tunedb.toml that does not count is an error where it would name the database, and is said
-    # once.
+    # Raises for a tunedb.toml that is rejected but would name the database; warns once otherwise.
     settings.locate()
-    return locate_layers(named)
+    return locate_layers(urls)
 
 
 @contextmanager
-def opened(settings: Settings, own: Store, urls: Iterable[str]) -> Iterator[list[Store]]:
-    """Yield the layers that can be read; of each other one say why not, in one line.
+def open_layers(settings: Settings, own: Store, urls: Iterable[str]) -> Iterator[list[Store]]:
+    """Yield the layers that can be read; warn about each of the others.
 
     Raises
     ------
     UsageError
-        A URL is none.
+        A layer is no valid URL.
     """
     from contextlib import ExitStack
 
@@ -60,73 +59,73 @@ def opened(settings: Settings, own: Store, urls: Iterable[str]) -> Iterator[list
     from ..exchange.peers import check_layer, open_layer, skipped_message
 
     with ExitStack() as stack:
-        found = []
+        layers = []
         for url in urls:
-            where = check_layer(url)
+            location = check_layer(url)
             try:
                 layer = open_layer(url, own)
             except UsageError:
                 raise
             except TuneDBError as error:
-                settings.warn(skipped_message(where, str(error)))
+                settings.warn(skipped_message(location, str(error)))
                 continue
             if layer is not None:
-                found.append(stack.enter_context(layer))
-        yield found
+                layers.append(stack.enter_context(layer))
+        yield layers
 
 
 def layer_name(location: str | None) -> str:
-    """Return a layer for a table; nothing for one's own database."""
+    """Return a layer's name for a table; nothing for the user's own database."""
     return "" if location is None else text.short_path(location)
 
 
 def layered_target(
     settings: Settings, own: Store, words: str | None, layers: tuple[str, ...]
 ) -> Target:
-    """Return the one target that is meant, by the first database that knows it.
+    """Return the target that `words` name in the first database that has it.
 
     Raises
     ------
     NotFoundError
-        As :func:`.module.one_target` for one's own database, where no layer knows it either.
+        No database has it; the message is that of :func:`.module.one_target` for the user's own.
     UsageError
-        Several are meant.
+        The words match several targets.
     """
     from ..errors import NotFoundError
 
     try:
         return one_target(own, words)
     except NotFoundError:
-        with opened(settings, own, layers) as others:
-            for other in others:
+        with open_layers(settings, own, layers) as stores:
+            for store in stores:
                 try:
-                    return one_target(other, words)
+                    return one_target(store, words)
                 except NotFoundError:
                     continue
         raise
 
 
-class Answered:
-    """Which workloads were answered, and for which targets, whatever their numbers are.
+class AnsweredWorkloads:
+    """Pairs of workload and target that a database has answered already.
 
-    Workloads of two databases are one where their digests are the same, or a name and their
-    structures.
+    Workloads of two databases are equal if their digests are, or if they share an accepted name
+    and their structures agree.
     """
 
     def __init__(self) -> None:
         self._seen: set[tuple[Key, bytes]] = set()
 
     def add(self, store: Store, group: list[int], target_id: int) -> bool:
-        """Note that a database has an answer; return whether none before it had one."""
+        """Record a database's answer; return True if it is the first one."""
         target = store.targets.get(target_id).digest
-        pairs = {(key, target) for key in keys_of(store, group)}
+        pairs = {(key, target) for key in workload_keys(store, group)}
         is_new = pairs.isdisjoint(self._seen)
         self._seen |= pairs
         return is_new
 
 
-def keys_of(store: Store, group: list[int]) -> set[Key]:
-    """Return the digests of workloads, and their accepted names."""
+def workload_keys(store: Store, group: list[int]) -> set[Key]:
+    """Return the digests of workloads and their accepted names."""
     from ..records import LOOSE
     from ..storage.names import AliasTrust
 
@@ -134,23 +133,23 @@ def keys_of(store: Store, group: list[int]) -> set[Key]:
     for id_ in group:
         keys.update(
             (name, store.names.structure(id_))
-            for name, standing in store.names.aliases(id_)
-            if standing > AliasTrust.FOREIGN and not name.scheme.endswith(LOOSE)
+            for name, trust in store.names.aliases(id_)
+            if trust > AliasTrust.FOREIGN and not name.scheme.endswith(LOOSE)
         )
     return keys
 
 
 def workloads_in(layer: Store, keys: set[Key] | None, words: str) -> list[int]:
-    """Return a layer's workloads that are meant; none where it has none.
+    """Return the ids of a layer's workloads that match; an empty list if none does.
 
     Parameters
     ----------
-    layer : Query
+    layer : Store
         The layer.
     keys : set or None
-        Of the workload that one's own database has under these words; None where it has none.
+        Keys of the workload that `words` name in the user's own database; None if it has none.
     words : str
-        A name or the beginning of a digest; a number is one of one's own database.
+        A name or the beginning of a digest; a number is an id of the user's own database.
     """
     from ..errors import NotFoundError
 
@@ -161,26 +160,26 @@ def workloads_in(layer: Store, keys: set[Key] | None, words: str) -> list[int]:
             return layer.lookup.workload(words)
         except NotFoundError:
             return []
-    found: set[int] = set()
+    ids: set[int] = set()
     for key in keys:
         if isinstance(key, bytes):
             id_ = layer.workloads.id_of(key)
-            found |= set() if id_ is None else {id_}
+            ids |= set() if id_ is None else {id_}
         else:
             name, structure = key
-            found.update(
+            ids.update(
                 id_
                 for id_ in layer.names.confirmed([name], lambda _: True, links=False)
                 if layer.names.structure(id_).agrees(structure)
             )
-    return sorted(found)
+    return sorted(ids)
 
 
 def targets_in(layer: Store, own: Store, words: str | None) -> list[int] | None:
-    """Return a layer's targets that are meant, None for all; a number is of one's own database."""
+    """Return the ids of a layer's targets, None for all; a number is an id of `own`."""
     if words is None:
         return None
     if words.isdigit():
-        known = [own.targets.get(id_).digest for id_ in own.lookup.targets(words)]
-        return [id_ for id_ in map(layer.targets.id_of, known) if id_ is not None]
+        digests = [own.targets.get(id_).digest for id_ in own.lookup.targets(words)]
+        return [id_ for id_ in map(layer.targets.id_of, digests) if id_ is not None]
     return layer.lookup.targets(words)

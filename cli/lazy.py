@@ -1,4 +1,4 @@
-"""Groups whose commands are imported when they are called."""
+"""Groups that import a command when it is called."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import click
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands by module and summary.
+    """A group that lists its commands by module and summary.
 
     Parameters
     ----------
     lazy : mapping
-        Name of a command → (module of this package, attribute, summary). The summary is that of
-        the command's own help; having it here lists the commands without importing them.
+        Name of a command → (module of this package, attribute, summary). The summary repeats the
+        first line of the command's help, so that the list needs no import.
     """
 
     def __init__(
@@ -26,27 +26,29 @@ class LazyGroup(click.Group):
         self.lazy = dict(lazy or {})
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of the commands, in order of use."""
+        """Return the names of the commands, in the order of the mapping."""
         return list(self.lazy)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a command."""
+        """Import and return a command."""
         if cmd_name not in self.lazy:
             return None
         module, attribute, _ = self.lazy[cmd_name]
-        found = getattr(import_module(f".{module}", __package__), attribute)
-        return cast("click.Command", found)
+        command = getattr(import_module(f".{module}", __package__), attribute)
+        return cast("click.Command", command)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command that the arguments name, or suggest one."""
+        """Return the command that the arguments name, or fail and suggest one."""
         name = args[0]
         if name not in self.lazy and not name.startswith("-") and not ctx.resilient_parsing:
             from difflib import get_close_matches
 
-            near = get_close_matches(name, self.lazy, n=1)
-            advice = f"Did you mean {near[0]!r}?" if near else f"See '{ctx.command_path} --help'."
+            similar = get_close_matches(name, self.lazy, n=1)
+            advice = (
+                f"Did you mean {similar[0]!r}?" if similar else f"See '{ctx.command_path} --help'."
+            )
             ctx.fail(f"No such command {name!r}. {advice}")
         return super().resolve_command(ctx, args)
 

@@ -1,4 +1,4 @@
-"""Modules and targets as commands take them that compile or explain."""
+"""Options and targets of the commands that take a module."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def compile_target_option(function: F) -> F:
-    """Give a command ``--target`` and ``--compatible``, for :func:`one_target`."""
+    """Add ``--target`` and ``--compatible`` to a command, for :func:`one_target`."""
     target = click.option(
         "--target",
         metavar="TARGET",
@@ -35,7 +35,7 @@ def compile_target_option(function: F) -> F:
 
 
 def lowering_options(function: F) -> F:
-    """Give a command ``--layout`` and ``--no-prepack``, for :func:`lowering_of`."""
+    """Add ``--layout`` and ``--no-prepack`` to a command, for :func:`lowering_of`."""
     layout = click.option(
         "--layout",
         type=click.Choice(["auto", "keep"]),
@@ -61,49 +61,49 @@ def one_target(
     *,
     foreign: bool = False,
 ) -> Target:
-    """Return the one target that is meant.
+    """Return the one target that `words` select.
 
     Parameters
     ----------
     store : Store
         The database.
     words : str or None
-        An id, a kind, or JSON; JSON with a kind need not be of a stored target. None for the only
-        one with records to serve.
+        An id, a kind, or JSON; JSON with a kind may describe a target that is not stored. None
+        selects the only target with records to serve.
     workload_ids : iterable of int or None
-        Records of these workloads; None for those of all modules.
+        Count records of these workloads; None for all workloads that are modules.
     foreign : bool
-        Whether any record counts, and not only what is served.
+        Count all records, not only those that are served.
 
     Raises
     ------
     NotFoundError
-        None is meant.
+        No target matches.
     UsageError
-        Several are meant.
+        Several targets match.
     """
     from ..errors import NotFoundError, UsageError
     from ..records import MODULES
 
     if words is None:
         if workload_ids is None:
-            workload_ids = [one.id for one in store.workloads.find() if one.format in MODULES]
-        found = (store.programs.targets if foreign else store.answers.targets)(workload_ids)
-        if not found:
+            workload_ids = [w.id for w in store.workloads.find() if w.format in MODULES]
+        ids = (store.programs.targets if foreign else store.answers.targets)(workload_ids)
+        if not ids:
             raise NotFoundError("no record to serve; measure some: tunedb tune MODULE")
     else:
-        given = _given(store, words)
-        if given is not None:
-            return given
-        found = find_targets(store, words) or []
-    if len(found) > 1:
-        listed = ", ".join(f"{id_} ({target_label(store.targets.get(id_))})" for id_ in found)
+        target = _unstored_target(store, words)
+        if target is not None:
+            return target
+        ids = find_targets(store, words) or []
+    if len(ids) > 1:
+        listed = ", ".join(f"{id_} ({target_label(store.targets.get(id_))})" for id_ in ids)
         raise UsageError(f"several targets; choose one with --target: {listed}")
-    return store.targets.get(found[0])
+    return store.targets.get(ids[0])
 
 
-def _given(store: Store, words: str) -> Target | None:
-    """Return the target of a whole configuration, where no stored one has its attributes."""
+def _unstored_target(store: Store, words: str) -> Target | None:
+    """Return the target of a JSON configuration that no stored target matches."""
     import orjson
 
     from ..records import Target
@@ -115,5 +115,5 @@ def _given(store: Store, words: str) -> Target | None:
 
 
 def label(target: Target) -> str:
-    """Return a target in few words."""
+    """Return a target's short label."""
     return text.clean(target_label(target))

@@ -1,4 +1,4 @@
-"""Options that every command has, and opening the database that they name."""
+"""Options of every command, and the database that they name."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass
 class Settings:
-    """What the options before and after the command say."""
+    """Values of the common options, which stand before or after the command."""
 
     db: str | None = None
     verbosity: int = 0
@@ -32,39 +32,39 @@ class Settings:
 
     @property
     def quiet(self) -> bool:
-        """Whether only data and errors are wanted."""
+        """True with ``-q``: print data and errors only."""
         return self.verbosity < 0
 
     def locate(self, url: str | None = None) -> Location:
-        """Return the database that is meant; `url` is a command's own argument."""
+        """Return the location of the database; `url` is a command's own argument."""
         from ..storage.config import locate
 
         return locate(url if url is not None else self.db)
 
     def note(self, message: str) -> None:
-        """Print what is no data, unless ``-q`` is given."""
+        """Print a message on stderr, unless ``-q`` is given."""
         if not self.quiet:
             click.echo(clean(message), err=True)
 
     def warn(self, message: str) -> None:
-        """Print what somebody must know, even with ``-q``."""
+        """Print a warning on stderr, even with ``-q``."""
         click.echo(f"Warning: {clean(message)}", err=True)
 
 
-class _Handler(logging.Handler):
-    """Prints the library's messages on stderr."""
+class _StderrHandler(logging.Handler):
+    """Handler that prints the library's messages on stderr."""
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print one message."""
         click.echo(f"{record.levelname.capitalize()}: {clean(record.getMessage())}", err=True)
 
 
-def listen(settings: Settings) -> None:
-    """Show the library's messages: warnings, with ``-v`` what it does, with ``-vv`` everything."""
+def configure_logging(settings: Settings) -> None:
+    """Print the library's messages: warnings, with ``-v`` also info, with ``-vv`` all."""
     logger = logging.getLogger("tunedb")
-    for handler in [h for h in logger.handlers if isinstance(h, _Handler)]:
+    for handler in [h for h in logger.handlers if isinstance(h, _StderrHandler)]:
         logger.removeHandler(handler)
-    handler = _Handler()
+    handler = _StderrHandler()
     levels = {-1: logging.ERROR, 0: logging.WARNING, 1: logging.INFO}
     handler.setLevel(levels.get(settings.verbosity, logging.DEBUG))
     logger.addHandler(handler)
@@ -129,8 +129,8 @@ _COMMON = (
 
 
 def common_options(function: F) -> F:
-    """Give a command ``--db``, ``-q``, ``-v`` and ``--debug``; groups take them before it too."""
-    # click rewraps the paragraphs of a help text that do not begin with this character.
+    """Add ``--db``, ``-q``, ``-v`` and ``--debug`` to a command or group."""
+    # click rewraps every paragraph of a help text that does not begin with \b.
     help_ = inspect.cleandoc(function.__doc__ or "")
     function.__doc__ = help_.replace("Example:\n", "\b\nExample:\n")
     for option in reversed(_COMMON):
@@ -139,13 +139,13 @@ def common_options(function: F) -> F:
 
 
 def pass_settings(function: F) -> F:
-    """Give a command the settings of this run as its first argument."""
+    """Pass the settings of this run as a command's first argument."""
     from functools import update_wrapper
 
     def wrapper(*args: Any, **kwargs: Any) -> Any:
         context = click.get_current_context()
         settings = settings_of(context)
-        listen(settings)
+        configure_logging(settings)
         return function(settings, *args, **kwargs)
 
     return update_wrapper(wrapper, function)  # type: ignore[return-value]
@@ -153,14 +153,14 @@ def pass_settings(function: F) -> F:
 
 @contextmanager
 def reading(settings: Settings) -> Iterator[Store]:
-    """Open the database for reading; a missing one is an error that says how to make it."""
+    """Open the database for reading; raise NotFoundError if it does not exist."""
     with _existing(settings, read_only=True) as store:
         yield store
 
 
 @contextmanager
 def updating(settings: Settings) -> Iterator[Store]:
-    """Open the database for writing what follows from its records; a missing one is an error."""
+    """Open the database for writing; raise NotFoundError if it does not exist."""
     with _existing(settings, read_only=False) as store:
         yield store
 
@@ -185,7 +185,7 @@ def _existing(settings: Settings, *, read_only: bool) -> Iterator[Store]:
 
 @contextmanager
 def writing(settings: Settings, url: str | None = None) -> Iterator[Store]:
-    """Open the database for writing, and make it where it is missing."""
+    """Open the database for writing; create it if it does not exist."""
     from ..storage.config import make_folder
     from ..storage.store import Store
 
@@ -195,8 +195,24 @@ def writing(settings: Settings, url: str | None = None) -> Iterator[Store]:
         yield store
 
 
+@contextmanager
+def receiving(settings: Settings, *, dry_run: bool) -> Iterator[Store]:
+    """Open the database for new records; a dry run uses an empty one if there is none."""
+    from ..storage.engine import parse_url, sqlite_path
+    from ..storage.store import Store
+
+    path = sqlite_path(parse_url(settings.locate().url))
+    if dry_run and path is not None and not path.exists():
+        settings.note(f"{path} does not exist yet: everything is new")
+        with Store(":memory:") as store:
+            yield store
+        return
+    with (reading if dry_run else writing)(settings) as store:
+        yield store
+
+
 def prepare_streams() -> None:
-    """Make stdout and stderr take every character: a name must not end in UnicodeEncodeError."""
+    """Escape characters that stdout and stderr cannot encode, instead of raising."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:

@@ -1,7 +1,7 @@
-"""How commands print data: tables for people, JSON, JSON Lines and CSV for programs.
+"""Output of data: tables for people; JSON, JSON Lines and CSV for programs.
 
-Data goes to stdout, everything else to stderr. A table has borders and colours on a terminal and
-is plain aligned text elsewhere, never shortened. Keys of JSON and CSV are API: tests hold them.
+Data goes to stdout, messages go to stderr. A table has borders and colours on a terminal and is
+plain aligned text elsewhere, never shortened. The keys of JSON and CSV are API, under test.
 """
 
 from __future__ import annotations
@@ -21,32 +21,32 @@ from .text import clean, cut, plain
 F = TypeVar("F", bound=Callable[..., Any])
 Row = Mapping[str, Any]
 
-#: Least width of a column that gives way when a table is too wide for the terminal.
+#: Least width of a flexible column in a table that is too wide for the terminal.
 _LEAST = 8
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A column of a command's data.
+    """A column of a command's output.
 
     Parameters
     ----------
     key : str
-        Its key in JSON and CSV.
+        Key in JSON and CSV.
     title : str or None
-        Its title in a table; None leaves it out there.
+        Title in a table; None hides the column there.
     show : callable
-        Value → text of the table.
+        Value → text in a table.
     right : bool
-        Whether it is set flush right.
+        Align the column right.
     flexible : bool
-        Whether it is cut where the terminal is too narrow.
+        Shorten the column if the terminal is too narrow.
     keep_end : bool
-        Whether its end stays where it is cut: that of a path says most.
+        Keep the end of a shortened value, as for paths.
     fold : bool
-        Whether a value that all rows share stands above the table, on a terminal.
+        On a terminal, print a value that all rows share above the table.
     least : int
-        Width of a terminal from which it is shown at all.
+        Least width of a terminal that shows the column.
     """
 
     key: str
@@ -76,7 +76,7 @@ _OUTPUT = {
 
 
 def output_options(function: F) -> F:
-    """Give a command ``--json``, ``--jsonl`` and ``--csv``."""
+    """Add ``--json``, ``--jsonl`` and ``--csv`` to a command."""
     for name, text in reversed(_OUTPUT.items()):
         function = click.option(
             f"--{name}",
@@ -97,22 +97,22 @@ def print_rows(
     total: Row | None = None,
     show: Callable[[], None] | None = None,
 ) -> None:
-    """Print a list of rows as the options say.
+    """Print rows in the format of the options.
 
     Parameters
     ----------
     settings : Settings
-        Says which format.
+        The output format.
     columns : sequence of Column
-        Which data, and in which order.
+        The data, in order.
     rows : iterable of mapping
         Key → value.
     empty : str
-        What to say on stderr instead of a table without rows.
+        Message on stderr instead of an empty table.
     total : mapping or None
-        A last row, for tables only.
+        A last row for tables.
     show : callable or None
-        Prints them for people where that is no table of the same rows.
+        Prints the rows for people, if that is not one table of them.
     """
     if settings.output == "csv":
         _print_csv(columns, rows)
@@ -124,17 +124,17 @@ def print_rows(
     elif show is not None:
         show()
     else:
-        shown = list(rows)
-        if not shown:
+        table = list(rows)
+        if not table:
             settings.note(empty)
             return
-        print_table(columns, shown, total)
+        print_table(columns, table, total)
 
 
 def print_object(
     settings: Settings, columns: Sequence[Column], row: Row, show: Callable[[], None]
 ) -> None:
-    """Print one thing as the options say; `show` prints it for people."""
+    """Print one object in the format of the options; `show` prints it for people."""
     if settings.output == "csv":
         _print_csv(columns, [row])
     elif settings.output == "jsonl":
@@ -150,19 +150,19 @@ def _values(columns: Sequence[Column], row: Row) -> dict[str, Any]:
 
 
 def _print_json(value: Any) -> None:
-    # ASCII: control characters and whatever the terminal's encoding lacks are escaped.
+    # ASCII output escapes control characters and what the terminal cannot encode.
     click.echo(json.dumps(value, indent=2))
 
 
 def _print_csv(columns: Sequence[Column], rows: Iterable[Row]) -> None:
-    writer = csv.writer(_Echo(), lineterminator="\n")
+    writer = csv.writer(_ClickStream(), lineterminator="\n")
     writer.writerow([column.key for column in columns])
     for row in rows:
         writer.writerow([_csv_cell(row[column.key]) for column in columns])
 
 
-class _Echo:
-    """Where the CSV writer writes to: stdout as click finds it."""
+class _ClickStream:
+    """Stream for the CSV writer that prints through click."""
 
     def write(self, text: str) -> int:
         """Print one row."""
@@ -181,37 +181,37 @@ def _csv_cell(value: Any) -> str:
 
 
 def is_terminal() -> bool:
-    """Tell whether stdout is a terminal."""
+    """Return True if stdout is a terminal."""
     return sys.stdout.isatty()
 
 
 def print_table(columns: Sequence[Column], rows: Sequence[Row], total: Row | None = None) -> None:
     """Print a table for people."""
-    shown = [column for column in columns if column.title is not None]
+    visible = [column for column in columns if column.title is not None]
     if is_terminal():
         from shutil import get_terminal_size
 
         width = get_terminal_size().columns
-        shown = _fold([column for column in shown if column.least <= width], rows)
-    cells = [[column.show(row[column.key]) for column in shown] for row in rows]
-    last = None if total is None else [_total_cell(column, total) for column in shown]
+        visible = _fold([column for column in visible if column.least <= width], rows)
+    cells = [[column.show(row[column.key]) for column in visible] for row in rows]
+    last = None if total is None else [_total_cell(column, total) for column in visible]
     if is_terminal():
-        _print_rich(shown, cells, last)
+        _print_rich(visible, cells, last)
     else:
-        _print_plain(shown, cells if last is None else [*cells, last])
+        _print_plain(visible, cells if last is None else [*cells, last])
 
 
 def _fold(columns: list[Column], rows: Sequence[Row]) -> list[Column]:
-    """Say once what all rows have in common, and return the other columns."""
+    """Print the values that all rows share, and return the other columns."""
     common = [
         column
         for column in columns
         if column.fold and all(row[column.key] == rows[0][column.key] for row in rows)
     ]
-    told = [column for column in common if rows[0][column.key] is not None]
-    if told:
-        width = max(len(column.title or "") for column in told)
-        for column in told:
+    known = [column for column in common if rows[0][column.key] is not None]
+    if known:
+        width = max(len(column.title or "") for column in known)
+        for column in known:
             label = bold((column.title or "").ljust(width))
             click.echo(f"{label}  {column.show(rows[0][column.key])}")
         click.echo()
@@ -239,7 +239,7 @@ def _print_plain(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> N
         click.echo("  ".join(parts).rstrip())
 
 
-#: A line under the titles and one above the totals; in rich's words a box.
+#: rich's "box": a line under the titles and one above the totals.
 _BOX = "    \n    \n ── \n    \n ── \n    \n    \n    \n"
 
 
@@ -252,9 +252,9 @@ def _print_rich(columns: Sequence[Column], cells: list[list[str]], last: list[st
     console = Console(highlight=False)
     rows = cells if last is None else [*cells, last]
     widths = _fit(columns, _widths(columns, rows), console.width)
-    kept = [i for i, width in enumerate(widths) if width]
-    columns, widths = [columns[i] for i in kept], [widths[i] for i in kept]
-    rows = [[row[i] for i in kept] for row in rows]
+    visible = [i for i, width in enumerate(widths) if width]
+    columns, widths = [columns[i] for i in visible], [widths[i] for i in visible]
+    rows = [[row[i] for i in visible] for row in rows]
     table = Table(
         box=Box(_BOX),
         show_edge=False,
@@ -277,9 +277,9 @@ def _print_rich(columns: Sequence[Column], cells: list[list[str]], last: list[st
 
 
 def _fit(columns: Sequence[Column], widths: list[int], available: int) -> list[int]:
-    """Return the widths with those of flexible columns reduced so that the table fits.
+    """Return the widths, with flexible columns narrowed so that the table fits.
 
-    Where that is not enough, the last of them are left out (0): a number that is cut is wrong.
+    If that is not enough, the last flexible columns get width 0; numbers are never cut.
     """
     # Two spaces stand between columns.
     over = sum(widths) + 2 * (len(widths) - 1) - available
@@ -306,7 +306,7 @@ def print_fields(fields: Sequence[tuple[str, str]], *, heading: str | None = Non
 
 
 def bold(text: str) -> str:
-    """Return text in bold where stdout is a terminal that takes it."""
+    """Return text in bold if stdout is a terminal that supports it."""
     import os
 
     if not is_terminal() or os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":

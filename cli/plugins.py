@@ -32,18 +32,18 @@ COLUMNS = (
 @common_options
 @pass_settings
 def command(settings: Settings) -> None:
-    """List the log formats, feature sets and parts of models, and whether they load.
+    """List the log formats, feature sets and model components, and whether they load.
 
     A format reads logs line by line or whole files; "exports" shows whether tunedb export writes
     it. A feature set is computed from its "needs": steps, or a module in some form. Losses, row
-    models, labels and training sets are the choices of tunedb train. The exit code is 1 if one does
-    not load. TUNEDB_PLUGINS="" disables those of other packages.
+    models, labels and training sets are options of tunedb train. The exit code is 1 if a plugin
+    does not load. TUNEDB_PLUGINS="" disables the plugins of other packages.
 
     Example:
       tunedb plugins
       TUNEDB_PLUGINS= tunedb plugins --json
     """
-    rows = [*_formats(), *_feature_sets(), *_parts()]
+    rows = [*_formats(), *_feature_sets(), *_model_components()]
     columns = [
         Column("reason") if c.key == "reason" and not any(r["reason"] for r in rows) else c
         for c in COLUMNS
@@ -55,48 +55,48 @@ def command(settings: Settings) -> None:
 
 def _formats() -> Iterator[dict[str, Any]]:
     from ..formats.base import GROUP, LineFormat, load_formats
-    from .logs.export import is_written
+    from .logs.export import is_exportable
 
-    found, broken = load_formats()
-    for entry, known, row in _entries(GROUP, found, broken):
+    loaded, errors = load_formats()
+    for entry, log_format, row in _entries(GROUP, loaded, errors):
         reads = exports = None
-        if known is not None:
-            reads = "lines" if isinstance(known, LineFormat) else "whole files"
-            exports = is_written(entry.name, known)
+        if log_format is not None:
+            reads = "lines" if isinstance(log_format, LineFormat) else "whole files"
+            exports = is_exportable(entry.name, log_format)
         yield {**row, "kind": "log format", "reads": reads, "exports": exports, "needs": None}
 
 
 def _feature_sets() -> Iterator[dict[str, Any]]:
     from ..features.base import GROUP, load_feature_sets
 
-    found, broken = load_feature_sets()
-    for _, known, row in _entries(GROUP, found, broken):
-        needs = None if known is None else str(known.needs)
+    loaded, errors = load_feature_sets()
+    for _, feature_set, row in _entries(GROUP, loaded, errors):
+        needs = None if feature_set is None else str(feature_set.needs)
         yield {**row, "kind": "feature set", "reads": None, "exports": None, "needs": needs}
 
 
-def _parts() -> Iterator[dict[str, Any]]:
+def _model_components() -> Iterator[dict[str, Any]]:
     from ..models.base import GROUPS, load_parts
 
     for kind, (group, _) in GROUPS.items():
-        found, broken = load_parts(kind)
-        for _entry, _known, row in _entries(group, found, broken):
+        loaded, errors = load_parts(kind)
+        for _entry, _component, row in _entries(group, loaded, errors):
             yield {**row, "kind": kind, "reads": None, "exports": None, "needs": None}
 
 
 def _entries(
-    group: str, found: Mapping[str, T], broken: Mapping[str, str]
+    group: str, loaded: Mapping[str, T], errors: Mapping[str, str]
 ) -> Iterator[tuple[EntryPoint, T | None, dict[str, Any]]]:
-    """Yield each entry point of a group, what it stands for if it loads, and what all rows have."""
+    """Yield each entry point of a group, its object if it loads, and the common part of its row."""
     own_only = os.environ.get("TUNEDB_PLUGINS") == ""
     for entry in sorted(entry_points(group=group), key=lambda entry: entry.name):
         is_off = own_only and not entry.value.startswith("tunedb.")
-        known = None if is_off or entry.name in broken else found.get(entry.name)
+        plugin = None if is_off or entry.name in errors else loaded.get(entry.name)
         row = {
             "name": entry.name,
             "package": None if entry.dist is None else f"{entry.dist.name} {entry.dist.version}",
             "entry_point": entry.value,
-            "loads": None if is_off else known is not None,
-            "reason": "TUNEDB_PLUGINS leaves it out" if is_off else broken.get(entry.name),
+            "loads": None if is_off else plugin is not None,
+            "reason": "disabled by TUNEDB_PLUGINS" if is_off else errors.get(entry.name),
         }
-        yield entry, known, row
+        yield entry, plugin, row

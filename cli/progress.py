@@ -14,12 +14,12 @@ from .text import clean, cut
 if TYPE_CHECKING:
     from rich.progress import Progress, ProgressColumn
 
-#: Seconds between two updates: readers report every record, a bar need not show each.
+#: Seconds between two updates; readers report every record.
 _EVERY = 0.05
 
 
-class Bar:
-    """A progress bar, or nothing where nobody looks."""
+class ProgressBar:
+    """A progress bar; a no-op without a terminal or with ``-q``."""
 
     def __init__(self, progress: Progress | None, total: int | None) -> None:
         self._progress = progress
@@ -29,7 +29,7 @@ class Bar:
         self._next = 0.0
 
     def describe(self, text: str) -> None:
-        """Say what is worked on."""
+        """Show a description of the current work."""
         if self._progress is not None and self._task is not None:
             from rich.markup import escape
 
@@ -37,46 +37,47 @@ class Bar:
             self._progress.update(self._task, description=escape(cut(clean(text), 30)))
 
     def resize(self, total: int) -> None:
-        """Say how much there is, where it was not known."""
+        """Set the total, if it was unknown or changed."""
         if self._progress is not None and self._task is not None and total != self._total:
             self._total = total
             self._progress.update(self._task, total=total)
 
     def count(self, number: int) -> None:
-        """Say how many records there were so far, where the bar itself is in bytes."""
+        """Show the number of records so far, on a bar in bytes."""
         if self._progress is not None and self._task is not None:
             self._progress.update(self._task, counted=number)
 
-    def at(self, position: int) -> None:
-        """Show how much of the present part is done."""
+    def update(self, position: int) -> None:
+        """Show the position within the current part."""
         if self._progress is None or self._task is None or time.monotonic() < self._next:
             return
         self._next = time.monotonic() + _EVERY
         self._progress.update(self._task, completed=self._base + position)
 
     def finish(self, amount: int) -> None:
-        """End the present part, whose size was `amount`."""
+        """End the current part, whose size was `amount`."""
         self._base += amount
         self._next = 0.0
-        self.at(0)
+        self.update(0)
 
 
 @contextmanager
-def bar(settings: Settings, total: int | None, *, counts: str | None = None) -> Iterator[Bar]:
+def progress_bar(
+    settings: Settings, total: int | None, *, counts: str | None = None
+) -> Iterator[ProgressBar]:
     """Show a bar with its rate and the remaining time while the block runs.
 
     Parameters
     ----------
     settings : Settings
-        Says whether anything is shown.
+        With ``-q`` there is no bar.
     total : int or None
-        How many steps there are; None where nobody knows.
+        Number of steps; None if unknown.
     counts : str or None
-        What is counted while the bar itself is in bytes (:meth:`Bar.count`); None where its
-        steps are what counts.
+        Noun of what :meth:`ProgressBar.count` counts on a bar in bytes; None on a bar in steps.
     """
     if settings.quiet or not sys.stderr.isatty():
-        yield Bar(None, total)
+        yield ProgressBar(None, total)
         return
     from rich.console import Console
     from rich.progress import (
@@ -96,7 +97,7 @@ def bar(settings: Settings, total: int | None, *, counts: str | None = None) -> 
     console = Console(stderr=True, highlight=False)
     # Transient: the report takes the bar's place.
     with Progress(*columns, console=console, transient=True) as progress:
-        yield Bar(progress, total)
+        yield ProgressBar(progress, total)
 
 
 def _rate_column(counts: str | None) -> ProgressColumn:
@@ -104,26 +105,26 @@ def _rate_column(counts: str | None) -> ProgressColumn:
     from rich.text import Text
 
     class RateColumn(ProgressColumn):
-        """Steps, or what is counted, in a second."""
+        """Steps, or counted items, per second."""
 
         def render(self, task: Task) -> Text:
             """Return the rate."""
             if counts is None:
                 return Text(f"{task.finished_speed or task.speed or 0:,.0f}/s")
-            # Counted by the batch: the mean is what says something, after the first.
+            # Batches arrive in bursts, so the mean rate says more than the current one.
             counted = task.fields["counted"]
             return Text(f"{counted / (task.elapsed or 1):,.0f} {counts}/s" if counted else "")
 
     return RateColumn()
 
 
-def counter(shown: Bar) -> Callable[[], None]:
+def counter(progress: ProgressBar) -> Callable[[], None]:
     """Return a function that moves the bar one step at each call."""
-    done = 0
+    steps = 0
 
     def step() -> None:
-        nonlocal done
-        done += 1
-        shown.at(done)
+        nonlocal steps
+        steps += 1
+        progress.update(steps)
 
     return step

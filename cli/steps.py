@@ -1,4 +1,4 @@
-"""Steps of programs as people read them."""
+"""Text and JSON forms of the transform steps of programs."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ if TYPE_CHECKING:
 
 _VARIABLE = re.compile(r"[blv][0-9]+")
 
-#: Kinds of MetaSchedule that take a loop and a list.
+#: Instructions of MetaSchedule that take a loop and a list.
 _LISTS = frozenset({"Split", "LoopPartition"})
 
 
 def line_of(step: Step) -> str:
-    """Return a step as a call in Python's manner.
+    """Format a step as a Python call.
 
     >>> from tunedb.programs.base import Step
     >>> line_of(Step(0, "SP", "split", 3, 0, {"extent": 64, "lengths": [8, 1]}))
@@ -39,21 +39,21 @@ def line_of(step: Step) -> str:
     results = [*arguments.pop("outputs", ())]
     if "knob" in arguments:
         results.append(arguments.pop("knob"))
-    parts = [_input(value) for value in arguments.pop("inputs", ())]
-    if step.code in _LISTS and parts:
-        parts = [parts[0], f"[{', '.join(parts[1:])}]"]
-    parts += [_value(value) for value in arguments.pop("attrs", ())]
+    words = [_input(value) for value in arguments.pop("inputs", ())]
+    if step.code in _LISTS and words:
+        words = [words[0], f"[{', '.join(words[1:])}]"]
+    words += [_value(value) for value in arguments.pop("attrs", ())]
     if step.stage is not None:
-        parts.append(f"stage={step.stage}")
+        words.append(f"stage={step.stage}")
     if step.loop is not None:
-        parts.append(f"loop={step.loop}")
-    parts += [f"{name}={_value(value)}" for name, value in arguments.items()]
+        words.append(f"loop={step.loop}")
+    words += [f"{name}={_value(value)}" for name, value in arguments.items()]
     result = f"{', '.join(map(str, results))} = " if results else ""
-    return clean(f"{result}{step.name}({', '.join(parts)})")
+    return clean(f"{result}{step.name}({', '.join(words)})")
 
 
 def _input(value: Any) -> str:
-    """Return an input: text that names a variable or is quoted already stands as it is."""
+    """Format an input; variables and quoted text stay as they are."""
     if isinstance(value, list):
         return f"[{', '.join(map(_input, value))}]"
     if isinstance(value, str) and (_VARIABLE.fullmatch(value) or value[:1] in ('"', "{")):
@@ -66,14 +66,14 @@ def _value(value: Any) -> str:
 
 
 def before_postproc(steps: list[Step]) -> int:
-    """Return how many steps stand before MetaSchedule's post-processing."""
+    """Return the number of steps before MetaSchedule's post-processing."""
     from ..programs.metaschedule.trace import POSTPROC
 
     return next((i for i, step in enumerate(steps) if step.code == POSTPROC), len(steps))
 
 
 def decisions_of(tool: Tool[Any], steps: list[Step]) -> list[Any]:
-    """Return what the search decided, in order of the steps: tile sizes first of all."""
+    """Return the decisions of the search, in the order of the steps."""
     return [
         step.arguments[name]
         for step in steps
@@ -94,18 +94,18 @@ def row_of(step: Step) -> dict[str, Any]:
 
 
 def arguments_of(measurement: Measurement) -> Any:
-    """Return the description of the arguments in the form of TVM's ``args_info``, or None."""
+    """Return the arguments in the form of TVM's ``args_info``, or None if unknown."""
     import orjson
 
     from ..programs.workload_info import signature_of
 
     if measurement.args_info is not None:
         return orjson.loads(measurement.args_info)
-    return described(signature_of(measurement.program.workload))
+    return args_info_of(signature_of(measurement.program.workload))
 
 
-def described(signature: Signature) -> list[list[Any]] | None:
-    """Return a signature's arguments in the form of TVM's ``args_info``, or None."""
+def args_info_of(signature: Signature) -> list[list[Any]] | None:
+    """Return a signature's arguments in the form of TVM's ``args_info``, or None if unknown."""
     if signature.arguments is None:
         return None
     return [["TENSOR", dtype, list(shape)] for dtype, shape in signature.arguments]

@@ -1,4 +1,4 @@
-"""Values as people read them."""
+"""Text forms of values for people."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ NOTHING = "–"  # noqa: RUF001 - an en dash, as in printed tables
 _UNSAFE = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 _ESCAPES = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 _SECOND_UNITS = ((1.0, "s"), (1e-3, "ms"), (1e-6, "µs"), (1e-9, "ns"))
-#: Four digits and a point.
+#: Characters of a number: four digits and a point.
 _WIDTH = 5
-#: TVM's sentinel for "no time" and beyond: nobody waits 300 years for a kernel.
+#: TVM's sentinel for "no time" (1e10 s, 300 years); longer times are none either.
 _NO_TIME = 1e10
 
 
@@ -52,7 +52,7 @@ def clean_lines(text: str) -> list[str]:
 
 
 def plain(value: Any) -> str:
-    """Return a value as a table shows it."""
+    """Format a value for a table."""
     if value is None:
         return NOTHING
     if isinstance(value, bool):
@@ -63,7 +63,7 @@ def plain(value: Any) -> str:
 
 
 def seconds(value: float | None) -> str:
-    """Return a duration with four digits and the unit that fits: ``12.34 µs``."""
+    """Format a duration with four digits and a suitable unit: ``12.34 µs``."""
     if value is None or not 0 <= value < _NO_TIME:
         return NOTHING
     if value == 0:
@@ -71,14 +71,14 @@ def seconds(value: float | None) -> str:
     for size, unit in _SECOND_UNITS:
         # 999.96 ms would print as 1000 ms.
         if value >= size * 0.99995 or unit == "ns":
-            shown = (f"{value / size:.{digits}f}" for digits in (3, 2, 1))
-            number = next((s for s in shown if len(s) <= _WIDTH), f"{value / size:.0f}")
+            forms = (f"{value / size:.{digits}f}" for digits in (3, 2, 1))
+            number = next((s for s in forms if len(s) <= _WIDTH), f"{value / size:.0f}")
             return f"{number} {unit}"
-    raise AssertionError("the last unit takes every value")
+    raise AssertionError("nanoseconds fit every value")
 
 
 def operations(value: float | None) -> str:
-    """Return a number of operations, or their rate, as ``1.2 G``."""
+    """Format a number of operations, or their rate, as ``1.2 G``."""
     if value is None:
         return NOTHING
     rest, units = value, ["", " k", " M", " G", " T"]
@@ -90,12 +90,12 @@ def operations(value: float | None) -> str:
 
 
 def percent(value: float | None) -> str:
-    """Return a share as ``3.2 %``."""
+    """Format a share as ``3.2 %``."""
     return NOTHING if value is None else f"{100 * value:.1f} %"
 
 
 def size(value: int | None) -> str:
-    """Return a number of bytes as ``1.6 MB``."""
+    """Format a number of bytes as ``1.6 MB``."""
     if value is None:
         return NOTHING
     number = float(value)
@@ -123,7 +123,7 @@ def number(value: int | None) -> str:
 
 
 def span(seconds_: float) -> str:
-    """Return how long something took: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``."""
+    """Format a time span: ``0.4 s``, ``12 s``, ``3 min 20 s``, ``2 h 05 min``."""
     if seconds_ < 10:
         return f"{seconds_:.1f} s"
     minutes, rest = divmod(round(seconds_), 60)
@@ -134,7 +134,7 @@ def span(seconds_: float) -> str:
 
 
 def moment(microseconds: int | None) -> str | None:
-    """Return a time of day as ISO 8601 in UTC, or None where it is unknown."""
+    """Format a time of day as ISO 8601 in UTC; None if it is unknown."""
     from datetime import UTC, datetime, timedelta
 
     if not microseconds:
@@ -147,15 +147,15 @@ def moment(microseconds: int | None) -> str | None:
 
 
 def short_path(text: str) -> str:
-    """Return the last two parts of a path; anything else as it is."""
+    """Return the last two components of a path; other text stays as it is."""
     parts = PurePath(text).parts
     return clean(text if len(parts) <= 2 else str(PurePath(*parts[-2:])))
 
 
 def arguments(info: Sequence[Any] | None) -> str:
-    """Return a workload's arguments as ``f32 12x64x64, 12x64x64``.
+    """Format a workload's arguments as ``f32 12x64x64, 12x64x64``.
 
-    The data type stands where it changes; an unknown one (None) is left out.
+    A data type is printed where it changes; an unknown one (None) is omitted.
     """
     if not info:
         return NOTHING
@@ -165,25 +165,25 @@ def arguments(info: Sequence[Any] | None) -> str:
 
 
 def decisions(values: Iterable[Any] | None) -> str:
-    """Return decisions as ``[2,2,3,1] [1,1,2,32] 2``."""
+    """Format decisions as ``[2,2,3,1] [1,1,2,32] 2``."""
     if values is None:
         return NOTHING
     return " ".join(plain(value) for value in values) or NOTHING
 
 
 def cut(text: str, width: int, *, keep_end: bool = False) -> str:
-    """Return text of at most `width` characters, with an ellipsis where it was cut."""
+    """Return text of at most `width` characters, with an ellipsis where it is cut."""
     if len(text) <= width:
         return text
-    kept = max(width - 1, 0)
-    return "…" + text[len(text) - kept :] if keep_end else text[:kept] + "…"
+    length = max(width - 1, 0)
+    return "…" + text[len(text) - length :] if keep_end else text[:length] + "…"
 
 
 _BARS = "▁▂▃▄▅▆▇█"
 
 
 def sparkline(values: Sequence[float], width: int = 40) -> str:
-    """Return a line of bars, the lowest value lowest; the best of each stretch where too many."""
+    """Draw values as a line of bars; longer series show the minimum of each stretch."""
     if not values:
         return ""
     if len(values) > width:

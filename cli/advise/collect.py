@@ -11,7 +11,7 @@ import click
 from .. import text
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_rows
-from ..progress import bar
+from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...advisor.collect.collector import VariantOutcome
@@ -58,7 +58,13 @@ COLUMNS = (
     type=click.Path(path_type=Path),
     help="Write the plan as JSON and run nothing; this needs no GPU.",
 )
-@click.option("--program", "programs", multiple=True, metavar="NAME", help="Only this program.")
+@click.option(
+    "--program",
+    "programs",
+    multiple=True,
+    metavar="NAME",
+    help="Only this program; may be repeated.",
+)
 @click.option(
     "--device",
     metavar="DEVICE",
@@ -101,8 +107,8 @@ def collect(settings: Settings, file: Path, **choices: Any) -> None:
     plan = make_plan(
         configuration, device=device, tool=choices["profiler"], programs=choices["programs"]
     )
-    for refused in plan.illegal:
-        settings.warn(f"{refused.program}: {_block(refused.block)} is left out: {refused.reason}")
+    for block in plan.illegal:
+        settings.warn(f"{block.program}: {_block(block.block)} is left out: {block.reason}")
     if choices["plan_file"] is not None:
         _write_plan(settings, choices["plan_file"], plan)
     if choices["dry_run"] or choices["plan_file"] is not None:
@@ -117,16 +123,16 @@ def collect(settings: Settings, file: Path, **choices: Any) -> None:
     _collect(settings, file, configuration, plan, choices)
 
 
-def _device(configuration: Configuration, asked: str | None) -> GPU | None:
-    """Return the device that is asked for; None for the first that is configured."""
+def _device(configuration: Configuration, words: str | None) -> GPU | None:
+    """Return the device that `words` name; None for the first configured one."""
     from ...advisor.collect.cuda_detection import parse_device
 
-    if asked is None:
+    if words is None:
         return None
     for device in configuration.devices:
-        if asked in (str(device.index), device.name):
+        if words in (str(device.index), device.name):
             return device
-    return parse_device(asked)
+    return parse_device(words)
 
 
 def _write_plan(settings: Settings, path: Path, plan: CollectPlan) -> None:
@@ -145,20 +151,20 @@ def _collect(
     plan: CollectPlan,
     choices: dict[str, Any],
 ) -> None:
-    """Run a plan, store what comes of it, and print it."""
+    """Run a plan; store and print the outcomes."""
     from ...advisor.collect.collector import Collector
     from ...advisor.collect.state import locked
     from ...system.host import new_session
 
-    work = choices["work_dir"] or file.with_name(file.name + ".work")
+    folder = choices["work_dir"] or file.with_name(file.name + ".work")
     rows: list[dict[str, Any]] = []
     try:
-        with locked(work):
+        with locked(folder):
             collector = Collector(
                 configuration,
                 plan,
                 file.absolute().parent,
-                work.absolute(),
+                folder.absolute(),
                 new_session(gpu=plan.device.name),
                 again=choices["again"],
             )
@@ -170,7 +176,7 @@ def _collect(
             err=True,
         )
         raise click.exceptions.Exit(_INTERRUPTED) from None
-    _tell(settings, plan, rows, work)
+    _report(settings, plan, rows, folder)
 
 
 def _store(
@@ -180,23 +186,25 @@ def _store(
     source: str,
     rows: list[dict[str, Any]],
 ) -> None:
-    """Store outcomes one by one as they come, and append their rows."""
+    """Store each outcome when it arrives, and append its row."""
     from ...advisor.collect.collector import measurement
     from ...records import Source, SourceKind
 
     programs = {program.name: program for program in plan.programs}
-    with writing(settings) as store, bar(settings, len(plan.variants)) as shown:
+    with writing(settings) as store, progress_bar(settings, len(plan.variants)) as progress:
         for outcome, session, is_new in outcomes:
             variant = outcome.variant
-            made = measurement(outcome, programs[variant.program], plan.device, plan.tool, session)
-            # What an earlier run finished is known already, unless that was killed just then.
-            store.records.add([made], Source(source, SourceKind.LIVE))
+            record = measurement(
+                outcome, programs[variant.program], plan.device, plan.tool, session
+            )
+            # Outcomes of an earlier run are stored already, unless it was killed before that.
+            store.records.add([record], Source(source, SourceKind.LIVE))
             rows.append(_row(outcome, rows, is_new=is_new))
-            shown.describe(f"{variant.program} {variant.label}")
-            shown.at(len(rows))
+            progress.describe(f"{variant.program} {variant.label}")
+            progress.update(len(rows))
             if settings.verbosity > 0 and is_new:
-                told = outcome.failure.message if outcome.failure else "ok"
-                settings.note(f"{variant.program} {variant.label}: {told}")
+                result = outcome.failure.message if outcome.failure else "ok"
+                settings.note(f"{variant.program} {variant.label}: {result}")
 
 
 def _plan_row(plan: CollectPlan, variant: Any) -> dict[str, Any]:
@@ -218,13 +226,13 @@ def _row(outcome: VariantOutcome, rows: list[dict[str, Any]], *, is_new: bool) -
     from statistics import fmean
 
     failure = outcome.failure
-    mine = _variant_row(outcome.variant)
+    variant = _variant_row(outcome.variant)
     mean = fmean(outcome.run_secs) if outcome.run_secs else None
-    same = ("program", "registers", "input")
-    bases = (r for r in rows if r["original"] and all(r[key] == mine[key] for key in same))
-    base = mean if outcome.variant.original else next((r["mean"] for r in bases), None)
+    keys = ("program", "registers", "input")
+    originals = (r for r in rows if r["original"] and all(r[k] == variant[k] for k in keys))
+    base = mean if outcome.variant.original else next((r["mean"] for r in originals), None)
     return {
-        **mine,
+        **variant,
         "mean": mean,
         "speedup": None if mean is None or base is None else base / mean,
         "counters": sum(len(launch.values) for launch in outcome.launches),
@@ -237,12 +245,14 @@ def _row(outcome: VariantOutcome, rows: list[dict[str, Any]], *, is_new: bool) -
     }
 
 
-def _tell(settings: Settings, plan: CollectPlan, rows: list[dict[str, Any]], work: Path) -> None:
-    """Print what a run came to."""
+def _report(
+    settings: Settings, plan: CollectPlan, rows: list[dict[str, Any]], folder: Path
+) -> None:
+    """Print the outcomes, then warnings and notes for each program."""
     print_rows(settings, COLUMNS, rows)
     for program in plan.programs:
-        mine = [row for row in rows if row["program"] == program.name]
-        originals = [row for row in mine if row["original"] and row["registers"] is None]
+        variants = [row for row in rows if row["program"] == program.name]
+        originals = [row for row in variants if row["original"] and row["registers"] is None]
         for row in originals:
             if row["failure"]:
                 settings.warn(
@@ -254,13 +264,13 @@ def _tell(settings: Settings, plan: CollectPlan, rows: list[dict[str, Any]], wor
                     f"{program.name}: two runs of the original program differ in their output, so "
                     "no output was compared (programs.output: ignore, tolerance)"
                 )
-        failed = [row for row in mine if row["failure"] and row not in originals]
+        failed = [row for row in variants if row["failure"] and row not in originals]
         if failed:
             settings.note(f"{program.name}: {text.count(len(failed), 'variant')} failed (--json)")
-        notes = [row["notes"][0] for row in mine if row["notes"]]
+        notes = [row["notes"][0] for row in variants if row["notes"]]
         if notes:
             settings.warn(f"{program.name}: {text.count(len(notes), 'variant')}: {notes[0]}")
     new = sum(row["new"] for row in rows)
     settings.note(
-        f"{text.count(new, 'variant')} run, {len(rows) - new} of an earlier run; all in {work}"
+        f"{text.count(new, 'variant')} run, {len(rows) - new} of an earlier run: {folder}"
     )

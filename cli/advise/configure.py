@@ -22,7 +22,7 @@ COLUMNS = (
     Column("step", "step"),
     Column("name", "name", flexible=True),
     Column("ok", "ok"),
-    Column("told", "what", flexible=True),
+    Column("told", "result", flexible=True),
 )
 
 
@@ -40,8 +40,12 @@ COLUMNS = (
     default=None,
     help="Ask for each value. Default: on a terminal, unless --program is given.",
 )
-@click.option("--path", "folders", multiple=True, metavar="DIR", help="Put DIR before PATH.")
-@click.option("--variable", "variables", multiple=True, metavar="NAME=VALUE", help="Set it.")
+@click.option(
+    "--path", "folders", multiple=True, metavar="DIR", help="Put DIR before PATH; may be repeated."
+)
+@click.option(
+    "--variable", "variables", multiple=True, metavar="NAME=VALUE", help="Set this variable."
+)
 @click.option(
     "--device",
     "devices",
@@ -54,13 +58,19 @@ COLUMNS = (
     metavar="TOOL",
     help="Profiler that reads the counters: ncu, nvprof, none or auto.",
 )
-@click.option("--counter", "counters", multiple=True, metavar="NAME", help="Read this counter.")
+@click.option(
+    "--counter",
+    "counters",
+    multiple=True,
+    metavar="NAME",
+    help="Read this counter; may be repeated.",
+)
 @click.option("--program", metavar="NAME", help="Add or change this program.")
 @click.option("--remove", metavar="NAME", help="Remove this program.")
-@click.option("--directory", metavar="DIR", help="Its folder.")
-@click.option("--build", metavar="COMMAND", help="Build command, as words.")
-@click.option("--run", metavar="COMMAND", help="Run command, as words.")
-@click.option("--shell", is_flag=True, help="Give --build and --run to a shell.")
+@click.option("--directory", metavar="DIR", help="Folder of the program.")
+@click.option("--build", metavar="COMMAND", help="Build command, split into words without a shell.")
+@click.option("--run", metavar="COMMAND", help="Run command, split into words without a shell.")
+@click.option("--shell", is_flag=True, help="Run --build and --run in a shell.")
 @click.option("--kernel", metavar="NAME", help="Kernel whose block varies.")
 @click.option("--block", metavar="XxY", help="Original block: 256, 16x16.")
 @click.option("--blocks", metavar="LIST", help="Blocks to try: 8x8,16x16,32x8.")
@@ -70,7 +80,11 @@ COLUMNS = (
     "--input", "inputs", multiple=True, metavar="TEXT", help="Value for {input}; may be repeated."
 )
 @click.option("--output", metavar="WHAT", help="Output to compare: stdout, none or a file.")
-@click.option("--output-type", metavar="TYPE", help="text, bytes, float32, float64 or int32.")
+@click.option(
+    "--output-type",
+    metavar="TYPE",
+    help="Type of the output: text, bytes, float32, float64 or int32.",
+)
 @click.option("--tolerance", type=float, help="Largest allowed relative difference of two numbers.")
 @click.option("--ignore", metavar="REGEX", help="Output lines to ignore.")
 @click.option("--time", "timing", metavar="REGEX", help="Expression that finds the printed time.")
@@ -103,24 +117,24 @@ def configure(
     """
     from ...advisor.collect.configuration import Configuration, read, write
 
-    chosen = steps or STEPS
+    selected = steps or STEPS
     if interactive is None:
         interactive = sys.stdin.isatty() and choices["program"] is None
     configuration = read(file) if file.exists() else Configuration()
-    if "environment" in chosen:
+    if "environment" in selected:
         configuration = _environment(configuration, choices, ask=interactive)
-    if "devices" in chosen:
+    if "devices" in selected:
         configuration = _devices(configuration, choices, ask=interactive)
-    if "programs" in chosen:
+    if "programs" in selected:
         configuration = _programs(configuration, choices, ask=interactive)
-    if set(chosen) - {"check"} or not file.exists():
+    if set(selected) - {"check"} or not file.exists():
         if write(file, configuration):
             settings.note(f"Wrote {file}")
         else:
-            settings.note(f"{file} stays as it is")
+            settings.note(f"{file} is unchanged")
     if "devices" in steps and not configuration.devices:
-        settings.warn("found no device; name one with --device")
-    if "check" in chosen:
+        settings.warn("no device found; name one with --device")
+    if "check" in selected:
         _check(settings, read(file), file)
 
 
@@ -170,8 +184,8 @@ def _devices(configuration: Configuration, choices: dict[str, Any], *, ask: bool
     from ...advisor.collect.cuda_detection import detect_devices, parse_device
 
     if choices["devices"]:
-        named = tuple(parse_device(name, i) for i, name in enumerate(choices["devices"]))
-        return replace(configuration, devices=named)
+        devices = tuple(parse_device(name, i) for i, name in enumerate(choices["devices"]))
+        return replace(configuration, devices=devices)
     path = os.pathsep.join([*configuration.environment.path, os.environ.get("PATH", "")])
     gpus = detect_devices(path)
     if gpus and ask:
@@ -181,7 +195,7 @@ def _devices(configuration: Configuration, choices: dict[str, Any], *, ask: bool
             if click.confirm(f"Use {text.clean(gpu.name)}?", default=True, err=True)
         )
     if not gpus and ask and not configuration.devices:
-        name = click.prompt("Found no device. Enter its name, or nothing", default="", err=True)
+        name = click.prompt("No device found. Its name, or nothing", default="", err=True)
         gpus = (parse_device(name),) if name.strip() else ()
     return replace(configuration, devices=gpus or configuration.devices)
 
@@ -211,7 +225,7 @@ def _programs(configuration: Configuration, choices: dict[str, Any], *, ask: boo
 
 
 def _ask_program(name: str, known: ProgramConfig | None, choices: dict[str, Any]) -> ProgramConfig:
-    """Ask for the values of a program; the other options keep their values or defaults."""
+    """Ask for the main values of a program; the others keep their values or defaults."""
     from ...advisor.collect.configuration import ProgramConfig
 
     answers = dict(choices)
@@ -220,31 +234,31 @@ def _ask_program(name: str, known: ProgramConfig | None, choices: dict[str, Any]
         if not answers[key]:
             answers[key] = click.prompt(question, default=default, err=True) or None
 
-    now = known or ProgramConfig(name=name, directory=name, run=(), block=(256,))
-    build, run = _command_line(now.build), _command_line(now.run)
-    ask("directory", "Folder", now.directory)
-    ask("block", "Original block, e.g. 256 or 16x16", "x".join(map(str, now.block)))
+    current = known or ProgramConfig(name=name, directory=name, run=(), block=(256,))
+    build, run = _command_line(current.build), _command_line(current.run)
+    ask("directory", "Folder", current.directory)
+    ask("block", "Original block, e.g. 256 or 16x16", "x".join(map(str, current.block)))
     ask("build", "Build command (nothing: none)", build)
     while not answers["run"]:
         answers["run"] = click.prompt("Run command", default=run or None, err=True)
-    ask("kernel", "Kernel whose block varies (nothing: all)", now.kernel or "")
-    limits = ",".join(str(limit) for limit in now.register_limits if limit is not None)
+    ask("kernel", "Kernel whose block varies (nothing: all)", current.kernel or "")
+    limits = ",".join(str(limit) for limit in current.register_limits if limit is not None)
     ask("registers", "Register limits, e.g. 32,64 (nothing: none)", limits)
     if not answers["inputs"]:
-        question = "Values of {input}, by commas (nothing: none, or as they are)"
+        question = "Values of {input}, by commas (nothing: none, or the current ones)"
         words = click.prompt(question, default="", err=True).split(",")
         answers["inputs"] = tuple(word.strip() for word in words if word.strip())
-    ask("output", "Output to compare: stdout, none or a file", now.output.source)
+    ask("output", "Output to compare: stdout, none or a file", current.output.source)
     if answers["tolerance"] is None:
-        tolerance = now.output.tolerance
+        tolerance = current.output.tolerance
         answers["tolerance"] = click.prompt(
             "Relative tolerance", type=float, default=tolerance, err=True
         )
-    pattern = now.timing.pattern or ""
+    pattern = current.timing.pattern or ""
     ask("timing", "Expression that finds the printed time (nothing: whole process)", pattern)
     for key, line in (("build", build), ("run", run)):
         if known is not None and answers[key] == line:
-            answers[key] = None  # a line for the shell stays one
+            answers[key] = None  # keep a command for the shell unsplit
     return _program(name, known, answers)
 
 
@@ -257,7 +271,7 @@ def _command_line(command: Command | None) -> str:
 
 
 def _program(name: str, known: ProgramConfig | None, choices: dict[str, Any]) -> ProgramConfig:
-    """Return a program with the values of the options; others stay as they were."""
+    """Return a program with the values of the options; its other values stay."""
     from msgspec.structs import replace
 
     from ...advisor.collect.configuration import DEFAULT, ProgramConfig
@@ -267,7 +281,7 @@ def _program(name: str, known: ProgramConfig | None, choices: dict[str, Any]) ->
         if known is None and not choices[key]:
             raise UsageError(f"--program {name} is new: give its --{key}")
     program = known or ProgramConfig(name=name, run=(), block=())
-    values = _given(choices, directory="directory", kernel="kernel", timeout="timeout")
+    values = _options(choices, directory="directory", kernel="kernel", timeout="timeout")
     for key in ("build", "run"):
         if choices[key] is not None:
             values[key] = _command(key, choices[key], shell=choices["shell"])
@@ -283,10 +297,10 @@ def _program(name: str, known: ProgramConfig | None, choices: dict[str, Any]) ->
         values["registers"] = (DEFAULT, *sorted(set(limits)))
     if choices["inputs"]:
         values["inputs"] = choices["inputs"]
-    output = _given(
+    output = _options(
         choices, output="source", output_type="type", tolerance="tolerance", ignore="ignore"
     )
-    timing = _given(choices, timing="pattern", unit="unit", repeats="repeats")
+    timing = _options(choices, timing="pattern", unit="unit", repeats="repeats")
     if "pattern" in timing:
         timing["source"] = "output"
     return replace(
@@ -297,8 +311,8 @@ def _program(name: str, known: ProgramConfig | None, choices: dict[str, Any]) ->
     )
 
 
-def _given(choices: dict[str, Any], **fields: str) -> dict[str, Any]:
-    """Return field → value of the options that are given."""
+def _options(choices: dict[str, Any], **fields: str) -> dict[str, Any]:
+    """Return field → value of the options on the command line."""
     return {field: choices[key] for key, field in fields.items() if choices[key] is not None}
 
 

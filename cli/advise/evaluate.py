@@ -12,13 +12,13 @@ from .. import text
 from ..card import share
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
-from ..progress import bar
+from ..progress import progress_bar
 from .train import label_options
 
 if TYPE_CHECKING:
     from ...advisor.learn.findings import AdvisorFindings, Score
 
-#: Names of tunedb.advisor.learn.evaluation.
+#: Keys of tunedb.advisor.learn.evaluation; the help imports no learners.
 SPLITS = ("kernel", "slice", "random")
 METHODS = ("gain", "svm", "boosted")
 
@@ -87,17 +87,17 @@ def evaluate(
       tunedb advise evaluate --split kernel --split random --labels paper
       tunedb advise evaluate --json | jq '.[] | select(.held_out == "") | [.method, .regret]'
     """
-    from ...advisor.learn.evaluation import evaluate as judge
+    from ...advisor.learn.evaluation import evaluate as evaluate_advisor
     from ...advisor.learn.store import label
     from ...advisor.loading import load
     from ...errors import NotFoundError
 
-    if report is not None and not report.absolute().parent.is_dir():
-        raise NotFoundError(f"{report}: there is no folder {report.absolute().parent}; make it")
+    if report is not None and not (folder := report.absolute().parent).is_dir():
+        raise NotFoundError(f"{report}: folder {folder} does not exist; create it")
     with reading(settings) as store:
         observations = load(store)
-    with bar(settings, None) as shown:
-        found = judge(
+    with progress_bar(settings, None) as progress:
+        findings = evaluate_advisor(
             observations,
             label(observations, labels, tolerance),
             splits=splits or ("kernel",),
@@ -105,17 +105,17 @@ def evaluate(
             inputs=inputs,
             name=labels,
             tolerance=tolerance,
-            on_step=shown.describe,
+            on_step=progress.describe,
         )
     if report is not None:
         import json
 
         from ...system.files import write_whole
 
-        write_whole(report, json.dumps(found.to_json(), indent=1) + "\n")
+        write_whole(report, json.dumps(findings.to_json(), indent=1) + "\n")
         settings.note(f"Wrote {report}")
-    print_rows(settings, COLUMNS, [_row(one) for one in found.scores])
-    _tell(settings, found)
+    print_rows(settings, COLUMNS, [_row(score) for score in findings.scores])
+    _note_counts(settings, findings)
 
 
 def _row(score: Score) -> dict[str, Any]:
@@ -126,8 +126,8 @@ def _row(score: Score) -> dict[str, Any]:
         "method": score.method,
         "rows": score.rows,
         "coverage": score.coverage,
-        "accuracy": _known(score.accuracy),
-        "balanced": _known(score.balanced),
+        "accuracy": _number(score.accuracy),
+        "balanced": _number(score.balanced),
         "regret": regret and regret.value,
         "regret_low": regret and regret.low,
         "regret_high": regret and regret.high,
@@ -136,19 +136,19 @@ def _row(score: Score) -> dict[str, Any]:
     }
 
 
-def _known(value: float) -> float | None:
+def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
-def _tell(settings: Settings, found: AdvisorFindings) -> None:
+def _note_counts(settings: Settings, findings: AdvisorFindings) -> None:
     counts = ", ".join(
         f"{name} {text.number(number)}"
-        for name, number in zip(found.classes, found.counts, strict=True)
+        for name, number in zip(findings.classes, findings.counts, strict=True)
     )
     settings.note(
-        f"{text.number(found.observations)} launches in "
-        f"{text.count(found.slices, 'slice')}: {counts}; {text.number(found.unlabelled)} "
+        f"{text.number(findings.observations)} launches in "
+        f"{text.count(findings.slices, 'slice')}: {counts}; {text.number(findings.unlabelled)} "
         "without label"
     )
-    for note in found.notes:
+    for note in findings.notes:
         settings.note(note)

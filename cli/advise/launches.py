@@ -11,7 +11,7 @@ from .. import text
 from ..choose import complete_workload, find_targets, target_option
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_object
-from ..progress import bar
+from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...advisor.tvm_launches import FillReport
@@ -54,34 +54,34 @@ def launches(settings: Settings, workload: str | None, target: str | None) -> No
 
     report = FillReport()
     with writing(settings) as store:
-        chosen = find_targets(store, target)
+        target_ids = find_targets(store, target)
         workloads = None if workload is None else store.lookup.workload(workload)
-        total = store.records.count(gpu_targets(store, chosen)) if workload is None else None
+        total = store.records.count(gpu_targets(store, target_ids)) if workload is None else None
         try:
-            with bar(settings, total) as shown:
+            with progress_bar(settings, total) as progress:
                 fill_launches(
                     store,
                     workload_ids=workloads,
-                    target_ids=chosen,
-                    on_record=shown.at,
+                    target_ids=target_ids,
+                    on_record=progress.update,
                     report=report,
                 )
         except KeyboardInterrupt:
-            _tell(settings, report)
+            _print_report(settings, report)
             click.echo("Interrupted; stored rows stay, and the next run continues", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
-    _tell(settings, report)
+    _print_report(settings, report)
 
 
-def _tell(settings: Settings, report: FillReport) -> None:
-    """Print what became of the records."""
+def _print_report(settings: Settings, report: FillReport) -> None:
+    """Print the numbers of records and launches."""
 
     def show() -> None:
-        there = text.count(report.records, "record")
-        click.echo(f"{there} of TVM's programs for GPUs; {report.known} had launches before")
-        got = text.count(report.launches, "launch")
-        click.echo(f"{text.count(report.filled, 'record')} got {got}")
+        records = text.count(report.records, "record")
+        click.echo(f"{records} of TVM's programs for GPUs; {report.known} had launches before")
+        launches = text.count(report.launches, "launch")
+        click.echo(f"{text.count(report.filled, 'record')} got {launches}")
         if report.unknown:
-            click.echo(f"{report.unknown} do not state their threads (tunedb extract may help)")
+            click.echo(f"{report.unknown} have no known threads (tunedb extract may help)")
 
     print_object(settings, COLUMNS, asdict(report), show)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
     from ...advisor.learn.advice import Advice, Expected, Reason
     from ...advisor.observations import Observation
 
-#: Launches that are shown without --limit.
-_MOST = 20
+#: Default of --limit.
+_LIMIT = 20
 
 
 def _block(value: Sequence[int] | None) -> str:
@@ -29,7 +29,7 @@ def _times(value: float | None) -> str:
 
 
 def _reasons(value: Sequence[dict[str, Any]]) -> str:
-    return ", ".join(text.clean(one["name"]) for one in value)
+    return ", ".join(text.clean(reason["name"]) for reason in value)
 
 
 def _expected(value: dict[str, Any] | None) -> str:
@@ -52,7 +52,7 @@ COLUMNS = (
     Column("probabilities"),
     Column("next_block", "next", _block, right=True),
     Column("expected", "gain (slices)", _expected, right=True, least=100),
-    Column("reasons", "because of", _reasons, flexible=True),
+    Column("reasons", "reasons", _reasons, flexible=True),
     Column("model"),
 )
 
@@ -67,7 +67,7 @@ COLUMNS = (
 @click.option(
     *("-k", "--limit"),
     type=click.IntRange(min=1),
-    default=_MOST,
+    default=_LIMIT,
     show_default=True,
     help="Largest number of launches, the fastest first.",
 )
@@ -100,53 +100,56 @@ def show(
 
     with reading(settings) as store:
         advisor, stored = find(store, model)
-        known, stated = load(store), t1_inputs(store)
-    wanted = _chosen(known, kernel, record, device)
-    shown = sorted(wanted, key=lambda i: known[i].seconds)[:limit]
-    rows = [_row(one, stored.id) for one in advise(advisor, known, shown, stated=stated)]
+        observations, inputs = load(store), t1_inputs(store)
+    matches = _matches(observations, kernel, record, device)
+    fastest = sorted(matches, key=lambda i: observations[i].seconds)[:limit]
+    advice = advise(advisor, observations, fastest, stated=inputs)
+    rows = [_row(item, stored.id) for item in advice]
     print_rows(settings, COLUMNS, rows)
-    if len(shown) < len(wanted):
-        settings.note(f"{text.number(len(wanted) - len(shown))} more launches; see: --limit")
-    silent = sum(row["label"] is None for row in rows)
-    if silent:
-        settings.note(f"{silent} without advice: they are unlike all training data of the advisor")
+    if len(fastest) < len(matches):
+        settings.note(f"{text.number(len(matches) - len(fastest))} more launches; see: --limit")
+    without_advice = sum(row["label"] is None for row in rows)
+    if without_advice:
+        settings.note(
+            f"{without_advice} without advice: they are unlike all training data of the advisor"
+        )
 
 
-def _chosen(
-    known: Sequence[Observation], kernel: str, record: int | None, device: str | None
+def _matches(
+    observations: Sequence[Observation], kernel: str, record: int | None, device: str | None
 ) -> list[int]:
-    """Return the positions of the launches that are meant; one at least."""
+    """Return the positions of the launches that match; raise NotFoundError without any."""
     from ...errors import NotFoundError
 
-    names = {one.kernel for one in known}
-    fits = {kernel} if kernel in names else {n for n in names if kernel.lower() in n.lower()}
-    if not fits:
+    names = {launch.kernel for launch in observations}
+    kernels = {kernel} if kernel in names else {n for n in names if kernel.lower() in n.lower()}
+    if not kernels:
         listed = ", ".join(sorted(names)[:8]) or "none"
         raise NotFoundError(f"no launch of a kernel {kernel!r}; there are: {listed}")
-    found = [
+    matches = [
         i
-        for i, one in enumerate(known)
-        if one.kernel in fits
-        and record in (None, one.record)
-        and (device or "").lower() in one.device.lower()
+        for i, launch in enumerate(observations)
+        if launch.kernel in kernels
+        and record in (None, launch.record)
+        and (device or "").lower() in launch.device.lower()
     ]
-    if not found:
+    if not matches:
         raise NotFoundError(
             f"no launch of {kernel!r} matches --record and --device; omit them to see all"
         )
-    return found
+    return matches
 
 
 def _row(advice: Advice, model: int) -> dict[str, Any]:
-    one = advice.observation
+    launch = advice.observation
     return {
-        "record": one.record,
-        "launch": one.launch,
-        "kernel": one.kernel,
-        "device": one.device,
-        "threads": one.threads,
-        "block": one.block,
-        "seconds": one.seconds,
+        "record": launch.record,
+        "launch": launch.launch,
+        "kernel": launch.kernel,
+        "device": launch.device,
+        "threads": launch.threads,
+        "block": launch.block,
+        "seconds": launch.seconds,
         "stake": advice.stake,
         "label": None if advice.label is None else str(advice.label),
         "probability": advice.probability,

@@ -11,7 +11,7 @@ from .. import text
 from ..card import listed, share
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_fields, print_object
-from ..progress import bar
+from ..progress import progress_bar
 from ..text import clean
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Names of tunedb.blocksize: the command line imports no learning to print its help.
+#: Keys of tunedb.advisor.labels, .inputs and .learn.model; the help imports no learners.
 LABELS = ("slice-best", "paper")
 LEARNERS = ("auto", "gain", "svm", "boosted")
 INPUTS = ("ratios", "raw")
@@ -43,7 +43,7 @@ KEYS = (
 
 
 def label_options(function: F) -> F:
-    """Give a command ``--labels``, ``--tolerance`` and ``--inputs``."""
+    """Add ``--labels``, ``--tolerance`` and ``--inputs`` to a command."""
     options = (
         click.option(
             "--labels",
@@ -99,27 +99,27 @@ def train(settings: Settings, labels: str, tolerance: float, inputs: str, learne
     """
     from ...advisor.learn.store import train_advisor
 
-    with updating(settings) as store, bar(settings, None) as shown:
-        found = train_advisor(
+    with updating(settings) as store, progress_bar(settings, None) as progress:
+        trained = train_advisor(
             store,
             labels=labels,
             tolerance=tolerance,
             learner=learner,
             inputs=inputs,
-            on_step=shown.describe,
+            on_step=progress.describe,
         )
-    row = _row(found)
+    row = _row(trained)
     print_object(settings, tuple(map(Column, KEYS)), row, lambda: print_fields(advisor_fields(row)))
-    for note in found.training.notes:
+    for note in trained.training.notes:
         settings.warn(note)
 
 
-def _row(found: TrainedAdvisor) -> dict[str, Any]:
-    return advisor_row(found.stored) | {"was_there": found.was_there}
+def _row(trained: TrainedAdvisor) -> dict[str, Any]:
+    return advisor_row(trained.stored) | {"was_there": trained.was_there}
 
 
 def advisor_row(stored: StoredModel) -> dict[str, Any]:
-    """Return the keys of an advisor, but whether it was there before."""
+    """Return an advisor as JSON, without ``was_there``."""
     card = stored.card
     return {
         "id": stored.id,
@@ -138,16 +138,16 @@ def advisor_row(stored: StoredModel) -> dict[str, Any]:
 
 
 def advisor_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return an advisor as people read it."""
-    marks = row["balanced_accuracy"]
-    told = ", ".join(f"{clean(name)} {share(mark)}" for name, mark in marks.items())
-    again = " (it was there before)" if row.get("was_there") else ""
+    """Return an advisor as labelled fields."""
+    accuracies = row["balanced_accuracy"]
+    figures = ", ".join(f"{clean(name)} {share(value)}" for name, value in accuracies.items())
+    existed = " (existed already)" if row.get("was_there") else ""
     return [
-        ("advisor", f"model {row['id']}{again}"),
+        ("advisor", f"model {row['id']}{existed}"),
         ("learner", clean(row["learner"])),
         ("labels", clean(row["labels"])),
         ("launches", f"{text.number(row['learnt'])} of {text.number(row['launches'])}"),
         ("without label", text.number(row["unlabelled"])),
         ("kernels", listed(row["kernels"], 8)),
-        ("balanced accuracy", told or "no second kernel to hold out"),
+        ("balanced accuracy", figures or "no second kernel to hold out"),
     ]

@@ -11,7 +11,7 @@ from .. import text
 from ..lazy import LazyGroup
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, bold, output_options, print_fields, print_object, print_table
-from ..progress import Bar, bar
+from ..progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
     from ...maintenance.check import CheckReport
@@ -95,13 +95,13 @@ def init(settings: Settings, url: str | None) -> None:
     except NotFoundError:
         before = "missing"
     except TuneDBError:
-        before = "unknown"  # opening it says what is wrong
+        before = "unknown"  # opening it raises the error
     with writing(settings, url) as store:
         location = store.location
     created = before in ("missing", "empty")
-    said = f"{location}: " + ("made" if created else "exists already; nothing was changed")
+    message = f"{location}: " + ("created" if created else "exists already; nothing was changed")
     row = {"location": location, "revision": schema.HEAD, "created": created}
-    print_object(settings, INIT_COLUMNS, row, lambda: click.echo(text.clean(said)))
+    print_object(settings, INIT_COLUMNS, row, lambda: click.echo(text.clean(message)))
 
 
 @click.command()
@@ -142,11 +142,11 @@ def upgrade(settings: Settings, url: str | None, dry_run: bool) -> None:
     def show() -> None:
         if before == after:
             click.echo(text.clean(f"{location}: schema {after} is up to date"))
-            for one in restored:
-                click.echo(text.clean(f"{'missing' if dry_run else 'restored'}: {one}"))
+            for guard in restored:
+                click.echo(text.clean(f"{'missing' if dry_run else 'restored'}: {guard}"))
             return
-        done = "would go" if dry_run else "went"
-        click.echo(text.clean(f"{location}: {done} from schema {before} to {after}"))
+        verb = "would be upgraded" if dry_run else "upgraded"
+        click.echo(text.clean(f"{location}: {verb} from schema {before} to {after}"))
         for backup in backups:
             click.echo(text.clean(f"backup: {backup}"))
 
@@ -175,21 +175,21 @@ def check(settings: Settings, sample: int | None) -> None:
     """
     from ...maintenance.check import check as check_database
 
-    with bar(settings, 0) as shown:
-        report = check_database(settings.locate().url, sample=sample, on_row=_follow(shown))
+    with progress_bar(settings, 0) as progress:
+        report = check_database(settings.locate().url, sample=sample, on_row=_follow(progress))
     print_object(settings, CHECK_COLUMNS, _check_row(report), lambda: _show_check(report))
     if report.found:
         raise click.exceptions.Exit(1)
 
 
-def _follow(shown: Bar) -> Any:
-    """Return a function that moves the bar to a row of a known number of rows."""
+def _follow(progress: ProgressBar) -> Any:
+    """Return a callback that moves the bar to a row, given the number of rows."""
 
-    def at(done: int, total: int) -> None:
-        shown.resize(total)
-        shown.at(done)
+    def update(done: int, total: int) -> None:
+        progress.resize(total)
+        progress.update(done)
 
-    return at
+    return update
 
 
 def _check_row(report: CheckReport) -> dict[str, Any]:
@@ -207,20 +207,20 @@ def _check_row(report: CheckReport) -> dict[str, Any]:
 
 
 def _show_check(report: CheckReport) -> None:
-    looked = (
+    coverage = (
         f"{text.count(report.rows, 'row')} checked, "
         f"{text.count(report.measurements, 'measurement')} among them"
     )
     if not report.found:
-        click.echo(text.clean(f"{report.location}: whole ({looked})"))
+        click.echo(text.clean(f"{report.location}: no problem ({coverage})"))
         return
     print_table(_PROBLEM, _check_row(report)["problems"])
     if report.found > len(report.problems):
         click.echo(f"and {report.found - len(report.problems):,} more")
-    found = text.count(report.found, "problem")
+    total = text.count(report.found, "problem")
     click.echo(
         text.clean(
-            f"{report.location}: {found} ({looked}); restore a copy, or import the logs again"
+            f"{report.location}: {total} ({coverage}); restore a copy, or import the logs again"
         )
     )
 
@@ -233,7 +233,7 @@ def _show_check(report: CheckReport) -> None:
 def info(settings: Settings, url: str | None) -> None:
     """Describe a database and its contents.
 
-    The database may have another schema, or belong to another program.
+    The command also describes databases of other schemas and of other programs.
 
     Example:
       tunedb db info
@@ -243,9 +243,9 @@ def info(settings: Settings, url: str | None) -> None:
     from ...storage.store import Store
 
     location = settings.locate(url).url
-    found = describe(location)
-    row = _info_row(found)
-    if found.state == "current":
+    description = describe(location)
+    row = _info_row(description)
+    if description.state == "current":
         with Store(location, create=False, read_only=True) as store:
             row["counts"] = _counts(store.counts())
             row["failures"] = store.records.failures()
@@ -261,20 +261,20 @@ def info(settings: Settings, url: str | None) -> None:
     print_object(settings, INFO_COLUMNS, row, lambda: _show_info(row))
 
 
-def _info_row(found: DatabaseDescription) -> dict[str, Any]:
+def _info_row(description: DatabaseDescription) -> dict[str, Any]:
     from ...storage import schema
 
-    created = found.meta.get("created_at", "")
+    created = description.meta.get("created_at", "")
     return {
-        "location": found.location,
-        "state": found.state,
-        "advice": found.advice,
-        "revision": found.revision,
+        "location": description.location,
+        "state": description.state,
+        "advice": description.advice,
+        "revision": description.revision,
         "head": schema.HEAD,
-        "size": found.size,
-        "created_by": found.meta.get("created_by"),
+        "size": description.size,
+        "created_by": description.meta.get("created_by"),
         "created_at": text.moment(int(created)) if created.isdecimal() else None,
-        "store": found.meta.get("store"),
+        "store": description.meta.get("store"),
         "counts": None,
         "failures": None,
         "sources": None,
@@ -296,8 +296,8 @@ def _show_info(row: dict[str, Any]) -> None:
         fields.append(("", text.clean(row["advice"])))
     fields.append(("size", text.size(row["size"])))
     if row["created_by"]:
-        made = f"by tunedb {row['created_by']} on {text.plain(row['created_at'])}"
-        fields.append(("made", text.clean(made)))
+        creation = f"by tunedb {row['created_by']} on {text.plain(row['created_at'])}"
+        fields.append(("created", text.clean(creation)))
         fields.append(("store", text.plain(row["store"])))
     for name, number in (row["counts"] or {}).items():
         fields.append((name, f"{number:,}"))

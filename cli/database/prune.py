@@ -8,10 +8,10 @@ import click
 
 from .. import text
 from ..confirm import confirm
-from ..exchange.selection import MOST
+from ..exchange.selection import MAX_RECORDS
 from ..options import Settings, common_options, pass_settings, reading, updating
 from ..output import Column, output_options, print_object, print_table
-from ..progress import bar
+from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...maintenance.prune import Plan, Wanted
@@ -28,19 +28,19 @@ COLUMNS = tuple(
 )
 
 _PART = (
-    Column("what", "goes", flexible=True),
+    Column("what", "removed rows", flexible=True),
     Column("rows", "rows", text.number, right=True),
     Column("bytes", "size", text.size, right=True),
-    Column("again", "how to restore"),
+    Column("restore", "how to restore"),
 )
 _SOURCE = (
-    Column("name", "of source", flexible=True, keep_end=True),
-    Column("store", "of database"),
+    Column("name", "source", flexible=True, keep_end=True),
+    Column("store", "database"),
     Column("records", "records", text.number, right=True),
 )
-_GONE = (Column("what", "gone"), Column("rows", "rows", text.number, right=True))
+_REMOVED = (Column("what", "removed"), Column("rows", "rows", text.number, right=True))
 
-_WHAT = {
+_LABELS = {
     "records": "records beyond the best",
     "retracted": "retracted records",
     "failures": "  with their failures",
@@ -50,8 +50,8 @@ _WHAT = {
     "predictions": "  predictions",
 }
 
-#: Sources that are named for people; JSON has all.
-_MOST_SOURCES = 10
+#: Largest number of sources in a table; JSON has all.
+_MAX_SOURCES = 10
 
 
 @click.command()
@@ -67,7 +67,7 @@ _MOST_SOURCES = 10
 @click.option(
     "--best",
     metavar="K",
-    type=click.IntRange(min=1, max=MOST),
+    type=click.IntRange(min=1, max=MAX_RECORDS),
     help="All records but the K fastest of each workload and target, and --rest.",
 )
 @click.option(
@@ -122,20 +122,20 @@ def command(settings: Settings, dry_run: bool, yes: bool, **words: Any) -> None:
       tunedb prune --best 1000 --rest 0.5 --workload matmul
       tunedb prune --retracted --models 3 --yes
     """
-    from ...maintenance.prune import plan
+    from ...maintenance.prune import plan as make_plan
 
     wanted = _wanted(**words)
     with reading(settings) as store:
-        chosen = plan(store, wanted)
-        row = _row(store.location, chosen, dry_run=dry_run)
-    if not dry_run and chosen.rows:
+        plan = make_plan(store, wanted)
+        row = _row(store.location, plan, dry_run=dry_run)
+    if not dry_run and plan.rows:
         if not yes and settings.output == "table":
-            _show_plan(settings, chosen)
-        confirm(_question(chosen), yes=yes)
-        removed, seconds = _prune(settings, chosen)
+            _show_plan(settings, plan)
+        confirm(_question(plan), yes=yes)
+        removed, seconds = _prune(settings, plan)
         row["removed"] = {name: getattr(removed, name) for name in removed.__slots__}
         row["seconds"] = seconds
-    print_object(settings, COLUMNS, row, lambda: _show(settings, row, chosen))
+    print_object(settings, COLUMNS, row, lambda: _show(settings, row, plan))
 
 
 def _wanted(
@@ -150,14 +150,14 @@ def _wanted(
     old_features: bool,
     models: int | None,
 ) -> Wanted:
-    """Return what the options mean."""
+    """Return the rows to remove, as the options select them."""
     from ...maintenance.prune import Wanted
     from ...storage.exchange_types import Selection
 
     if rest is not None and best is None:
         raise click.UsageError("--rest is a share of --best K; give both")
     if rest is not None and rest != rest:  # noqa: PLR0124 - click takes NaN for a number
-        raise click.BadParameter("no number", param_hint="'--rest'")
+        raise click.BadParameter("not a share: expected a number from 0 on", param_hint="'--rest'")
     if not (retracted or old_features) and (best, features, models) == (None, None, None):
         raise click.UsageError(
             "choose what to remove: --features, --old-features, --retracted, --best K or "
@@ -173,25 +173,25 @@ def _wanted(
     return Wanted(selection, retracted, features, old_features, models)
 
 
-def _prune(settings: Settings, chosen: Plan) -> tuple[RemovedRows, float]:
-    """Remove what was chosen; return what went and how long it took."""
+def _prune(settings: Settings, plan: Plan) -> tuple[RemovedRows, float]:
+    """Remove the rows of a plan; return their numbers and the seconds spent."""
     import time
 
     from ...maintenance.prune import prune
 
     started = time.monotonic()
-    with updating(settings) as store, bar(settings, chosen.rows) as shown:
-        removed = prune(store, chosen, on_progress=shown.at)
+    with updating(settings) as store, progress_bar(settings, plan.rows) as progress:
+        removed = prune(store, plan, on_progress=progress.update)
     return removed, time.monotonic() - started
 
 
-def _row(location: str, chosen: Plan, *, dry_run: bool) -> dict[str, Any]:
+def _row(location: str, plan: Plan, *, dry_run: bool) -> dict[str, Any]:
     from ...maintenance.prune import total_bytes
 
     return {
         "location": location,
         "dry_run": dry_run,
-        "bytes": total_bytes(chosen.parts),
+        "bytes": total_bytes(plan.parts),
         "parts": [
             {
                 "kind": part.kind,
@@ -200,89 +200,92 @@ def _row(location: str, chosen: Plan, *, dry_run: bool) -> dict[str, Any]:
                 "bytes": part.bytes,
                 "seconds": None if part.seconds is None else list(part.seconds),
             }
-            for part in chosen.parts
+            for part in plan.parts
         ],
-        "lasting": chosen.lasting,
+        "lasting": plan.lasting,
         "sources": [
-            {"name": one.name, "store": one.store, "records": one.records} for one in chosen.origins
+            {"name": origin.name, "store": origin.store, "records": origin.records}
+            for origin in plan.origins
         ],
         "exchanged": [
-            {"direction": one.direction, "peer": one.peer, "at": text.moment(one.at)}
-            for one in chosen.exchanges
+            {"direction": exchange.direction, "peer": exchange.peer, "at": text.moment(exchange.at)}
+            for exchange in plan.exchanges
         ],
         "removed": None,
         "seconds": None,
     }
 
 
-def _question(chosen: Plan) -> str:
+def _question(plan: Plan) -> str:
     from ...maintenance.prune import total_bytes
 
-    records = len(chosen.records) + len(chosen.retracted)
-    what = f"{text.count(records, 'record')} and their dependent rows" if records else "these rows"
-    return f"Remove {what}, {text.size(total_bytes(chosen.parts))}?"
+    records = len(plan.records) + len(plan.retracted)
+    rows = f"{text.count(records, 'record')} and their dependent rows" if records else "these rows"
+    return f"Remove {rows}, {text.size(total_bytes(plan.parts))}?"
 
 
 # ---------------------------------------------------------------------- for people
 
 
-def _show(settings: Settings, row: dict[str, Any], chosen: Plan) -> None:
+def _show(settings: Settings, row: dict[str, Any], plan: Plan) -> None:
     if row["removed"] is None:
-        _show_plan(settings, chosen)
-        if chosen.rows:
+        _show_plan(settings, plan)
+        if plan.rows:
             settings.note(f"{text.size(row['bytes'])} would be removed; nothing was changed")
         return
-    gone = [{"what": name, "rows": rows} for name, rows in row["removed"].items() if rows]
-    print_table(_GONE, gone)
-    settings.note(f"in {text.span(row['seconds'])}; to free the space: tunedb vacuum")
+    removed = [{"what": name, "rows": rows} for name, rows in row["removed"].items() if rows]
+    print_table(_REMOVED, removed)
+    settings.note(f"Removed in {text.span(row['seconds'])}; to free the space: tunedb vacuum")
 
 
-def _show_plan(settings: Settings, chosen: Plan) -> None:
-    if not chosen.parts:
+def _show_plan(settings: Settings, plan: Plan) -> None:
+    if not plan.parts:
         settings.note("nothing to remove")
     else:
-        print_table(_PART, [_part(part, chosen) for part in chosen.parts])
-    if chosen.origins:
+        print_table(_PART, [_part(part, plan) for part in plan.parts])
+    if plan.origins:
         click.echo()
-        print_table(_SOURCE, [_origin(one) for one in chosen.origins[:_MOST_SOURCES]])
-        if len(chosen.origins) > _MOST_SOURCES:
-            settings.note(f"and {len(chosen.origins) - _MOST_SOURCES:,} more sources")
-    if chosen.lasting:
+        print_table(_SOURCE, [_origin(origin) for origin in plan.origins[:_MAX_SOURCES]])
+        if len(plan.origins) > _MAX_SOURCES:
+            settings.note(f"and {len(plan.origins) - _MAX_SOURCES:,} more sources")
+    if plan.lasting:
         settings.note(
-            f"{text.count(chosen.lasting, 'record')} retracted must stay: the newest ones, whose "
-            "ids must not be used again"
+            f"{text.count(plan.lasting, 'retracted record')} must stay: the newest ones, whose ids "
+            "must not be used again"
         )
 
 
-def _part(part: Any, chosen: Plan) -> dict[str, Any]:
+def _part(part: Any, plan: Plan) -> dict[str, Any]:
     if part.kind == "features":
-        what = "  and their features" if part.of is None else f"features {part.of}"
+        label = "  and their features" if part.of is None else f"features {part.of}"
     else:
-        what = _WHAT[part.kind]
+        label = _LABELS[part.kind]
     return {
-        "what": text.clean(what),
+        "what": text.clean(label),
         "rows": part.rows,
         "bytes": part.bytes,
-        "again": text.clean(_again(part, chosen)),
+        "restore": text.clean(_restoration(part, plan)),
     }
 
 
-def _again(part: Any, chosen: Plan) -> str:
-    """Return how to have again what goes."""
+def _restoration(part: Any, plan: Plan) -> str:
+    """Return how to restore removed rows."""
     if part.kind == "models":
         return "tunedb train"
     if part.kind in ("records", "retracted"):
-        peers = [f"database {one.peer[:8]}" for one in chosen.exchanges[:2]]
+        peers = [f"database {exchange.peer[:8]}" for exchange in plan.exchanges[:2]]
         return f"only from {' or '.join(peers) or 'another database'}, if it has them"
     if part.kind != "features" or part.of is None:
         return ""
     if part.seconds is None:
-        return "not with the installed sets"
-    least, most = map(text.span, part.seconds)
+        return "not possible with the installed sets"
+    shortest, longest = map(text.span, part.seconds)
     name = part.of.rpartition(" ")[0]
-    return f"{least if least == most else f'{least} to {most}'}: tunedb extract --set {name}"
+    duration = shortest if shortest == longest else f"{shortest} to {longest}"
+    return f"{duration}: tunedb extract --set {name}"
 
 
-def _origin(one: Any) -> dict[str, Any]:
-    store = "this database" if one.store is None else f"database {one.store[:8]}"
-    return {"name": text.short_path(one.name), "store": text.clean(store), "records": one.records}
+def _origin(origin: Any) -> dict[str, Any]:
+    store = "this database" if origin.store is None else f"database {origin.store[:8]}"
+    name = text.short_path(origin.name)
+    return {"name": name, "store": text.clean(store), "records": origin.records}

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from ...storage.approval import Approval
     from ...storage.store import Store
 
-#: Characters of a database's key that a table shows.
+#: Characters of a database's key in a table.
 _SHORT = 8
 
 COLUMNS = (
     Column("location", "location", flexible=True, keep_end=True),
-    Column("store", "store", lambda key: text.clean(key[:_SHORT])),
+    Column("store", "key", lambda key: text.clean(key[:_SHORT])),
     Column("approved_at", "approved"),
 )
 
@@ -56,10 +56,10 @@ def command(
 
     if list_:
         if url is not None or forget or yes or dry_run:
-            raise UsageError("--list takes nothing else; run: tunedb db trust --list")
+            raise UsageError("--list takes no URL and no other option; run: tunedb db trust --list")
         _list(settings)
     elif url is None:
-        raise UsageError("say which database, e.g. tunedb db trust tune.db; or give --list")
+        raise UsageError("name the database: tunedb db trust tune.db; or give --list")
     elif forget:
         _forget(settings, url)
     else:
@@ -69,10 +69,10 @@ def command(
 def _list(settings: Settings) -> None:
     from ...storage.approval import approvals
 
-    found, errors = approvals()
+    approved, errors = approvals()
     for error in errors:
         settings.warn(str(error))
-    rows = [_row(one) for one in found]
+    rows = [_row(approval) for approval in approved]
     print_rows(
         settings, COLUMNS, rows, empty="no database is approved; see: tunedb db trust --help"
     )
@@ -85,7 +85,7 @@ def _forget(settings: Settings, url: str) -> None:
 
     word = shell_word(parse_url(url))
     if not forget(url):
-        raise NotFoundError(f"{word}: it is not approved; see: tunedb db trust --list")
+        raise NotFoundError(f"{word} is not approved; see: tunedb db trust --list")
     settings.note(f"{word}: no longer approved")
 
 
@@ -100,12 +100,12 @@ def _approve(settings: Settings, url: str, *, yes: bool, dry_run: bool) -> None:
         if not dry_run:
             confirm("Approve it, so that TVM may use its records?", yes=yes)
             row = _row(approve(store.url, store.key))
-            said = f"{row['location']}: approved"
-            print_object(settings, COLUMNS, row, lambda: click.echo(text.clean(said)))
+            message = f"{row['location']}: approved"
+            print_object(settings, COLUMNS, row, lambda: click.echo(text.clean(message)))
 
 
 def _description(store: Store) -> Iterator[str]:
-    """Yield what is about to be approved, line by line."""
+    """Yield lines that describe the database to approve."""
     from ...storage.approval import owner_of
 
     owner = owner_of(store.url)
@@ -116,9 +116,9 @@ def _description(store: Store) -> Iterator[str]:
         yield f"  {text.count(row.records, 'record')} of {row.name} ({kind})"
 
 
-def _row(one: Approval) -> dict[str, Any]:
+def _row(approval: Approval) -> dict[str, Any]:
     return {
-        "location": one.location,
-        "store": one.store,
-        "approved_at": text.moment(one.approved_at),
+        "location": approval.location,
+        "store": approval.store,
+        "approved_at": text.moment(approval.approved_at),
     }

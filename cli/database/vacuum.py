@@ -18,7 +18,7 @@ COLUMNS = tuple(map(Column, ("location", "dry_run", "before", "after", "free", "
 
 @click.command()
 @click.option(
-    "--dry-run", is_flag=True, help="Show the space that it would free and need; change nothing."
+    "--dry-run", is_flag=True, help="Show the space to free and the space needed; change nothing."
 )
 @output_options
 @common_options
@@ -37,39 +37,42 @@ def command(settings: Settings, dry_run: bool) -> None:
     from ...maintenance.vacuum import plan_vacuum, vacuum
 
     with reading(settings) as store:
-        planned = plan_vacuum(store)
+        plan = plan_vacuum(store)
         location = store.location
     row: dict[str, Any] = {
         "location": location,
         "dry_run": dry_run,
-        "before": planned.bytes,
+        "before": plan.bytes,
         "after": None,
-        "free": planned.freed,
-        "seconds": planned.seconds,
+        "free": plan.freed,
+        "seconds": plan.seconds,
         "needs": [
             {"folder": str(room.folder), "bytes": room.needed, "free": room.free}
-            for room in planned.rooms
+            for room in plan.rooms
         ],
     }
     if not dry_run:
         with updating(settings) as store:
             row["after"] = vacuum(store).after
-    print_object(settings, COLUMNS, row, lambda: _show(row, planned))
+    print_object(settings, COLUMNS, row, lambda: _show(row, plan))
 
 
-def _show(row: dict[str, Any], planned: VacuumPlan) -> None:
+def _show(row: dict[str, Any], plan: VacuumPlan) -> None:
     fields = [
         ("location", text.clean(row["location"])),
         ("size", text.size(row["before"])),
-        ("free in it", text.size(row["free"])),
+        ("free space", text.size(row["free"])),
     ]
     if row["dry_run"]:
-        if planned.seconds is not None:
-            fields.append(("takes about", text.span(planned.seconds)))
+        if plan.seconds is not None:
+            fields.append(("expected time", text.span(plan.seconds)))
         fields += [
-            ("needs", text.clean(f"{text.size(r.needed)} in {r.folder} ({text.size(r.free)} free)"))
-            for r in planned.rooms
+            (
+                "space needed",
+                text.clean(f"{text.size(r.needed)} in {r.folder} ({text.size(r.free)} free)"),
+            )
+            for r in plan.rooms
         ]
     else:
-        fields.append(("size now", text.size(row["after"])))
+        fields.append(("new size", text.size(row["after"])))
     print_fields(fields)

@@ -11,7 +11,7 @@ import click
 from .. import text
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_fields, print_object
-from ..progress import bar
+from ..progress import progress_bar
 from .selection import selection_options
 
 if TYPE_CHECKING:
@@ -70,24 +70,26 @@ def command(
         _show_info(settings, info)
         return
     if file is None:
-        raise UsageError("give the bundle a file: tunedb bundle -o FILE.tunedb")
+        raise UsageError("name the file of the bundle: tunedb bundle -o FILE.tunedb")
     to_stdout = str(file) == "-"
     if to_stdout:
         _check_stdout(settings)
-    manifest, written = _write(settings, None if to_stdout else file, selection, force)
-    row = _row(str(file), manifest, written)
+    manifest, bundle = _write(settings, None if to_stdout else file, selection, force)
+    row = _row(str(file), manifest, bundle)
     if to_stdout:
-        settings.note(_in_short(row))
+        settings.note(_summary(row))
     else:
         print_object(settings, COLUMNS, row, lambda: _show(row))
 
 
 def _check_stdout(settings: Settings) -> None:
-    """Raise UsageError where a bundle on standard output would be of no use."""
+    """Raise UsageError if standard output cannot take a bundle."""
     from ...errors import UsageError
 
     if settings.output != "table":
-        raise UsageError(f"--{settings.output} prints the report; give the bundle a file: -o FILE")
+        raise UsageError(
+            f"--{settings.output} prints the report; name a file for the bundle: -o FILE"
+        )
     if sys.stdout.isatty():
         raise UsageError("a bundle is binary; write it to a file (-o FILE) or a pipe")
 
@@ -95,7 +97,7 @@ def _check_stdout(settings: Settings) -> None:
 def _write(
     settings: Settings, file: Path | None, selection: Selection, force: bool
 ) -> tuple[Manifest, BundleInfo]:
-    """Write a bundle to a file, or to stdout where `file` is None."""
+    """Write a bundle to a file, or to stdout if `file` is None."""
     from ...exchange.bundle import new_manifest, write_bundle
     from ...exchange.database_peer import DatabasePeer
 
@@ -104,14 +106,14 @@ def _write(
         try:
             manifest = new_manifest(peer.store_key, selection)
             out = sys.stdout.buffer if file is None else file
-            with bar(settings, peer.total) as shown:
+            with progress_bar(settings, peer.total) as progress:
 
-                def progress(done: int) -> None:
-                    shown.resize(peer.total)  # known when the records are chosen
-                    shown.at(done)
+                def on_progress(done: int) -> None:
+                    progress.resize(peer.total)  # known after the records are selected
+                    progress.update(done)
 
                 chunks = peer.chunks(selection)
-                info = write_bundle(out, chunks, manifest, force=force, on_progress=progress)
+                info = write_bundle(out, chunks, manifest, force=force, on_progress=on_progress)
             if file is None:
                 sys.stdout.buffer.flush()
         finally:
@@ -120,7 +122,7 @@ def _write(
 
 
 def _show_info(settings: Settings, file: Path) -> None:
-    """Print what is in a bundle."""
+    """Print the contents of a bundle."""
     from ...exchange.bundle import BundlePeer
 
     with BundlePeer(file) as peer:
@@ -146,13 +148,13 @@ def _row(file: str, manifest: Manifest, info: BundleInfo) -> dict[str, Any]:
     }
 
 
-def _in_short(row: dict[str, Any]) -> str:
+def _summary(row: dict[str, Any]) -> str:
     records, workloads = (
         text.count(row[name], name.removesuffix("s")) for name in ("records", "workloads")
     )
-    each = row["bytes_per_record"]
-    each = "" if each is None else f", {each:,.1f} bytes per record"
-    return f"{records} of {workloads} in {text.size(row['bytes'])}{each}"
+    average = row["bytes_per_record"]
+    average = "" if average is None else f", {average:,.1f} bytes per record"
+    return f"{records} of {workloads} in {text.size(row['bytes'])}{average}"
 
 
 def _show(row: dict[str, Any]) -> None:
@@ -166,15 +168,17 @@ def _show(row: dict[str, Any]) -> None:
         if number and name not in ("measurement", "workload")
     )
     default = selection_fields(EVERYTHING)
-    chosen = {name: value for name, value in row["selection"].items() if value != default.get(name)}
+    selection = {
+        name: value for name, value in row["selection"].items() if value != default.get(name)
+    }
     print_fields(
         [
             ("file", text.clean(row["file"])),
-            ("holds", _in_short(row)),
-            ("besides", ", ".join(others) or text.NOTHING),
-            ("chosen", text.plain(chosen) if chosen else "everything"),
-            ("made", f"{text.plain(row['created_at'])} by tunedb {text.clean(row['tunedb'])}"),
-            ("from", f"database {text.clean(row['store'])}"),
+            ("contents", _summary(row)),
+            ("also", ", ".join(others) or text.NOTHING),
+            ("selection", text.plain(selection) if selection else "everything"),
+            ("created", f"{text.plain(row['created_at'])} by tunedb {text.clean(row['tunedb'])}"),
+            ("database", text.clean(row["store"])),
             ("digest", row["digest"]),
         ]
     )

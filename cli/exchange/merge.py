@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from ..options import Settings, common_options, pass_settings
+from ..options import Settings, common_options, pass_settings, receiving
 from ..output import output_options, print_rows
-from ..progress import Bar, bar
-from .options import COLUMNS, receiving, report_row, show_sources, tell
+from ..progress import progress_bar
+from .merge_report import COLUMNS, print_notes, print_sources, report_row, show_progress
 from .selection import selection_options
 
 if TYPE_CHECKING:
@@ -51,75 +50,58 @@ def command(
       tunedb merge /mnt/team/all.db --target llvm --best 20 --dry-run
       tunedb merge postgresql://bob@db.example.org/tunedb --since 2026-11-01
     """
-    run = _Run(settings, selection, accept_trusted_names=accept_trusted_names, dry_run=dry_run)
+    rows: list[dict[str, Any]] = []
+    key = ""
+
+    def print_report() -> None:
+        print_rows(settings, COLUMNS, rows, show=lambda: print_sources(rows, key))
+        for row in rows:
+            print_notes(settings, row, is_pull=True)
+        if dry_run:
+            settings.note("dry run: nothing was written")
+
     try:
         with receiving(settings, dry_run=dry_run) as store:
-            run.ours = store.key
+            key = store.key
             for other in others:
-                run.merge(store, other)
+                _merge(
+                    settings,
+                    store,
+                    other,
+                    rows,
+                    selection=selection,
+                    accept_trusted_names=accept_trusted_names,
+                    dry_run=dry_run,
+                )
     except (Exception, KeyboardInterrupt):
-        # What came of the others stays, so it is told before the error is.
-        if run.rows:
-            run.tell()
+        # Finished merges are stored, so their report precedes the error.
+        if rows:
+            print_report()
         raise
-    run.tell()
-    if any(row["rejected"] for row in run.rows):
+    print_report()
+    if any(row["rejected"] for row in rows):
         raise click.exceptions.Exit(1)
 
 
-class _Run:
-    """Merges one database after another."""
+def _merge(
+    settings: Settings, store: Store, other: str, rows: list[dict[str, Any]], **options: Any
+) -> None:
+    """Merge one database, and append the row of its report, also after an error."""
+    from ...exchange.merge import merge
+    from ...exchange.peers import open_peer
 
-    def __init__(
-        self, settings: Settings, selection: Selection, *, accept_trusted_names: bool, dry_run: bool
-    ) -> None:
-        self._settings = settings
-        self._selection = selection
-        self._accept_trusted_names = accept_trusted_names
-        self._dry_run = dry_run
-        self.rows: list[dict[str, Any]] = []
-        self.ours = ""
+    report: MergeReport | None = None
+    with closing(open_peer(other)) as peer, progress_bar(settings, peer.total) as progress:
+        progress.describe(peer.location)
+        show = show_progress(progress)
 
-    def merge(self, store: Store, other: str) -> None:
-        """Merge one database."""
-        from ...exchange.merge import merge
-        from ...exchange.peers import open_peer
+        def on_progress(current: MergeReport) -> None:
+            nonlocal report
+            report = current
+            show(current)
 
-        reports: list[MergeReport] = []
-        with closing(open_peer(other)) as peer, bar(self._settings, peer.total) as shown:
-            shown.describe(peer.location)
-            try:
-                reports.append(
-                    merge(
-                        store,
-                        peer,
-                        selection=self._selection,
-                        accept_trusted_names=self._accept_trusted_names,
-                        dry_run=self._dry_run,
-                        on_progress=_shown_by(shown, reports),
-                    )
-                )
-            finally:
-                # Of a merge that broke off, what was there last.
-                if reports:
-                    self.rows.append(report_row(reports[-1]))
-
-    def tell(self) -> None:
-        """Print what came of all of them."""
-        rows = self.rows
-        print_rows(self._settings, COLUMNS, rows, show=lambda: show_sources(rows, self.ours))
-        for row in rows:
-            tell(self._settings, row, is_pull=True)
-        if self._dry_run:
-            self._settings.note("dry run: nothing was written")
-
-
-def _shown_by(shown: Bar, reports: list[MergeReport]) -> Callable[[MergeReport], None]:
-    """Return what shows the progress of a merge, and keeps its report."""
-
-    def show(report: MergeReport) -> None:
-        reports[:] = [report]
-        shown.resize(report.total)
-        shown.at(report.read)
-
-    return show
+        try:
+            report = merge(store, peer, on_progress=on_progress, **options)
+        finally:
+            if report is not None:
+                rows.append(report_row(report))

@@ -1,4 +1,4 @@
-"""The options that say which records are exchanged: bundle, merge, pull and push share them."""
+"""Options that select records, for bundle, merge, pull and push."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound=Callable[..., Any])
 
-#: Beyond this a number has no place in a database.
-MOST = 2**62
+#: Largest ``--best``: the database's integers have 64 bits.
+MAX_RECORDS = 2**62
 
 _OPTIONS = (
     click.option(
@@ -44,7 +44,7 @@ _OPTIONS = (
     click.option(
         "--best",
         metavar="K",
-        type=click.IntRange(min=1, max=MOST),
+        type=click.IntRange(min=1, max=MAX_RECORDS),
         help="Only the K fastest records of each workload and target, and --rest.",
     ),
     click.option(
@@ -61,11 +61,11 @@ _OPTIONS = (
 
 
 def selection_options(function: F) -> F:
-    """Give a command the options of a selection, and their value as ``selection=``."""
+    """Add the options to a command, and pass their value as ``selection=``."""
 
     @wraps(function)
     def wrapper(*args: Any, **kwargs: Any) -> Any:
-        words = {name: kwargs.pop(name) for name in _WORDS}
+        words = {name: kwargs.pop(name) for name in _PARAMETERS}
         return function(*args, selection=_selection(**words), **kwargs)
 
     for option in reversed(_OPTIONS):
@@ -73,8 +73,8 @@ def selection_options(function: F) -> F:
     return wrapper  # type: ignore[return-value]
 
 
-#: What click calls the values of :data:`_OPTIONS`.
-_WORDS = ("workloads", "targets", "sources", "since", "best", "rest", "features")
+#: Parameters of :data:`_OPTIONS` in click.
+_PARAMETERS = ("workloads", "targets", "sources", "since", "best", "rest", "features")
 
 
 def _selection(
@@ -86,12 +86,12 @@ def _selection(
     rest: float | None,
     features: bool,
 ) -> Selection:
-    """Return the selection that the options mean."""
+    """Return the selection that the options describe."""
     from ...storage.exchange_types import Selection
 
     if rest is not None and best is None:
         raise click.UsageError("--rest is a share of --best K; give both")
-    if rest is not None and not math.isfinite(rest):  # click takes these for numbers
+    if rest is not None and not math.isfinite(rest):  # click accepts nan and inf
         raise click.BadParameter("not a share: expected a number from 0 on", param_hint="'--rest'")
     return Selection(
         workloads=workloads,
@@ -105,12 +105,12 @@ def _selection(
 
 
 def moment(words: str) -> int:
-    """Return a date or time of ISO 8601 as microseconds since 1970; without a zone it is UTC.
+    """Parse an ISO 8601 date or time to microseconds since 1970; the default zone is UTC.
 
     Raises
     ------
     click.BadParameter
-        It is neither.
+        The words are neither a date nor a time.
     """
     from datetime import UTC, datetime, timedelta
 

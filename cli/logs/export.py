@@ -11,7 +11,7 @@ import click
 from .. import choose, text
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_object, print_table
-from ..progress import bar, counter
+from ..progress import counter, progress_bar
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
     from ...formats.base import LogFormat
     from ...formats.export import ExportReport
 
-#: The format that is written as a directory.
+#: The only format that is a directory.
 DIRECTORY = "metaschedule"
 
 COLUMNS = tuple(map(Column, ("format", "directories", "file", "workloads", "records", "left_out")))
 
 _SUMMARY = (
-    Column("what", "what", flexible=True),
+    Column("what", "export", flexible=True),
     Column("records", "records", text.number, right=True),
 )
 
 
-def is_written(name: str, format_: LogFormat) -> bool:
-    """Tell whether a format can be exported."""
+def is_exportable(name: str, format_: LogFormat) -> bool:
+    """Return True if a format can be exported."""
     from ...formats.base import DocumentWriter, LineWriter
 
     return name == DIRECTORY or isinstance(format_, LineWriter | DocumentWriter)
@@ -44,7 +44,7 @@ def _complete_format(
 
     from ...formats.base import formats
 
-    names = (name for name, known in formats().items() if is_written(name, known))
+    names = (name for name, format_ in formats().items() if is_exportable(name, format_))
     return [CompletionItem(name) for name in sorted(names) if name.startswith(incomplete)]
 
 
@@ -104,18 +104,19 @@ def command(
     _check(settings, format_, directory, file)
     to_stdout = directory is None and str(file or "-") == "-"
     with reading(settings) as store:
-        chosen: dict[str, Any] = {
+        selection: dict[str, Any] = {
             "target_ids": choose.find_targets(store, target),
             "workload_ids": None if workload is None else store.lookup.workload(workload),
         }
-        with bar(settings, store.records.count(chosen["target_ids"])) as shown:
-            chosen["on_record"] = counter(shown)
+        with progress_bar(settings, store.records.count(selection["target_ids"])) as progress:
+            selection["on_record"] = counter(progress)
             if directory is not None:
                 from ...formats.export import export_metaschedule
 
-                report = export_metaschedule(store, directory, force=force, **chosen)
+                report = export_metaschedule(store, directory, force=force, **selection)
             else:
-                report = _export_lines(store, format_, None if to_stdout else file, force, chosen)
+                path = None if to_stdout else file
+                report = _export_lines(store, format_, path, force, selection)
         location = store.location
     row = {
         "format": format_,
@@ -125,23 +126,23 @@ def command(
         "records": report.records,
         "left_out": report.left_out,
     }
-    where = ", ".join(report.directories) or str(file)
+    destination = ", ".join(report.directories) or str(file)
     if to_stdout:
-        _tell(settings, report)
+        _note_report(settings, report)
     else:
-        print_object(settings, COLUMNS, row, lambda: _show(report, where))
+        print_object(settings, COLUMNS, row, lambda: _show(report, destination))
     if not report.records:
         raise NotFoundError(f"{location}: no record to export; nothing was written")
 
 
 def _check(settings: Settings, format_: str, directory: Path | None, file: Path | None) -> None:
-    """Raise UsageError for a format that is not written, or not there."""
+    """Raise UsageError for an unknown or unwritable format, or a wrong destination."""
     from ...errors import UsageError
     from ...formats.base import formats
 
     known = formats()
-    if format_ not in known or not is_written(format_, known[format_]):
-        names = ", ".join(sorted(name for name in known if is_written(name, known[name])))
+    if format_ not in known or not is_exportable(format_, known[format_]):
+        names = ", ".join(sorted(name for name in known if is_exportable(name, known[name])))
         raise UsageError(f"cannot write format {format_!r}; there are: {names}")
     if format_ == DIRECTORY:
         if directory is None or file is not None:
@@ -149,31 +150,31 @@ def _check(settings: Settings, format_: str, directory: Path | None, file: Path 
     elif directory is not None:
         raise UsageError(f"{format_} is one file: tunedb export --format {format_} -o {directory}")
     elif settings.output != "table" and str(file or "-") == "-":
-        raise UsageError(f"--{settings.output} prints the report; give the log a file: -o FILE")
+        raise UsageError(f"--{settings.output} prints the report; name a file for the log: -o FILE")
 
 
 def _export_lines(
-    store: Any, format_: str, file: Path | None, force: bool, chosen: dict[str, Any]
+    store: Any, format_: str, file: Path | None, force: bool, selection: dict[str, Any]
 ) -> ExportReport:
-    """Write a log to a file, or to stdout where `file` is None."""
+    """Write a log to a file, or to stdout if `file` is None."""
     from ...formats.base import DocumentWriter, formats
     from ...formats.export import export_document, export_lines
 
     is_document = isinstance(formats()[format_], DocumentWriter)
     write = export_document if is_document else export_lines
     if file is None:
-        report = write(store, format_, sys.stdout.buffer, **chosen)
+        report = write(store, format_, sys.stdout.buffer, **selection)
         sys.stdout.buffer.flush()
         return report
     from ...errors import StorageError, UsageError
     from ...system.files import new_file
 
     try:
-        with new_file(file, force=force) as made:
-            with made.open("wb") as out:
-                report = write(store, format_, out, **chosen)
+        with new_file(file, force=force) as temporary:
+            with temporary.open("wb") as out:
+                report = write(store, format_, out, **selection)
             if not report.records:
-                made.unlink()
+                temporary.unlink()
     except FileExistsError:
         raise UsageError(f"{file} exists; give --force to replace it") from None
     except OSError as error:
@@ -181,24 +182,24 @@ def _export_lines(
     return report
 
 
-def _rows(report: ExportReport, where: str) -> list[dict[str, object]]:
+def _rows(report: ExportReport, destination: str) -> list[dict[str, object]]:
     rows: list[dict[str, object]] = []
     if report.records:
         workloads = text.count(report.workloads, "workload")
-        rows.append({"what": f"written to {where} ({workloads})", "records": report.records})
+        rows.append({"what": f"written to {destination} ({workloads})", "records": report.records})
     left_out = sorted(report.left_out.items(), key=lambda item: -item[1])
     return rows + [
         {"what": f"left out: {reason}", "records": number} for reason, number in left_out
     ]
 
 
-def _show(report: ExportReport, where: str) -> None:
-    rows = _rows(report, where)
+def _show(report: ExportReport, destination: str) -> None:
+    rows = _rows(report, destination)
     if rows:
         print_table(_SUMMARY, rows)
 
 
-def _tell(settings: Settings, report: ExportReport) -> None:
-    """Say on stderr what was written, because stdout has the log itself."""
+def _note_report(settings: Settings, report: ExportReport) -> None:
+    """Print the report on stderr, because stdout has the log."""
     for row in _rows(report, "standard output"):
         settings.note(f"{row['records']:,} records {row['what']}")

@@ -19,9 +19,9 @@ import click
 
 from .. import text
 from ..lazy import LazyGroup
-from ..options import Settings, common_options, pass_settings, reading, writing
+from ..options import Settings, common_options, pass_settings, receiving
 from ..output import Column, output_options, print_rows, print_table
-from ..progress import Bar, bar
+from ..progress import ProgressBar, progress_bar
 
 if TYPE_CHECKING:
     from ...formats.base import LogFile
@@ -29,18 +29,18 @@ if TYPE_CHECKING:
     from ...records import Quarantined, Trust
     from ...storage.store import Store
 
-# ---- What ``tunedb import logs`` tells when it ends ----------------------------------------------
+# ---- Report --------------------------------------------------------------------------------------
 
-#: Bad lines that are named on stderr; the others are counted.
-_MOST_LINES = 5
-#: Reasons and files that are named there.
-_MOST_REASONS = 10
-_MOST_FILES = 50
+#: Largest number of quarantined lines on stderr; the others are counted.
+_MAX_LINES = 5
+#: Largest numbers of reasons and files on stderr.
+_MAX_REASONS = 10
+_MAX_FILES = 50
 
-#: Files that a table has a row each for; those of more are summed up.
-_FEW_FILES = 20
+#: Largest number of files with a row each; a table of more files sums them up.
+_MAX_FILE_ROWS = 20
 
-#: Columns that a table has only where there is something to count.
+#: Columns that a table shows only if they are not all 0.
 _RARE = ("failed", "unmeasured", "launches", "quarantined")
 
 _NUMBERS = ("read", "new", "known", "failed", "unmeasured", "launches")
@@ -65,8 +65,8 @@ _TABLE = (
 
 
 @dataclass
-class Run:
-    """What happened so far, also when it is interrupted."""
+class ImportRun:
+    """State of a run of ``tunedb import logs``, which an interrupt may end."""
 
     dry_run: bool = False
     files: list[LogFile] = field(default_factory=list)
@@ -79,11 +79,11 @@ class Run:
     started: float = field(default_factory=time.monotonic)
 
     def skip(self, name: str, reason: str) -> None:
-        """Remember what a search could not look at."""
+        """Record a path that the search could not read."""
         self.skipped.append((name, reason))
 
     def begin(self, file: LogFile, source: str) -> ImportReport:
-        """Return the report of a file that is imported now."""
+        """Start a file; return its report."""
         from ...formats.importer import ImportReport
 
         report = ImportReport(file.name)
@@ -91,33 +91,33 @@ class Run:
         return report
 
     def finish(self, report: ImportReport) -> None:
-        """Count what a file held."""
+        """Add the report of a finished file to the totals."""
         total = report.total
         self.read += total.read
         self.new += total.new
         self.quarantined += report.quarantined
-        self.bad += report.bad[: _MOST_LINES - len(self.bad)]
-        # Each may have a mebibyte, and there may be thousands of files.
+        self.bad += report.bad[: _MAX_LINES - len(self.bad)]
+        # A line may have a mebibyte, and there may be thousands of files.
         report.bad.clear()
 
     @property
     def refused(self) -> list[tuple[str, str]]:
-        """Files that were not read, or not to their end, with the reason."""
+        """Files that were not read completely, with the reason."""
         reports = ((report.file, report.refused) for report, _ in self.results)
         return [(file, reason) for file, reason in reports if reason is not None]
 
     @property
     def imported(self) -> int:
-        """How many files held something, be it known."""
+        """Number of files with records or workloads, new or known."""
         return sum(bool(report.groups or report.workloads) for report, _ in self.results)
 
     @property
     def is_empty(self) -> bool:
-        """Whether there was nothing to import in any file."""
+        """True if no file had a record or workload."""
         return not self.imported
 
     def check(self) -> None:
-        """Raise FormatError if files were refused and there was nothing in any other."""
+        """Raise FormatError if files were refused and no other file had a record or workload."""
         from ...errors import FormatError
 
         refused = self.refused
@@ -127,31 +127,31 @@ class Run:
             raise FormatError(f"nothing to import in {text.count(len(self.results), 'file')}")
 
     def stopped_at(self) -> str:
-        """Return where an interrupt came, what is stored and how to go on."""
-        where = "before the first file"
+        """Return the place of an interrupt, the number of stored records and how to continue."""
+        place = "before the first file"
         if self.results:
-            where = f"in file {len(self.results):,} of {len(self.files):,}"
-        kept = "nothing was written"
+            place = f"in file {len(self.results):,} of {len(self.files):,}"
+        stored = "nothing was written"
         if not self.dry_run:
-            kept = f"{text.count(self.new, 'new record')} stored"
-        return f"{where}: {kept}; run the same command again to continue there"
+            stored = f"{text.count(self.new, 'new record')} stored"
+        return f"{place}: {stored}; run the same command again to continue there"
 
 
-def tell(settings: Settings, run: Run) -> None:
-    """Print the summary, and on stderr what was not understood."""
+def print_report(settings: Settings, run: ImportRun) -> None:
+    """Print the summary, and problems on stderr."""
     reports = [_row(report, source, dry_run=run.dry_run) for report, source in run.results]
     print_rows(settings, COLUMNS, reports, show=lambda: _show(run))
     refused = run.refused
     if not run.is_empty:
-        _tell_rate(settings, run)
+        _note_rate(settings, run)
     if refused and (len(run.results) > 1 or not run.is_empty):
-        _tell_files(settings, refused, "not read, or not to its end")
+        _warn_of_files(settings, refused, "not read completely")
     if run.skipped:
-        _tell_files(settings, run.skipped, "not looked at")
+        _warn_of_files(settings, run.skipped, "skipped")
     remarks = [(report.file, text_) for report, _ in run.results for text_ in report.remarks]
     if remarks:
-        _tell_files(settings, remarks, "to know of", "thing")
-    _tell_lines(settings, run)
+        _warn_of_files(settings, remarks, "on imported files", "remark")
+    _warn_of_lines(settings, run)
     if run.dry_run:
         settings.note("dry run: nothing was written")
 
@@ -179,16 +179,16 @@ def _numbers(tally: Tally) -> dict[str, int]:
     return {name: getattr(tally, name) for name in _NUMBERS}
 
 
-def _show(run: Run) -> None:
-    """Print a row for each file, format and target, or without the files if they are many."""
+def _show(run: ImportRun) -> None:
+    """Print a row for each file, format and target; sum up the files if they are many."""
     rows = [row for report, _ in run.results for row in _rows_of(report)]
     if not rows:
         return
     total = {key: sum(row[key] for row in rows) for key in (*_NUMBERS, "quarantined")}
     total["files"] = run.imported
     columns = _TABLE
-    if len(run.results) > _FEW_FILES:
-        rows = _without_files(rows)
+    if len(run.results) > _MAX_FILE_ROWS:
+        rows = _sum_files(rows)
         columns = tuple(column for column in columns if column.key != "path")
         label = {"format": "total"}
     else:
@@ -202,34 +202,34 @@ def _show(run: Run) -> None:
 def _rows_of(report: ImportReport) -> Iterator[dict[str, Any]]:
     """Yield the rows of a file: one for each format and target.
 
-    A line that was not understood has neither, so those of a file with several have a row.
+    Quarantined lines have neither; in a file with several rows they have their own.
     """
-    bad = report.quarantined
+    quarantined = report.quarantined
     for (format_, target), tally in report.groups.items():
-        alone = bad if len(report.groups) == 1 else 0
+        is_only = len(report.groups) == 1
         yield {
             **{"path": report.file, "format": format_, "target": target, "files": 1},
             **_numbers(tally),
-            "quarantined": alone,
+            "quarantined": quarantined if is_only else 0,
         }
-    if (bad and len(report.groups) != 1) or (report.workloads and not report.groups):
+    if (quarantined and len(report.groups) != 1) or (report.workloads and not report.groups):
         yield {
             **{"path": report.file, "format": None, "target": None, "files": 1},
             **dict.fromkeys(_NUMBERS, 0),
-            "quarantined": bad,
+            "quarantined": quarantined,
         }
 
 
-def _without_files(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _sum_files(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return the sums of the rows of each format and target, most records first."""
     sums: dict[tuple[str | None, str | None], dict[str, Any]] = {}
     formats: Counter[str | None] = Counter()
     for row in rows:
         if row["format"] is None and not row["quarantined"]:
-            continue  # a file of workloads
-        found = sums.setdefault((row["format"], row["target"]), {**row, **_ZERO})
+            continue  # a file with workloads alone
+        total = sums.setdefault((row["format"], row["target"]), {**row, **_ZERO})
         for key in _ZERO:
-            found[key] += row[key]
+            total[key] += row[key]
         formats[row["format"]] += row["read"]
     return sorted(sums.values(), key=lambda row: (-formats[row["format"]], -row["read"]))
 
@@ -237,7 +237,7 @@ def _without_files(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 _ZERO = dict.fromkeys(("files", *_NUMBERS, "quarantined"), 0)
 
 
-def _tell_rate(settings: Settings, run: Run) -> None:
+def _note_rate(settings: Settings, run: ImportRun) -> None:
     seconds = time.monotonic() - run.started
     rate = f" ({run.read / seconds:,.0f}/s)" if seconds >= 1 else ""
     read = f"{text.count(run.read, 'record')} in {text.count(run.imported, 'file')}"
@@ -245,43 +245,43 @@ def _tell_rate(settings: Settings, run: Run) -> None:
     settings.note(f"{read}, {run.new:,} {new}, in {text.span(seconds)}{rate}")
 
 
-def _tell_files(
-    settings: Settings, files: list[tuple[str, str]], what: str, of: str = "file"
+def _warn_of_files(
+    settings: Settings, files: list[tuple[str, str]], problem: str, noun: str = "file"
 ) -> None:
-    settings.warn(f"{text.count(len(files), of)} {what}")
-    for name, reason in files[:_MOST_FILES]:
+    settings.warn(f"{text.count(len(files), noun)} {problem}")
+    for name, reason in files[:_MAX_FILES]:
         click.echo(text.clean(f"  {name}: {reason}"), err=True)
-    _tell_rest(len(files) - _MOST_FILES)
+    _count_rest(len(files) - _MAX_FILES)
 
 
-def _tell_lines(settings: Settings, run: Run) -> None:
-    """Say how many lines were not understood, the first of them, all reasons, how to go on."""
+def _warn_of_lines(settings: Settings, run: ImportRun) -> None:
+    """Print the number of quarantined lines, the first ones, all reasons and the next command."""
     if not run.quarantined:
         return
     settings.warn(f"{text.count(run.quarantined, 'line')} not understood")
     for row in run.bad:
         click.echo(text.clean(f"  {row.file}:{row.line}: {row.reason}"), err=True)
     rest = run.quarantined - len(run.bad)
-    _tell_rest(rest)
+    _count_rest(rest)
     if rest > 0:
         reasons: Counter[str] = Counter()
         for report, _ in run.results:
             reasons.update(report.reasons)
         click.echo("  Reasons of all of them:", err=True)
         width = len(f"{max(reasons.values()):,}")
-        for reason, number in reasons.most_common(_MOST_REASONS):
+        for reason, number in reasons.most_common(_MAX_REASONS):
             click.echo(text.clean(f"  {number:>{width},}  {reason}"), err=True)
-        _tell_rest(len(reasons) - _MOST_REASONS, " reasons")
-    kept = "would be kept" if run.dry_run else "are kept: tunedb quarantine"
-    click.echo(f"  The lines {kept}", err=True)
+        _count_rest(len(reasons) - _MAX_REASONS, " reasons")
+    storage = "would be quarantined" if run.dry_run else "are quarantined: tunedb quarantine"
+    click.echo(f"  The lines {storage}", err=True)
 
 
-def _tell_rest(number: int, what: str = "") -> None:
+def _count_rest(number: int, noun: str = "") -> None:
     if number > 0:
-        click.echo(f"  and {number:,} more{what}", err=True)
+        click.echo(f"  and {number:,} more{noun}", err=True)
 
 
-# ---- The command ---------------------------------------------------------------------------------
+# ---- Command ------------------------------------------------------------------------------------
 
 _INTERRUPTED = 130
 _STOPPING = b"\r\x1b[2KStopping after this batch; Ctrl-C again stops at once\n"
@@ -301,8 +301,8 @@ def command() -> None:
     """
 
 
-def _said(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
-    """Return what the user says of a file; it becomes a part of names in the database."""
+def _name(_: click.Context, __: click.Parameter, value: str | None) -> str | None:
+    """Return a valid name from the command line; it becomes part of names in the database."""
     from ... import limits
     from ...identity import clean_text
 
@@ -316,7 +316,7 @@ def _said(_: click.Context, __: click.Parameter, value: str | None) -> str | Non
 
 @click.command()
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
-@click.option("--source", metavar="NAME", help="Name of the source; by default each file's path.")
+@click.option("--source", metavar="NAME", help="Name of the source. Default: the file's path.")
 @click.option(
     "--trust",
     type=click.Choice(["own", "verified", "foreign"]),
@@ -326,22 +326,22 @@ def _said(_: click.Context, __: click.Parameter, value: str | None) -> str | Non
     "--trace",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="GPU trace with the times of a profile; for nvprof by default the one beside it.",
+    help="GPU trace with the times of a profile. Default for nvprof: the trace beside it.",
 )
 @click.option(
     "--device",
-    callback=_said,
+    callback=_name,
     metavar="NAME",
     help="Device of files that name none: T4 results, Nsight Compute.",
 )
 @click.option(
     "--kernel",
-    callback=_said,
+    callback=_name,
     metavar="NAME",
     help="Kernel, or profiled program, of files that name none.",
 )
 @click.option("--dry-run", is_flag=True, help="Read and compare; write nothing.")
-@click.option("--strict", is_flag=True, help="Exit with 1 if any line or file was not understood.")
+@click.option("--strict", is_flag=True, help="Exit with 1 if a line or file was not understood.")
 @output_options
 @common_options
 @pass_settings
@@ -376,55 +376,38 @@ def logs(
     """
     from ...formats.find import find_logs
 
-    run = Run(dry_run=dry_run)
-    found = find_logs(paths, run.skip)
-    if trace is not None and len(found) != 1:
-        raise click.UsageError(f"--trace belongs to one profile, but PATH holds {len(found)} files")
-    run.files = [replace(file, trace=trace, device=device, kernel=kernel) for file in found]
-    importer = _Importer(run, source, trust)
+    run = ImportRun(dry_run=dry_run)
+    files = find_logs(paths, run.skip)
+    if trace is not None and len(files) != 1:
+        raise click.UsageError(f"--trace belongs to one profile, but PATH holds {len(files)} files")
+    run.files = [replace(file, trace=trace, device=device, kernel=kernel) for file in files]
+    importer = _FileImporter(run, source, trust)
     try:
-        with _store(settings, dry_run=dry_run) as store:
+        with receiving(settings, dry_run=dry_run) as store:
             importer.check_trust(store)
-            with bar(settings, _total(run.files), counts="records") as shown, _stopping() as stop:
+            with (
+                progress_bar(settings, _total(run.files), counts="records") as progress,
+                _interruptible() as stop,
+            ):
                 for file in run.files:
-                    importer.add(settings, store, file, shown, stop)
+                    importer.add(settings, store, file, progress, stop)
     except KeyboardInterrupt:
-        tell(settings, run)
+        print_report(settings, run)
         click.echo(f"Interrupted {run.stopped_at()}", err=True)
         raise click.exceptions.Exit(_INTERRUPTED) from None
     except Exception:
-        # What was finished stays, so it is told before the error is.
+        # Finished batches are stored, so the report precedes the error.
         if run.results:
-            tell(settings, run)
+            print_report(settings, run)
         raise
-    tell(settings, run)
+    print_report(settings, run)
     run.check()
     if strict and (run.quarantined or run.refused):
         raise click.exceptions.Exit(1)
 
 
-@contextmanager
-def _store(settings: Settings, *, dry_run: bool) -> Iterator[Store]:
-    """Open the database; a dry run compares with an empty one where there is none."""
-    from ...storage.engine import parse_url, sqlite_path
-    from ...storage.store import Store
-
-    if not dry_run:
-        with writing(settings) as store:
-            yield store
-        return
-    path = sqlite_path(parse_url(settings.locate().url))
-    if path is not None and not path.exists():
-        settings.note(f"{path} does not exist yet: everything is new")
-        with Store(":memory:") as store:
-            yield store
-        return
-    with reading(settings) as store:
-        yield store
-
-
 def _size(file: LogFile) -> int:
-    """Return the size of a file as it lies there; 0 where it is gone meanwhile."""
+    """Return the size of a file; 0 if it no longer exists."""
     try:
         return 0 if file.path is None else file.path.stat().st_size
     except OSError:
@@ -432,38 +415,38 @@ def _size(file: LogFile) -> int:
 
 
 def _total(files: list[LogFile]) -> int | None:
-    """Return how much there is to read, or None where nobody knows."""
+    """Return the number of bytes to read; None if it is unknown."""
     return None if any(file.path is None for file in files) else sum(map(_size, files))
 
 
-class _Importer:
+class _FileImporter:
     """Imports one file after another."""
 
-    def __init__(self, run: Run, source: str | None, trust: str | None) -> None:
+    def __init__(self, run: ImportRun, source: str | None, trust: str | None) -> None:
         self._run = run
         self._source = source
         self._trust = trust
 
     def source_of(self, file: LogFile) -> str:
-        """Return the name of a file's source: absolute, so that it means one place only."""
+        """Return the name of a file's source: the absolute path, unless ``--source`` names it."""
         from ...identity import clean_text
 
         if self._source is not None:
             return clean_text(self._source)
-        # A file name need not be text; the database holds only text.
+        # A file name may hold any bytes; the database holds only text.
         return "stdin" if file.path is None else clean_text(str(file.path.resolve()))
 
     @property
     def trust(self) -> Trust:
-        """The trust of new sources."""
+        """Trust of new sources."""
         from ...records import Trust
 
         return Trust[(self._trust or "own").upper()]
 
     def check_trust(self, store: Store) -> None:
-        """Raise UsageError where a source exists with another trust than the one asked for.
+        """Raise UsageError if a source exists with another trust than ``--trust``.
 
-        A source keeps its trust, so what was meant as foreign would be served to TVM.
+        A source keeps its trust, so records imported as foreign would be served.
         """
         from ...errors import UsageError
 
@@ -474,8 +457,8 @@ class _Importer:
             trust = known.get(name)
             if trust is not None and trust is not self.trust:
                 raise UsageError(
-                    f"the source {name!r} has trust {trust.name.lower()} already; "
-                    "give these records another --source"
+                    f"source {name!r} exists with trust {trust.name.lower()}; "
+                    "choose another --source for these records"
                 )
 
     def add(
@@ -483,7 +466,7 @@ class _Importer:
         settings: Settings,
         store: Store,
         file: LogFile,
-        shown: Bar,
+        progress: ProgressBar,
         stop: Callable[[], None],
     ) -> None:
         """Import one file; `stop` is called between its batches."""
@@ -491,13 +474,13 @@ class _Importer:
 
         source = self.source_of(file)
         report = self._run.begin(file, source)
-        shown.describe(file.name if file.path is None else file.path.name)
+        progress.describe(file.name if file.path is None else file.path.name)
         if file.path is None and sys.stdin.isatty():
             settings.note("Reading a log from the terminal; end it with Ctrl-D")
         before = self._run.read
 
         def after_batch() -> None:
-            shown.count(before + report.total.read)
+            progress.count(before + report.total.read)
             stop()
 
         try:
@@ -507,44 +490,43 @@ class _Importer:
                 source=source,
                 trust=self.trust,
                 dry_run=self._run.dry_run,
-                on_position=shown.at,
+                on_position=progress.update,
                 on_batch=after_batch,
                 report=report,
             )
         finally:
             self._run.finish(report)
-        shown.finish(_size(file))
-        shown.count(self._run.read)
+        progress.finish(_size(file))
+        progress.count(self._run.read)
         stop()
 
 
 @contextmanager
-def _stopping() -> Iterator[Callable[[], None]]:
-    """Let Ctrl-C wait for the end of a batch, so that what is told is what was stored.
+def _interruptible() -> Iterator[Callable[[], None]]:
+    """Delay Ctrl-C to the end of a batch, so that the report equals the stored records.
 
-    Yields a function that raises KeyboardInterrupt once it was pressed; a second Ctrl-C does not
-    wait.
+    Yields a function that raises KeyboardInterrupt after a Ctrl-C. A second Ctrl-C is immediate.
     """
-    asked = False
+    is_interrupted = False
 
-    def ask(_number: int, _frame: FrameType | None) -> None:
-        nonlocal asked
-        if asked:
+    def handle(_number: int, _frame: FrameType | None) -> None:
+        nonlocal is_interrupted
+        if is_interrupted:
             raise KeyboardInterrupt
-        asked = True
+        is_interrupted = True
         if sys.stderr.isatty():
-            # Not through sys.stderr: it may be in the middle of a write.
+            # Not through sys.stderr, which may be in the middle of a write.
             os.write(2, _STOPPING)
 
     def stop() -> None:
-        if asked:
+        if is_interrupted:
             raise KeyboardInterrupt
 
     if threading.current_thread() is not threading.main_thread():
         yield stop
         return
-    before = signal.signal(signal.SIGINT, ask)
+    previous = signal.signal(signal.SIGINT, handle)
     try:
         yield stop
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)

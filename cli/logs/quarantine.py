@@ -20,7 +20,7 @@ from ..output import (
     print_rows,
     print_table,
 )
-from ..progress import bar, counter
+from ..progress import counter, progress_bar
 
 if TYPE_CHECKING:
     from ...formats.importer import RetryReport
@@ -42,21 +42,21 @@ COLUMNS = (
 
 _RETRIED = tuple(map(Column, ("tried", "recovered", "workloads", "known", "left", "reasons")))
 _SUMMARY = (
-    Column("what", "what", flexible=True),
+    Column("what", "result", flexible=True),
     Column("lines", "lines", text.number, right=True),
 )
 
-#: Characters of a line that are printed; the database has all of them.
-_SHOWN = 200
+#: Bytes of a line in the list; the database has all of them.
+_EXCERPT = 200
 _LINE_CHARS = 100
 
 _LIMIT = 100
 
-_NONE = "nothing is quarantined"
+_EMPTY = "nothing is quarantined"
 
 
 def _list_options(function: F) -> F:
-    """Give a command the options of the list."""
+    """Add the options of the list to a command."""
     function = _file_option(function)
     return click.option(
         "--limit",
@@ -69,7 +69,7 @@ def _list_options(function: F) -> F:
 
 def _file_option(function: F) -> F:
     return click.option(
-        "--file", metavar="FILE", help="Only lines of this file, as the list names it."
+        "--file", metavar="FILE", help="Only lines of this file: its path, or its name in the list."
     )(function)
 
 
@@ -111,9 +111,7 @@ def command(settings: Settings, limit: int, file: str | None) -> None:
     if name is None:
         _list(settings, limit, file)
     elif file is not None or limit != _LIMIT:
-        raise UsageError(
-            f"put the options of the list after the command: tunedb quarantine {name} …"
-        )
+        raise UsageError(f"--limit and --file belong after the command: tunedb quarantine {name} …")
 
 
 @click.command(name="list")
@@ -142,21 +140,21 @@ def _list(settings: Settings, limit: int, file: str | None) -> None:
             ids = _ids_of(store, file)
             total = len(ids)
             rows = store.quarantine.rows(ids=ids[-limit:])
-    shown = [{**_row(row), "data": _beginning(row)} for row in rows]
-    print_rows(settings, COLUMNS, shown, empty=_NONE)
+    table = [{**_row(row), "data": _excerpt(row)} for row in rows]
+    print_rows(settings, COLUMNS, table, empty=_EMPTY)
     if total > len(rows):
         settings.note(f"{len(rows):,} of {total:,} lines; --limit shows more")
 
 
 def _ids_of(store: Store, file: str) -> list[int]:
-    """Return the ids of a file's lines; its name may be relative or that of the import."""
+    """Return the ids of a file's lines; `file` is its path or its name in the list."""
     from ...errors import NotFoundError
     from ...identity import clean_text
 
     names = dict.fromkeys((clean_text(file), clean_text(str(Path(file).absolute()))))
     ids = sorted({id_ for name in names for id_ in store.quarantine.ids(name)})
     if not ids:
-        raise NotFoundError(f"{file}: has no quarantined line; see: tunedb quarantine list")
+        raise NotFoundError(f"{file} has no quarantined line; see: tunedb quarantine list")
     return ids
 
 
@@ -172,13 +170,13 @@ def _row(row: QuarantineRow) -> dict[str, Any]:
     }
 
 
-def _beginning(row: QuarantineRow) -> str:
-    return row.item.data[:_SHOWN].decode(errors="backslashreplace")
+def _excerpt(row: QuarantineRow) -> str:
+    return row.item.data[:_EXCERPT].decode(errors="backslashreplace")
 
 
 @click.command(name="show")
 @click.argument("id_", type=click.IntRange(min=1, max=2**63 - 1), metavar="ID")
-@click.option("--raw", is_flag=True, help="Print only the kept bytes.")
+@click.option("--raw", is_flag=True, help="Print only the bytes of the line.")
 @output_options
 @common_options
 @pass_settings
@@ -219,9 +217,9 @@ def _show(row: QuarantineRow, data: str) -> None:
     ]
     print_fields(fields, heading=f"Quarantined line {row.id}")
     click.echo(f"\n{bold('Bytes')}")
-    shown = text.clean(data)
-    for start in range(0, len(shown), _LINE_CHARS):
-        click.echo(shown[start : start + _LINE_CHARS])
+    escaped = text.clean(data)
+    for start in range(0, len(escaped), _LINE_CHARS):
+        click.echo(escaped[start : start + _LINE_CHARS])
 
 
 @click.command(name="retry")
@@ -251,21 +249,21 @@ def retry_lines(settings: Settings, ids: tuple[int, ...], file: str | None) -> N
     missing = sorted(set(ids) - set(known))
     if missing:
         raise NotFoundError(f"no quarantined line {missing[0]}; see: tunedb quarantine list")
-    wanted = ids or known
-    with writing(settings) as store, bar(settings, len(wanted)) as shown:
-        report = retry_quarantine(store, wanted, on_row=counter(shown))
+    chosen = ids or known
+    with writing(settings) as store, progress_bar(settings, len(chosen)) as progress:
+        report = retry_quarantine(store, chosen, on_row=counter(progress))
     row = {column.key: getattr(report, column.key) for column in _RETRIED}
     print_object(settings, _RETRIED, row, lambda: _show_retried(settings, report))
 
 
 def _show_retried(settings: Settings, report: RetryReport) -> None:
     if not report.tried:
-        settings.note(_NONE)
+        settings.note(_EMPTY)
         return
     rows = [
         {"what": "recovered as new records", "lines": report.recovered},
         {"what": "recovered as new workloads", "lines": report.workloads},
-        {"what": "recovered, but known already", "lines": report.known},
+        {"what": "already in the database", "lines": report.known},
         *(
             {"what": f"left: {reason}", "lines": number}
             for reason, number in sorted(report.reasons.items(), key=lambda item: -item[1])

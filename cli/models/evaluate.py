@@ -14,8 +14,8 @@ from .. import text
 from ..choose import find_scope, scope_options
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows, print_table
-from ..progress import bar
-from .recipes import chosen_features, recipe_field
+from ..progress import progress_bar
+from .recipes import recipe_field, resolve_features
 
 if TYPE_CHECKING:
     from ...models.baselines import Baseline
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
     from ...models.scope import Scope
     from ...storage.store import Store
 
-# ---- What an evaluation found, as people and programs read it ------------------------------------
+# ---- Report --------------------------------------------------------------------------------------
 
-#: Workloads below which the width of an interval is told: it is then wider than most differences.
+#: With fewer workloads, intervals are wider than most differences: their width is printed.
 _FEW = 20
-#: Workloads below which the bootstrap has so few samples that its intervals are far too narrow.
+#: With fewer workloads, bootstrap intervals are far too narrow.
 _TOO_FEW = 6
 
 #: Keys of a figure in JSON.
 _FIELDS = ("mean", "low", "high", "tenth", "random", "skill")
 
-#: What stands in the row of the noise floor.
+#: Model name in the row of the noise floor.
 _FLOOR = "(measured once)"
 
 
@@ -48,13 +48,13 @@ def _number(value: dict[str, float | None] | None) -> str:
 
 
 def _with_width(value: dict[str, float | None] | None, digits: int) -> str:
-    """Return a mean, and half the width of its interval."""
+    """Format a mean with half the width of its interval."""
     if value is None or value["mean"] is None:
         return text.NOTHING
-    shown = f"{value['mean']:.{digits}f}"
+    mean = f"{value['mean']:.{digits}f}"
     if value["low"] is None or value["high"] is None:
-        return shown
-    return f"{shown} ±{(value['high'] - value['low']) / 2:.{digits}f}"
+        return mean
+    return f"{mean} ±{(value['high'] - value['low']) / 2:.{digits}f}"
 
 
 COLUMNS = (
@@ -84,53 +84,57 @@ _DIFFERENCES = (
 )
 
 
-def print_findings(settings: Settings, found: Evaluation) -> None:
-    """Print the figures, and what they do not tell."""
-    rows = list(_rows(found))
+def print_evaluation(settings: Settings, evaluation: Evaluation) -> None:
+    """Print the figures, and warnings about their uncertainty."""
+    rows = list(_rows(evaluation))
 
     def show() -> None:
         print_table(COLUMNS, rows)
-        differences = list(_difference_rows(found))
+        differences = list(_difference_rows(evaluation))
         if differences:
             click.echo()
             print_table(_DIFFERENCES, differences)
 
     print_rows(settings, COLUMNS, rows, show=show)
-    for what, why in found.impossible.items():
-        settings.note(f"{what} was left out: {why}")
-    few = [row for row in rows if row["workloads"] < _FEW and row["model"] in found.recipes]
+    for regime, reason in evaluation.impossible.items():
+        settings.note(f"{regime} was left out: {reason}")
+    few = [row for row in rows if row["workloads"] < _FEW and row["model"] in evaluation.recipes]
     if few:
-        least = min(few, key=lambda row: row["workloads"])
-        where = f"{least['regime']}, {least['pool']} pools"
-        count = text.count(least["workloads"], "workload")
-        pairs, top = (_width(least[key]) for key in ("pairwise", "top5"))
-        if least["workloads"] < _TOO_FEW:
-            settings.warn(f"{where}: with {count}, means and intervals say little about other data")
+        smallest = min(few, key=lambda row: row["workloads"])
+        regime = f"{smallest['regime']}, {smallest['pool']} pools"
+        count = text.count(smallest["workloads"], "workload")
+        pairs, top = (_width(smallest[key]) for key in ("pairwise", "top5"))
+        if smallest["workloads"] < _TOO_FEW:
+            settings.warn(
+                f"{regime}: with {count}, means and intervals say little about other data"
+            )
             return
         settings.warn(
-            f"{where}: with {count} the means are uncertain by {pairs} (pairs) and {top} (top-5)"
+            f"{regime}: with {count} the means are uncertain by {pairs} (pairs) and {top} (top-5)"
         )
 
 
 def _width(value: dict[str, float | None]) -> str:
-    """Return half the width of an interval."""
+    """Format half the width of an interval."""
     if value["low"] is None or value["high"] is None:
         return "an unknown amount"
     return f"±{(value['high'] - value['low']) / 2:.3f}"
 
 
-def _rows(found: Evaluation) -> Iterator[dict[str, Any]]:
+def _rows(evaluation: Evaluation) -> Iterator[dict[str, Any]]:
     """Yield a row for each model in each regime and kind of pool, and for the noise floor."""
     from ...models.metrics import FIGURES
 
-    for index, one in enumerate(found.results):
-        row = {"regime": one.regime, "pool": one.pool, "workloads": len(one.workloads)}
-        row |= {"pools": one.pools, "programs": one.programs}
-        yield row | {"model": one.model} | {f: _figure(one.summary(f)) for f in FIGURES}
-        following = found.results[index + 1 : index + 2]
-        last = not following or (following[0].regime, following[0].pool) != (one.regime, one.pool)
-        if last and one.floor is not None:
-            floor = one.floor.mean(axis=0)
+    results = evaluation.results
+    for index, result in enumerate(results):
+        key = (result.regime, result.pool)
+        row = {"regime": result.regime, "pool": result.pool, "workloads": len(result.workloads)}
+        row |= {"pools": result.pools, "programs": result.programs}
+        yield row | {"model": result.model} | {f: _figure(result.summary(f)) for f in FIGURES}
+        following = results[index + 1 : index + 2]
+        is_last = not following or (following[0].regime, following[0].pool) != key
+        if is_last and result.floor is not None:
+            floor = result.floor.mean(axis=0)
             means = {
                 figure: dict.fromkeys(_FIELDS) | {"mean": float(value)}
                 for figure, value in zip(FIGURES, floor, strict=True)
@@ -139,35 +143,37 @@ def _rows(found: Evaluation) -> Iterator[dict[str, Any]]:
 
 
 def _figure(summary: Summary) -> dict[str, float | None]:
-    """Return a figure for JSON."""
+    """Return a figure as JSON."""
     values = ((key, getattr(summary, key)) for key in _FIELDS)
     return {key: value if isfinite(value) else None for key, value in values}
 
 
-def _difference_rows(found: Evaluation) -> Iterator[dict[str, Any]]:
-    """Yield the differences between recipes, workload by workload."""
-    keys = dict.fromkeys((one.regime, one.pool) for one in found.results)
+def _difference_rows(evaluation: Evaluation) -> Iterator[dict[str, Any]]:
+    """Yield the paired differences between recipes, over the same workloads."""
+    keys = dict.fromkeys((result.regime, result.pool) for result in evaluation.results)
     for regime, pool in keys:
         pairs: dict[str, dict[str, Difference]] = {}
-        for one in found.differences(regime, pool):
-            if one.other != "random":
-                pairs.setdefault(f"{one.one} - {one.other}", {})[one.figure] = one
+        for difference in evaluation.differences(regime, pool):
+            if difference.other != "random":
+                models = f"{difference.one} - {difference.other}"
+                pairs.setdefault(models, {})[difference.figure] = difference
         for models, figures in pairs.items():
-            shown = {
+            cells = {
                 column.key: _signed(figures[column.key], 1 if "trials" in column.key else 3)
                 for column in _DIFFERENCES[3:]
             }
-            yield {"regime": regime, "pool": pool, "models": models} | shown
+            yield {"regime": regime, "pool": pool, "models": models} | cells
 
 
-def _signed(one: Difference, digits: int) -> str:
-    """Return a difference with its interval: ``+0.012 (-0.003 to 0.028)``."""
-    if not isfinite(one.low):
-        return f"{one.mean:+.{digits}f}"
-    return f"{one.mean:+.{digits}f} ({one.low:.{digits}f} to {one.high:.{digits}f})"
+def _signed(difference: Difference, digits: int) -> str:
+    """Format a difference with its interval: ``+0.012 (-0.003 to 0.028)``."""
+    mean, low, high = difference.mean, difference.low, difference.high
+    if not isfinite(low):
+        return f"{mean:+.{digits}f}"
+    return f"{mean:+.{digits}f} ({low:.{digits}f} to {high:.{digits}f})"
 
 
-# ---- The command ---------------------------------------------------------------------------------
+# ---- Command ------------------------------------------------------------------------------------
 
 _INTERRUPTED = 130
 
@@ -289,13 +295,13 @@ def command(
         values = dict(map(recipe_field, parameters)) | ({"rows": rows} if rows else {})
         recipes = _recipes(settings, store, features, losses, training_sets, values, scope)
         examples, noise = _read(settings, store, next(iter(recipes.values())), scope)
-    found = _evaluate(settings, examples, recipes, noise, options)
-    _write(settings, found, report, plot)
-    print_findings(settings, found)
+    evaluation = _evaluate(settings, examples, recipes, noise, options)
+    _write(settings, evaluation, report, plot)
+    print_evaluation(settings, evaluation)
 
 
 def _check_files(report: Path | None, plot: Path | None) -> None:
-    """Raise for files that cannot be written, before minutes are spent on what they would hold."""
+    """Raise for files that cannot be written, before the minutes of an evaluation."""
     from ...errors import NotFoundError
 
     if plot is not None:
@@ -304,7 +310,9 @@ def _check_files(report: Path | None, plot: Path | None) -> None:
         check(plot)
     for path in (report, plot):
         if path is not None and not path.absolute().parent.is_dir():
-            raise NotFoundError(f"{path}: there is no folder {path.absolute().parent}; make it")
+            raise NotFoundError(
+                f"{path}: folder {path.absolute().parent} does not exist; create it"
+            )
 
 
 def _recipes(
@@ -316,57 +324,57 @@ def _recipes(
     values: dict[str, Any],
     scope: Scope,
 ) -> dict[str, Recipe]:
-    """Return the recipes that are compared, by what tells them apart."""
+    """Return the recipes to compare, named by the options that differ."""
     from ...models.recipe import Recipe
     from ...models.training_job import check_recipe
 
-    features = chosen_features(settings, store, features or values.get("features"), scope)
+    features = resolve_features(settings, store, features or values.get("features"), scope)
     base = Recipe(**{**values, "features": features})
     choices = {
         "loss": list(dict.fromkeys(losses)) or [base.loss],
         "training_set": list(dict.fromkeys(training_sets)) or [base.training_set],
     }
-    several = [key for key, names in choices.items() if len(names) > 1] or ["loss"]
-    found = {}
-    for chosen in product(*choices.values()):
-        made = dict(zip(choices, chosen, strict=True))
-        name = ", ".join(made[key] for key in several)
-        found[name] = Recipe(**{**values, **made, "features": features})
-        check_recipe(found[name])
-    return found
+    varied = [key for key, names in choices.items() if len(names) > 1] or ["loss"]
+    recipes = {}
+    for combination in product(*choices.values()):
+        fields = dict(zip(choices, combination, strict=True))
+        name = ", ".join(fields[key] for key in varied)
+        recipes[name] = Recipe(**{**values, **fields, "features": features})
+        check_recipe(recipes[name])
+    return recipes
 
 
 def _read(settings: Settings, store: Store, recipe: Recipe, scope: Scope) -> tuple[Dataset, Any]:
-    """Return what is judged on, and the noise of its run times."""
+    """Return the dataset, and the noise of its run times."""
     from ...features.base import feature_set
     from ...models.dataset import load
     from ...models.evaluation import repeat_noise
 
     _warn_of_sessions(settings, store, scope.target_ids)
-    chosen = feature_set(recipe.features)
-    with bar(settings, None) as shown:
-        shown.describe("reading features")
+    features = feature_set(recipe.features)
+    with progress_bar(settings, None) as progress:
+        progress.describe("reading features")
 
         def on_read(done: int, total: int) -> None:
-            shown.resize(total)
-            shown.at(done)
+            progress.resize(total)
+            progress.update(done)
 
         examples = load(
             store,
-            chosen,
+            features,
             label=recipe.label,
             corrected=recipe.corrected,
             on_read=on_read,
             scope=scope,
         )
-    noise = repeat_noise(store.training.records(chosen, **scope.ids()))
+    noise = repeat_noise(store.training.records(features, **scope.ids()))
     if noise is None:
         settings.note("Each record has one run time, so the noise floor is unknown")
     return examples, noise
 
 
 def _warn_of_sessions(settings: Settings, store: Store, target_ids: Sequence[int] | None) -> None:
-    """Say where sessions of a target were never compared: they may be of several machines."""
+    """Warn of targets with uncompared sessions: they may be of several machines."""
     for target_id, sessions in store.runs.sessions(target_ids).items():
         if len(sessions) > 1 and not store.runs.factors(target_id):
             settings.warn(
@@ -382,16 +390,16 @@ def _evaluate(
     noise: Any,
     options: dict[str, Any],
 ) -> Evaluation:
-    """Train and rank, with a bar."""
+    """Train and rank, with a progress bar."""
     from ...models.evaluation import evaluate
 
     training_set = next(iter(recipes.values())).training_set
-    with bar(settings, None) as shown:
+    with progress_bar(settings, None) as progress:
 
-        def on_step(done: int, total: int, what: str) -> None:
-            shown.describe(what)
-            shown.resize(total)
-            shown.at(done)
+        def on_step(done: int, total: int, description: str) -> None:
+            progress.describe(description)
+            progress.resize(total)
+            progress.update(done)
 
         try:
             return evaluate(
@@ -418,17 +426,19 @@ def _baselines(names: Sequence[str], training_set: str) -> list[Baseline]:
     return [baseline(name, training_set) for name in dict.fromkeys(names) if name != "none"]
 
 
-def _write(settings: Settings, found: Evaluation, report: Path | None, plot: Path | None) -> None:
-    """Write the files that were asked for."""
+def _write(
+    settings: Settings, evaluation: Evaluation, report: Path | None, plot: Path | None
+) -> None:
+    """Write the files of ``--report`` and ``--plot``."""
     if report is not None:
         import json
 
         from ...system.files import write_whole
 
-        write_whole(report, json.dumps(found.to_json(), indent=1) + "\n")
+        write_whole(report, json.dumps(evaluation.to_json(), indent=1) + "\n")
         settings.note(f"Wrote {report}")
     if plot is not None:
         from ...report.evaluation import plot as draw
 
-        draw(found, plot)
-        settings.note(f"Drew {plot}")
+        draw(evaluation, plot)
+        settings.note(f"Wrote {plot}")

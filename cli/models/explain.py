@@ -22,7 +22,7 @@ from ..output import (
     print_rows,
     print_table,
 )
-from ..progress import bar
+from ..progress import progress_bar
 from .registry import find_model
 
 if TYPE_CHECKING:
@@ -65,17 +65,17 @@ PROGRAM_COLUMNS = tuple(
 _CONTRIBUTION = (
     Column("name", "column", flexible=True),
     Column("group", "group", flexible=True),
-    Column("contribution", "adds", _signed, right=True),
+    Column("contribution", "contribution", _signed, right=True),
     Column("value", "value", right=True),
 )
 _ROW = (
     Column("row", "statement", right=True),
-    Column("contribution", "adds", _signed, right=True),
-    Column("most", "most of all", flexible=True),
+    Column("contribution", "contribution", _signed, right=True),
+    Column("most", "largest contributions", flexible=True),
 )
 
 
-#: What prints as 0 is left out.
+#: Smaller contributions print as 0 and are left out.
 _LEAST = 0.00005
 
 
@@ -90,7 +90,7 @@ _LEAST = 0.00005
         "module": (
             "models.explain_module",
             "explain_module",
-            "Show which record each function of a module finds, or why none.",
+            "Show the record that each function of a module gets, or why it gets none.",
         ),
     },
     name="explain",
@@ -146,17 +146,17 @@ def explain_model(
     if record is not None and program is not None:
         raise UsageError("give --record or --program, not both")
     with reading(settings) as store:
-        found = _newest(store) if words is None else find_model(store, words)
-        loaded = load_model(store, found)
+        stored = _newest(store) if words is None else find_model(store, words)
+        model = load_model(store, stored)
         if record is not None or program is not None:
-            asked = _asked(store, record, program)
-            _explain_program(settings, store, found, loaded, asked, top)
+            subject = _subject(store, record, program)
+            _explain_program(settings, store, stored, model, subject, top)
             return
-        with bar(settings, None) as shown:
-            shown.describe("reading records")
-            columns = _importance(store, found, loaded)
-    rows = [_row(one) for one in columns]
-    print_rows(settings, COLUMNS, rows, show=lambda: _show_importance(found, columns, top))
+        with progress_bar(settings, None) as progress:
+            progress.describe("reading records")
+            columns = _importance(store, stored, model)
+    rows = [_row(column) for column in columns]
+    print_rows(settings, COLUMNS, rows, show=lambda: _show_importance(stored, columns, top))
 
 
 def _newest(store: Store) -> StoredModel:
@@ -166,12 +166,12 @@ def _newest(store: Store) -> StoredModel:
     models = store.models.all(kind=KIND)
     if not models:
         raise NotFoundError("no model yet; train one: tunedb train")
-    # A tuning run leaves cards without boosters.
-    return next((one for one in reversed(models) if one.size is not None), models[-1])
+    # A tuning run stores cards without boosters.
+    return next((model for model in reversed(models) if model.size is not None), models[-1])
 
 
 def _importance(store: Store, found: StoredModel, model: Model) -> list[Importance]:
-    """Return the importance of the columns on some of the programs of a model."""
+    """Return the importance of the columns on a sample of the model's training programs."""
     from ...models import explain
     from ...models.dataset import with_rows
     from ...models.store import learnt_from
@@ -180,22 +180,22 @@ def _importance(store: Store, found: StoredModel, model: Model) -> list[Importan
     return explain.importance(model, with_rows(store, some))
 
 
-def _row(one: Importance) -> dict[str, Any]:
-    return {column.key: getattr(one, column.key) for column in COLUMNS}
+def _row(importance: Importance) -> dict[str, Any]:
+    return {column.key: getattr(importance, column.key) for column in COLUMNS}
 
 
-def _show_importance(found: StoredModel, columns: Sequence[Importance], top: int) -> None:
+def _show_importance(stored: StoredModel, columns: Sequence[Importance], top: int) -> None:
     from ...models.explain import by_group
 
-    features = found.card["features"]["name"]
-    click.echo(bold(text.clean(f"Model {found.id}, features {features}: groups of columns")))
-    print_table(_GROUPS, [_row(one) for one in by_group(columns)][:top])
-    unused = found.card["features"]["columns"] - len(columns)
+    features = stored.card["features"]["name"]
+    click.echo(bold(text.clean(f"Model {stored.id}, features {features}: groups of columns")))
+    print_table(_GROUPS, [_row(group) for group in by_group(columns)][:top])
+    unused = stored.card["features"]["columns"] - len(columns)
     click.echo()
     click.echo(bold("Columns"))
-    print_table(COLUMNS, [_row(one) for one in columns[:top]])
-    left = len(columns) - min(top, len(columns))
-    rest = [f"{left} more are used (--top)"] if left else []
+    print_table(COLUMNS, [_row(column) for column in columns[:top]])
+    hidden = len(columns) - min(top, len(columns))
+    rest = [f"{hidden} more are used (--top)"] if hidden else []
     rest += [f"{unused} are in no tree"] if unused > 0 else []
     if rest:
         click.echo("; ".join(rest))
@@ -205,8 +205,8 @@ def _show_importance(found: StoredModel, columns: Sequence[Importance], top: int
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """The program that is asked about, and a record of it where there is one."""
+class _ExplainedProgram:
+    """A program to explain, and its record with ``--record``."""
 
     program_id: int
     workload_id: int
@@ -214,97 +214,101 @@ class _Asked:
     record: Record | None
 
 
-def _asked(store: Store, record: str | None, program: int | None) -> _Asked:
+def _subject(store: Store, record: str | None, program: int | None) -> _ExplainedProgram:
     from ...errors import NotFoundError
 
-    found = None if record is None else store.records.get(store.lookup.record(record))
-    if found is not None:
-        (program,) = store.programs.ids([found.measurement.program.digest])
+    stored = None if record is None else store.records.get(store.lookup.record(record))
+    if stored is not None:
+        (program,) = store.programs.ids([stored.measurement.program.digest])
     programs = [] if program is None else store.programs.get([program])
     if not programs:
         raise NotFoundError(
             f"no program {program}; tunedb explain model --record takes a record's id"
         )
-    return _Asked(programs[0].id, programs[0].workload_id, programs[0].target_id, found)
+    row = programs[0]
+    return _ExplainedProgram(row.id, row.workload_id, row.target_id, stored)
 
 
 def _explain_program(
     settings: Settings,
     store: Store,
-    found: StoredModel,
+    stored: StoredModel,
     model: Model,
-    asked: _Asked,
+    subject: _ExplainedProgram,
     top: int,
 ) -> None:
-    """Print what each column adds to the score of a program."""
+    """Print the contribution of each column to a program's score."""
     from ...errors import NotFoundError
     from ...features.base import feature_set
     from ...models.explain import contributions
 
     features = feature_set(model.feature_set)
     model.check(features)
-    (rows,) = store.features.rows(features, [asked.program_id])
+    (rows,) = store.features.rows(features, [subject.program_id])
     if rows is None:
         raise NotFoundError(
-            f"program {asked.program_id} has no rows of {features.name}; "
+            f"program {subject.program_id} has no rows of {features.name}; "
             f"run: tunedb extract --set {features.name}"
         )
-    told = contributions(model, rows)
-    row = _program_row(store, found, asked, told) | {"measured": _measured(store, found, asked)}
-    print_object(settings, PROGRAM_COLUMNS, row, lambda: _show_program(row, told, top))
+    explained = contributions(model, rows)
+    row = _program_row(store, stored, subject, explained)
+    row["measured"] = _measured(store, stored, subject)
+    print_object(settings, PROGRAM_COLUMNS, row, lambda: _show_program(row, explained, top))
 
 
 def _program_row(
-    store: Store, found: StoredModel, asked: _Asked, told: Contributions
+    store: Store, stored: StoredModel, subject: _ExplainedProgram, explained: Contributions
 ) -> dict[str, Any]:
     from ...models.explain import group_of
 
-    by_column = told.by_column
-    order = sorted(range(len(told.columns)), key=lambda i: -abs(by_column[i]))
+    by_column = explained.by_column
+    order = sorted(range(len(explained.columns)), key=lambda i: -abs(by_column[i]))
     return {
-        "model": found.id,
-        "program": asked.program_id,
-        "record": None if asked.record is None else asked.record.id,
-        "workload_id": asked.workload_id,
-        "workload": store.workloads.get(asked.workload_id).name,
-        "target_id": asked.target_id,
-        "target": target_label(store.targets.get(asked.target_id)),
-        "mean": None if asked.record is None else asked.record.mean,
-        "score": told.score,
-        "bias": told.bias,
+        "model": stored.id,
+        "program": subject.program_id,
+        "record": None if subject.record is None else subject.record.id,
+        "workload_id": subject.workload_id,
+        "workload": store.workloads.get(subject.workload_id).name,
+        "target_id": subject.target_id,
+        "target": target_label(store.targets.get(subject.target_id)),
+        "mean": None if subject.record is None else subject.record.mean,
+        "score": explained.score,
+        "bias": explained.bias,
         "columns": [
             {
-                "name": told.columns[i],
-                "group": group_of(told.columns[i]),
+                "name": explained.columns[i],
+                "group": group_of(explained.columns[i]),
                 "contribution": float(by_column[i]),
-                "values": [float(value) for value in told.values[:, i]],
+                "values": [float(value) for value in explained.values[:, i]],
             }
             for i in order
         ],
-        "rows": [float(value) for value in told.by_row],
+        "rows": [float(value) for value in explained.by_row],
     }
 
 
-def _measured(store: Store, found: StoredModel, asked: _Asked) -> list[dict[str, Any]]:
-    """Return the program's time on each machine that measured it, as the model counts it."""
+def _measured(
+    store: Store, stored: StoredModel, subject: _ExplainedProgram
+) -> list[dict[str, Any]]:
+    """Return the program's time on each machine that measured it, as the model's label."""
     from ...errors import NotFoundError
     from ...features.base import feature_set
     from ...models.dataset import load
     from ...models.scope import Scope
 
-    recipe = found.card["recipe"]
+    recipe = stored.card["recipe"]
     try:
         examples = load(
             store,
             feature_set(recipe["features"]),
             label=recipe["label"],
             corrected=recipe["corrected"],
-            scope=Scope([asked.workload_id], [asked.target_id]),
+            scope=Scope([subject.workload_id], [subject.target_id]),
             rows=False,
         )
-    except NotFoundError:  # nothing of the workload was measured
+    except NotFoundError:  # the workload has no measurement
         return []
-    own = examples.take(examples.program_ids == asked.program_id)
+    own = examples.take(examples.program_ids == subject.program_id)
     return [
         {
             "machine": examples.groups[group].machine,
@@ -315,46 +319,46 @@ def _measured(store: Store, found: StoredModel, asked: _Asked) -> list[dict[str,
     ]
 
 
-def _show_program(row: dict[str, Any], told: Contributions, top: int) -> None:
+def _show_program(row: dict[str, Any], explained: Contributions, top: int) -> None:
     fields = [
         ("workload", text.clean(f"{row['workload_id']} {row['workload']}")),
         ("target", f"{row['target_id']} {row['target']}"),
-        *(("measured", _time(one)) for one in row["measured"]),
-        ("score", f"{row['score']:.4f} = {row['bias']:.4f} (bias) {_sum_words(told)}"),
+        *(("measured", _time(measured)) for measured in row["measured"]),
+        ("score", f"{row['score']:.4f} = {row['bias']:.4f} (bias) {_sum_words(explained)}"),
     ]
     print_fields(fields, heading=f"Program {row['program']} by model {row['model']}")
     click.echo()
-    shown = [one for one in row["columns"] if abs(one["contribution"]) >= _LEAST][:top]
-    print_table(_CONTRIBUTION, [{**one, "value": _values(one["values"])} for one in shown])
+    columns = [c for c in row["columns"] if abs(c["contribution"]) >= _LEAST][:top]
+    print_table(_CONTRIBUTION, [{**c, "value": _values(c["values"])} for c in columns])
     if len(row["rows"]) > 1:
         click.echo()
-        print_table(_ROW, [_statement(told, number) for number in range(len(row["rows"]))])
+        print_table(_ROW, [_statement(explained, number) for number in range(len(row["rows"]))])
 
 
 def _time(measured: dict[str, Any]) -> str:
-    """Return a program's time beside the best of its workload on the same machine."""
-    where = f" on machine {measured['machine']}" if measured["machine"] else ""
+    """Format a program's time, with its share of the best throughput on the same machine."""
+    machine = f" on machine {measured['machine']}" if measured["machine"] else ""
     if measured["seconds"] is None:
-        return f"failed{where}"
+        return f"failed{machine}"
     best = f"{share(measured['throughput'])} of the best throughput"
-    return f"{text.seconds(measured['seconds'])}, {best}{where}"
+    return f"{text.seconds(measured['seconds'])}, {best}{machine}"
 
 
-def _sum_words(told: Contributions) -> str:
-    up = float(told.rows[told.rows > 0].sum())
-    down = float(told.rows[told.rows < 0].sum())
+def _sum_words(explained: Contributions) -> str:
+    up = float(explained.rows[explained.rows > 0].sum())
+    down = float(explained.rows[explained.rows < 0].sum())
     return f"+ {up:.4f} - {-down:.4f}"
 
 
 def _values(values: Sequence[float]) -> str:
-    """Return what the trees saw: one number, or the range over the program's statements."""
+    """Format a column's value: one number, or the range over the program's statements."""
     low, high = min(values), max(values)
     return f"{low:.4g}" if low == high else f"{low:.4g} to {high:.4g}"
 
 
-def _statement(told: Contributions, number: int) -> dict[str, Any]:
-    """Return a statement with the columns that move its score most."""
-    row = told.rows[number]
-    most = sorted(range(len(row)), key=lambda i: -abs(row[i]))[:3]
-    words = ", ".join(f"{told.columns[i]} {row[i]:+.3f}" for i in most if row[i])
+def _statement(explained: Contributions, number: int) -> dict[str, Any]:
+    """Return a statement with the columns that contribute most to its score."""
+    row = explained.rows[number]
+    columns = sorted(range(len(row)), key=lambda i: -abs(row[i]))[:3]
+    words = ", ".join(f"{explained.columns[i]} {row[i]:+.3f}" for i in columns if row[i])
     return {"row": number, "contribution": float(row.sum()), "most": words}

@@ -44,7 +44,7 @@ def explain_module(
     layout: str,
     no_prepack: bool,
 ) -> None:
-    """Show which record each function of a module finds, or why none.
+    """Show the record that each function of a module gets, or why it gets none.
 
     MODULE is a TVMScript file (which is run), package.module:name, or an .onnx or .pt2 file. The
     reasons name the nearest stored workloads and the first difference, other targets, and records
@@ -55,7 +55,7 @@ def explain_module(
       tunedb explain module package.kernels:Kernels --target llvm
     """
     with reading(settings) as store:
-        found = one_target(store, target)
+        device = one_target(store, target)
         from ...plugins.metaschedule.deploy.explain import explain
         from ...plugins.metaschedule.module_source import load_module
 
@@ -63,16 +63,16 @@ def explain_module(
         findings = explain(
             store,
             load_module(words),
-            found.attributes,
+            device.attributes,
             fallback=fallback,
             **lowering_of(layout, no_prepack),
         )
-    shown = label(found)
+    name = label(device)
     print_rows(
         settings,
         COLUMNS,
-        [_row(finding, shown) for finding in findings],
-        show=lambda: _show(findings, shown),
+        [_row(finding, name) for finding in findings],
+        show=lambda: _show(findings, name),
     )
 
 
@@ -85,8 +85,8 @@ def _row(finding: FunctionFinding, target: str) -> dict[str, Any]:
         "workload_id": None if record is None else record.workload_id,
         "mean": None if record is None else record.mean,
         "equal_workloads": list(finding.workload_ids),
-        "reasons": [{"code": one.code, "text": one.text} for one in finding.reasons],
-        "nearest": [_near_row(one) for one in finding.nearest],
+        "reasons": [{"code": reason.code, "text": reason.text} for reason in finding.reasons],
+        "nearest": [_near_row(workload) for workload in finding.nearest],
     }
 
 
@@ -115,11 +115,11 @@ def _show(findings: list[FunctionFinding], target: str) -> None:
             click.echo()
         name, record = text.clean(finding.function), finding.record
         if record is not None:
-            told = f"record {record.id} of workload {record.workload_id}"
-            click.echo(bold(f"{name}: {told}, {text.seconds(record.mean)}"))
+            label_ = f"record {record.id} of workload {record.workload_id}"
+            click.echo(bold(f"{name}: {label_}, {text.seconds(record.mean)}"))
             continue
         click.echo(bold(f"{name}: no record for {target}"))
-        fields = [(one.code, text.clean(one.text)) for one in finding.reasons]
+        fields = [(reason.code, text.clean(reason.text)) for reason in finding.reasons]
         for near in finding.nearest:
             fields += _near_fields(near)
         print_fields(fields)
@@ -137,7 +137,7 @@ def _near_fields(near: NearWorkload) -> list[tuple[str, str]]:
 
 
 def _lines(difference: ModuleDifference) -> list[tuple[str, str]]:
-    """Return the lines of TVMScript that differ, where both are one."""
+    """Return the lines of TVMScript that differ, if each is a single line."""
     if difference.here_line is None or difference.there_line is None:
         return []
     return [

@@ -13,7 +13,7 @@ from .. import text
 from ..choose import complete_workload, find_targets, target_option
 from ..options import Settings, common_options, pass_settings, writing
 from ..output import Column, output_options, print_rows
-from ..progress import bar, counter
+from ..progress import counter, progress_bar
 
 if TYPE_CHECKING:
     from ...extraction.extract import ExtractReport, Rebuilder
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
 
 _INTERRUPTED = 130
 
-#: Reasons that are named on stderr; all are in quarantine.
-_MOST_REASONS = 10
+#: Largest number of reasons on stderr; quarantine has all.
+_MAX_REASONS = 10
 
-#: What is computed where nobody says: of steps, and of modules where TVM is installed.
+#: Default sets: one of steps and, with TVM, one of modules.
 _STEPS, _SCHEDULED = "steps", "tunedb.scheduled"
 
 COLUMNS = (
     Column("set", "set"),
     Column("version", "version", right=True, least=90),
     Column("programs", "programs", text.number, right=True),
-    Column("known", "there", text.number, right=True),
+    Column("known", "known", text.number, right=True),
     Column("done", "done", text.number, right=True),
     Column("failed", "failed", text.number, right=True),
     Column("passed", "failed before", text.number, right=True, least=90),
@@ -90,36 +90,36 @@ def command(
       tunedb extract --set ansor.per_store/tvm --workers 8
       tunedb extract --workload matmul --target llvm --retry
     """
-    sets = list(_chosen(settings, names))
+    sets = list(_feature_sets(settings, names))
     reports: list[ExtractReport] = []
     with writing(settings) as store:
-        where = {
+        selection = {
             "workload_ids": None if workload is None else store.lookup.workload(workload),
             "target_ids": find_targets(store, target),
             "limit": limit,
             "retry": retry,
         }
         try:
-            for one in sets:
-                _extract(settings, store, one, workers, reports, where)
+            for feature_set in sets:
+                _extract(settings, store, feature_set, workers, reports, selection)
         except KeyboardInterrupt:
-            _tell(settings, reports)
+            _report(settings, reports)
             click.echo("Interrupted; stored rows stay, and the next run continues", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
         except Exception:
-            # What was finished stays, so it is told before the error is.
-            _tell(settings, reports)
+            # Finished batches are stored, so the report precedes the error.
+            _report(settings, reports)
             raise
         kernels = store.programs.has_kernels()
-    _tell(settings, reports)
+    _report(settings, reports)
     if kernels:
         settings.note(
             "configurations of GPU kernels have no features; tunedb advise trains on their launches"
         )
 
 
-def _chosen(settings: Settings, names: tuple[str, ...]) -> Iterator[FeatureSet]:
-    """Yield the feature sets that are meant."""
+def _feature_sets(settings: Settings, names: tuple[str, ...]) -> Iterator[FeatureSet]:
+    """Yield the named feature sets, or the default ones."""
     from ...features.base import feature_set
 
     if not names:
@@ -134,52 +134,54 @@ def _chosen(settings: Settings, names: tuple[str, ...]) -> Iterator[FeatureSet]:
 def _extract(
     settings: Settings,
     store: Store,
-    one: FeatureSet,
+    feature_set: FeatureSet,
     workers: int | None,
     reports: list[ExtractReport],
-    where: dict[str, Any],
+    selection: dict[str, Any],
 ) -> None:
-    """Fill in one feature set."""
+    """Compute the missing rows of one feature set."""
     from ...extraction.extract import ExtractReport, extract
 
-    report = ExtractReport(one.name, one.version)
+    report = ExtractReport(feature_set.name, feature_set.version)
     reports.append(report)
     with ExitStack() as stack:
-        rebuilder = stack.enter_context(_rebuilder(store, one, workers))
-        shown = stack.enter_context(bar(settings, None))
-        shown.describe(one.name)
+        rebuilder = stack.enter_context(_rebuilder(store, feature_set, workers))
+        progress = stack.enter_context(progress_bar(settings, None))
+        progress.describe(feature_set.name)
 
         def begin(report: ExtractReport) -> None:
-            limit = where["limit"]
-            shown.resize(report.missing if limit is None else min(limit, report.missing))
+            limit = selection["limit"]
+            progress.resize(report.missing if limit is None else min(limit, report.missing))
 
         extract(
             store,
-            one,
+            feature_set,
             rebuilder=rebuilder,
             on_begin=begin,
-            on_program=counter(shown),
+            on_program=counter(progress),
             report=report,
-            **where,
+            **selection,
         )
 
 
 @contextmanager
-def _rebuilder(store: Store, one: FeatureSet, workers: int | None) -> Iterator[Rebuilder | None]:
-    """Yield what replays programs, for a set that needs their modules."""
+def _rebuilder(
+    store: Store, feature_set: FeatureSet, workers: int | None
+) -> Iterator[Rebuilder | None]:
+    """Yield a pool that replays programs, for a set that needs their modules."""
     from ...features.base import StepFeatures
 
-    if isinstance(one, StepFeatures):
+    if isinstance(feature_set, StepFeatures):
         yield None
         return
     from ...plugins.metaschedule.workers.replay_pool import ReplayPool
 
-    with ReplayPool(store, one.name, workers=workers) as pool:
+    with ReplayPool(store, feature_set.name, workers=workers) as pool:
         yield pool
 
 
-def _tell(settings: Settings, reports: list[ExtractReport]) -> None:
-    """Print what became of each set."""
+def _report(settings: Settings, reports: list[ExtractReport]) -> None:
+    """Print the report of each set, and reasons of failures on stderr."""
     rows = [
         {
             "set": report.name,
@@ -194,11 +196,11 @@ def _tell(settings: Settings, reports: list[ExtractReport]) -> None:
     ]
     print_rows(settings, COLUMNS, rows)
     for report in reports:
-        for reason, number in _most(report.reasons):
+        for reason, number in _main_reasons(report.reasons):
             settings.note(f"{report.name}: {text.count(number, 'program')}: {reason}")
     if any(report.failed for report in reports):
         settings.note("Programs that failed are in quarantine; see: tunedb quarantine")
 
 
-def _most(reasons: dict[str, int]) -> list[tuple[str, int]]:
-    return sorted(reasons.items(), key=lambda item: -item[1])[:_MOST_REASONS]
+def _main_reasons(reasons: dict[str, int]) -> list[tuple[str, int]]:
+    return sorted(reasons.items(), key=lambda item: -item[1])[:_MAX_REASONS]

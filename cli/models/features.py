@@ -58,27 +58,27 @@ def command(settings: Settings, name: str | None, wants_columns: bool) -> None:
         if name is None:
             raise UsageError("--columns needs a set: tunedb features SET --columns")
         names = feature_names(feature_set(name))
-        listed = ({"index": i, "name": column} for i, column in enumerate(names))
+        rows_ = ({"index": i, "name": column} for i, column in enumerate(names))
         empty = f"the number of columns of {name} depends on the program"
-        print_rows(settings, _COLUMN, listed, empty=empty)
+        print_rows(settings, _COLUMN, rows_, empty=empty)
         return
-    with _query(settings) as store:
+    with _optional_store(settings) as store:
         rows = list(_rows(store))
     if name is None:
         print_rows(settings, COLUMNS, rows, empty="no feature set loads; see: tunedb plugins")
         return
-    found = [row for row in rows if row["name"] == name]
-    if not found:
+    versions = [row for row in rows if row["name"] == name]
+    if not versions:
         known = ", ".join(dict.fromkeys(row["name"] for row in rows))
         raise NotFoundError(f"no feature set {name!r}; there are: {known}")
-    # The installed version is the newest; others are the database's alone.
-    row = next((row for row in found if row["installed"]), found[-1])
+    # Other versions than the installed one are only stored.
+    row = next((row for row in versions if row["installed"]), versions[-1])
     print_object(settings, COLUMNS, row, lambda: _show(row))
 
 
 @contextmanager
-def _query(settings: Settings) -> Iterator[Store | None]:
-    """Yield what reads the database; None where nobody named one and there is none."""
+def _optional_store(settings: Settings) -> Iterator[Store | None]:
+    """Yield the database; None if it is the default one and does not exist."""
     from ...storage.engine import parse_url, sqlite_path
 
     location = settings.locate()
@@ -95,24 +95,27 @@ def _rows(store: Store | None) -> Iterator[dict[str, Any]]:
 
     stored: dict[tuple[str, int], StoredFeatures] = {}
     if store is not None:
-        stored = {(one.name, one.version): one for one in store.features.sets()}
-    for one in feature_sets().values():
-        row = _row(one, stored.pop((one.name, one.version), None), needs=str(one.needs))
+        stored = {(rows.name, rows.version): rows for rows in store.features.sets()}
+    for installed in feature_sets().values():
+        rows = stored.pop((installed.name, installed.version), None)
+        row = _row(installed, rows, needs=str(installed.needs))
         if store is not None:
-            found = store.features.coverage(one, for_tvm=not isinstance(one, StepFeatures))
-            row |= {"without": found.able - found.known, "unable": found.programs - found.able}
-            row["with"] = found.known
+            for_tvm = not isinstance(installed, StepFeatures)
+            coverage = store.features.coverage(installed, for_tvm=for_tvm)
+            row["with"] = coverage.known
+            row["without"] = coverage.able - coverage.known
+            row["unable"] = coverage.programs - coverage.able
         yield row
-    for other in stored.values():
-        yield {**_row(other, other, needs=None), "installed": False}
+    for rows in stored.values():
+        yield {**_row(rows, rows, needs=None), "installed": False}
 
 
-def _row(one: NamedSet, stored: StoredFeatures | None, *, needs: str | None) -> dict[str, Any]:
+def _row(features: NamedSet, stored: StoredFeatures | None, *, needs: str | None) -> dict[str, Any]:
     return {
-        "name": one.name,
-        "version": one.version,
+        "name": features.name,
+        "version": features.version,
         "needs": needs,
-        "columns": len(one.columns) or None,
+        "columns": len(features.columns) or None,
         "installed": True,
         "with": None if stored is None else stored.programs,
         "without": None,

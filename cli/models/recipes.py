@@ -1,4 +1,4 @@
-"""What options say of a recipe."""
+"""Options of recipes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def recipe_field(words: str) -> tuple[str, Any]:
-    """Return name and value of a field of the recipe that ``-p NAME=VALUE`` gives.
+    """Parse ``-p NAME=VALUE`` to the name and value of a field of the recipe.
 
     Raises
     ------
     UsageError
-        There is no such field, or it takes no such value.
+        The recipe has no such field, or the value has the wrong type.
     """
     from ...errors import UsageError
     from ...models.recipe import Recipe
@@ -33,16 +33,16 @@ def recipe_field(words: str) -> tuple[str, Any]:
             return name, {"yes": True, "no": False}[value]
         return name, kind(value)
     except (ValueError, KeyError):
-        takes = {bool: "yes or no", int: "a whole number", float: "a number"}[kind]
-        raise UsageError(f"-p {words}: {name} takes {takes}") from None
+        expected = {bool: "yes or no", int: "a whole number", float: "a number"}[kind]
+        raise UsageError(f"-p {words}: {name} takes {expected}") from None
 
 
-def chosen_features(settings: Settings, store: Store, named: str | None, scope: Scope) -> str:
-    """Return the feature set that is named, or else the one that most programs have."""
+def resolve_features(settings: Settings, store: Store, name: str | None, scope: Scope) -> str:
+    """Return the named feature set, or by default the one with the most programs."""
     from ...models.store import choose_features
 
-    if named is not None:
-        return named
+    if name is not None:
+        return name
     features = choose_features(store, scope)
-    settings.note(f"Features: {features} (--features SET takes another set)")
+    settings.note(f"Features: {features} (choose another set with --features SET)")
     return features

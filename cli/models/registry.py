@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from ...storage.store import Store
     from ...storage.training import Trial
 
-#: Keys of one model.
+#: Keys of one model in JSON.
 KEYS = ("id", "digest", "kind", "created_at", "size", "current", "card")
 
 
@@ -40,7 +40,7 @@ COLUMNS = (
     Column("random", "random", share, right=True, least=115),
     Column("predictions", "predicted", text.number, right=True, least=165),
     Column("size", "size", text.size, right=True, least=90),
-    Column("created_at", "made", least=155),
+    Column("created_at", "created", least=155),
     Column("current", "current"),
 )
 
@@ -74,7 +74,7 @@ TRIAL_COLUMNS = (
 #: Kind of the models of tunedb advise.
 ADVISOR = "advisor"
 
-_NONE = "no model yet; train one: tunedb train"
+_NO_MODEL = "no model yet; train one: tunedb train"
 
 
 @click.group(
@@ -138,26 +138,26 @@ def _list(settings: Settings) -> None:
         names = _target_names(store)
         current = are_current(store, models)
         rows = [
-            _row_alone(one)
-            if one.card.get("card") != VERSION
-            else _summary(one, is_current, predicted.get(one.id, 0), names)
-            for one, is_current in zip(models, current, strict=True)
+            _row_without_card(model)
+            if model.card.get("card") != VERSION
+            else _summary(model, is_current, predicted.get(model.id, 0), names)
+            for model, is_current in zip(models, current, strict=True)
         ]
-    print_rows(settings, COLUMNS, rows, empty=_NONE)
+    print_rows(settings, COLUMNS, rows, empty=_NO_MODEL)
 
 
-def _row_alone(stored: StoredModel) -> dict[str, Any]:
-    """Return what is known of a model whose card has another layout."""
-    known = {
+def _row_without_card(stored: StoredModel) -> dict[str, Any]:
+    """Return the row of a model whose card has another layout."""
+    values = {
         "id": stored.id,
         "digest": stored.digest.hex(),
         "kind": stored.kind,
         "size": stored.size,
         "created_at": text.moment(stored.created_at),
-        # Whether an advisor's launches are still those of the database nobody asked.
+        # The list does not compare an advisor's launches with those of the database.
         "current": None if stored.kind == ADVISOR else False,
     }
-    return dict.fromkeys(column.key for column in COLUMNS) | known
+    return dict.fromkeys(column.key for column in COLUMNS) | values
 
 
 def _summary(
@@ -189,7 +189,7 @@ def _summary(
 
 
 def _figures(card: dict[str, Any]) -> dict[str, list[float | None]]:
-    """Return mean and interval of the pairwise accuracy of the model and of what is beside it."""
+    """Return mean and interval of the pairwise accuracy of the model and its baselines."""
     pools = (card["evaluation"] or {}).get("pools") or {}
     first: dict[str, Any] = next(iter(pools.values()), {"figures": {}})
     return {name: figures["pairwise"] for name, figures in first["figures"].items()}
@@ -198,37 +198,37 @@ def _figures(card: dict[str, Any]) -> dict[str, list[float | None]]:
 def _target_names(store: Store) -> dict[str, str]:
     from ..choose import target_label
 
-    known = (one.target for one in store.targets.find())
-    return {target.digest.hex(): target_label(target) for target in known}
+    targets = (summary.target for summary in store.targets.find())
+    return {target.digest.hex(): target_label(target) for target in targets}
 
 
 # ---------------------------------------------------------------------- one model
 
 
 def find_model(store: Store, words: str) -> StoredModel:
-    """Return the model that is meant: by its id, or the beginning of its digest.
+    """Return the model with an id, or with the beginning of a digest.
 
     Raises
     ------
     NotFoundError
-        None is meant.
+        No model matches.
     UsageError
-        The beginning of a digest fits several.
+        Several digests match.
     """
     from ...errors import NotFoundError, UsageError
 
     models = store.models.all()
-    by_id = [one for one in models if words == str(one.id)]
+    by_id = [model for model in models if words == str(model.id)]
     if by_id:
         return by_id[0]
-    found = [one for one in models if len(words) >= 4 and one.digest.hex().startswith(words)]
-    if len(found) > 1:
-        raise UsageError(f"{words!r} means {len(found)} models; give an id: tunedb models")
-    if not found:
-        listed = ", ".join(str(one.id) for one in models[-8:])
-        there = f"there are: {listed}; see: tunedb models" if models else _NONE
-        raise NotFoundError(f"no model {words!r}; {there}")
-    return found[0]
+    matches = [m for m in models if len(words) >= 4 and m.digest.hex().startswith(words)]
+    if len(matches) > 1:
+        raise UsageError(f"{words!r} matches {len(matches)} models; give an id: tunedb models")
+    if not matches:
+        ids = ", ".join(str(model.id) for model in models[-8:])
+        advice = f"there are: {ids}; see: tunedb models" if models else _NO_MODEL
+        raise NotFoundError(f"no model {words!r}; {advice}")
+    return matches[0]
 
 
 @click.command()
@@ -253,29 +253,32 @@ def show(settings: Settings, model: str) -> None:
     from ...models.store import is_current
 
     with reading(settings) as store:
-        found = find_model(store, model)
-        if found.card.get("card") == CARD:
-            _show_advisor(settings, found)
+        stored = find_model(store, model)
+        if stored.card.get("card") == CARD:
+            _show_advisor(settings, stored)
             return
-        cards.check(found)
-        row = row_of(found, current=is_current(store, found))
-    print_object(settings, tuple(map(Column, KEYS)), row, lambda: show_model(found, whole=True))
+        cards.check(stored)
+        row = model_row(stored, current=is_current(store, stored))
+    print_object(settings, tuple(map(Column, KEYS)), row, lambda: show_model(stored, whole=True))
     if not row["current"]:
-        settings.note("The data changed since, or belong to another database: tunedb train")
+        settings.note(
+            "The records changed since the training, or belong to another database; "
+            "retrain: tunedb train"
+        )
 
 
 def _show_advisor(settings: Settings, stored: StoredModel) -> None:
     from ..advise.train import advisor_fields, advisor_row
 
-    row = row_of(stored, current=None)
+    row = model_row(stored, current=None)
     fields = advisor_fields(advisor_row(stored))
     print_object(settings, tuple(map(Column, KEYS)), row, lambda: print_fields(fields))
     for note in stored.card["notes"]:
         settings.warn(note)
 
 
-def row_of(stored: StoredModel, *, current: bool | None) -> dict[str, Any]:
-    """Return the keys of one model."""
+def model_row(stored: StoredModel, *, current: bool | None) -> dict[str, Any]:
+    """Return a model as JSON."""
     return {
         "id": stored.id,
         "digest": stored.digest.hex(),
@@ -309,40 +312,40 @@ def drift(settings: Settings, model: str | None, trials: bool) -> None:
       tunedb models drift 3 --trials --csv > trials.csv
       tunedb models drift --json | jq '.[] | select(.drifted)'
     """
-    from ...models import drift as ledger
+    from ...models import drift as drift_
 
     empty = "no prediction yet; tuning with tunedb.plugins.metaschedule.CostModel stores them"
     with reading(settings) as store:
         id_ = None if model is None else find_model(store, model).id
         if trials:
-            ranked = ledger.ranks(store.training.trials(id_))
-            print_rows(settings, TRIAL_COLUMNS, map(_trial_row, ranked), empty=empty)
+            ranks = drift_.ranks(store.training.trials(id_))
+            print_rows(settings, TRIAL_COLUMNS, map(_trial_row, ranks), empty=empty)
             return
-        rows = list(_drift_rows(store, ledger.drift(store, id_)))
+        rows = list(_drift_rows(store, drift_.drift(store, id_)))
     print_rows(settings, DRIFT_COLUMNS, rows, empty=empty)
-    told = sum(row["drifted"] is True for row in rows)
-    if told:
-        settings.note(f"{text.count(told, 'workload')} drifted; rebuild: tunedb train")
+    drifted = sum(row["drifted"] is True for row in rows)
+    if drifted:
+        settings.note(f"{text.count(drifted, 'workload')} drifted; retrain: tunedb train")
 
 
-def _drift_rows(store: Store, found: Sequence[Drift]) -> Iterator[dict[str, Any]]:
+def _drift_rows(store: Store, drifts: Sequence[Drift]) -> Iterator[dict[str, Any]]:
     from ..choose import target_label
 
-    workloads = {one.id: one for one in store.workloads.find()}
-    for one in found:
-        workload = workloads[one.workload_id]
+    workloads = {workload.id: workload for workload in store.workloads.find()}
+    for drift in drifts:
+        workload = workloads[drift.workload_id]
         yield {
-            "model": one.model_id,
-            "workload_id": one.workload_id,
+            "model": drift.model_id,
+            "workload_id": drift.workload_id,
             "workload": workload.name,
             "family": workload.signature.family,
-            "target_id": one.target_id,
-            "target": target_label(store.targets.get(one.target_id)),
-            "trials": one.trials,
-            "failed": one.failed,
-            "pairwise": one.pairwise,
-            "threshold": one.threshold,
-            "drifted": one.drifted,
+            "target_id": drift.target_id,
+            "target": target_label(store.targets.get(drift.target_id)),
+            "trials": drift.trials,
+            "failed": drift.failed,
+            "pairwise": drift.pairwise,
+            "threshold": drift.threshold,
+            "drifted": drift.drifted,
         }
 
 

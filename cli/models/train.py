@@ -14,9 +14,9 @@ from ..card import show_model
 from ..choose import find_scope, scope_options
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_object
-from ..progress import bar
-from .recipes import chosen_features, recipe_field
-from .registry import KEYS, row_of
+from ..progress import progress_bar
+from .recipes import recipe_field, resolve_features
+from .registry import KEYS, model_row
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -33,7 +33,7 @@ COLUMNS = (*map(Column, KEYS), Column("was_there"), Column("trained"))
 
 _INTERRUPTED = 130
 
-#: What is told of each step while it runs.
+#: Step of a training → its description beside the progress bar.
 _STEPS = {
     "features": "computing features",
     "sessions": "comparing sessions",
@@ -45,11 +45,11 @@ _STEPS = {
 
 
 class _RecipeOption(click.Option):
-    """An option for a field of the recipe; its help tells the default."""
+    """An option for a field of the recipe; its help ends with the default."""
 
-    def __init__(self, *args: Any, part: str | None = None, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, component: str | None = None, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._part = part
+        self._component = component
 
     def get_help_record(self, ctx: click.Context) -> tuple[str, str] | None:
         """Return the option and its help."""
@@ -60,26 +60,26 @@ class _RecipeOption(click.Option):
         return record and (record[0], f"{record[1]} Default: {default}.")
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Complete the names of parts."""
+        """Complete the names of model components."""
         from click.shell_completion import CompletionItem
 
         from ...models.base import load_parts
 
-        names = () if self._part is None else load_parts(self._part)[0]
+        names = () if self._component is None else load_parts(self._component)[0]
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
 def _recipe_options(function: F) -> F:
-    """Give a command the options that make a recipe, all but the feature set."""
+    """Add the options of a recipe to a command, except the feature set."""
     options = (
         _option(
             "--rows",
             "NAME",
             "Row model: how the rows of a program make its score.",
-            part="row model",
+            component="row model",
         ),
-        _option("--loss", "NAME", "Loss to minimise: a name, or name:argument.", part="loss"),
-        _option("--label", "NAME", "Label: which of a program's run times counts.", part="label"),
+        _option("--loss", "NAME", "Loss to minimise: a name, or name:argument.", component="loss"),
+        _option("--label", "NAME", "Label: statistic of a program's run times.", component="label"),
         click.option(
             *("--session-corrected", "corrected"),
             is_flag=True,
@@ -89,7 +89,7 @@ def _recipe_options(function: F) -> F:
             "--training-set",
             "NAME",
             "Programs to train on: all, first:64, diverse:2000, origin:random.",
-            part="training set",
+            component="training set",
         ),
         _option("--rounds", None, "Largest number of boosting rounds.", type=click.IntRange(min=1)),
         _option("--members", None, "Number of boosters to average.", type=click.IntRange(min=1)),
@@ -174,20 +174,20 @@ def command(
     elif card_only or no_evaluate or external != "auto":
         raise click.UsageError("--failures takes no --external, --no-evaluate or --card-only")
     with updating(settings) as store:
-        train, base = _kind(failures=failures)
+        train, base = _training(failures=failures)
         scope = find_scope(store, target, workloads, sources)
         recipe = _recipe(settings, store, base, features, scope, choices)
         with _progress(settings) as on_step:
             try:
-                made = train(store, recipe, scope=scope, **options, on_step=on_step)
+                model = train(store, recipe, scope=scope, **options, on_step=on_step)
             except KeyboardInterrupt:
                 click.echo("Interrupted; no model was stored, and computed features stay", err=True)
                 raise click.exceptions.Exit(_INTERRUPTED) from None
-        _tell(settings, made)
+        _report(settings, model)
 
 
-def _kind(*, failures: bool) -> tuple[Callable[..., TrainedModel | TrainedFailures], Recipe]:
-    """Return what trains a kind of model, and its recipe where nothing is chosen."""
+def _training(*, failures: bool) -> tuple[Callable[..., TrainedModel | TrainedFailures], Recipe]:
+    """Return the training function and the default recipe of a kind of model."""
     if failures:
         from ...models.failure_store import train_failures
         from ...models.failures import RECIPE
@@ -199,15 +199,15 @@ def _kind(*, failures: bool) -> tuple[Callable[..., TrainedModel | TrainedFailur
     return train, Recipe()
 
 
-def _tell(settings: Settings, made: TrainedModel | TrainedFailures) -> None:
-    """Print the model, and whether it is a new one."""
-    row = row_of(made.stored, current=True)
-    row |= {"was_there": made.was_there, "trained": made.trained}
-    print_object(settings, COLUMNS, row, lambda: show_model(made.stored, whole=False))
-    id_ = made.stored.id
-    if not made.was_there:
+def _report(settings: Settings, model: TrainedModel | TrainedFailures) -> None:
+    """Print the model, and whether it is new."""
+    row = model_row(model.stored, current=True)
+    row |= {"was_there": model.was_there, "trained": model.trained}
+    print_object(settings, COLUMNS, row, lambda: show_model(model.stored, whole=False))
+    id_ = model.stored.id
+    if not model.was_there:
         settings.note(f"Full card: tunedb models show {id_}")
-    elif made.trained:
+    elif model.trained:
         settings.note(f"Model {id_} existed already; trained again")
     else:
         settings.note(f"Model {id_} existed already: no data changed since")
@@ -221,29 +221,29 @@ def _recipe(
     scope: Scope,
     choices: dict[str, Any],
 ) -> Recipe:
-    """Return the recipe that the options make of one."""
+    """Return the base recipe with the values of the options."""
     values = dict(map(recipe_field, choices.pop("parameters")))
     values |= {name: value for name, value in choices.items() if value not in (None, False)}
-    named = features or values.get("features")
-    return replace(base, **{**values, "features": chosen_features(settings, store, named, scope)})
+    name = features or values.get("features")
+    return replace(base, **{**values, "features": resolve_features(settings, store, name, scope)})
 
 
 @contextmanager
 def _progress(settings: Settings) -> Iterator[Callable[[str, int, int], None]]:
-    """Yield what shows each step in a bar; features that are computed are told of."""
-    with bar(settings, None) as shown:
-        now = ""
+    """Yield a callback that shows each step in a progress bar."""
+    with progress_bar(settings, None) as progress:
+        current = ""
 
         def on_step(step: str, done: int, total: int) -> None:
-            nonlocal now
+            nonlocal current
             if step == "features" and not done:
                 settings.note(f"Computing the features of {text.count(total, 'program')} first")
-            if step != now:
-                now = step
-                shown.finish(0)
-            shown.describe(_STEPS.get(step, step))
+            if step != current:
+                current = step
+                progress.finish(0)
+            progress.describe(_STEPS.get(step, step))
             if total:
-                shown.resize(total)
-            shown.at(done)
+                progress.resize(total)
+            progress.update(done)
 
         yield on_step

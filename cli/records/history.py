@@ -25,7 +25,7 @@ _SUMMARY = (
     Column("first", "first", text.seconds, right=True),
     Column("best", "best", text.seconds, right=True),
     Column("speedup", "speed-up", right=True),
-    Column("step", "found at", right=True),
+    Column("step", "best at trial", right=True),
     Column("course", "best so far"),
 )
 
@@ -39,26 +39,26 @@ _SUMMARY = (
 def command(settings: Settings, workload: str, target: str | None) -> None:
     """Show how the best time improved with each record.
 
-    The table has one line for each target; JSON and CSV hold every valid record, ordered by
-    its time of day (or by its insertion where a log has none).
+    The table has one line for each target; JSON and CSV hold every valid record, in the order of
+    measurement (or of insertion, if the log has no time of day).
 
     Example:
       tunedb history matmul
-      tunedb history 3 --csv > course.csv
+      tunedb history 3 --csv > history.csv
     """
     with reading(settings) as store:
         ids = store.lookup.workload(workload)
-        wanted = choose.find_targets(store, target)
-        courses = {}
+        target_ids = choose.find_targets(store, target)
+        histories = {}
         for target_id in store.answers.targets(ids):
-            if wanted is None or target_id in wanted:
+            if target_ids is None or target_id in target_ids:
                 label = choose.target_label(store.targets.get(target_id))
-                courses[target_id, label] = store.records.history(ids, [target_id])
+                histories[target_id, label] = store.records.history(ids, [target_id])
     if settings.output == "table":
         print_rows(
             settings,
             _SUMMARY,
-            [_summary(label, course) for (_, label), course in courses.items()],
+            [_summary(label, history) for (_, label), history in histories.items()],
             empty="no valid record",
         )
         return
@@ -71,18 +71,18 @@ def command(settings: Settings, workload: str, target: str | None) -> None:
             "mean": mean,
             "best": best,
         }
-        for (target_id, label), course in courses.items()
-        for step, (record, mean, best) in enumerate(course, start=1)
+        for (target_id, label), history in histories.items()
+        for step, (record, mean, best) in enumerate(history, start=1)
     )
     print_rows(settings, COLUMNS, rows)
 
 
-def _summary(label: str, course: list[tuple[int, float, float]]) -> dict[str, Any]:
-    bests = [best for _, _, best in course]
+def _summary(label: str, history: list[tuple[int, float, float]]) -> dict[str, Any]:
+    bests = [best for _, _, best in history]
     first, last = bests[0], bests[-1]
     return {
         "target": label,
-        "records": len(course),
+        "records": len(history),
         "first": first,
         "best": last,
         "speedup": f"{first / last:.2f}x" if last > 0 else None,

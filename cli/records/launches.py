@@ -1,4 +1,4 @@
-"""Launches of a record as ``tunedb show`` prints them."""
+"""Launches of a record, for ``tunedb show``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ..output import Column, bold, print_table
 if TYPE_CHECKING:
     from ...launches import Extents, Launch
 
-#: Counters that a table names; JSON has all.
-_MOST_COUNTERS = 100
+#: Largest number of counters in a table; JSON has all.
+_MAX_COUNTERS = 100
 
 
 def _extents(value: Any) -> str:
@@ -39,8 +39,8 @@ _COUNTER = (
 )
 
 
-def rows_of(launches: Sequence[Launch]) -> list[dict[str, Any]]:
-    """Return launches as JSON; a counter that was not measured is null."""
+def launch_rows(launches: Sequence[Launch]) -> list[dict[str, Any]]:
+    """Return launches as JSON; an unmeasured counter is null."""
     return [_row(launch) for launch in launches]
 
 
@@ -50,8 +50,8 @@ def _row(launch: Launch) -> dict[str, Any]:
         "number": launch.number,
         "kernel": launch.kernel,
         "threads": launch.threads,
-        "block": _listed(launch.block),
-        "grid": _listed(launch.grid),
+        "block": _extent_list(launch.block),
+        "grid": _extent_list(launch.grid),
         "registers": launch.registers,
         "static_shared": launch.static_shared,
         "dynamic_shared": launch.dynamic_shared,
@@ -72,12 +72,12 @@ def _row(launch: Launch) -> dict[str, Any]:
     }
 
 
-def _listed(extents: Extents | None) -> list[int] | None:
+def _extent_list(extents: Extents | None) -> list[int] | None:
     return None if extents is None else list(extents)
 
 
-def show(rows: Sequence[dict[str, Any]]) -> None:
-    """Print launches, and the counters of each."""
+def print_launches(rows: Sequence[dict[str, Any]]) -> None:
+    """Print launches and their counters."""
     if not rows:
         return
     click.echo(f"\n{bold('Launches')}")
@@ -91,17 +91,17 @@ def show(rows: Sequence[dict[str, Any]]) -> None:
             words.append(f"(compute capability {profiler['compute_capability']})")
         title = f"Counters of launch {row['number']}, read by {' '.join(filter(None, words))}"
         click.echo(f"\n{bold(text.clean(title))}")
-        shown = row["counters"][:_MOST_COUNTERS]
-        print_table(_COUNTER, [one | {"value": _value(one["value"])} for one in shown])
+        shown = row["counters"][:_MAX_COUNTERS]
+        print_table(_COUNTER, [counter | {"value": _value(counter["value"])} for counter in shown])
         if len(shown) < len(row["counters"]):
             more = len(row["counters"]) - len(shown)
             click.echo(f"… {text.count(more, 'counter')} more (--json)")
 
 
 def _shared(row: dict[str, Any]) -> int | None:
-    """Return the shared memory of a block, where anything of it is known."""
-    parts = [row[name] for name in ("static_shared", "dynamic_shared") if row[name] is not None]
-    return sum(parts) if parts else None
+    """Return the known shared memory of a block, or None."""
+    sizes = [row[name] for name in ("static_shared", "dynamic_shared") if row[name] is not None]
+    return sum(sizes) if sizes else None
 
 
 def _value(value: float | None) -> str:

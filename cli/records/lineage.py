@@ -1,4 +1,4 @@
-"""Where a record's program came from: donors, their donors, and what was done on the way."""
+"""Lineage of a record's program: its donors, their donors, and the operators between them."""
 
 from __future__ import annotations
 
@@ -13,23 +13,23 @@ if TYPE_CHECKING:
     from ...results import Record
     from ...storage.store import Store
 
-#: How many donors of donors are told.
-_MOST = 16
+#: Largest length of a lineage.
+_MAX_STEPS = 16
 
-_OFTEN = {1: "", 2: " twice"}
+_TIMES = {1: "", 2: " twice"}
 
 
 @dataclass(frozen=True, slots=True)
-class Donor:
-    """A program that another one was made from.
+class LineageDonor:
+    """A program from which the search derived another one.
 
     Parameters
     ----------
     digest : str
-        Of the program, in hexadecimal digits.
+        The program's digest, in hexadecimal digits.
     record : int or None
-        Its first record that says where it came from, or its first one; None where the database
-        has none.
+        Its first record with a known origin, or else its first record; None if the database has
+        none.
     workload_id : int or None
         The workload of that record.
     """
@@ -40,131 +40,131 @@ class Donor:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
-    """How one program of a chain was made.
+class LineageStep:
+    """Origin of one program of a lineage.
 
     Parameters
     ----------
     record : int
-        Its record.
+        The program's record.
     workload_id : int
-        That record's workload.
+        The record's workload.
     origin : str
         ``random``, ``mutated``, ``crossed``, ``warm``, ``measured`` or ``unknown``.
     operators : tuple of str
-        What was done to the donor, oldest first.
-    donor, other : Donor or None
-        What it was made from, the second one by a crossover.
+        Operators that changed the donor, oldest first.
+    donor, other : LineageDonor or None
+        The parent programs; a crossover has two.
     """
 
     record: int
     workload_id: int
     origin: str
     operators: tuple[str, ...]
-    donor: Donor | None
-    other: Donor | None
+    donor: LineageDonor | None
+    other: LineageDonor | None
 
 
-def lineage_of(store: Store, record: Record) -> list[Step]:
-    """Return how a record's program was made, then how its donor was, and so on.
+def lineage_of(store: Store, record: Record) -> list[LineageStep]:
+    """Return the origin of a record's program, then that of its donor, and so on.
 
     Parameters
     ----------
     store : Store
         The database.
     record : Record
-        One of its records.
+        A record of the database.
 
     Returns
     -------
-    list of Step
-        The record's own first. It ends with a program that has no donor, or one that is not
-        stored.
+    list of LineageStep
+        The record's own step first. The last program has no donor, or one that is not stored.
     """
-    return _Chain(store).steps(record)
+    return _LineageReader(store).steps(record)
 
 
-class _Chain:
+class _LineageReader:
     def __init__(self, store: Store) -> None:
         self._store = store
-        #: The first telling record of each program, of the workloads and targets that were read.
+        #: (workload, target) → program → its first record, preferably with a known origin.
         self._first: dict[tuple[int, int], dict[bytes, Record]] = {}
 
-    def steps(self, record: Record) -> list[Step]:
-        steps: list[Step] = []
-        met: set[bytes] = set()
-        found: Record | None = record
-        while found is not None and len(steps) < _MOST:
-            measurement = found.measurement
-            if measurement.program.digest in met:
+    def steps(self, record: Record) -> list[LineageStep]:
+        steps: list[LineageStep] = []
+        seen: set[bytes] = set()
+        current: Record | None = record
+        while current is not None and len(steps) < _MAX_STEPS:
+            measurement = current.measurement
+            if measurement.program.digest in seen:
                 break
-            met.add(measurement.program.digest)
-            operators, other = _said(measurement)
+            seen.add(measurement.program.digest)
+            operators, other = _search_notes(measurement)
             steps.append(
-                Step(
-                    found.id,
-                    found.workload_id,
+                LineageStep(
+                    current.id,
+                    current.workload_id,
                     measurement.origin.value,
                     operators,
                     self._donor(measurement.donor),
                     self._donor(other),
                 )
             )
-            found = None if measurement.donor is None else self._find(measurement.donor)
+            current = None if measurement.donor is None else self._find(measurement.donor)
         return steps
 
-    def _donor(self, digest: bytes | None) -> Donor | None:
+    def _donor(self, digest: bytes | None) -> LineageDonor | None:
         if digest is None:
             return None
-        found = self._find(digest)
-        if found is None:
-            return Donor(digest.hex())
-        return Donor(digest.hex(), found.id, found.workload_id)
+        record = self._find(digest)
+        if record is None:
+            return LineageDonor(digest.hex())
+        return LineageDonor(digest.hex(), record.id, record.workload_id)
 
     def _find(self, digest: bytes) -> Record | None:
-        """Return the first record of a program that tells of its origin, or its first one."""
-        (number,) = self._store.programs.ids([digest])
-        programs = [] if number is None else self._store.programs.get([number])
+        """Return a program's first record with a known origin, or else its first record."""
+        (program_id,) = self._store.programs.ids([digest])
+        programs = [] if program_id is None else self._store.programs.get([program_id])
         if not programs:
             return None
-        place = programs[0].workload_id, programs[0].target_id
-        if place not in self._first:
-            self._first[place] = self._read(*place)
-        return self._first[place].get(digest)
+        key = programs[0].workload_id, programs[0].target_id
+        if key not in self._first:
+            self._first[key] = self._read(*key)
+        return self._first[key].get(digest)
 
     def _read(self, workload_id: int, target_id: int) -> dict[bytes, Record]:
         from ...records import Origin
 
-        silent = (Origin.UNKNOWN, Origin.MEASURED)
+        uninformative = (Origin.UNKNOWN, Origin.MEASURED)
         first: dict[bytes, Record] = {}
         for record in self._store.records.iterate(workload_id, [target_id]):
             digest = record.measurement.program.digest
             known = first.get(digest)
             if known is None or (
-                known.measurement.origin in silent and record.measurement.origin not in silent
+                known.measurement.origin in uninformative
+                and record.measurement.origin not in uninformative
             ):
                 first[digest] = record
         return first
 
 
-def _said(measurement: Measurement) -> tuple[tuple[str, ...], bytes | None]:
-    """Return the operators and the second donor that the search has noted."""
+def _search_notes(measurement: Measurement) -> tuple[tuple[str, ...], bytes | None]:
+    """Return the operators and the second donor that the search recorded."""
     import orjson
 
     extra = orjson.loads(measurement.extra or b"null")
-    said = extra.get("search") if isinstance(extra, dict) else None
-    if not isinstance(said, dict):
+    notes = extra.get("search") if isinstance(extra, dict) else None
+    if not isinstance(notes, dict):
         return (), None
-    operators, other = said.get("operators"), said.get("other")
+    operators, other = notes.get("operators"), notes.get("other")
     names = tuple(map(str, operators)) if isinstance(operators, list) else ()
     try:
         return names, bytes.fromhex(other) if isinstance(other, str) else None
-    except ValueError:  # extra is what a log said, too
+    except ValueError:  # an imported log may hold anything here
         return names, None
 
 
-def row_of(steps: Sequence[Step]) -> list[dict[str, Any]]:
-    """Return a chain for JSON."""
+def lineage_rows(steps: Sequence[LineageStep]) -> list[dict[str, Any]]:
+    """Return a lineage as JSON."""
     return [
         {
             "record": step.record,
@@ -178,23 +178,23 @@ def row_of(steps: Sequence[Step]) -> list[dict[str, Any]]:
     ]
 
 
-def _donor_row(donor: Donor | None) -> dict[str, Any] | None:
+def _donor_row(donor: LineageDonor | None) -> dict[str, Any] | None:
     if donor is None:
         return None
     return {"program": donor.digest, "record": donor.record, "workload_id": donor.workload_id}
 
 
-def told(steps: Sequence[Step]) -> list[str]:
-    """Return a chain in words, a line for each program.
+def lineage_lines(steps: Sequence[LineageStep]) -> list[str]:
+    """Return a lineage in words, a line for each program.
 
     Examples
     --------
-    >>> told(steps)  # doctest: +SKIP
+    >>> lineage_lines(steps)  # doctest: +SKIP
     ['mutated twice (tile_size, unroll) from record 12,',
      'which was warm-started from record 5 of workload 3']
     """
     lines = [_words(step) for step in steps]
-    # What an imported program is made of is not known: its record was named already.
+    # The previous line names the record of an imported program already.
     if len(steps) > 1 and steps[-1].origin == "unknown":
         lines.pop()
     return [
@@ -203,34 +203,34 @@ def told(steps: Sequence[Step]) -> list[str]:
     ]
 
 
-def _words(step: Step) -> str:
-    where = _named(step.donor, step.workload_id) or "a random program"
-    other = _named(step.other, step.workload_id)
-    beside = f", crossed with {other}" if other else ""
-    named = ", ".join(step.operators)
-    # That it was crossed is said already.
-    done = f" ({text.clean(named)})" if named not in ("", "crossover") else ""
+def _words(step: LineageStep) -> str:
+    donor = _donor_words(step.donor, step.workload_id) or "a random program"
+    other = _donor_words(step.other, step.workload_id)
+    partner = f", crossed with {other}" if other else ""
+    names = ", ".join(step.operators)
+    # The verb says "crossed" already.
+    operators = f" ({text.clean(names)})" if names not in ("", "crossover") else ""
     match step.origin:
         case "mutated":
-            often = _OFTEN.get(max(len(step.operators), 1), f" {len(step.operators)} times")
-            return f"mutated{often}{done} from {where}{beside}"
+            times = _TIMES.get(max(len(step.operators), 1), f" {len(step.operators)} times")
+            return f"mutated{times}{operators} from {donor}{partner}"
         case "crossed":
-            return f"crossed{done} from {where}" + (f" with {other}" if other else "")
+            return f"crossed{operators} from {donor}" + (f" with {other}" if other else "")
         case "warm":
-            return f"warm-started from {where}"
+            return f"warm-started from {donor}"
         case "random":
             return "drawn at random"
         case "measured":
-            before = "" if step.donor is None else f": {where}"
-            return f"measured again{before}"
+            original = "" if step.donor is None else f": {donor}"
+            return f"measured again{original}"
     return step.origin
 
 
-def _named(donor: Donor | None, workload_id: int) -> str | None:
-    """Return a donor in words, with its workload where that is another one."""
+def _donor_words(donor: LineageDonor | None, workload_id: int) -> str | None:
+    """Return a donor in words, with its workload if that differs."""
     if donor is None:
         return None
     if donor.record is None:
-        return f"program {donor.digest}, which is not stored here"
+        return f"program {donor.digest}, which is not in this database"
     elsewhere = f" of workload {donor.workload_id}" if donor.workload_id != workload_id else ""
     return f"record {donor.record}{elsewhere}"

@@ -60,8 +60,8 @@ def command(settings: Settings, target: str | None, update: bool) -> None:
     A session is one run of a tuner on one machine; records of a log without sessions count as one
     session of their source. "factor" is how much slower a session measured than the first one of
     its machine: the median over the programs that other sessions of the machine measured too
-    ("shared"), with its 95 % interval. "drift" is whether that is more than noise and 1 %. Sessions
-    whose ratios scatter by more than 10 % ("spread") count as different machines (0 is the
+    ("shared"), with its 95 % interval. "drift" shows whether the factor exceeds noise and 1 %.
+    Sessions whose ratios scatter by more than 10 % ("spread") count as different machines (0 is the
     largest): no factor makes their times comparable. Foreign sessions, without measurements of a
     trusted source, are compared among themselves, on machines from -1 down; foreign records that
     name another session count as one session of their source. Each call estimates the factors
@@ -77,45 +77,45 @@ def command(settings: Settings, target: str | None, update: bool) -> None:
 
         target_ids = find_targets(store, target)
         estimates = (sessions.update if update else sessions.estimates)(store, target_ids)
-        rows = [row for one in estimates for row in _rows(store, one)]
+        rows = [row for estimate in estimates for row in _rows(store, estimate)]
     print_rows(settings, COLUMNS, rows, empty="no record yet; see: tunedb import --help")
     if rows and len(rows) == len(estimates):
         settings.note("One session for each target: there is nothing to compare.")
-    for one in estimates:
-        _explain(settings, one, [row for row in rows if row["target_id"] == one.target_id])
+    for estimate in estimates:
+        _explain(settings, estimate, [r for r in rows if r["target_id"] == estimate.target_id])
 
 
-def _rows(store: Store, estimated: Estimate) -> Iterator[dict[str, Any]]:
+def _rows(store: Store, estimate: Estimate) -> Iterator[dict[str, Any]]:
     """Yield a row for each session of a target."""
-    target = target_label(store.targets.get(estimated.target_id))
+    target = target_label(store.targets.get(estimate.target_id))
     stored = {
-        (known.subject, known.subject_id): known.factor
-        for known in store.runs.factors(estimated.target_id)
+        (factor.subject, factor.subject_id): factor.factor
+        for factor in store.runs.factors(estimate.target_id)
     }
-    for index, one in enumerate(estimated.sessions):
-        known = stored.get((one.subject, one.subject_id))
-        yield _row(estimated, index) | {"target": target, "stored": known}
+    for index, session in enumerate(estimate.sessions):
+        factor = stored.get((session.subject, session.subject_id))
+        yield _row(estimate, index) | {"target": target, "stored": factor}
 
 
-def _row(estimated: Estimate, index: int) -> dict[str, Any]:
-    factor, error = estimated.factors[index], estimated.errors[index]
-    one = estimated.sessions[index]
+def _row(estimate: Estimate, index: int) -> dict[str, Any]:
+    factor, error = estimate.factors[index], estimate.errors[index]
+    session = estimate.sessions[index]
     return {
-        "target_id": one.target_id,
-        "subject": one.subject,
-        "subject_id": one.subject_id,
-        "is_trusted": one.is_trusted,
-        "name": _name(one),
-        "hardware": " + ".join(named for named in one.hardware if named) or None,
-        "started_at": text.moment(one.started_at),
-        "records": one.records,
-        "failed": one.failed,
+        "target_id": session.target_id,
+        "subject": session.subject,
+        "subject_id": session.subject_id,
+        "is_trusted": session.is_trusted,
+        "name": _name(session),
+        "hardware": " + ".join(name for name in session.hardware if name) or None,
+        "started_at": text.moment(session.started_at),
+        "records": session.records,
+        "failed": session.failed,
         "machine": factor.machine,
         "programs": factor.programs,
         "factor": factor.factor,
         "error": None if error is None else factor.factor * math.expm1(error),
         "spread": factor.spread,
-        "drift": estimated.drifted(index),
+        "drift": estimate.drifted(index),
     }
 
 
@@ -127,23 +127,23 @@ def _name(session: MeasuredSession) -> str:
     return name if session.is_trusted else f"{name} (foreign)"
 
 
-def _explain(settings: Settings, estimated: Estimate, rows: list[dict[str, Any]]) -> None:
-    """Say what no row says: why there are several machines, and what to do next."""
-    about = f"Target {estimated.target_id}"
-    apart = [pair for pair in estimated.pairs if pair.verdict is False]
-    if apart:
-        most = max(apart, key=lambda pair: pair.programs)
-        first, second = (estimated.sessions[index] for index in (most.first, most.second))
+def _explain(settings: Settings, estimate: Estimate, rows: list[dict[str, Any]]) -> None:
+    """Print why there are several machines, and the next command."""
+    target = f"Target {estimate.target_id}"
+    different = [pair for pair in estimate.pairs if pair.verdict is False]
+    if different:
+        largest = max(different, key=lambda pair: pair.programs)
+        first, second = (estimate.sessions[index] for index in (largest.first, largest.second))
         settings.note(
-            f"{about}: {estimated.machines} machines; {_name(first)} and {_name(second)} share "
-            f"{text.count(most.programs, 'program')}, whose ratios scatter by "
-            f"{text.percent(most.spread)} about {most.factor:.2f}"
+            f"{target}: {estimate.machines} machines; {_name(first)} and {_name(second)} share "
+            f"{text.count(largest.programs, 'program')}, whose ratios scatter by "
+            f"{text.percent(largest.spread)} about {largest.factor:.2f}"
         )
     alone = sum(not row["programs"] for row in rows)
-    if len(rows) > 1 and alone and not apart:
+    if len(rows) > 1 and alone and not different:
         settings.note(
-            f"{about}: {text.count(alone, 'session')} of {len(rows)} share too few programs with "
-            "others to be compared; their times are taken as they are"
+            f"{target}: {text.count(alone, 'session')} of {len(rows)} share too few programs with "
+            "others for a comparison; their times stay uncorrected"
         )
     if len(rows) > 1 and any(row["stored"] != row["factor"] for row in rows):
-        settings.note(f"{about}: store these factors with: tunedb sessions --update")
+        settings.note(f"{target}: store these factors with: tunedb sessions --update")

@@ -11,17 +11,18 @@ import click
 from .. import choose, text
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, bold, output_options, print_fields, print_object
-from . import launches, lineage
+from .launches import launch_rows, print_launches
+from .lineage import LineageStep, lineage_lines, lineage_of, lineage_rows
 
 if TYPE_CHECKING:
     from ...records import Failure, Session
     from ...results import Record
     from ...storage.records import Statement
 
-#: What others say of a record and is not believed, in lines; JSON has more.
-_MOST_WORDS = 10
+#: Largest number of printed statements of untrusted sources; JSON has all.
+_MAX_STATEMENTS = 10
 
-#: Lines of a script that are printed without ``--script``.
+#: Printed lines of a script without ``--script``.
 _SCRIPT_LINES = 20
 
 COLUMNS = tuple(
@@ -39,8 +40,8 @@ COLUMNS = tuple(
 
 @click.command()
 @click.argument("record")
-@click.option("--trace", "whole_trace", is_flag=True, help="Print all steps, post-processing too.")
-@click.option("--script", "whole_script", is_flag=True, help="Print all of the workload's script.")
+@click.option("--trace", "whole_trace", is_flag=True, help="Print all steps, with post-processing.")
+@click.option("--script", "whole_script", is_flag=True, help="Print the workload's whole script.")
 @output_options
 @common_options
 @pass_settings
@@ -57,22 +58,22 @@ def command(settings: Settings, record: str, whole_trace: bool, whole_script: bo
       tunedb show 42 --json | jq '.steps[] | select(.name == "split")'
     """
     with reading(settings) as store:
-        found = store.records.get(store.lookup.record(record))
-        steps = lineage.lineage_of(store, found)
-        kernels = launches.rows_of(store.launches.for_record(found.id))
-        others = [_statement(statement) for statement in store.records.unaccepted(found.id)]
+        stored = store.records.get(store.lookup.record(record))
+        steps = lineage_of(store, stored)
+        launches = launch_rows(store.launches.for_record(stored.id))
+        others = [_statement(statement) for statement in store.records.unaccepted(stored.id)]
 
     def show() -> None:
-        _show_record(found, steps, others)
-        launches.show(kernels)
-        _show_steps(found, whole=whole_trace)
-        _show_script(found.measurement.program.workload.script, whole=whole_script)
+        _show_record(stored, steps, others)
+        print_launches(launches)
+        _show_steps(stored, whole=whole_trace)
+        _show_script(stored.measurement.program.workload.script, whole=whole_script)
 
-    row = _row(found, steps) | {"launches": kernels, "others": others}
+    row = _row(stored, steps) | {"launches": launches, "others": others}
     print_object(settings, COLUMNS, row, show)
 
 
-def _row(record: Record, steps: Sequence[lineage.Step]) -> dict[str, Any]:
+def _row(record: Record, steps: Sequence[LineageStep]) -> dict[str, Any]:
     import orjson
 
     from ...programs import tool_of
@@ -82,7 +83,7 @@ def _row(record: Record, steps: Sequence[lineage.Step]) -> dict[str, Any]:
 
     measurement = record.measurement
     program = measurement.program
-    # Of a record that failed or was never run, the times are what its tool writes then.
+    # The times of a failed or unmeasured record are sentinels of its tool.
     times = (measurement.run_secs or ()) if measurement.status is Status.OK else ()
     tool = tool_of(program.workload.format)
     transforms = tool.steps(program.trace)
@@ -109,7 +110,7 @@ def _row(record: Record, steps: Sequence[lineage.Step]) -> dict[str, Any]:
         "program": program.digest.hex(),
         "origin": measurement.origin.value,
         "donor": None if measurement.donor is None else measurement.donor.hex(),
-        "lineage": lineage.row_of(steps),
+        "lineage": lineage_rows(steps),
         "source": {
             "name": record.source.name,
             "kind": record.source.kind.value,
@@ -163,7 +164,7 @@ def _session(session: Session | None) -> dict[str, Any] | None:
 
 
 def _statement(statement: Statement) -> dict[str, Any]:
-    """Return an unaccepted statement about the record."""
+    """Return a statement of an untrusted source as JSON."""
     from ...records import Failure
 
     content = statement.content
@@ -171,12 +172,12 @@ def _statement(statement: Statement) -> dict[str, Any]:
         "source": statement.source.name,
         "trust": statement.source.trust.name.lower(),
         "failure": _failure(content) if isinstance(content, Failure) else None,
-        "launch": None if isinstance(content, Failure) else launches.rows_of([content])[0],
+        "launch": None if isinstance(content, Failure) else launch_rows([content])[0],
     }
 
 
 def _show_record(
-    record: Record, steps: Sequence[lineage.Step], others: Sequence[dict[str, Any]]
+    record: Record, steps: Sequence[LineageStep], others: Sequence[dict[str, Any]]
 ) -> None:
     row = _row(record, steps)
     workload, target, source = row["workload"], row["target"], row["source"]
@@ -194,9 +195,9 @@ def _show_record(
         *_time_fields(row),
         *_failure_fields(measurement.failure),
         ("source", text.clean(f"{source['name']} ({source['kind']}, {source['trust']})")),
-        *_labelled("not believed", _told(others)),
+        *_labelled("not trusted", _statement_lines(others)),
         *_session_fields(row["session"]),
-        *_labelled("origin", lineage.told(steps)),
+        *_labelled("origin", lineage_lines(steps)),
         *_context_fields(row),
         ("decisions", text.decisions(row["decisions"])),
     ]
@@ -204,7 +205,7 @@ def _show_record(
 
 
 def _labelled(label: str, lines: Sequence[str]) -> list[tuple[str, str]]:
-    """Return lines of which the first has a label."""
+    """Return lines as fields; the first one gets the label."""
     return [("" if number else label, line) for number, line in enumerate(lines)]
 
 
@@ -237,22 +238,24 @@ def _failure_fields(failure: Failure | None) -> list[tuple[str, str]]:
     ]
 
 
-def _told(others: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what others say of a record, a line each."""
+def _statement_lines(others: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a line for each statement of an untrusted source."""
     lines = []
-    for one in others[:_MOST_WORDS]:
-        failure, launch = one["failure"], one["launch"]
+    for statement in others[:_MAX_STATEMENTS]:
+        failure, launch = statement["failure"], statement["launch"]
         if failure is not None:
             after = (
                 "" if failure["seconds"] is None else f" after {text.seconds(failure['seconds'])}"
             )
-            said = f"failure {failure['kind']} in {failure['phase']}{after}"
+            claim = f"failure {failure['kind']} in {failure['phase']}{after}"
         else:
             time = "" if launch["seconds"] is None else f", {text.seconds(launch['seconds'])}"
-            said = f"launch {launch['number']} of {launch['kernel']}{time}"
-        lines.append(text.clean(f"{said}, says {one['source']} ({one['trust']})"))
-    if len(others) > _MOST_WORDS:
-        lines.append(f"… {len(others) - _MOST_WORDS} more (--json)")
+            claim = f"launch {launch['number']} of {launch['kernel']}{time}"
+        lines.append(
+            text.clean(f"{claim}, according to {statement['source']} ({statement['trust']})")
+        )
+    if len(others) > _MAX_STATEMENTS:
+        lines.append(f"… {len(others) - _MAX_STATEMENTS} more (--json)")
     return lines
 
 
@@ -260,12 +263,13 @@ def _session_fields(session: dict[str, Any] | None) -> list[tuple[str, str]]:
     if session is None:
         return []
     machine = session["fingerprint"]
-    known = ", ".join(f"{key} {value}" for key, value in machine.items())
-    return [("session", f"started {text.plain(session['started_at'])}"), ("", text.clean(known))]
+    fingerprint = ", ".join(f"{key} {value}" for key, value in machine.items())
+    started = f"started {text.plain(session['started_at'])}"
+    return [("session", started), ("", text.clean(fingerprint))]
 
 
 def _context_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return what was noted besides; target, time of day and the search stand above already."""
+    """Return the other fields of the log; target, time of day and search are printed above."""
     values = {**row["context"], **(row["extra"] or {})}
     version = values.pop("version", None)
     log = " ".join(text.plain(value) for value in (values.pop("log", None), version) if value)
@@ -273,8 +277,8 @@ def _context_fields(row: dict[str, Any]) -> list[tuple[str, str]]:
     for key, value in values.items():
         if key not in ("target", "timestamp", "search") and value not in ("", [], None):
             label = "as logged" if key == "workload" else text.clean(key).replace("_", " ")
-            shown = _hardware(value, version) if key == "hardware_params" else value
-            fields.append((label, text.plain(shown)))
+            words = _hardware(value, version) if key == "hardware_params" else value
+            fields.append((label, text.plain(words)))
     return fields
 
 
@@ -286,14 +290,14 @@ _HARDWARE = (
 
 
 def _hardware(values: Any, version: Any) -> Any:
-    """Return hardware parameters with their names, without those that do not apply."""
+    """Format hardware parameters with their names, without unset ones."""
     if not (isinstance(values, list) and len(values) == len(_HARDWARE)):
         return values
     names = list(_HARDWARE)
-    if version == "v0.3":  # most were written before apache/tvm #7040
+    if version == "v0.3":  # most v0.3 logs predate apache/tvm #7040
         names[4] = "registers or local memory"
-    named = zip(names, values, strict=True)
-    return ", ".join(f"{name} {text.plain(value)}" for name, value in named if value not in (0, -1))
+    pairs = zip(names, values, strict=True)
+    return ", ".join(f"{name} {text.plain(value)}" for name, value in pairs if value not in (0, -1))
 
 
 def _show_steps(record: Record, *, whole: bool) -> None:

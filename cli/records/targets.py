@@ -25,7 +25,7 @@ COLUMNS = (
 def command(settings: Settings) -> None:
     """List the targets.
 
-    --target takes their ids and kinds.
+    The option --target of other commands takes their ids and kinds.
 
     Example:
       tunedb targets

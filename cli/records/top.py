@@ -11,14 +11,14 @@ import click
 
 from .. import choose, text
 from ..layers import (
-    Answered,
+    AnsweredWorkloads,
     Key,
-    keys_of,
     layer_name,
     layer_option,
-    layers_of,
-    opened,
+    open_layers,
+    resolve_layers,
     targets_in,
+    workload_keys,
     workloads_in,
 )
 from ..options import Settings, common_options, pass_settings, reading
@@ -49,7 +49,7 @@ COLUMNS = (
     Column("decisions", "decisions", text.decisions, flexible=True),
 )
 
-#: What stands after the mean with --session-corrected.
+#: Columns after the mean with --session-corrected.
 CORRECTED = (
     Column("corrected", "corrected", text.seconds, right=True),
     Column("factor", "factor", lambda value: f"{value:.3f}", right=True),
@@ -61,7 +61,7 @@ CORRECTED = (
 @choose.workload_argument(required=False)
 @click.option(
     "-k",
-    "most",
+    "limit",
     type=click.IntRange(min=1),
     help="Number of programs for each workload and target. Default: 10 of one workload, 1 of each.",
 )
@@ -74,7 +74,7 @@ CORRECTED = (
 @click.option(
     *("--session-corrected", "corrected"),
     is_flag=True,
-    help="Rank by time / factor of the session (tunedb sessions); TVM's order stays.",
+    help="Rank by time / factor of the session (tunedb sessions); TVM's own order is uncorrected.",
 )
 @layer_option
 @output_options
@@ -83,16 +83,16 @@ CORRECTED = (
 def command(
     settings: Settings,
     workload: str | None,
-    most: int | None,
+    limit: int | None,
     target: str | None,
     step: str | None,
     corrected: bool,
     layers: tuple[str, ...],
 ) -> None:
-    """Show the best programs of a workload, or of each.
+    """Show the best programs of one workload, or of every workload.
 
-    WORKLOAD is an id, a name, or the beginning of a digest. Workloads that are known to be the
-    same computation count as one. The rank is by mean time within each target; times of two
+    WORKLOAD is an id, a name, or the beginning of a digest. Equivalent workloads, which compute
+    the same, count as one. The rank is by mean time within each target; times of two
     targets are never compared. Failed, foreign and retracted records are left out. Where the
     database has no record for a workload and target, the first layer that has one answers.
 
@@ -108,90 +108,97 @@ def command(
         raise click.UsageError(
             "--session-corrected covers this database only: use it without --layer"
         )
-    behind = () if corrected else layers_of(settings, layers)
-    with reading(settings) as store, opened(settings, store, behind) as others:
-        count = most or (1 if workload is None else 10)
-        wanted = None if step is None else _Wanted(store, step)
-        best = _Best(store, count, wanted, corrected=corrected)
-        groups, target_ids = _meant(store, workload, target, strict=not others)
+    urls = () if corrected else resolve_layers(settings, layers)
+    with reading(settings) as store, open_layers(settings, store, urls) as stores:
+        count = limit or (1 if workload is None else 10)
+        step_filter = None if step is None else _StepFilter(store, step)
+        best = _BestRecords(store, count, step_filter, corrected=corrected)
+        groups, target_ids = _resolve(store, workload, target, strict=not stores)
         rows = list(_rows(store, groups, target_ids, best))
-        if others:
-            asked = _Asked(workload, target, count, step)
-            rows += _rows_behind(settings, store, groups, others, asked)
+        if stores:
+            query = _LayerQuery(workload, target, count, step)
+            rows += _layer_rows(settings, store, groups, stores, query)
             if not rows:
-                _meant(store, workload, target, strict=True)
+                _resolve(store, workload, target, strict=True)
         if corrected:
-            _tell_sessions(settings, store, {row["target_id"] for row in rows})
+            _note_sessions(settings, store, {row["target_id"] for row in rows})
     if len({(row["layer"], row["target_id"]) for row in rows}) > 1:
         settings.note("Several targets: ranks count within each target.")
     if len({(row["target_id"], row["threads"]) for row in rows}) > len(
         {row["target_id"] for row in rows}
     ):
-        settings.note("Different numbers of TVM's threads: their times do not compare.")
+        settings.note("Different numbers of TVM's threads: their times are not comparable.")
     if corrected and len({(row["target_id"], row["machine"]) for row in rows}) > len(
         {row["target_id"] for row in rows}
     ):
         settings.note("Several machines: ranks count within each machine.")
-    empty = "no valid record" if wanted is None else wanted.explain()
-    columns = _columns(rows, one=workload is not None, corrected=corrected)
+    empty = "no valid record" if step_filter is None else step_filter.explain()
+    columns = _columns(rows, detailed=workload is not None, corrected=corrected)
     print_rows(settings, columns, rows, empty=empty)
 
 
 @dataclass(frozen=True, slots=True)
-class _Asked:
-    """What layers are asked, in the user's words."""
+class _LayerQuery:
+    """The options of a query of layers, in the user's words."""
 
     workload: str | None
     target: str | None
-    most: int
+    limit: int
     step: str | None
 
 
-class _Wanted:
-    """A step that programs must have, by name or code: many programs share each structure."""
+class _StepFilter:
+    """Filter of programs that have a step, by name or code.
+
+    It selects structures (sketch and tail), each of which many programs share.
+    """
 
     def __init__(self, store: Store, word: str) -> None:
         from ...errors import FormatError
         from ...programs import steps_of
 
         self._word = word
-        self._met: set[str] = set()
+        self._names: set[str] = set()
         self.structures: set[tuple[int, int | None]] = set()
         for sketch, tail, program in store.programs.structures():
             try:
                 steps = steps_of(program)
-            except FormatError:  # of a newer tunedb, or damaged
+            except FormatError:  # damaged, or of a newer tunedb
                 continue
-            self._met |= {step.name for step in steps}
+            self._names |= {step.name for step in steps}
             if word.lower() in {n.lower() for step in steps for n in (step.name, step.code)}:
                 self.structures.add((sketch, tail))
 
     def explain(self) -> str:
-        """Return why there is no such program."""
-        if not self._met:
+        """Return the reason for an empty result."""
+        if not self._names:
             return "no valid record"
-        return f"no program with the step {self._word!r}; there are: {', '.join(sorted(self._met))}"
+        return (
+            f"no program with the step {self._word!r}; there are: {', '.join(sorted(self._names))}"
+        )
 
 
-class _Best:
+class _BestRecords:
     """The best records of a workload and target.
 
     Parameters
     ----------
     store : Store
         The database.
-    most : int
-        How many, of each machine with `corrected`.
-    wanted : _Wanted or None
-        A step that their programs must have.
+    limit : int
+        Number of records; with `corrected` for each machine.
+    step_filter : _StepFilter or None
+        Only programs with this step.
     corrected : bool
-        By time / factor of the session.
+        Rank by time / factor of the session.
     """
 
-    def __init__(self, store: Store, most: int, wanted: _Wanted | None, *, corrected: bool) -> None:
+    def __init__(
+        self, store: Store, limit: int, step_filter: _StepFilter | None, *, corrected: bool
+    ) -> None:
         self._store = store
-        self._most = most
-        self._wanted = wanted
+        self._limit = limit
+        self._filter = step_filter
         self._corrected = corrected
 
     def rows(self, group: list[int], target_id: int) -> Iterator[dict[str, Any]]:
@@ -200,46 +207,46 @@ class _Best:
             for rank, record in enumerate(self._by_mean(group, target_id), start=1):
                 yield _row(rank, record)
             return
-        structures = None if self._wanted is None else self._wanted.structures
+        structures = None if self._filter is None else self._filter.structures
         rank, machine = 0, None
-        for found in self._store.runs.top_k_corrected(group, target_id, self._most, structures):
-            rank, machine = (rank + 1 if found.machine == machine else 1), found.machine
-            yield _row(rank, self._store.records.get(found.id)) | {
-                "corrected": found.seconds,
-                "factor": found.factor,
-                "machine": found.machine,
+        for ranked in self._store.runs.top_k_corrected(group, target_id, self._limit, structures):
+            rank, machine = (rank + 1 if ranked.machine == machine else 1), ranked.machine
+            yield _row(rank, self._store.records.get(ranked.id)) | {
+                "corrected": ranked.seconds,
+                "factor": ranked.factor,
+                "machine": ranked.machine,
             }
 
     def _by_mean(self, group: list[int], target_id: int) -> Iterator[Record]:
         store = self._store
-        if self._wanted is None:
-            return iter(store.records.top_k(group, [target_id], self._most))
-        structures = self._wanted.structures
+        if self._filter is None:
+            return iter(store.records.top_k(group, [target_id], self._limit))
+        structures = self._filter.structures
         return map(
             store.records.get,
-            store.answers.best_ids_with(group, [target_id], self._most, structures),
+            store.answers.best_ids_with(group, [target_id], self._limit, structures),
         )
 
 
-def _tell_sessions(settings: Settings, store: Store, target_ids: set[int]) -> None:
-    """Say which targets have nothing to correct, or what is not estimated yet."""
-    sessions = store.runs.sessions(sorted(target_ids))
-    if sessions and all(len(found) == 1 for found in sessions.values()):
+def _note_sessions(settings: Settings, store: Store, target_ids: set[int]) -> None:
+    """Print which targets have nothing to correct, or lack factors."""
+    by_target = store.runs.sessions(sorted(target_ids))
+    if by_target and all(len(sessions) == 1 for sessions in by_target.values()):
         settings.note("One session for each target: there is nothing to correct.")
         return
-    for target_id, found in sessions.items():
-        known = {(one.subject, one.subject_id) for one in store.runs.factors(target_id)}
-        missing = sum((one.subject, one.subject_id) not in known for one in found)
-        if missing and len(found) > 1:
+    for target_id, sessions in by_target.items():
+        known = {(factor.subject, factor.subject_id) for factor in store.runs.factors(target_id)}
+        missing = sum((s.subject, s.subject_id) not in known for s in sessions)
+        if missing and len(sessions) > 1:
             settings.note(
-                f"Target {target_id}: {missing} of {text.count(len(found), 'session')} have no "
-                "factor yet and count as they are; estimate them: tunedb sessions --update"
+                f"Target {target_id}: {missing} of {text.count(len(sessions), 'session')} have no "
+                "factor yet and stay uncorrected; estimate them: tunedb sessions --update"
             )
 
 
-def _columns(rows: Sequence[dict[str, Any]], *, one: bool, corrected: bool) -> list[Column]:
-    """Return the columns; those that say least here leave the table."""
-    hidden = set() if one else {"source", "decisions"}
+def _columns(rows: Sequence[dict[str, Any]], *, detailed: bool, corrected: bool) -> list[Column]:
+    """Return the columns; a table hides those without information."""
+    hidden = set() if detailed else {"source", "decisions"}
     if all(row["rank"] == 1 for row in rows):
         hidden.add("rank")
     if all(row["spread"] is None for row in rows):
@@ -248,13 +255,13 @@ def _columns(rows: Sequence[dict[str, Any]], *, one: bool, corrected: bool) -> l
         hidden.add("layer")
     if len({row["threads"] for row in rows}) < 2:
         hidden.add("threads")
-    after = [column.key for column in COLUMNS].index("mean") + 1
-    columns = (*COLUMNS[:after], *(CORRECTED if corrected else ()), *COLUMNS[after:])
+    middle = [column.key for column in COLUMNS].index("mean") + 1
+    columns = (*COLUMNS[:middle], *(CORRECTED if corrected else ()), *COLUMNS[middle:])
     return [Column(column.key) if column.key in hidden else column for column in columns]
 
 
 def _groups(store: Store) -> list[list[int]]:
-    """Return the ids of all workloads, equal ones together."""
+    """Return the ids of all workloads, in equivalence groups."""
     groups = []
     seen: set[int] = set()
     for summary in store.workloads.find():
@@ -265,15 +272,15 @@ def _groups(store: Store) -> list[list[int]]:
     return groups
 
 
-def _meant(
+def _resolve(
     store: Store, workload: str | None, target: str | None, *, strict: bool
 ) -> tuple[list[list[int]], list[int] | None]:
-    """Return the workloads, equal ones together, and the targets (None for all) that are meant.
+    """Return groups of equivalent workloads, and the ids of targets (None for all).
 
     Raises
     ------
     NotFoundError
-        The database has none of that name, and `strict`; otherwise there are none.
+        Nothing matches, and `strict`; otherwise the result is empty.
     """
     from ...errors import NotFoundError
 
@@ -292,7 +299,7 @@ def _meant(
 
 
 def _rows(
-    store: Store, groups: list[list[int]], target_ids: list[int] | None, best: _Best
+    store: Store, groups: list[list[int]], target_ids: list[int] | None, best: _BestRecords
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of every workload and target, best first."""
     for group in groups:
@@ -301,43 +308,51 @@ def _rows(
                 yield from best.rows(group, target_id)
 
 
-def _rows_behind(
-    settings: Settings, own: Store, groups: list[list[int]], others: list[Store], asked: _Asked
+def _layer_rows(
+    settings: Settings,
+    own: Store,
+    groups: list[list[int]],
+    stores: list[Store],
+    query: _LayerQuery,
 ) -> list[dict[str, Any]]:
-    """Return the rows of workloads and targets that layers answer, each by the first that can."""
+    """Return rows of layers; the first layer with a record answers a workload and target."""
     from ...errors import TuneDBError
     from ...exchange.peers import skipped_message
 
-    answered = Answered()
+    answered = AnsweredWorkloads()
     for group in groups:
         for target_id in own.answers.targets(group):
             answered.add(own, group, target_id)
     keys = None
-    if asked.workload is not None and groups:
-        keys = keys_of(own, groups[0])
+    if query.workload is not None and groups:
+        keys = workload_keys(own, groups[0])
     rows = []
-    for store in others:
+    for store in stores:
         try:
-            rows += _rows_of_layer(store, own, keys, answered, asked)
+            rows += _rows_of_layer(store, own, keys, answered, query)
         except TuneDBError as error:
             settings.warn(skipped_message(store.location, str(error)))
-        except Exception as error:  # whatever is wrong with somebody else's rows
+        except Exception as error:  # any error in rows of a foreign database
             damage = f"damaged ({type(error).__name__}: {error}); ask for another copy"
             settings.warn(skipped_message(store.location, damage))
     return rows
 
 
 def _rows_of_layer(
-    store: Store, own: Store, keys: set[Key] | None, answered: Answered, asked: _Asked
+    store: Store,
+    own: Store,
+    keys: set[Key] | None,
+    answered: AnsweredWorkloads,
+    query: _LayerQuery,
 ) -> list[dict[str, Any]]:
-    if asked.workload is None:
+    if query.workload is None:
         groups = _groups(store)
     else:
-        found = workloads_in(store, keys, asked.workload)
-        groups = [found] if found else []
-    target_ids = targets_in(store, own, asked.target)
-    wanted = None if asked.step is None else _Wanted(store, asked.step)
-    best = _Best(store, asked.most, wanted, corrected=False)
+        ids = workloads_in(store, keys, query.workload)
+        groups = [ids] if ids else []
+    target_ids = targets_in(store, own, query.target)
+    step_filter = None if query.step is None else _StepFilter(store, query.step)
+    best = _BestRecords(store, query.limit, step_filter, corrected=False)
     rows = []
     for group in groups:
         for target_id in store.answers.targets(group):

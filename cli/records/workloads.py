@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ...results import WorkloadSummary
     from ...storage.store import Store
 
-#: Formats of workloads by the tool that people know.
+#: Tool → its name, and its formats of workloads.
 _TOOLS = {
     "metaschedule": ("MetaSchedule", ("tvm-graph", "tvm-nodes", "metaschedule-arguments")),
     "ansor": ("Ansor", ("ansor-key",)),
@@ -73,13 +73,13 @@ def command(settings: Settings, tool: str | None, family: str | None) -> None:
     """
     with reading(settings) as store:
         summaries = store.workloads.find()
-        shown = [
+        selected = [
             summary
             for summary in summaries
             if (tool is None or summary.format in _TOOLS[tool][1])
             and (family is None or summary.signature.family == family.lower())
         ]
-        rows = list(_rows(store, shown))
+        rows = list(_rows(store, selected))
     print_rows(settings, COLUMNS, rows, empty=_why_empty(summaries, family))
 
 
@@ -95,14 +95,14 @@ def _why_empty(summaries: list[WorkloadSummary], family: str | None) -> str:
 def _rows(store: Store, summaries: list[WorkloadSummary]) -> Iterator[dict[str, Any]]:
     import orjson
 
-    from ..steps import described
+    from ..steps import args_info_of
 
-    # Records say it too, where the workload itself does not.
-    needed = any(summary.signature.arguments is None for summary in summaries)
-    said = store.programs.args_info() if needed else {}
+    # Records have the arguments that a workload itself lacks.
+    is_needed = any(summary.signature.arguments is None for summary in summaries)
+    args_info = store.programs.args_info() if is_needed else {}
     for summary in summaries:
         signature, best = summary.signature, summary.best
-        arguments = described(signature) or orjson.loads(said.get(summary.id, b"null"))
+        arguments = args_info_of(signature) or orjson.loads(args_info.get(summary.id, b"null"))
         yield {
             "id": summary.id,
             "digest": summary.digest.hex(),

@@ -1,1 +1,1 @@
-"""Commands about whom the database believes: sources, trust, retract."""
+"""Commands about trust: sources, trust, retract."""

@@ -64,62 +64,62 @@ def command(settings: Settings, dry_run: bool, yes: bool, reason: str, **words: 
     from ...errors import UsageError
 
     with updating(settings) as store:
-        chosen = _chosen(store, **words)
+        ids = _resolve(store, **words)
         if not any(words.values()):
             raise UsageError("choose what to retract: RECORD, --source or --session")
-        stopped = store.answers.count(chosen["records"], chosen["sources"], chosen["sessions"])
-        if not dry_run and any(chosen.values()):
-            told = f"{text.count(stopped, 'record')} would no longer be served, for good"
-            confirm(f"Retract {_named(chosen)}? {told}", yes=yes)
-            _retract(store, chosen, reason)
-    row = {**chosen, "reason": reason, "stopped": stopped, "dry_run": dry_run}
+        stopped = store.answers.count(ids["records"], ids["sources"], ids["sessions"])
+        if not dry_run and any(ids.values()):
+            effect = f"{text.count(stopped, 'record')} would no longer be served, for good"
+            confirm(f"Retract {_counts(ids)}? {effect}", yes=yes)
+            _retract(store, ids, reason)
+    row = {**ids, "reason": reason, "stopped": stopped, "dry_run": dry_run}
     print_object(settings, COLUMNS, row, lambda: _show(row))
 
 
-def _chosen(
+def _resolve(
     store: Store,
     records: tuple[str, ...],
     sources: tuple[str, ...],
     sessions: tuple[str, ...],
     not_allowed: bool,
 ) -> dict[str, list[int]]:
-    """Return the ids that are meant."""
+    """Return the ids that the words name."""
     from ...errors import UsageError
 
-    chosen = {
+    ids = {
         "records": sorted({store.lookup.record(words) for words in records}),
         "sources": sorted({store.lookup.source(words) for words in sources}),
         "sessions": sorted({store.lookup.session(words) for words in sessions}),
     }
     if not_allowed:
         if not sources or records or sessions:
-            raise UsageError("--not-allowed needs --source, and nothing else")
-        rejected = {
-            row.record_id for id_ in chosen["sources"] for row in store.answers.rejected(id_)
-        }
-        chosen |= {"records": sorted(rejected), "sources": []}
-    return chosen
+            raise UsageError("--not-allowed needs --source, and takes no RECORD or --session")
+        rejected = {row.record_id for id_ in ids["sources"] for row in store.answers.rejected(id_)}
+        ids |= {"records": sorted(rejected), "sources": []}
+    return ids
 
 
-def _named(chosen: dict[str, list[int]]) -> str:
+def _counts(ids: dict[str, list[int]]) -> str:
     nouns = {"records": "record", "sources": "source", "sessions": "session"}
-    return ", ".join(text.count(len(chosen[key]), nouns[key]) for key in nouns if chosen[key])
+    return ", ".join(text.count(len(ids[key]), nouns[key]) for key in nouns if ids[key])
 
 
-def _retract(store: Store, chosen: dict[str, list[int]], reason: str) -> None:
-    """Take everything back that is meant; what is known already stays as it is."""
-    if chosen["records"]:
-        store.trust.retract(chosen["records"], reason)
-    for id_ in chosen["sources"]:
+def _retract(store: Store, ids: dict[str, list[int]], reason: str) -> None:
+    """Retract everything; earlier retractions stay as they are."""
+    if ids["records"]:
+        store.trust.retract(ids["records"], reason)
+    for id_ in ids["sources"]:
         store.trust.retract_source(id_, reason)
-    for id_ in chosen["sessions"]:
+    for id_ in ids["sessions"]:
         store.trust.retract_session(id_, reason)
 
 
 def _show(row: dict[str, Any]) -> None:
-    if not _named(row):
+    if not _counts(row):
         click.echo("Nothing to retract: all traces of these sources are allowed")
         return
-    done = "Would retract" if row["dry_run"] else "Took back"
+    verb = "Would retract" if row["dry_run"] else "Retracted"
     stops = "would stop" if row["dry_run"] else "stopped"
-    click.echo(f"{done} {_named(row)}; {text.count(row['stopped'], 'record')} {stops} being served")
+    click.echo(
+        f"{verb} {_counts(row)}; {text.count(row['stopped'], 'record')} {stops} being served"
+    )

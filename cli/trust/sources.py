@@ -14,14 +14,14 @@ from ..output import Column, output_options, print_rows
 if TYPE_CHECKING:
     from ...storage.sources import SourceRow
 
-#: Characters of another database's key that a table shows.
+#: Characters of a database's key in a table.
 _SHORT = 8
 
 
 def columns(store_key: str) -> tuple[Column, ...]:
-    """Return the columns of a list of sources, for the database with this key."""
+    """Return the columns of the table, for the database with this key."""
 
-    def whose(key: str) -> str:
+    def owner(key: str) -> str:
         return "ours" if key == store_key else text.clean(key[:_SHORT])
 
     return (
@@ -30,7 +30,7 @@ def columns(store_key: str) -> tuple[Column, ...]:
         Column("name", "name", text.short_path, flexible=True, keep_end=True),
         Column("kind", "kind", least=90),
         Column("trust", "trust"),
-        Column("store", "store", whose),
+        Column("store", "database", owner),
         Column("records", "records", text.number, right=True),
         Column("served", "served", text.number, right=True),
         Column("retracted", "retracted", text.number, right=True),
@@ -58,8 +58,8 @@ def command(settings: Settings, retract_aliases: str | None, reason: str | None,
 
     A source is a set of logs that were imported under one name, a tuner that wrote into the
     database, or a merged source of another database. Records of own and verified sources are
-    served; records of foreign sources only train models. A key in place of "ours" identifies the
-    database that a source comes from.
+    served; records of foreign sources only train models. The column "database" has the key of the
+    database that a source comes from, "ours" for this one.
 
     With an alias, a source states that two workloads are the same. Aliases of foreign sources are
     ignored. Aliases of a trusted source can be retracted without its records (tunedb retract
@@ -74,25 +74,25 @@ def command(settings: Settings, retract_aliases: str | None, reason: str | None,
         _retract_aliases(settings, retract_aliases, reason, yes=yes)
     with reading(settings) as store:
         rows = [_row(row) for row in store.sources.summaries()]
-        shown = columns(store.key)
-    print_rows(settings, shown, rows, empty="no source yet; see: tunedb import --help")
-    taken = [str(row["id"]) for row in rows if row["reason"] is not None]
-    if taken:
-        settings.note(f"Retracted as a whole: {', '.join(taken)}")
-    nameless = [str(row["id"]) for row in rows if row["aliases_reason"] is not None]
-    if nameless:
-        settings.note(f"Retracted aliases: {', '.join(nameless)}")
+        table = columns(store.key)
+    print_rows(settings, table, rows, empty="no source yet; see: tunedb import --help")
+    retracted = [str(row["id"]) for row in rows if row["reason"] is not None]
+    if retracted:
+        settings.note(f"Retracted sources: {', '.join(retracted)}")
+    without_aliases = [str(row["id"]) for row in rows if row["aliases_reason"] is not None]
+    if without_aliases:
+        settings.note(f"Sources with retracted aliases: {', '.join(without_aliases)}")
 
 
 def _retract_aliases(settings: Settings, words: str, reason: str | None, *, yes: bool) -> None:
-    """Take back the aliases of the source that is meant."""
+    """Retract the aliases of the source that `words` name."""
     if reason is None:
         raise click.UsageError("--retract-aliases needs --reason TEXT")
     with updating(settings) as store:
         source_id = store.lookup.source(words)
         (row,) = (row for row in store.sources.summaries() if row.id == source_id)
-        told = text.count(row.aliases, "alias")
-        confirm(f"Retract {told} of source {source_id}, for good?", yes=yes)
+        aliases = text.count(row.aliases, "alias")
+        confirm(f"Retract {aliases} of source {source_id}, for good?", yes=yes)
         store.trust.retract_aliases(source_id, reason)
 
 

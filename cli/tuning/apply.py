@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from .. import text
-from ..layers import layer_name, layer_option, layered_target, layers_of
+from ..layers import layer_name, layer_option, layered_target, resolve_layers
 from ..module import compile_target_option, label, lowering_of, lowering_options
 from ..options import Settings, common_options, pass_settings, reading
 from ..output import Column, output_options, print_rows
@@ -78,12 +78,12 @@ def command(
       tunedb apply net.onnx -o net.so --target llvm --all
       tunedb apply model.py -o model.so --layer team.db
     """
-    layers = layers_of(settings, layers)
+    layers = resolve_layers(settings, layers)
     with reading(settings) as store:
-        found = layered_target(settings, store, target, layers)
+        device = layered_target(settings, store, target, layers)
     lowering = lowering_of(layout, no_prepack)
-    wanted = _Wanted(found.attributes, compatible, all_, layers, lowering)
-    uses = _write(settings, module, output, script, function, wanted)
+    options = _CompileOptions(device.attributes, compatible, all_, layers, lowering)
+    uses = _write(settings, module, output, script, function, options)
     rows = [
         {
             "function": use.function,
@@ -93,44 +93,44 @@ def command(
             "layer": use.layer,
             "threads": use.threads,
             "file": str(output),
-            "target": label(found),
+            "target": label(device),
         }
         for use in uses
     ]
     columns: Sequence[Column] = COLUMNS
     if all(use.layer is None for use in uses):
-        columns = tuple(Column(one.key) if one.key == "layer" else one for one in COLUMNS)
+        columns = tuple(Column(c.key) if c.key == "layer" else c for c in COLUMNS)
     print_rows(settings, columns, rows)
     missing = sum(use.record_id is None for use in uses)
-    settings.note(f"{output} is written, for {label(found)}")
-    if found.is_cpu:
-        _tell_threads(settings, uses)
+    settings.note(f"Wrote {output} for {label(device)}")
+    if device.is_cpu:
+        _note_threads(settings, uses)
     if missing:
         settings.note(
             f"{text.count(missing, 'function')} without a record; "
-            f"why: tunedb explain module {module}"
+            f"for the reason, run: tunedb explain module {module}"
         )
 
 
-def _tell_threads(settings: Settings, uses: list[Use]) -> None:
-    """Say how many threads the records were measured with; those of layers do not tell."""
+def _note_threads(settings: Settings, uses: list[Use]) -> None:
+    """Print the number of threads of the records' measurements; layers do not have it."""
     counts = {use.threads for use in uses if use.record_id is not None and use.layer is None}
     if len(counts) == 1 and None not in counts:
         (count,) = counts
         settings.note(
-            f"its records were measured with TVM_NUM_THREADS={count}; set it where the file runs"
+            f"The records were measured with TVM_NUM_THREADS={count}; set it where the file runs"
         )
     elif counts:
         numbers = sorted(map(text.threads, counts))
         settings.note(
-            f"its records were measured with {' and '.join(numbers)}; measure them alike: "
-            "tunedb revalidate"
+            f"The records were measured with {' and '.join(numbers)}; to measure them with one "
+            "number, run: tunedb revalidate"
         )
 
 
 @dataclass(frozen=True, slots=True)
-class _Wanted:
-    """For which target, and from where."""
+class _CompileOptions:
+    """Target, sources of records and lowering of a compilation."""
 
     target: Any
     compatible: bool
@@ -145,9 +145,9 @@ def _write(
     output: Path,
     script: bool,
     function: str | None,
-    wanted: _Wanted,
+    options: _CompileOptions,
 ) -> list[Use]:
-    """Compile or schedule the module, write it, and return what each function got."""
+    """Compile or schedule the module, write it, and return the record of each function."""
     from ...errors import UsageError
     from ...plugins.metaschedule import Database
     from ...plugins.metaschedule.deploy.apply import (
@@ -168,20 +168,20 @@ def _write(
     mod = load_module(module, function=function)
     database = Database(
         settings.locate().url,
-        target=wanted.target,
-        fallback="compatible" if wanted.compatible else "exact",
+        target=options.target,
+        fallback="compatible" if options.compatible else "exact",
         read_only=True,
-        layers=wanted.layers,
+        layers=options.layers,
     )
     try:
         if as_script:
-            mod, uses = schedule(mod, database, **wanted.lowering)
+            mod, uses = schedule(mod, database, **options.lowering)
         else:
-            compiled = compile(mod, database, **wanted.lowering)
+            compiled = compile(mod, database, **options.lowering)
             uses = list(compiled.uses)
     finally:
         database.close()
-    _require(module, uses, all_=wanted.all)
+    _require(module, uses, all_=options.all)
     if as_script:
         write_whole(output, mod.script(show_meta=True) + "\n")
     else:
@@ -192,12 +192,13 @@ def _write(
 
 
 def _require(module: str, uses: list[Use], *, all_: bool) -> None:
-    """Raise where too few functions have a record."""
+    """Raise NotFoundError if too few functions have a record."""
     from ...errors import NotFoundError
 
     missing = [use.function for use in uses if use.record_id is None]
     if missing and (all_ or len(missing) == len(uses)):
         names = ", ".join(missing[:5]) + (" …" if len(missing) > 5 else "")
         raise NotFoundError(
-            f"no record for {names}; nothing is written; why: tunedb explain module {module}"
+            f"no record for {names}; nothing was written; "
+            f"for the reason, run: tunedb explain module {module}"
         )

@@ -10,7 +10,7 @@ from .. import text
 from ..module import label, lowering_of, lowering_options, one_target
 from ..options import Settings, common_options, pass_settings, updating
 from ..output import Column, output_options, print_rows
-from ..progress import bar
+from ..progress import progress_bar
 
 if TYPE_CHECKING:
     from ...plugins.metaschedule.deploy.network import Lowering
@@ -56,7 +56,7 @@ COLUMNS = (
 )
 @click.option(
     "-k",
-    "most",
+    "limit",
     type=click.IntRange(min=1),
     default=5,
     show_default=True,
@@ -72,7 +72,13 @@ COLUMNS = (
     is_flag=True,
     help="Include programs of foreign sources: THIS RUNS CODE THAT OTHERS WROTE.",
 )
-@click.option("--repeat", type=click.IntRange(min=1), default=5, show_default=True, help="Repeats.")
+@click.option(
+    "--repeat",
+    type=click.IntRange(min=1),
+    default=5,
+    show_default=True,
+    help="Measurements of each program.",
+)
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
@@ -80,7 +86,9 @@ COLUMNS = (
     show_default=True,
     help="Time limit of one build and of one run, in seconds.",
 )
-@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of inputs.")
+@click.option(
+    "--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Seed of the inputs."
+)
 @lowering_options
 @output_options
 @common_options
@@ -89,7 +97,7 @@ def command(
     settings: Settings,
     workloads: tuple[str, ...],
     modules: tuple[str, ...],
-    most: int,
+    limit: int,
     target: str | None,
     foreign: bool,
     repeat: int,
@@ -121,36 +129,36 @@ def command(
     from ...plugins.metaschedule.deploy.revalidation import Revalidation
 
     rows: list[dict[str, Any]] = []
-    lost: list[NotFoundError] = []
+    errors: list[NotFoundError] = []
     with (
         updating(settings) as store,
         Revalidation(store, repeat=repeat, seed=seed, timeout_sec=timeout) as revalidation,
     ):
-        found = [store.lookup.workload(words) for words in workloads]
+        groups = [store.lookup.workload(words) for words in workloads]
         lowering = Lowering(**lowering_of(layout, no_prepack))
-        jobs = _jobs(store, found, modules, target, revalidation, lowering, foreign=foreign)
+        jobs = _jobs(store, groups, modules, target, revalidation, lowering, foreign=foreign)
         try:
-            with bar(settings, len(jobs)) as shown:
+            with progress_bar(settings, len(jobs)) as progress:
                 for done, (group, target_id) in enumerate(jobs):
-                    shown.describe(f"workload {group[0]}")
-                    shown.at(done)
+                    progress.describe(f"workload {group[0]}")
+                    progress.update(done)
                     try:
-                        verdicts = revalidation.run(group, target_id, most, foreign=foreign)
+                        verdicts = revalidation.run(group, target_id, limit, foreign=foreign)
                     except NotFoundError as error:
-                        # Nothing to try, or no module: the other workloads are not kept from it.
-                        lost.append(error)
+                        # Without a program or a module; the other workloads continue.
+                        errors.append(error)
                         continue
                     rows += map(_row, verdicts)
         except KeyboardInterrupt:
             print_rows(settings, COLUMNS, rows)
             click.echo("Interrupted; stored measurements stay", err=True)
             raise click.exceptions.Exit(_INTERRUPTED) from None
-    if lost and not rows:
-        raise lost[0]
+    if errors and not rows:
+        raise errors[0]
     print_rows(settings, COLUMNS, rows)
-    for reason in lost:
+    for reason in errors:
         settings.note(f"left out: {reason}")
-    _tell(settings, rows)
+    _report(settings, rows)
 
 
 def _jobs(
@@ -163,19 +171,19 @@ def _jobs(
     *,
     foreign: bool,
 ) -> list[tuple[list[int], int]]:
-    """Return groups of equal workloads, each with the target.
+    """Return groups of equivalent workloads, each with the target's id.
 
     Raises
     ------
     NotFoundError
-        There is no program of them for the target.
+        They have no program for the target.
     """
     from ...errors import NotFoundError
 
     if not (groups or modules):
-        groups = _all(store)
-    named = {id_ for group in groups for id_ in group} if groups else None
-    target = one_target(store, words, named, foreign=foreign)
+        groups = _all_workloads(store)
+    ids = {id_ for group in groups for id_ in group} if groups else None
+    target = one_target(store, words, ids, foreign=foreign)
     if modules:
         from ...plugins.metaschedule.module_source import load_module
 
@@ -185,19 +193,19 @@ def _jobs(
                 mod, target.attributes, foreign=foreign, lowering=lowering
             )
     target_id = store.targets.id_of(target.digest)
-    having = store.programs.targets if foreign else store.answers.targets
-    jobs = [(g, target_id) for g in groups if target_id is not None and target_id in having(g)]
+    targets = store.programs.targets if foreign else store.answers.targets
+    jobs = [(g, target_id) for g in groups if target_id is not None and target_id in targets(g)]
     if not jobs:
         raise NotFoundError(f"no program of these workloads for {label(target)}; see: tunedb top")
     return jobs
 
 
-def _all(store: Store) -> list[list[int]]:
-    """Return the ids of all workloads of which TVM can make modules, equal ones together."""
+def _all_workloads(store: Store) -> list[list[int]]:
+    """Return the ids of all workloads whose modules TVM can load, in equivalence groups."""
     groups = {
-        tuple(store.workloads.equivalent(one.id)): None
-        for one in store.workloads.find()
-        if one.rebuildable
+        tuple(store.workloads.equivalent(workload.id)): None
+        for workload in store.workloads.find()
+        if workload.rebuildable
     }
     return [list(group) for group in groups]
 
@@ -229,19 +237,19 @@ def _row(verdict: Verdict) -> dict[str, Any]:
     }
 
 
-def _tell(settings: Settings, rows: list[dict[str, Any]]) -> None:
-    """Say what did not pass, and end with exit code 1 then."""
+def _report(settings: Settings, rows: list[dict[str, Any]]) -> None:
+    """Print warnings about programs that did not pass; exit with 1 if there are any."""
     for row in rows:
         if row["threads"] not in (None, row["threads_before"]):
             settings.note(
                 f"record {row['record']} was measured with {text.threads(row['threads_before'])} "
-                f"before and with {text.threads(row['threads'])} now; the times do not compare"
+                f"before and with {text.threads(row['threads'])} now; the times are not comparable"
             )
-    bad = [row for row in rows if row["outcome"] != "passed"]
-    for row in bad:
+    failed = [row for row in rows if row["outcome"] != "passed"]
+    for row in failed:
         settings.warn(f"record {row['record']} {row['outcome']}: {row['reason']}")
         if row["retracted"]:
             number = text.count(len(row["retracted"]), "record")
             settings.note(f"{number} of its program will no longer be served")
-    if bad:
+    if failed:
         raise click.exceptions.Exit(1)

@@ -4,21 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from .. import text
-from ..layers import layer_option, layers_of
+from ..layers import layer_option, resolve_layers
 from ..module import lowering_of, lowering_options
 from ..options import Settings, common_options, pass_settings
 from ..output import Column, output_options, print_rows
-from .options import remote_options, run_options, runner_of, target_of
 
 if TYPE_CHECKING:
     from ...exchange.outbox import Delivery
     from ...plugins.metaschedule.tune.progress import Progress, TaskProgress
     from ...plugins.metaschedule.tune.results import TaskResult, TuningResult
+
+F = TypeVar("F", bound=Callable[..., Any])
 
 _INTERRUPTED = 130
 
@@ -38,10 +39,110 @@ COLUMNS = (
 )
 
 
+_RUN = (
+    click.option(
+        "--target",
+        metavar="TARGET",
+        help="Target: a TVM tag, a kind, or JSON. Default: this machine's processor.",
+    ),
+    click.option("--function", metavar="NAME", help="Use only this PrimFunc of the module."),
+    click.option(
+        "--op",
+        "op_names",
+        metavar="WORD",
+        multiple=True,
+        help="Only operators of a Relax program with this word in their name; may be repeated.",
+    ),
+    click.option(
+        "--trials",
+        "max_trials_global",
+        type=click.IntRange(min=1),
+        help="Total number of trials. Default: 64 for each task.",
+    ),
+    click.option(
+        "--per-task",
+        "max_trials_per_task",
+        type=click.IntRange(min=1),
+        help="Largest number of trials of one task.",
+    ),
+    click.option(
+        "--batch",
+        "num_trials_per_iter",
+        type=click.IntRange(min=1),
+        default=16,
+        show_default=True,
+        help="Trials between two updates of the cost model.",
+    ),
+    click.option("--seed", type=click.IntRange(min=0), help="Seed of the search."),
+    click.option(
+        "--repeat", type=click.IntRange(min=1), help="Measurements of each program. Default: 3."
+    ),
+    click.option(
+        "--min-repeat-ms",
+        type=click.IntRange(min=0),
+        help="Least milliseconds of each measurement. Default: 30.",
+    ),
+    click.option(
+        "--no-warm", is_flag=True, help="Do not start from programs of similar workloads."
+    ),
+    click.option("--remeasure", is_flag=True, help="Measure known programs again."),
+    click.option(
+        "--server",
+        metavar="URL",
+        help="Team database: pull before the run, push new records during it.",
+    ),
+    click.option(
+        "--jobs",
+        type=click.IntRange(min=1),
+        help="Largest number of parallel threads and builders.",
+    ),
+    click.option(
+        "--work-dir",
+        metavar="DIR",
+        type=click.Path(file_okay=False),
+        help="Directory for TVM's logs.",
+    ),
+)
+
+_REMOTE = (
+    click.option(
+        "--runner",
+        type=click.Choice(["local", "rpc"]),
+        help="Runner of programs. Default: local, or rpc with --tracker.",
+    ),
+    click.option(
+        "--tracker",
+        metavar="HOST:PORT",
+        help="TVM's RPC tracker. Default: TVM_TRACKER_HOST and TVM_TRACKER_PORT.",
+    ),
+    click.option(
+        "--key",
+        metavar="KEY",
+        help="Key of the devices at the tracker. Default: TVM_TRACKER_KEY.",
+    ),
+)
+
+
+def _run_options(function: F) -> F:
+    """Add the options of a run, under the names of ``tune``'s parameters."""
+    return _with(_RUN, function)
+
+
+def _remote_options(function: F) -> F:
+    """Add ``--runner``, ``--tracker`` and ``--key``, for :func:`_runner`."""
+    return _with(_REMOTE, function)
+
+
+def _with(options: tuple[Callable[[F], F], ...], function: F) -> F:
+    for option in reversed(options):
+        function = option(function)
+    return function
+
+
 @click.command()
 @click.argument("module")
-@run_options
-@remote_options
+@_run_options
+@_remote_options
 @lowering_options
 @layer_option
 @output_options
@@ -64,15 +165,39 @@ def command(settings: Settings, module: str, **choices: Any) -> None:
       tunedb tune conv.py --layer postgresql://tuning.example/tunedb
       tunedb tune conv.py --target nvidia/jetson-orin-nano --tracker 192.168.0.2:9190 --key orin
     """
-    runner = runner_of(choices)
-    with _interruptible(settings) as seen, _display(settings) as show:
+    runner = _runner(choices)
+    with _interruptible(settings) as history, _display(settings) as show:
 
         def on_progress(progress: Progress) -> None:
-            seen.append(progress)
+            history.append(progress)
             show(progress)
 
         result = _tune(settings, module, runner, choices, on_progress)
-    _tell(settings, module, result)
+    _report(settings, module, result)
+
+
+def _runner(choices: dict[str, Any]) -> Any:
+    """Pop the options of :func:`_remote_options`; return the ``runner`` of ``tune``."""
+    runner, tracker, key = (choices.pop(name) for name in ("runner", "tracker", "key"))
+    if runner == "local" and (tracker or key):
+        raise click.UsageError("--tracker and --key are for --runner rpc")
+    if runner != "rpc" and not tracker and not key:
+        return "local"
+    from ...plugins.metaschedule.tune.remote import rpc_config
+
+    return rpc_config(tracker, key)
+
+
+def _target(words: str | None) -> Any:
+    """Return the ``target`` of ``tune``: JSON as a mapping, other words as they are."""
+    if words is None or not words.lstrip().startswith("{"):
+        return words
+    import json
+
+    try:
+        return json.loads(words)
+    except ValueError as error:
+        raise click.UsageError(f"--target: {error}") from None
 
 
 def _tune(
@@ -93,18 +218,18 @@ def _tune(
         settings.note(line)
     location = settings.locate()
     make_folder(location)
-    named = {name: choices.pop(name) for name in ("repeat", "min_repeat_ms")}
-    evaluator = EVALUATOR._replace(**{k: v for k, v in named.items() if v is not None})
+    fields = {name: choices.pop(name) for name in ("repeat", "min_repeat_ms")}
+    evaluator = EVALUATOR._replace(**{k: v for k, v in fields.items() if v is not None})
     return tune(
         load_module(module, function=choices.pop("function")),
-        target_of(choices.pop("target")),
+        _target(choices.pop("target")),
         runner=runner,
         database=location.url,
         num_tuning_cores=choices.pop("jobs") or "physical",
         evaluator=evaluator,
         warm=not choices.pop("no_warm"),
         **lowering_of(choices.pop("layout"), choices.pop("no_prepack")),
-        layers=layers_of(settings, choices.pop("layers")),
+        layers=resolve_layers(settings, choices.pop("layers")),
         on_progress=on_progress,
         **choices,
     )
@@ -112,12 +237,12 @@ def _tune(
 
 @contextmanager
 def _interruptible(settings: Settings) -> Iterator[list[Progress]]:
-    """Yield a list of what was seen; say on Ctrl-C what is stored."""
-    seen: list[Progress] = []
+    """Yield a list for the progress; on Ctrl-C print the number of finished trials."""
+    history: list[Progress] = []
     try:
-        yield seen
+        yield history
     except KeyboardInterrupt:
-        done = f" after {seen[-1].trials} of {seen[-1].of} trials" if seen else ""
+        done = f" after {history[-1].trials} of {history[-1].of} trials" if history else ""
         click.echo(
             f"Interrupted{done}; measurements are stored; run the same command again to continue",
             err=True,
@@ -125,8 +250,8 @@ def _interruptible(settings: Settings) -> Iterator[list[Progress]]:
         raise click.exceptions.Exit(_INTERRUPTED) from None
 
 
-def _tell(settings: Settings, module: str, result: TuningResult) -> None:
-    """Print what the run came to."""
+def _report(settings: Settings, module: str, result: TuningResult) -> None:
+    """Print the result of each task, then notes on the run."""
     try:
         print_rows(settings, COLUMNS, [_row(task) for task in result.tasks])
     finally:
@@ -143,26 +268,26 @@ def _tell(settings: Settings, module: str, result: TuningResult) -> None:
     for note in result.notes:
         settings.note(note)
     if result.resumed:
-        settings.note(f"{text.count(result.resumed, 'trial')} of them in an earlier run")
+        settings.note(f"{text.count(result.resumed, 'trial')} of these in an earlier run")
     if result.served:
         settings.note(
-            f"{text.count(result.served, 'known program')} not measured again (--remeasure does)"
+            f"{text.count(result.served, 'known program')} not measured again; see --remeasure"
         )
     if result.delivery is not None:
-        _tell_delivery(settings, result.delivery)
+        _note_delivery(settings, result.delivery)
     best = next((task.record for task in result.tasks if task.record is not None), None)
     if best is not None:
-        settings.note(f"Its origin: tunedb show {best.id}")
-        settings.note(f"Compile it: tunedb apply {module} -o lib.so")
+        settings.note(f"Show the best record: tunedb show {best.id}")
+        settings.note(f"Compile the module: tunedb apply {module} -o lib.so")
 
 
-def _tell_delivery(settings: Settings, delivery: Delivery) -> None:
-    """Say what the server has got, and how it gets the rest."""
+def _note_delivery(settings: Settings, delivery: Delivery) -> None:
+    """Print the number of pushed records, and the command that pushes the rest."""
     if delivery.delivered:
-        settings.note(f"{text.count(delivery.delivered, 'record')} delivered: {delivery.server}")
+        settings.note(f"{text.count(delivery.delivered, 'record')} pushed to {delivery.server}")
     if not delivery.is_complete:
         settings.warn(
-            f"up to {text.count(delivery.waiting, 'record')} not delivered yet"
+            f"up to {text.count(delivery.waiting, 'record')} not pushed yet"
             f" ({delivery.error or 'the push continues'}); push later with: "
             f"tunedb push {delivery.server}"
         )
@@ -186,12 +311,12 @@ def _row(task: TaskResult) -> dict[str, Any]:
     }
 
 
-# ---------------------------------------------------------------------- while it runs
+# ---------------------------------------------------------------------- progress
 
 
 @contextmanager
 def _display(settings: Settings) -> Iterator[Callable[[Progress], None]]:
-    """Yield what shows a run: a bar on a terminal, with -v a line for each batch elsewhere."""
+    """Yield a callback that shows progress: a bar on a terminal, else with -v a line per batch."""
     import sys
 
     if settings.quiet or not sys.stderr.isatty():
@@ -216,7 +341,7 @@ def _display(settings: Settings) -> Iterator[Callable[[Progress], None]]:
                 description=escape(text.cut(text.clean(progress.task.name), 30)),
                 total=progress.of,
                 completed=progress.trials,
-                best=_course(progress.task),
+                best=_forecast(progress.task),
             )
 
         yield show
@@ -226,14 +351,16 @@ def _note(settings: Settings, progress: Progress) -> None:
     if settings.verbosity > 0:
         settings.note(
             f"{progress.task.name}: {progress.trials} of {progress.of} trials, "
-            f"{_course(progress.task)}"
+            f"{_forecast(progress.task)}"
         )
 
 
-def _course(task: TaskProgress) -> str:
-    """Return how a task comes on: its best time, and when it is expected to have arrived."""
+def _forecast(task: TaskProgress) -> str:
+    """Return a task's best time, and the trials at which it should reach 95 % of the best."""
     best = (
-        "none works yet" if task.best_seconds is None else f"best {text.seconds(task.best_seconds)}"
+        "no working program yet"
+        if task.best_seconds is None
+        else f"best {text.seconds(task.best_seconds)}"
     )
     if task.forecast is None:
         return best

@@ -113,7 +113,7 @@ def test_a_report_of_an_evaluation(launches, run, tmp_path):
     assert json.loads(path.read_text())["slices"] == 12
     missing = tmp_path / "no" / "all.json"
     result = run("--db", launches, "advise", "evaluate", "--report", missing, code=3)
-    assert "there is no folder" in result.stderr
+    assert "does not exist; create it" in result.stderr
 
 
 @pytest.mark.parametrize(

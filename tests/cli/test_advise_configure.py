@@ -67,7 +67,7 @@ def test_a_change_leaves_the_rest(run):
     assert after == before
     assert tomllib.loads(Path("advise.toml.bak").read_text()) == before
     done = run("advise", "configure", "--program", "mm", "--blocks", "8x8,16x16")
-    assert "advise.toml stays as it is" in done.stderr
+    assert "advise.toml is unchanged" in done.stderr
     run("advise", "configure", "--program", "mm", "--sizes", "x=4")
     assert "blocks" not in content()["programs"][0]
 
@@ -105,7 +105,7 @@ def test_the_check_finds_what_is_missing(run):
 
 def test_without_a_device_or_a_program(run):
     done = run("advise", "configure", "--step", "devices")
-    assert "Warning: found no device; name one with --device" in done.stderr
+    assert "Warning: no device found; name one with --device" in done.stderr
     done = run("advise", "configure", "--no-interactive", code=1)
     assert "none; name one with --device" in done.stdout
     done = run("advise", "configure", "--step", "devices", *DEVICE)

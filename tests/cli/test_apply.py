@@ -95,9 +95,12 @@ def test_what_is_told(run, sqlite_file, kernels, tmp_path):
     library = tmp_path / "kernels.tar"
     done = run("--db", sqlite_file, "apply", kernels, "-o", library)
     assert "twice" in done.stdout and "1.000 ms" in done.stdout
-    assert f"{library} is written, for llvm x86-64-v2 2 cores" in done.stderr
-    assert f"1 function without a record; why: tunedb explain module {kernels}" in done.stderr
-    assert "its records were measured with TVM_NUM_THREADS=2; set it where" in done.stderr
+    assert f"Wrote {library} for llvm x86-64-v2 2 cores" in done.stderr
+    assert (
+        f"1 function without a record; for the reason, run: tunedb explain module {kernels}"
+        in done.stderr
+    )
+    assert "The records were measured with TVM_NUM_THREADS=2; set it where" in done.stderr
 
 
 def test_the_scheduled_module_as_script(run, sqlite_file, kernels, tmp_path):
@@ -116,7 +119,7 @@ def test_nothing_is_written_without_records(run, sqlite_file, kernels, tmp_path)
     library = tmp_path / "kernels.so"
     for options in (["--function", "thrice"], ["--all"]):
         done = run("--db", sqlite_file, "apply", kernels, "-o", library, *options, code=3)
-        assert "no record for thrice; nothing is written" in done.stderr
+        assert "no record for thrice; nothing was written" in done.stderr
         assert f"tunedb explain module {kernels}" in done.stderr
     assert not library.exists()
 

@@ -40,8 +40,8 @@ def test_a_bundle_and_what_is_in_it(run_json, run, filled, tmp_path):
     assert run_json("--db", tmp_path / "none.db", "bundle", "--info", path) == made
     shown = run("bundle", "--info", path).stdout
     assert "7 records of 2 workloads in " in shown
-    assert f"digest   {made['digest']}" in shown
-    assert "chosen   everything" in shown
+    assert f"digest     {made['digest']}" in shown
+    assert "selection  everything" in shown
 
 
 def test_a_bundle_of_a_server(run_json, run, postgres_url, filled, log, tmp_path):

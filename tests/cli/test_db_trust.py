@@ -68,7 +68,7 @@ def test_list_and_forget(run, run_json, theirs, tmp_path):
     run("db", "trust", "--forget", theirs)
     assert [row["location"] for row in run_json("db", "trust", "--list")] == [f"{tmp_path}/mine.db"]
     shown = run("db", "trust", "--forget", theirs, code=3)
-    assert "it is not approved; see: tunedb db trust --list" in shown.stderr
+    assert "is not approved; see: tunedb db trust --list" in shown.stderr
 
 
 def test_a_file_that_is_gone_can_be_forgotten(run, theirs):
@@ -92,10 +92,10 @@ def test_a_damaged_approval_is_told_in_one_line(run, theirs):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ([], "say which database"),
-        (["--list", "x.db"], "--list takes nothing else"),
-        (["--list", "--yes"], "--list takes nothing else"),
-        (["--forget"], "say which database"),
+        ([], "name the database"),
+        (["--list", "x.db"], "--list takes no URL and no other option"),
+        (["--list", "--yes"], "--list takes no URL and no other option"),
+        (["--forget"], "name the database"),
     ],
 )
 def test_words_that_say_nothing(run, words, message):

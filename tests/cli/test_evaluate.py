@@ -62,7 +62,7 @@ def test_what_a_user_sees(small, run):
     assert f"{LOSS} - tvm" in found.stdout
     assert f"{LOSS} - random" not in found.stdout
     features, sessions, few = found.stderr.splitlines()
-    assert features == "Features: small.steps (--features SET takes another set)"
+    assert features == "Features: small.steps (choose another set with --features SET)"
     # One record is a foreign source's.
     assert sessions.startswith("Warning: target 1: 2 sessions count as one machine until they")
     warning = "Warning: new-family, search pools: with 6 workloads the means are uncertain by ±"
@@ -118,7 +118,7 @@ def test_report_and_plot(small, run, tmp_path):
         *("--baseline", "random", "--report", report, "--plot", plot),
     )
     assert f"Wrote {report}" in found.stderr
-    assert f"Drew {plot}" in found.stderr
+    assert f"Wrote {plot}" in found.stderr
     told = json.loads(report.read_text())
     # Two of the six have shapes that are nearly equal.
     assert told["splits"]["new-workload"]["splits"] == 5
@@ -140,7 +140,7 @@ def test_a_report_that_cannot_be_written(small, run, tmp_path):
         named = path.with_suffix(".svg") if option == "--plot" else path
         # Before anything is read: a database that is not there is not missed.
         found = run("--db", "nowhere.db", "evaluate", *QUICK, option, named, code=3)
-        assert f"{named}: there is no folder {path.parent}; make it" in found.output
+        assert f"{named}: folder {path.parent} does not exist; create it" in found.output
     found = run(
         *("--db", small, "evaluate", *QUICK, "--regime", "new-workload", "--baseline", "random"),
         *("--report", "/dev/full"),

@@ -102,7 +102,7 @@ def test_statements_of_a_program(small, run, run_json):
     assert len(told["rows"]) == 3
     assert all(len(one["values"]) == 3 for one in told["columns"])
     text = run("--db", small, "explain", "model", "--program", number).stdout
-    assert "statement" in text and "most of all" in text
+    assert "statement" in text and "largest contributions" in text
 
 
 def test_what_cannot_be_explained(small, run, sets):

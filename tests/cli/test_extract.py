@@ -61,7 +61,7 @@ def test_what_is_missing_is_filled_in(modules, run_json, run, sets, replay):
     assert [(row["done"], row["known"]) for row in again.values()] == [(0, 6), (0, 6)]
     assert len(replay.asked) == 6
     table = run("--db", modules, "extract").stdout
-    assert table.split()[:4] == ["set", "version", "programs", "there"]
+    assert table.split()[:4] == ["set", "version", "programs", "known"]
 
 
 def test_choosing_programs_and_sets(modules, run_json, run, sets, replay):

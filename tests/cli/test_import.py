@@ -192,7 +192,7 @@ def test_trust(run, run_json, log, sqlite_file, tmp_path):
     before = contents(sqlite_file)
     other = workdirs.write(tmp_path / "other", [workdirs.record([7e-3])])
     again = ["--db", sqlite_file, "import", "logs", other, "--source", "them"]
-    assert "has trust foreign already" in run(*again, "--trust", "own", code=2).stderr
+    assert "exists with trust foreign" in run(*again, "--trust", "own", code=2).stderr
     assert contents(sqlite_file) == before
     run(*again)
     assert run_json("--db", sqlite_file, "top", "matmul") == []

@@ -82,7 +82,7 @@ def test_launches_and_remarks_are_told(run, sqlite_file, folder):
     header, row = result.stdout.splitlines()[:2]
     assert header.split()[-1] == "launches"
     assert row.split()[-1] == "2"
-    assert "1 thing to know of" in result.stderr
+    assert "1 remark on imported files" in result.stderr
     assert "counters of 1 kernel left out" in result.stderr
 
 

@@ -40,7 +40,7 @@ def bundle(theirs, tmp_path):
 def test_a_database_is_merged_and_told(run, theirs, store_url):
     done = run("--db", store_url, "merge", theirs)
     lines = [line.split() for line in done.stdout.splitlines()]
-    assert lines[0] == ["source", "of", "new", "known", "rejected"]
+    assert lines[0] == ["source", "database", "new", "known", "rejected"]
     assert ["nightly", "bbbbbbbb", "4", "0", "0"] in lines
     assert ["board", "bbbbbbbb", "1", "0", "0"] in lines
     assert lines[-1] == ["total", "5", "0", "0"]

@@ -58,7 +58,7 @@ def test_a_model_of_other_data_is_not_current(small, run, run_json):
     (row,) = run_json("--db", small, "models")
     assert row["current"] is False
     shown = run("--db", small, "models", "show", 1)
-    assert "The data changed since" in shown.stderr
+    assert "The records changed since the training" in shown.stderr
 
 
 def test_a_model_is_not_current_where_features_are_to_be_computed(small, run_json):
@@ -103,10 +103,10 @@ def test_the_card(small, run, run_json):
     text = shown.stdout
     for words in (
         *("Model 1: ranker on small.steps version 1", digest, row["created_at"]),
-        *("All of the recipe", "hessian_power", "Made with", "xgboost"),
+        *("Full recipe", "hessian_power", "Versions", "xgboost"),
         *(row["card"]["data"]["digest"], row["card"]["body"]["digest"]),
         *("Unseen workloads: ", "this model", "nearest neighbour", "random order"),
-        *("Spearman", "recall@30", "Drift: a pairwise accuracy below"),
+        *("Spearman", "recall@30", "Drift alarm: pairwise accuracy below"),
     ):
         assert words in text
     assert "3 compile error" in text or "compile error" in text
@@ -122,7 +122,7 @@ def test_a_digest_that_fits_several(small, run):
                 "UPDATE model SET digest = ? WHERE id = ?", (b"\xab\xcd\xef%16d" % id_, id_)
             )
     assert other.id == 2
-    assert "means 2 models" in run("--db", small, "models", "show", "abcdef", code=2).stderr
+    assert "matches 2 models" in run("--db", small, "models", "show", "abcdef", code=2).stderr
 
 
 def test_a_row_of_another_database_is_shown_and_never_used(small, run, run_json):
@@ -182,7 +182,7 @@ def test_predictions_against_measurements(predicted, run, run_json):
     assert (right["drifted"], wrong["drifted"]) == (False, True)
     assert (right["family"], right["workload"]) == ("matmul", "dense_nopack.x86")
     told = run("--db", predicted, "models", "drift", 1)
-    assert "1 workload drifted; rebuild: tunedb train" in told.stderr
+    assert "1 workload drifted; retrain: tunedb train" in told.stderr
     assert len(told.stdout.splitlines()) == 3
     assert run_json("--db", predicted, "models")[0]["predictions"] == 48
 

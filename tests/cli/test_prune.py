@@ -142,11 +142,11 @@ def test_vacuum(run, run_json, sqlite_file):
     assert planned["free"] > 50_000
     assert planned["seconds"] > 0
     assert all(room["bytes"] > 0 and room["free"] > 0 for room in planned["needs"])
-    assert "takes about" in run("--db", sqlite_file, "vacuum", "--dry-run").stdout
+    assert "expected time" in run("--db", sqlite_file, "vacuum", "--dry-run").stdout
     done = run_json("--db", sqlite_file, "vacuum")
     # Pages that are filled in order may be one more than those that were in use.
     assert done["after"] <= planned["before"] - planned["free"] + 4096
-    assert "size now" in run("--db", sqlite_file, "vacuum").stdout
+    assert "new size" in run("--db", sqlite_file, "vacuum").stdout
     assert json.dumps(done)
     run("--db", sqlite_file.with_name("none.db"), "vacuum", code=3)
     assert check(sqlite_file).problems == []

@@ -129,7 +129,7 @@ def test_one_clear_line_and_no_file(run, database, tmp_path, options, code, says
 def test_folders_that_are_missing_are_told_first(run, database, tmp_path):
     path = tmp_path / "missing" / "advisor.html"
     done = run("--db", database, "report", "advisor", "-o", path, code=3)
-    assert "there is no folder" in done.stderr
+    assert "does not exist; create it" in done.stderr
 
 
 def test_an_empty_database_is_one_clear_line(run, sqlite_file, tmp_path):

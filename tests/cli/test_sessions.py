@@ -95,7 +95,7 @@ def test_sessions_that_share_nothing_are_told_of(run, sqlite_file):
     for day in range(3):
         add(sqlite_file, make_session(day), numbers=range(8 * day, 8 * day + 8))
     message = run("--db", sqlite_file, "sessions").stderr
-    assert "3 sessions of 3 share too few programs with others to be compared" in message
+    assert "3 sessions of 3 share too few programs with others for a comparison" in message
 
 
 def test_an_update_makes_no_database(run, tmp_path):

@@ -116,7 +116,7 @@ def test_plugins_of_others_can_be_left_out(run_json, entries, monkeypatch):
     rows = run_json("plugins")
     assert {row["loads"] for row in rows if row["name"] != "broken"} == {True}
     (broken,) = [row for row in rows if row["name"] == "broken"]
-    assert (broken["loads"], broken["reason"]) == (None, "TUNEDB_PLUGINS leaves it out")
+    assert (broken["loads"], broken["reason"]) == (None, "disabled by TUNEDB_PLUGINS")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -118,8 +118,8 @@ def test_what_a_stranger_says_of_a_record_is_marked(run, run_json, rich_file, tm
     assert last["launch"]["seconds"] == 1e-9
     text = run("--db", rich_file, "show", 8).stdout
     assert "timeout in run after 2.500 s" in text
-    assert text.count("failure crash in build after 9.000 s, says x (foreign)\n") == 10
-    assert "not believed  failure crash" in text
+    assert text.count("failure crash in build after 9.000 s, according to x (foreign)\n") == 10
+    assert "not trusted  failure crash" in text
     assert "… 2 more (--json)" in text
     assert "Launches" not in text
     assert "\x1b" not in text
@@ -209,7 +209,7 @@ def test_lineages_end(run, sqlite_file):
     gone = b"\x07" * 16
     descend(sqlite_file, 1, Origin.MUTATED, gone, operators=["unroll"])
     text = run("--db", sqlite_file, "show", 1).stdout
-    assert f"mutated (unroll) from program {gone.hex()}, which is not stored here\n" in text
+    assert f"mutated (unroll) from program {gone.hex()}, which is not in this database\n" in text
     old = descend(sqlite_file, 2, Origin.UNKNOWN)
     descend(sqlite_file, 3, Origin.MUTATED, old, operators=["a", "b", "c"])
     assert "mutated 3 times (a, b, c) from record 2\n" in run("--db", sqlite_file, "show", 3).stdout

@@ -207,5 +207,5 @@ def test_numbers_of_threads_are_shown_where_they_differ(run, run_json, tmp_path)
     assert [row["threads"] for row in rows] == [None, 2]
     done = run("--db", path, "top", "-k", 2)
     assert "threads" in done.stdout
-    assert "Different numbers of TVM's threads: their times do not compare." in done.stderr
+    assert "Different numbers of TVM's threads: their times are not comparable." in done.stderr
     assert "Different" not in run("--db", path, "top", "-k", 1).stderr

@@ -35,7 +35,7 @@ def small(sqlite_file):
 def test_a_model_is_made_and_found_again(small, run, run_json):
     made = run("--db", small, "train", *QUICK)
     assert made.stderr.splitlines() == [
-        "Features: small.steps (--features SET takes another set)",
+        "Features: small.steps (choose another set with --features SET)",
         "Computing the features of 1 program first",
         "Full card: tunedb models show 1",
     ]
@@ -44,7 +44,7 @@ def test_a_model_is_made_and_found_again(small, run, run_json):
     words = {line.partition("  ")[0]: line for line in lines}
     assert "loss relative, rows pack-sum, label median, training set first:128" in words["recipe"]
     assert "8 of 8" in words["rounds"]
-    for name in ("this model", "nearest neighbour", "random order", "measured once"):
+    for name in ("this model", "nearest neighbour", "random order", "noise floor (measured once)"):
         assert name in words
     again = run("--db", small, "train", *QUICK)
     assert "Model 1 existed already: no data changed since" in again.stderr

@@ -72,7 +72,7 @@ def test_sources(run, run_json, file):
     assert (stranger["trust"], stranger["kind"]) == ("foreign", "file")
     assert (stranger["records"], stranger["served"]) == (2, 0)
     table = run("--db", file, "sources").stdout
-    titles = ["id", "name", "kind", "trust", "store", "records", "served", "retracted"]
+    titles = ["id", "name", "kind", "trust", "database", "records", "served", "retracted"]
     titles += ["aliases", "since"]
     assert table.splitlines()[0].split() == titles
     assert table.splitlines()[1].split()[:8] == ["1", "own", "api", "own", "ours", "3", "3", "0"]
@@ -106,7 +106,7 @@ def test_aliases_of_a_source_are_taken_back(run, run_json, file):
     words = ("--db", file, "sources", "--retract-aliases", "own")
     assert "--reason" in run(*words, code=2).stderr
     done = run(*words, "--reason", "wrong", "--yes")
-    assert "Retracted aliases: 1" in done.stderr
+    assert "Sources with retracted aliases: 1" in done.stderr
     (row, _) = run_json("--db", file, "sources")
     assert (row["aliases_reason"], row["reason"], row["served"]) == ("wrong", None, 3)
     with tunedb.open(file) as store:
@@ -115,7 +115,7 @@ def test_aliases_of_a_source_are_taken_back(run, run_json, file):
 
 def test_a_source_that_was_taken_back_is_named(run, run_json, file):
     run("--db", file, "retract", "--source", "own", "--reason", "busy", "--yes")
-    assert "Retracted as a whole: 1" in run("--db", file, "sources").stderr
+    assert "Retracted sources: 1" in run("--db", file, "sources").stderr
     assert run_json("--db", file, "sources")[0]["reason"] == "busy"
 
 
@@ -236,7 +236,7 @@ def test_retracting_records(run, run_json, file):
     }
     assert served(file) == [1, 2, 3]
     told = run("--db", file, "retract", 1, 3, 4, "--reason", "busy", "--yes").stdout
-    assert told == "Took back 3 records; 2 records stopped being served\n"
+    assert told == "Retracted 3 records; 2 records stopped being served\n"
     assert served(file) == [2]
     assert run_json("--db", file, "show", 4)["retracted"] is True
     again = run("--db", file, "retract", 1, "--reason", "x", "--dry-run").stdout
@@ -246,7 +246,7 @@ def test_retracting_records(run, run_json, file):
 def test_retracting_a_session_and_a_source(run, run_json, file):
     key = builders.make_session().key
     told = run("--db", file, "retract", "--session", key, "--reason", "hot", "--yes").stdout
-    assert told == "Took back 1 session; 2 records stopped being served\n"
+    assert told == "Retracted 1 session; 2 records stopped being served\n"
     assert served(file) == [1]
     row = run_json("--db", file, "retract", "--source", 1, "--reason", "all", "--yes")
     assert (row["sources"], row["stopped"]) == ([1], 1)

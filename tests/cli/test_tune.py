@@ -74,8 +74,8 @@ def test_each_function_of_a_file_is_tuned(module, fakes, run, tmp_path):
         r"8 trials on 2 threads in .*: starting .*, searching .*, building .*, running ", said
     )
     record = lines[1].split()[1]
-    assert f"Its origin: tunedb show {record}" in said
-    assert f"Compile it: tunedb apply {module} -o lib.so" in said
+    assert f"Show the best record: tunedb show {record}" in said
+    assert f"Compile the module: tunedb apply {module} -o lib.so" in said
     with Store(str(tmp_path / "tune.db")) as store:
         assert store.records.count() == 8
 
@@ -211,7 +211,7 @@ def test_a_run_that_fails_says_so_and_keeps_what_is_stored(module, fakes, run, m
     assert result.stderr.splitlines()[-1] == "Error: the device is gone"
     monkeypatch.setattr(tuning_parts, "runner_of", lambda *_: fakes)
     rest = run("tune", f"{module}:matmul", "--trials", 8, *SHORT)
-    assert "4 trials of them in an earlier run" in rest.stderr
+    assert "4 trials of these in an earlier run" in rest.stderr
     assert not set(runner.ran[:4]) & set(fakes.ran)
 
 
@@ -277,13 +277,13 @@ def test_a_killed_run_leaves_nothing_that_the_next_one_does_not_sweep(tmp_path, 
 
 def test_a_server_beside_the_database(module, fakes, run, tmp_path, postgres_server, postgres_url):
     tune = ("tune", f"{module}:small", "--trials", 4, *SHORT, "--server", postgres_url)
-    assert "4 records delivered: postgresql+psycopg://" in run(*tune).stderr
+    assert "4 records pushed to postgresql+psycopg://" in run(*tune).stderr
     with Store(postgres_url) as store:
         assert store.records.count() == 4
     with away(postgres_server, postgres_url):
         said = run(*tune, "--remeasure").stderr
     assert "the run continues without it and pushes later" in said
-    assert "Warning: up to 8 records not delivered yet" in said
+    assert "Warning: up to 8 records not pushed yet" in said
     assert "push later with: tunedb push postgresql+psycopg://" in said
     run("push", postgres_url)
     with Store(postgres_url) as store:
