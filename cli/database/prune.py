@@ -14,7 +14,7 @@ from ..output import Column, output_options, print_object, print_table
 from ..progress import bar
 
 if TYPE_CHECKING:
-    from ...maintenance.prune import Plan, Wanted
+    from ...maintenance.prune import PrunePlan, PruneRules
     from ...storage.pruning import RemovedRows
 
 COLUMNS = tuple(
@@ -149,9 +149,9 @@ def _wanted(
     features: str | None,
     old_features: bool,
     models: int | None,
-) -> Wanted:
+) -> PruneRules:
     """Return what the options mean."""
-    from ...maintenance.prune import Wanted
+    from ...maintenance.prune import PruneRules
     from ...storage.exchange_types import Selection
 
     if rest is not None and best is None:
@@ -170,10 +170,10 @@ def _wanted(
         )
     share = 1.0 if rest is None else rest
     selection = Selection(workloads, targets, sources, best=best, rest=share)
-    return Wanted(selection, retracted, features, old_features, models)
+    return PruneRules(selection, retracted, features, old_features, models)
 
 
-def _prune(settings: Settings, chosen: Plan) -> tuple[RemovedRows, float]:
+def _prune(settings: Settings, chosen: PrunePlan) -> tuple[RemovedRows, float]:
     """Remove what was chosen; return what went and how long it took."""
     import time
 
@@ -185,7 +185,7 @@ def _prune(settings: Settings, chosen: Plan) -> tuple[RemovedRows, float]:
     return removed, time.monotonic() - started
 
 
-def _row(location: str, chosen: Plan, *, dry_run: bool) -> dict[str, Any]:
+def _row(location: str, chosen: PrunePlan, *, dry_run: bool) -> dict[str, Any]:
     from ...maintenance.prune import total_bytes
 
     return {
@@ -215,7 +215,7 @@ def _row(location: str, chosen: Plan, *, dry_run: bool) -> dict[str, Any]:
     }
 
 
-def _question(chosen: Plan) -> str:
+def _question(chosen: PrunePlan) -> str:
     from ...maintenance.prune import total_bytes
 
     records = len(chosen.records) + len(chosen.retracted)
@@ -226,7 +226,7 @@ def _question(chosen: Plan) -> str:
 # ---------------------------------------------------------------------- for people
 
 
-def _show(settings: Settings, row: dict[str, Any], chosen: Plan) -> None:
+def _show(settings: Settings, row: dict[str, Any], chosen: PrunePlan) -> None:
     if row["removed"] is None:
         _show_plan(settings, chosen)
         if chosen.rows:
@@ -237,7 +237,7 @@ def _show(settings: Settings, row: dict[str, Any], chosen: Plan) -> None:
     settings.note(f"in {text.span(row['seconds'])}; to free the space: tunedb vacuum")
 
 
-def _show_plan(settings: Settings, chosen: Plan) -> None:
+def _show_plan(settings: Settings, chosen: PrunePlan) -> None:
     if not chosen.parts:
         settings.note("nothing to remove")
     else:
@@ -254,7 +254,7 @@ def _show_plan(settings: Settings, chosen: Plan) -> None:
         )
 
 
-def _part(part: Any, chosen: Plan) -> dict[str, Any]:
+def _part(part: Any, chosen: PrunePlan) -> dict[str, Any]:
     if part.kind == "features":
         what = "  and their features" if part.of is None else f"features {part.of}"
     else:
@@ -267,7 +267,7 @@ def _part(part: Any, chosen: Plan) -> dict[str, Any]:
     }
 
 
-def _again(part: Any, chosen: Plan) -> str:
+def _again(part: Any, chosen: PrunePlan) -> str:
     """Return how to have again what goes."""
     if part.kind == "models":
         return "tunedb train"
